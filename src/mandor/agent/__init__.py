@@ -1,0 +1,1 @@
+"""Makes one node match its orders."""

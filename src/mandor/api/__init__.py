@@ -1,0 +1,1 @@
+"""The HTTP API: authenticate, validate, admit, commit, stream."""

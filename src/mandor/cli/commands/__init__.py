@@ -1,0 +1,1 @@
+"""One module a command or family of commands, imported when it is called."""

@@ -1,0 +1,1 @@
+"""Keep what is so close to what is wanted."""

@@ -1,0 +1,1 @@
+"""Ways to run instances on a node."""

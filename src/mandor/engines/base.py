@@ -1,0 +1,169 @@
+"""The engine interface: what mandor needs from Docker, Incus, a CRI runtime, a shell.
+
+An engine is told what to run and asked what is running. It keeps no wish list and makes
+no decisions: the agent calls the same verb again until `list` shows the result. So every
+verb is idempotent, and an agent that restarts learns everything it needs from `list`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import TracebackType
+from typing import Any, ClassVar, NamedTuple, Protocol, Self
+
+from mandor.errors import Unsupported
+from mandor.model.node import Capabilities
+from mandor.model.task import File
+
+
+class Unit(NamedTuple):
+    """One start of one task of one instance: the idempotency token, kept as the engine's label."""
+
+    uid: str
+    task: str
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.uid}.{self.task}.{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """The task with everything resolved: nothing in it needs the control plane any more."""
+
+    name: str
+    """For people: `web-0`, or `shop-web-0/app` in a group of several tasks."""
+    namespace: str = "default"
+    image: str | None = None
+    command: Sequence[str] = ()
+    args: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    files: Sequence[File] = ()
+    working_dir: str | None = None
+    user: str | int | None = None
+    cpu_milli: int | None = None
+    memory_bytes: int | None = None
+    processes: int | None = None
+    ports: Mapping[str, int] = field(default_factory=dict)
+    """Port number by name, as the task listens on it."""
+    host_ports: Mapping[str, int] = field(default_factory=dict)
+    stop_signal: str = "SIGTERM"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The engine's own part of the task's `options`."""
+
+
+class UnitPhase(StrEnum):
+    STARTING = "starting"
+    """Ordered, not running yet (an image is pulled, a supervisor comes up)."""
+    RUNNING = "running"
+    EXITED = "exited"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """One unit, as an engine sees it now."""
+
+    unit: Unit
+    phase: UnitPhase
+    exit_code: int | None = None
+    """As a shell shows it: 128 + n for signal n."""
+    reason: str = ""
+    """When exited: Completed, Error, OOMKilled, Signalled, StartFailed, Vanished."""
+    message: str = ""
+    started_at: float = 0.0
+    finished_at: float = 0.0
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    at: float
+    stream: str
+    """`stdout` or `stderr`"""
+    text: bytes
+    """Without its line end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a unit uses now; CPU as seconds since it began."""
+
+    cpu_seconds: float = 0.0
+    memory_bytes: int = 0
+
+
+class Execution(Protocol):
+    """A command that runs inside a unit; both ends are byte streams."""
+
+    async def read(self) -> tuple[str, bytes] | None:
+        """(`stdout` or `stderr`, data), None at the end."""
+
+    async def write(self, data: bytes) -> None:
+        """To its standard input; empty: no more comes."""
+
+    async def resize(self, rows: int, columns: int) -> None: ...
+
+    async def wait(self) -> int:
+        """Its exit code."""
+
+    async def close(self) -> None:
+        """End it if it still runs."""
+
+
+class Engine(ABC):
+    """Use as `async with`: leaving the block lets go of the engine and stops nothing."""
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    async def probe(self) -> Capabilities:
+        """Raise `EngineDown` if the engine does not answer."""
+
+    @abstractmethod
+    async def list(self) -> Sequence[Observed]:
+        """Everything mandor started here, running or not, and nothing else."""
+
+    @abstractmethod
+    async def start(self, unit: Unit, launch: Launch) -> None:
+        """Begin it, if it was not begun before; a unit that has exited is not started again.
+
+        What can never start (no such program, no such user) shows as exited with the reason `StartFailed`.
+        """
+
+    @abstractmethod
+    async def stop(self, unit: Unit, *, grace_seconds: float) -> None:
+        """Ask it to end, and make it end after the grace; return when it has. Unknown or exited: nothing."""
+
+    @abstractmethod
+    async def remove(self, unit: Unit) -> None:
+        """Forget an exited unit and everything kept for it; a running one is killed first. Unknown: nothing."""
+
+    def logs(
+        self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None
+    ) -> AsyncIterator[LogLine]:
+        raise Unsupported(f"{self.name} keeps no logs", unit=str(unit))
+
+    async def exec(
+        self, unit: Unit, command: Sequence[str], *, terminal: bool = False, rows: int = 24, columns: int = 80
+    ) -> Execution:
+        raise Unsupported(f"{self.name} cannot exec", unit=str(unit))
+
+    async def usage(self) -> Mapping[Unit, Usage]:
+        """Of everything running here; empty where the engine cannot tell."""
+        return {}
+
+    def events(self) -> AsyncIterator[None]:
+        """A tick whenever `list` may answer something new; the agent polls engines that cannot tell."""
+        raise Unsupported(f"{self.name} sends no events")
+
+    async def close(self) -> None:
+        return None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,14 @@
+"""Help for people who mistyped."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`did you mean …?`, or else the list of what there is."""
+    choices = sorted(known)
+    close = get_close_matches(word, choices, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean `{close[0]}`?"
+    shown = ", ".join(choices[:12]) + (" …" if len(choices) > 12 else "")
+    return f"there is: {shown}" if choices else "there is none"

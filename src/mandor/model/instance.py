@@ -1,0 +1,106 @@
+"""Instance: one copy of a group, on at most one node, with a phase."""
+
+from typing import ClassVar
+
+import msgspec
+from msgspec import Struct, field
+
+from mandor.model.meta import Object
+from mandor.model.phase import Phase, may_move
+from mandor.model.workload import FLAT
+
+
+class StopOrder(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Set once by its controller; the agent stops the instance and reports it over."""
+
+    reason: str
+    grace_seconds: float | None = None
+    """Absent: as its tasks say."""
+    at: float = 0.0
+
+
+class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """`node` is written by the scheduler, once; `stop` and the rest by the controller."""
+
+    workload: str
+    group: str = FLAT
+    release: str
+    index: int
+    node: str = ""
+    stop: StopOrder | None = None
+    attempt: int = 0
+    """How many earlier copies of this index failed."""
+    avoid: tuple[str, ...] = ()
+    """Nodes where earlier copies failed: elsewhere first."""
+
+
+class TaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """One task of a group of several."""
+
+    name: str
+    phase: Phase
+    restarts: int = 0
+    exit_code: int | None = None
+    reason: str = ""
+
+
+class InstanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """Written by the node's agent; before there is one, by the scheduler; Lost by the node controller."""
+
+    phase: Phase
+    reason: str = ""
+    """One word for programs: OOMKilled, Error, Completed, Unschedulable, NodeLost, CrashLoop …"""
+    message: str = ""
+    """A sentence for people."""
+    ready: bool = False
+    restarts: int = 0
+    exit_code: int | None = None
+    engine: str = ""
+    address: str = ""
+    since: float = 0.0
+    """When this phase began."""
+    started_at: float = 0.0
+    tasks: tuple[TaskStatus, ...] = ()
+    """Only for groups of several tasks."""
+
+
+PENDING = InstanceStatus(phase=Phase.PENDING)
+
+
+class Instance(Object, frozen=True, tag="instance"):
+    kind: ClassVar[str] = "instance"
+    plural: ClassVar[str] = "instances"
+
+    spec: InstanceSpec
+    status: InstanceStatus = field(default_factory=lambda: PENDING)
+
+    @property
+    def node(self) -> str:
+        return self.spec.node
+
+    @property
+    def phase(self) -> Phase:
+        return self.status.phase
+
+    def stopping(self, reason: str, *, at: float = 0.0, grace_seconds: float | None = None) -> "Instance":
+        """The same instance, told to stop; a second order changes nothing."""
+        if self.spec.stop is not None:
+            return self
+        order = StopOrder(reason=reason, grace_seconds=grace_seconds, at=at)
+        return self.changed(spec=msgspec.structs.replace(self.spec, stop=order))
+
+    def bound(self, node: str, *, at: float) -> "Instance":
+        return self.changed(
+            spec=msgspec.structs.replace(self.spec, node=node),
+            status=InstanceStatus(phase=Phase.RESERVED, since=at),
+        )
+
+    def reported(self, status: InstanceStatus) -> "Instance":
+        """The same instance with another status; a `ValueError` for a move that does not exist."""
+        if not may_move(self.status.phase, status.phase):
+            raise ValueError(f"{self.meta.name} cannot go from {self.status.phase} to {status.phase}")
+        return self.changed(status=status)
+
+
+def instance_name(workload: str, group: str, index: int) -> str:
+    return f"{workload}-{index}" if group == FLAT else f"{workload}-{group}-{index}"

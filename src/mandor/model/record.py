@@ -1,0 +1,179 @@
+"""The small objects the cluster keeps about itself: who it is, who leads, who may do what, what happened."""
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta as Bounds
+from msgspec import Struct, field
+
+from mandor.model.meta import Object
+
+Role = Literal["admin", "operator", "viewer", "node", "join", "component"]
+ALL_NAMESPACES = "*"
+
+
+class Empty(Struct, frozen=True, gc=False):
+    pass
+
+
+class ClusterSpec(Struct, frozen=True, gc=False, omit_defaults=True):
+    id: str
+    epoch: int = 1
+    """Raised by every restore: work that an older epoch knew is held, not killed."""
+
+
+class Cluster(Object, frozen=True, tag="cluster"):
+    """The one object called `cluster`: who this store belongs to."""
+
+    kind: ClassVar[str] = "cluster"
+    plural: ClassVar[str] = "clusters"
+    namespaced: ClassVar[bool] = False
+    spec: ClusterSpec
+    status: Empty = field(default_factory=Empty)
+
+
+class LeaseSpec(Struct, frozen=True, gc=False, omit_defaults=True):
+    holder: str
+    seconds: float
+    """Unchanged for so long, on the observer's own clock: free to take."""
+    renewals: int = 0
+    address: str = ""
+
+
+class Lease(Object, frozen=True, tag="lease"):
+    """Who is alive (`server-<id>`), who leads (`leader-<role>`)."""
+
+    kind: ClassVar[str] = "lease"
+    plural: ClassVar[str] = "leases"
+    namespaced: ClassVar[bool] = False
+    spec: LeaseSpec
+    status: Empty = field(default_factory=Empty)
+
+
+class HearingSpec(Struct, frozen=True, gc=False, omit_defaults=True):
+    nodes: tuple[str, ...] = ()
+    """Sorted; written when it changes, at most once a second."""
+
+
+class Hearing(Object, frozen=True, tag="hearing"):
+    """The nodes one server hears; its name is the server's id, its lease says whether that server lives."""
+
+    kind: ClassVar[str] = "hearing"
+    plural: ClassVar[str] = "hearings"
+    namespaced: ClassVar[bool] = False
+    spec: HearingSpec
+    status: Empty = field(default_factory=Empty)
+
+
+class NamespaceSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    engines: tuple[str, ...] | None = None
+    """The engines its workloads may use; absent: all."""
+    users: tuple[str, ...] | None = None
+    """The system users its tasks may run as; absent: all."""
+    priority_most: int | None = None
+
+
+class Namespace(Object, frozen=True, tag="namespace"):
+    kind: ClassVar[str] = "namespace"
+    plural: ClassVar[str] = "namespaces"
+    namespaced: ClassVar[bool] = False
+    spec: NamespaceSpec = field(default_factory=NamespaceSpec)
+    status: Empty = field(default_factory=Empty)
+
+
+class TokenSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+    role: Role
+    identity: str
+    """`user:ani`, `node:n1`, `component:scheduler`: who its bearer is."""
+    hash: str
+    """SHA-256 of the secret; the secret itself is shown once and kept nowhere."""
+    namespaces: tuple[str, ...] = (ALL_NAMESPACES,)
+    expires_at: float = 0.0
+    """0: never."""
+
+
+class Token(Object, frozen=True, tag="token"):
+    """A key to the API; its name is the public half."""
+
+    kind: ClassVar[str] = "token"
+    plural: ClassVar[str] = "tokens"
+    namespaced: ClassVar[bool] = False
+    spec: TokenSpec
+    status: Empty = field(default_factory=Empty)
+
+
+class SessionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """A caller waits at `server`; the node's agent dials back and the two are joined."""
+
+    verb: Literal["logs", "exec"]
+    instance: str
+    uid: str
+    task: str = ""
+    node: str
+    server: str
+    """The URL of the API server that holds the caller."""
+    secret: str
+    command: tuple[str, ...] = ()
+    terminal: bool = False
+    rows: int = 24
+    columns: int = 80
+    follow: bool = False
+    tail: int | None = None
+    since: float | None = None
+    stdin: bool = False
+
+
+class Session(Object, frozen=True, tag="session"):
+    kind: ClassVar[str] = "session"
+    plural: ClassVar[str] = "sessions"
+    spec: SessionSpec
+    status: Empty = field(default_factory=Empty)
+
+    @property
+    def node(self) -> str:
+        return self.spec.node
+
+
+class EventSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    about: str
+    """`instance default/web-0`"""
+    type: Literal["normal", "warning"] = "normal"
+    reason: str
+    message: Annotated[str, Bounds(max_length=2048)]
+    source: str
+    node: str = ""
+    count: int = 1
+    first_at: float = 0.0
+    last_at: float = 0.0
+
+
+class Event(Object, frozen=True, tag="event"):
+    """A sentence for people about an object; the same sentence again raises its count."""
+
+    kind: ClassVar[str] = "event"
+    plural: ClassVar[str] = "events"
+    spec: EventSpec
+    status: Empty = field(default_factory=Empty)
+
+    @property
+    def node(self) -> str:
+        return self.spec.node
+
+
+class AuditSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    at: float
+    identity: str
+    verb: str
+    about: str
+    address: str = ""
+    changed: tuple[str, ...] = ()
+    """The fields that changed, as paths; secrets never show their values here."""
+
+
+class Audit(Object, frozen=True, tag="audit"):
+    """Who changed what, and when."""
+
+    kind: ClassVar[str] = "audit"
+    plural: ClassVar[str] = "audits"
+    namespaced: ClassVar[bool] = False
+    spec: AuditSpec
+    status: Empty = field(default_factory=Empty)

@@ -1,0 +1,114 @@
+"""The small language of node rules: `zone in [a, b]`, `kernel.version version >= 5.4`."""
+
+import operator
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from msgspec import Struct
+
+_FACT = r"(?P<fact>[A-Za-z0-9][A-Za-z0-9./_-]*)"
+_FORMS = (
+    re.compile(_FACT + r"\s+(?P<op>not\s+exists|exists)"),
+    re.compile(_FACT + r"\s+(?P<op>not\s+in|in)\s*\[(?P<list>[^\]]*)\]"),
+    re.compile(_FACT + r"\s+version\s*(?P<op>==|!=|<=|>=|<|>)\s*(?P<version>[0-9][\w.+~-]*)"),
+    re.compile(_FACT + r"\s*(?P<op>=~)\s*/(?P<regex>.*)/"),
+    re.compile(_FACT + r"\s*(?P<op>==|!=|<=|>=|<|>)\s*(?P<value>[^\s\[\]].*)"),
+)
+
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+class Rule(Struct, frozen=True, gc=False):
+    """`test` answers for the value of one fact; None: the node does not have it."""
+
+    fact: str
+    op: str
+    values: tuple[str, ...] = ()
+
+    def test(self, value: str | None) -> bool:
+        if self.op == "exists":
+            return value is not None
+        if self.op == "not exists":
+            return value is None
+        if self.op in {"!=", "not in"}:
+            return value is None or value not in self.values
+        if value is None:
+            return False
+        if self.op in {"==", "in"}:
+            return value in self.values
+        if self.op == "=~":
+            return re.search(self.values[0], value) is not None
+        if self.op.startswith("version"):
+            return _compare(self.op.removeprefix("version "), _version(value), _version(self.values[0]))
+        try:
+            left, right = float(value), float(self.values[0])
+        except ValueError:
+            return False
+        return _compare(self.op, left, right)
+
+
+@lru_cache(maxsize=4096)
+def parse_rule(text: str) -> Rule:
+    """A `ValueError` says what is wrong with the text."""
+    bare = text.strip()
+    if len(bare) > 512:
+        raise ValueError("a rule has at most 512 characters")
+    for form in _FORMS:
+        match = form.fullmatch(bare)
+        if match:
+            return _rule(match)
+    raise ValueError(
+        f"{bare!r} is not a rule; write `FACT == VALUE`, `FACT in [A, B]`, `FACT exists`, `FACT >= NUMBER`"
+    )
+
+
+def _rule(match: re.Match[str]) -> Rule:
+    found = match.groupdict()
+    op = " ".join(found["op"].split())
+    if found.get("list") is not None:
+        values = tuple(_unquote(word) for word in found["list"].split(",") if word.strip())
+        if not values:
+            raise ValueError(f"`{op} [ ]` needs at least one value")
+        return Rule(found["fact"], op, values)
+    if found.get("version") is not None:
+        return Rule(found["fact"], f"version {op}", (found["version"],))
+    if found.get("regex") is not None:
+        try:
+            re.compile(found["regex"])
+        except re.error as error:
+            raise ValueError(f"/{found['regex']}/ is not a regular expression: {error}") from None
+        return Rule(found["fact"], op, (found["regex"],))
+    if found.get("value") is None:
+        return Rule(found["fact"], op)
+    value = _unquote(found["value"])
+    if op in {"<", "<=", ">", ">="}:
+        try:
+            float(value)
+        except ValueError:
+            raise ValueError(
+                f"`{op}` compares numbers, and {value!r} is none; write `version {op}` for versions"
+            ) from None
+    return Rule(found["fact"], op, (value,))
+
+
+def _unquote(word: str) -> str:
+    bare = word.strip()
+    return bare[1:-1] if len(bare) >= 2 and bare[0] == bare[-1] and bare[0] in "\"'" else bare
+
+
+def _version(text: str) -> tuple[tuple[int, int | str], ...]:
+    parts = re.findall(r"\d+|[A-Za-z]+", text)
+    return tuple((1, int(part)) if part.isdigit() else (0, part) for part in parts)
+
+
+def _compare(op: str, left: Any, right: Any) -> bool:
+    return bool(_OPERATORS[op](left, right))

@@ -1,0 +1,247 @@
+"""Workload: what someone wants; Release: one immutable version of its template."""
+
+import hashlib
+from typing import Annotated, ClassVar, Literal
+
+import msgspec
+from msgspec import Meta as Bounds
+from msgspec import Struct, field
+
+from mandor.lib.quantity import NEVER, Seconds, SecondsOrNever
+from mandor.model.meta import Meta, Object, check_name
+from mandor.model.placement import Placement
+from mandor.model.resources import Resources
+from mandor.model.task import PortNumber, Task
+
+WorkloadType = Literal["service", "batch"]
+Replicas = Annotated[int, Bounds(ge=0, le=100_000)]
+PriorityNumber = Annotated[int, Bounds(ge=-1_000_000, le=1_000_000)]
+
+FLAT = "main"
+"""The name of the only group, and of its only task, of a flat manifest."""
+
+
+class Port(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """A port a task listens on; `host`: the node's port that leads to it."""
+
+    port: PortNumber
+    host: PortNumber | None = None
+    protocol: Literal["tcp", "udp"] = "tcp"
+
+
+class Restart(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """In place: `delay` doubling to `max_delay`; after `attempts` within `interval` the instance has failed."""
+
+    policy: Literal["always", "on-failure", "never"] | None = None
+    """Absent: always for a service, on-failure for a batch."""
+    attempts: Annotated[int, Bounds(ge=0, le=10_000)] = 10
+    interval: Seconds = Seconds(1800)
+    delay: Seconds = Seconds(10)
+    max_delay: Seconds = Seconds(300)
+
+    def __post_init__(self) -> None:
+        if self.max_delay < self.delay:
+            raise ValueError(f"max_delay {self.max_delay} is shorter than delay {self.delay}")
+
+
+class Reschedule(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """After failing on a node, a replacement elsewhere: `delay` doubling to `max_delay`."""
+
+    delay: Seconds = Seconds(30)
+    max_delay: Seconds = Seconds(3600)
+
+
+class Disconnect(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """What happens when the node of an instance falls silent."""
+
+    lost_after: Seconds | None = None
+    """Silence after which the instance is Lost; absent: the cluster's setting."""
+    stop_after: SecondsOrNever = NEVER
+    """The agent itself stops the instance after so long without a control plane."""
+    replace: bool = True
+    reconcile: Literal["keep-replacement"] = "keep-replacement"
+    """A node that comes back stops what was replaced."""
+
+
+class Batch(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    completions: Annotated[int, Bounds(ge=1, le=100_000)] = 1
+    parallelism: Annotated[int, Bounds(ge=1, le=100_000)] = 1
+    retries: Annotated[int, Bounds(ge=0, le=1000)] = 3
+    deadline: Seconds | None = None
+
+
+class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """What a release fixes: a change here makes a new one."""
+
+    engine: tuple[str, ...] = ()
+    """Any of these, in order of preference; empty: whichever can run it."""
+    ports: dict[str, Port] = {}
+    placement: Placement = Placement()
+    tasks: dict[str, Task]
+
+    def __post_init__(self) -> None:
+        for engine in self.engine:
+            check_name(engine, "engine")
+        for name in self.ports:
+            check_name(name, "port name")
+        if not self.tasks:
+            raise ValueError("a group has at least one task")
+        if len(self.tasks) > 32:
+            raise ValueError("a group has at most 32 tasks")
+        for name in self.tasks:
+            check_name(name, "task name")
+        if all(task.role != "main" for task in self.tasks.values()):
+            raise ValueError("at least one task of a group has the role `main`")
+        for task_name, task in self.tasks.items():
+            for probe in (task.health, task.readiness):
+                asked = (probe.port or probe.tcp) if probe else None
+                if isinstance(asked, str) and asked not in self.ports:
+                    raise ValueError(
+                        f"the probe of task {task_name} names the port {asked!r}, which is not among `ports`"
+                    )
+
+    @property
+    def request(self) -> Resources:
+        """What one instance takes: init tasks run before the others, one at a time."""
+        together, largest = Resources(), Resources()
+        for task in self.tasks.values():
+            asked = task.resources.request
+            if task.role == "init":
+                largest = Resources(
+                    max(largest.cpu_milli, asked.cpu_milli),
+                    max(largest.memory_bytes, asked.memory_bytes),
+                    max(largest.disk_bytes, asked.disk_bytes),
+                )
+            else:
+                together += asked
+        return Resources(
+            max(largest.cpu_milli, together.cpu_milli),
+            max(largest.memory_bytes, together.memory_bytes),
+            max(largest.disk_bytes, together.disk_bytes),
+        )
+
+
+class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """Tasks that share fate and node, how many copies, and how they are looked after."""
+
+    replicas: Replicas | None = None
+    """Absent: 1 when new; an apply that leaves it out keeps the current count."""
+    restart: Restart = Restart()
+    reschedule: Reschedule = Reschedule()
+    disconnect: Disconnect = Disconnect()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        quiet = self.disconnect
+        if quiet.stop_after != NEVER and quiet.lost_after is not None:
+            grace = max(task.stop.grace for task in self.tasks.values())
+            least = Seconds(quiet.stop_after + grace + 10)
+            if quiet.lost_after < least:
+                raise ValueError(
+                    f"lost_after {quiet.lost_after} is too short: stop_after + stop.grace + 10s is {least}, "
+                    "and a replacement must not start before the original has stopped"
+                )
+
+    @property
+    def template(self) -> GroupTemplate:
+        return GroupTemplate(engine=self.engine, ports=self.ports, placement=self.placement, tasks=self.tasks)
+
+    @property
+    def count(self) -> int:
+        return 1 if self.replicas is None else self.replicas
+
+
+class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    type: WorkloadType = "service"
+    priority: PriorityNumber = 0
+    profile: str = "default"
+    batch: Batch | None = None
+    restarted: int = 0
+    """How often someone asked for a restart of all its instances."""
+    groups: dict[str, Group]
+
+    def __post_init__(self) -> None:
+        if not self.groups:
+            raise ValueError("a workload has at least one group")
+        if len(self.groups) > 32:
+            raise ValueError("a workload has at most 32 groups")
+        for name in self.groups:
+            check_name(name, "group name")
+        if self.batch is not None and self.type != "batch":
+            raise ValueError("`batch` belongs to `type: batch`")
+        if self.type == "batch":
+            for name, group in self.groups.items():
+                if group.restart.policy == "always":
+                    raise ValueError(f"group {name}: a batch ends, so its restart policy is `on-failure` or `never`")
+
+    def restart_policy(self, group: str) -> Literal["always", "on-failure", "never"]:
+        return self.groups[group].restart.policy or ("on-failure" if self.type == "batch" else "always")
+
+    @property
+    def template(self) -> dict[str, GroupTemplate]:
+        return {name: group.template for name, group in self.groups.items()}
+
+
+class WorkloadStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """Written by the workload controller."""
+
+    phase: str
+    """Pending, Running, Updating, Succeeded, Failed or Stopping, in one word for people."""
+    release: str = ""
+    wanted: int = 0
+    running: int = 0
+    ready: int = 0
+    pending: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    message: str = ""
+
+
+class Workload(Object, frozen=True, tag="workload"):
+    kind: ClassVar[str] = "workload"
+    plural: ClassVar[str] = "workloads"
+
+    spec: WorkloadSpec
+    status: WorkloadStatus = field(default_factory=lambda: WorkloadStatus(phase="Pending"))
+
+
+class ReleaseSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    workload: str
+    sequence: int
+    hash: str
+    groups: dict[str, GroupTemplate]
+
+
+class ReleaseStatus(Struct, frozen=True, gc=False, omit_defaults=True):
+    pass
+
+
+class Release(Object, frozen=True, tag="release"):
+    """Never changes; its name is `<workload>.<sequence>`."""
+
+    kind: ClassVar[str] = "release"
+    plural: ClassVar[str] = "releases"
+
+    spec: ReleaseSpec
+    status: ReleaseStatus = field(default_factory=ReleaseStatus)
+
+
+def template_hash(groups: dict[str, GroupTemplate], restarted: int = 0) -> str:
+    """The same for the same words: what the author left out does not count, so a new default changes no hash."""
+    from mandor.model.codec import to_plain
+
+    plain = to_plain(groups)
+    content = {"groups": plain, "restarted": restarted} if restarted else {"groups": plain}
+    return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()[:16]
+
+
+def make_release(workload: Workload, sequence: int) -> Release:
+    return Release(
+        meta=Meta(name=f"{workload.meta.name}.{sequence}", namespace=workload.meta.namespace),
+        spec=ReleaseSpec(
+            workload=workload.meta.name,
+            sequence=sequence,
+            hash=template_hash(workload.spec.template, workload.spec.restarted),
+            groups=workload.spec.template,
+        ),
+    )

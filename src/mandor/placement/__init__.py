@@ -1,0 +1,1 @@
+"""Deciding who goes where, and why: pure."""

@@ -1,0 +1,1 @@
+"""One file a plugin, named after it."""

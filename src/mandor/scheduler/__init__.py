@@ -1,0 +1,1 @@
+"""The process around placement: queue, loop, binding."""

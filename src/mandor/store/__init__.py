@@ -1,0 +1,1 @@
+"""Where objects live: four verbs, several homes."""

@@ -1,0 +1,163 @@
+"""The store interface: four verbs over versioned objects.
+
+* Revisions only grow, across all kinds.
+* What you read is yours to keep and nobody's to change: objects are frozen.
+* A commit that returned is durable, and every later read and watch of this store shows it.
+* A watcher sees every change after `since`, in order, once. If the store no longer
+  has them it raises `Expired`; the watcher lists again and goes on.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
+
+from mandor.errors import Invalid
+from mandor.model.meta import Key, Object
+
+WRITES_MOST = 100
+"""The most writes of one commit, in every home."""
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write `value`, if the stored version is still the one it carries (0: must be new)."""
+
+    value: Object
+
+    @property
+    def key(self) -> Key:
+        return self.value.key
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove the object, if its stored version is still this one."""
+
+    key: Key
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Write nothing, but fail the commit if the stored version is not this one (0: must not exist)."""
+
+    key: Key
+    version: int
+
+
+Write = Put | Delete | Check
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which objects a list or watch is about; everything given must match."""
+
+    namespace: str | None = None
+    node: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    def matches(self, value: Object) -> bool:
+        return (
+            (self.namespace is None or value.meta.namespace == self.namespace)
+            and (self.node is None or value.node == self.node)
+            and all(value.labels.get(key) == wanted for key, wanted in self.labels.items())
+        )
+
+
+ALL = Filter()
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    items: Sequence[Object]
+    revision: int
+    """Watch from here to miss nothing."""
+
+
+@dataclass(slots=True)
+class Change:
+    """What a watcher sees. Created: no `before`. Deleted: no `after`. Neither: a bookmark."""
+
+    revision: int
+    before: Object | None
+    after: Object | None
+    line: bytes | None = None
+    """Its form on the wire, kept by whoever needed it first: one change goes to thousands of watchers."""
+
+    @property
+    def bookmark(self) -> bool:
+        return self.before is None and self.after is None
+
+    @property
+    def value(self) -> Object:
+        found = self.after or self.before
+        assert found is not None, "a bookmark has no value"
+        return found
+
+    @property
+    def key(self) -> Key:
+        return self.value.key
+
+
+class Store(ABC):
+    """Use as `async with`: leaving the block closes it."""
+
+    @abstractmethod
+    async def get(self, key: Key) -> Object | None: ...
+
+    @abstractmethod
+    async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
+        """All objects of a kind (None: of every kind), as they were at one revision, ordered by key."""
+
+    @abstractmethod
+    async def commit(self, *writes: Write) -> int:
+        """Apply all writes or none; return the new revision.
+
+        Raise `Conflict` (with the facts `key` and `version`, the one that won) when any object
+        has moved on since it was read, `Unavailable` when it is not known to be stored.
+        """
+
+    @abstractmethod
+    def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
+        """Each change after `since`, in order, once; those of a burst come together.
+
+        With a filter, a change is delivered if before or after matches, and leaving the filter
+        looks like a deletion. Bookmarks say that nothing up to their revision was missed.
+        """
+
+    async def close(self) -> None:
+        return None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def check_writes(writes: Sequence[Write]) -> None:
+    """What every home refuses in the same words."""
+    if not writes:
+        raise Invalid("a commit has at least one write")
+    if len(writes) > WRITES_MOST:
+        raise Invalid(f"{len(writes)} writes in one commit; at most {WRITES_MOST} are allowed", hint="split it")
+    seen: set[Key] = set()
+    for write in writes:
+        if write.key in seen:
+            raise Invalid(f"{write.key} stands in one commit twice")
+        seen.add(write.key)
+
+
+def filtered(change: Change, where: Filter) -> Change | None:
+    """The change as a watcher with this filter sees it; None: not at all."""
+    if where is ALL or change.bookmark:
+        return change
+    before = change.before if change.before is not None and where.matches(change.before) else None
+    after = change.after if change.after is not None and where.matches(change.after) else None
+    if before is None and after is None:
+        return None
+    return change if before is change.before and after is change.after else Change(change.revision, before, after)

@@ -1,0 +1,1 @@
+"""Conformance suites for authors of stores, engines and plugins."""
