@@ -1,0 +1,79 @@
+# Every command there is. `make help` lists them.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.SUFFIXES:
+
+PYTHON ?= python3
+WORKERS ?= 2
+ARGS ?=
+
+BIN := .venv/bin
+STAMP := .venv/.ready
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(STAMP) ## Prepare .venv with the package, its extras and the tools (from requirements.lock)
+
+$(STAMP): requirements.lock pyproject.toml scripts/setup.sh
+	@PYTHON="$(PYTHON)" scripts/setup.sh
+	@touch $@
+
+.PHONY: dev
+dev: setup ## Start a whole cluster on this machine (ARGS="--listen 127.0.0.1:9090" to pass options)
+	@exec $(BIN)/mandor dev $(ARGS)
+
+.PHONY: components
+components: setup ## Get the real components that the tests use (WITH=NAME asks for one by name)
+	@$(BIN)/python scripts/components.py
+
+.PHONY: test
+test: setup ## Set up everything, real components included, and run every check and test
+	@WORKERS=$(WORKERS) scripts/test.sh $(ARGS)
+
+.PHONY: check
+check: setup ## Format, lint, types and import contracts (no tests)
+	@$(MAKE) --no-print-directory -j4 -Otarget check-format check-lint check-types check-imports
+
+.PHONY: check-format check-lint check-types check-imports
+check-format:
+	@$(BIN)/ruff format --quiet --check . || { echo "format: run '$(BIN)/ruff format .'"; exit 1; }
+	@echo "format   ok"
+check-lint:
+	@$(BIN)/ruff check --quiet .
+	@echo "lint     ok"
+check-types:
+	@$(BIN)/mypy --strict --no-error-summary
+	@echo "types    ok"
+check-imports:
+	@log=$$($(BIN)/lint-imports --no-cache 2>&1) || { echo "$$log"; exit 1; }
+	@echo "imports  ok"
+
+.PHONY: format
+format: setup ## Rewrite the sources in the project's format, with safe lint fixes
+	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format .
+
+.PHONY: bench
+bench: setup ## Measure: runs bench/run.py (ARGS="--help" for its options)
+	@$(BIN)/python bench/run.py $(ARGS)
+
+.PHONY: soak
+soak: setup ## Kill, restart and compare for a long time: runs bench/run.py soak (ARGS="--minutes 60")
+	@$(BIN)/python bench/run.py soak $(ARGS)
+
+.PHONY: requirements
+requirements: setup ## List every requirement with the tests that show it, and those without
+	@$(BIN)/python scripts/requirements.py $(ARGS)
+
+.PHONY: lock
+lock: setup ## Resolve pyproject.toml anew into requirements.lock
+	@$(BIN)/uv pip compile -q pyproject.toml --all-extras --group dev --python-version 3.11 --universal \
+	  --no-emit-index-url --generate-hashes --no-header -o requirements.lock
+
+.PHONY: clean
+clean: ## Remove .venv, .components and everything the tools left (never .mandor, which holds your data)
+	rm -rf .venv .components .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
+	find src tests scripts bench -name __pycache__ -prune -exec rm -rf {} +

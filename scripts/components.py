@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Gets the real components that the tests run against, without adding anything to the system.
+
+A component that is already on PATH in a recent enough version is used as it is. Otherwise its Debian packages are
+downloaded with a private apt (own lists, own sources: the machine's own mirror with a newer suite) and unpacked
+under `.components/`; /etc/apt is read, never written. Without root, or on another system, what is missing is
+skipped with a line that says how to get it; `WITH=NAME` asks for a component all the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HOME = Path(os.environ.get("MANDOR_COMPONENTS") or Path(__file__).resolve().parent.parent / ".components")
+APT_ETC = Path("/etc/apt")
+DEBIAN_RELEASES = {"bullseye": 11, "bookworm": 12, "trixie": 13, "forky": 14}
+
+
+@dataclass(frozen=True)
+class Component:
+    """One thing the tests need for real: a row of the table below."""
+
+    name: str
+    purpose: str
+    binaries: tuple[str, ...]
+    """The first one decides whether the component is there."""
+    version: tuple[str, ...]
+    """Arguments that make the first binary print its version."""
+    at_least: tuple[int, ...]
+    packages: tuple[str, ...]
+    suite: str
+    """The oldest Debian suite whose packages are new enough."""
+    hint: str
+    only_when_asked: bool = False
+    """Fetched with CI=true or WITH=name only."""
+
+
+COMPONENTS = {
+    component.name: component
+    for component in (
+        Component(
+            name="etcd",
+            purpose="the store of a control plane with several servers",
+            binaries=("etcd", "etcdctl"),
+            version=("--version",),
+            at_least=(3, 4),
+            packages=("etcd-server", "etcd-client"),
+            suite="trixie",
+            hint="as root on Debian or Ubuntu: make components; as another user: WITH=etcd make components; "
+            "elsewhere: put etcd and etcdctl 3.4+ on PATH (https://etcd.io/docs/latest/install/)",
+        ),
+    )
+}
+
+
+# Finding: what tests ask.
+
+
+def find(name: str, binary: str | None = None) -> Path | None:
+    """The path of a component's binary (the first one, if none is named), or None where it is missing."""
+    component = COMPONENTS[name]
+    for found in _places(component, component.binaries[0]):
+        if _version(component, found) >= component.at_least:
+            wanted = found.with_name(binary or component.binaries[0])
+            return wanted if wanted.exists() else None
+    return None
+
+
+def missing(name: str) -> str:
+    """One line for people: what is missing, and how to get it."""
+    component = COMPONENTS[name]
+    least = ".".join(str(part) for part in component.at_least)
+    return f"{name} {least} or newer is missing ({component.purpose}); {component.hint}"
+
+
+def _places(component: Component, binary: str) -> Iterator[Path]:
+    unpacked = HOME / component.name / "usr" / "bin" / binary
+    if unpacked.exists():
+        yield unpacked
+    on_path = shutil.which(binary)
+    if on_path:
+        yield Path(on_path)
+
+
+def _version(component: Component, binary: Path) -> tuple[int, ...]:
+    try:
+        answer = subprocess.run([binary, *component.version], capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    number = re.search(r"\d+(\.\d+)+", answer.stdout)
+    return tuple(int(part) for part in number.group().split(".")) if number else ()
+
+
+# Sources: the machine's own mirror, another suite.
+
+
+@dataclass(frozen=True)
+class System:
+    """The distribution, as /etc/os-release names it."""
+
+    family: str
+    codename: str
+
+    @staticmethod
+    def here(text: str | None = None) -> System:
+        if text is None:
+            try:
+                text = Path("/etc/os-release").read_text()
+            except OSError:
+                text = ""
+        facts = dict(re.findall(r'^([A-Z_]+)="?([^"\n]*)"?$', text, re.MULTILINE))
+        return System(facts.get("ID", ""), facts.get("VERSION_CODENAME", ""))
+
+    def suite_for(self, component: Component) -> str:
+        """The component's suite on an older Debian, the system's own everywhere else."""
+        if self.family != "debian":
+            return self.codename
+        mine, needed = DEBIAN_RELEASES.get(self.codename, 99), DEBIAN_RELEASES[component.suite]
+        return component.suite if mine < needed else self.codename
+
+
+def sources(etc: Path, codename: str, suite: str) -> tuple[str, str] | None:
+    """The machine's main archive with `suite` in place of its own: file suffix and text for a private apt."""
+    for path in sorted((etc / "sources.list.d").glob("*.sources")):
+        for stanza in re.split(r"\n\s*\n", path.read_text()):
+            text = "\n".join(line for line in stanza.splitlines() if not line.startswith("#"))
+            suites = re.search(r"^Suites:(.*)$", text, re.MULTILINE)
+            if suites and codename in suites.group(1).split() and re.search(r"^Types:.*\bdeb\b", text, re.MULTILINE):
+                return ".sources", re.sub(r"^Suites:.*$", f"Suites: {suite}", text, flags=re.MULTILINE) + "\n"
+    one_line = [etc / "sources.list", *sorted((etc / "sources.list.d").glob("*.list"))]
+    for path in one_line:
+        for line in path.read_text().splitlines() if path.exists() else ():
+            parts = re.match(rf"(deb\s+(?:\[[^]]*\]\s+)?\S+\s+){re.escape(codename)}(\s+.*)$", line)
+            if parts:
+                return ".list", f"{parts.group(1)}{suite}{parts.group(2)}\n"
+    return None
+
+
+def _private_apt(suffix: str, text: str, suite: str) -> list[str]:
+    """An apt-get that reads the system's keys and settings, and keeps everything else under `.components/apt`."""
+    home = HOME / "apt" / suite
+    for folder in ("lists/partial", "cache/archives/partial", "sources.d"):
+        (home / folder).mkdir(parents=True, exist_ok=True)
+    (home / f"sources.d/mandor{suffix}").write_text(text)
+    settings = {
+        "Dir::State": home,
+        "Dir::State::lists": home / "lists",
+        "Dir::State::status": home / "status",
+        "Dir::Cache": home / "cache",
+        "Dir::Etc::sourcelist": "/dev/null",
+        "Dir::Etc::sourceparts": home / "sources.d",
+        "Dir::Etc::preferencesparts": "/dev/null",
+        "Dir::Etc::preferences": "/dev/null",
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+        "Acquire::Retries": 3,
+    }
+    (home / "status").touch()
+    return ["apt-get", "-q", *(f"-o{key}={value}" for key, value in settings.items())]
+
+
+# Getting: what `make components` does.
+
+
+def fetch(component: Component, system: System) -> None:
+    """Download and unpack the component's packages; complete or not there at all."""
+    suite = system.suite_for(component)
+    found = sources(APT_ETC, system.codename, suite)
+    if found is None:
+        raise SystemExit(f"components: no source for {system.codename} in {APT_ETC}; {component.hint}")
+    apt = _private_apt(*found, suite)
+    scratch = HOME / f".{component.name}.{os.getpid()}"
+    try:
+        (scratch / "debs").mkdir(parents=True)
+        _run([*apt, "update"], cwd=scratch)
+        _run([*apt, "download", *component.packages], cwd=scratch / "debs")
+        for package in sorted((scratch / "debs").glob("*.deb")):
+            _run(["dpkg", "-x", str(package), str(scratch / "root")], cwd=scratch)
+        home = HOME / component.name
+        shutil.rmtree(home, ignore_errors=True)
+        (scratch / "root").rename(home)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _run(command: Sequence[str], *, cwd: Path) -> None:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=600, check=False)
+    if done.returncode:
+        said = (done.stderr or done.stdout).strip()
+        raise SystemExit(f"components: `{command[0]} … {' '.join(command[-3:])}` failed:\n{said}")
+
+
+def main(environ: Mapping[str, str]) -> int:
+    """Get what is missing, and say in one line for each component what became of it."""
+    system = System.here()
+    apt = shutil.which("apt-get") and shutil.which("dpkg") and system.family in {"debian", "ubuntu"}
+    asked = set(environ.get("WITH", "").replace(",", " ").split())
+    on_ci = environ.get("CI") == "true"
+    unknown = asked - COMPONENTS.keys()
+    if unknown:
+        print(f"components: no component called {', '.join(sorted(unknown))}; known: {', '.join(COMPONENTS)}")
+        return 2
+    for component in COMPONENTS.values():
+        there = find(component.name)
+        if there:
+            print(f"components: {component.name} is there: {there}")
+            continue
+        wanted = component.name in asked or on_ci or (os.geteuid() == 0 and not component.only_when_asked)
+        if not (apt and wanted):
+            print(f"components: skipped: {missing(component.name)}")
+            continue
+        suite = system.suite_for(component)
+        print(
+            f"components: {component.name}: unpacking {', '.join(component.packages)} ({suite}) under {HOME}",
+            flush=True,
+        )
+        fetch(component, system)
+        if find(component.name) is None:
+            print(f"components: what was unpacked does not run: {missing(component.name)}")
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(os.environ))

@@ -1,0 +1,1 @@
+"""Real components for the tests: found, started, stopped, and never left behind."""

@@ -1,0 +1,99 @@
+"""What every test can use: real components by marker and fixture, and a check that no process is left over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from scripts.components import find, missing
+from tests.components.etcd import Etcd, Tls, start_etcd
+from tests.components.left_over import end_left_over, mark_run
+
+StartEtcd = Callable[..., Etcd]
+
+
+# The marker `real("etcd")`.
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("real"):
+        for name in marker.args:
+            _require(name)
+
+
+@cache
+def _find(name: str) -> Path | None:
+    return find(name)
+
+
+def _require(name: str) -> Path:
+    """The component's binary; where it is missing, the test is skipped, or fails with CI=true."""
+    return _find(name) or _report_missing(name)
+
+
+def _report_missing(name: str) -> NoReturn:
+    if os.environ.get("CI") == "true":
+        pytest.fail(missing(name), pytrace=False)
+    pytest.skip(missing(name))
+
+
+# No process outlives the tests.
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A process that a test started and did not end fails the run, by the name of that test."""
+    mark = mark_run()
+    yield
+    left = end_left_over(mark, tmp_path_factory.getbasetemp())
+    if left:
+        pytest.fail("processes left over:\n  " + "\n  ".join(str(each) for each in left), pytrace=False)
+
+
+# etcd.
+
+
+@pytest.fixture(scope="session")
+def etcd_binary() -> Path:
+    """The path of a real etcd; etcdctl stands beside it."""
+    return _require("etcd")
+
+
+@pytest.fixture(scope="session")
+def etcd(etcd_binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Etcd]:
+    """One member, shared by this process's tests: keep apart by `etcd.prefix()`."""
+    running = start_etcd(etcd_binary, tmp_path_factory.mktemp("etcd"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def new_etcd(etcd_binary: Path, tmp_path: Path) -> Iterator[StartEtcd]:
+    """Starts an etcd of the test's own: `new_etcd(members=1, tls=None, options=())`; stopped when the test ends."""
+    running: list[Etcd] = []
+
+    def start(*, members: int = 1, tls: Tls | None = None, options: Sequence[str] = ()) -> Etcd:
+        folder = tmp_path / f"own-{len(running)}"
+        running.append(start_etcd(etcd_binary, folder, members=members, tls=tls, options=options))
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.stop()
+
+
+@pytest.fixture
+def etcd_cluster(new_etcd: StartEtcd) -> Etcd:
+    """Three members of the test's own: `.endpoints`, `.kill(i)`, `.start(i)`, `.pause(i)`, `.leader()`."""
+    return new_etcd(members=3)
+
+
+@pytest.fixture
+def etcd_tls(new_etcd: StartEtcd, tmp_path: Path) -> Etcd:
+    """One member that takes only TLS with a client certificate; the files are in `.tls`."""
+    return new_etcd(tls=Tls.make(tmp_path / "tls"))
