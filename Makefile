@@ -17,6 +17,7 @@ help: ## Show this list
 
 .PHONY: setup
 setup: $(STAMP) ## Prepare .venv with the package, its extras and the tools (from requirements.lock)
+	@:
 
 $(STAMP): requirements.lock pyproject.toml scripts/setup.sh
 	@PYTHON="$(PYTHON)" scripts/setup.sh

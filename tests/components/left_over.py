@@ -36,7 +36,8 @@ def mark_run() -> str:
 
 
 def find_left_over(mark: str, folder: Path, *, parent: int | None = None) -> list[LeftOver]:
-    """Processes of the run: descendants of `parent` (this process, if not given), bearers of its mark, and those whose work is inside its folder."""
+    """Processes of the run: descendants of `parent` (of this process, if not given), bearers of its mark,
+    and those whose work is inside its folder."""
     own = {child.pid for child in psutil.Process(parent).children(recursive=True)}
     found = []
     for process in psutil.process_iter():
