@@ -17,7 +17,9 @@ from mandor.errors import Invalid
 from mandor.model.meta import Key, Object
 
 WRITES_MOST = 100
-"""The most writes of one commit, in every home."""
+"""The most objects one commit puts and deletes, in every home."""
+OPERATIONS_MOST = 128
+"""The most writes of one commit with its checks: room for a leader's fence on top of a full one. etcd's own bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +145,13 @@ def check_writes(writes: Sequence[Write]) -> None:
     """What every home refuses in the same words."""
     if not writes:
         raise Invalid("a commit has at least one write")
-    if len(writes) > WRITES_MOST:
-        raise Invalid(f"{len(writes)} writes in one commit; at most {WRITES_MOST} are allowed", hint="split it")
+    checks = sum(isinstance(write, Check) for write in writes)
+    if len(writes) - checks > WRITES_MOST or len(writes) > OPERATIONS_MOST:
+        raise Invalid(
+            f"{len(writes) - checks} writes and {checks} checks in one commit; at most {WRITES_MOST} writes "
+            f"are allowed, {OPERATIONS_MOST} with checks",
+            hint="split it",
+        )
     seen: set[Key] = set()
     for write in writes:
         if write.key in seen:

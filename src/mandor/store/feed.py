@@ -1,0 +1,94 @@
+"""Watches and lists over an Index, for stores that live in this process."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from mandor.store.base import ALL, Change, Filter, Listing
+from mandor.store.index import Index, Subscription
+
+BOOKMARK_SECONDS = 10.0
+CHUNK = 5_000
+"""So many objects are compared with a selector before others get their turn."""
+
+
+class Watch(AsyncIterator[Sequence[Change]]):
+    """One watcher. The first batch comes at once: what it missed, and a bookmark."""
+
+    def __init__(
+        self, index: Index, kind: str | None, since: int, where: Filter, *, bookmark_seconds: float = BOOKMARK_SECONDS
+    ) -> None:
+        self._index = index
+        self._kind, self._since, self._where = kind, since, where
+        self._bookmark_seconds = bookmark_seconds
+        self._subscription: Subscription | None = None
+        self._over = False
+
+    async def __anext__(self) -> Sequence[Change]:
+        if self._over:
+            raise StopAsyncIteration
+        subscription = self._subscription
+        try:
+            if subscription is None:
+                subscription = self._subscription = self._index.subscribe(self._kind, self._since, self._where)
+                return [*subscription.take(), self._bookmark()]
+            if not subscription.ready:
+                await self._wait(subscription)
+            if self._over:
+                raise StopAsyncIteration
+            return subscription.take() or [self._bookmark()]
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._end()
+            raise
+
+    def _bookmark(self) -> Change:
+        return Change(self._index.revision, None, None)
+
+    async def _wait(self, subscription: Subscription) -> None:
+        loop = asyncio.get_running_loop()
+        waiter = loop.create_future()
+
+        def wake() -> None:
+            if not waiter.done():
+                waiter.set_result(None)
+
+        subscription.wake = wake
+        timer = loop.call_later(self._bookmark_seconds, wake)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            subscription.wake = None
+
+    async def aclose(self) -> None:
+        subscription = self._subscription
+        self._end()
+        if subscription is not None:
+            subscription.rouse()
+
+    def _end(self) -> None:
+        self._over = True
+        if self._subscription is not None:
+            self._index.unsubscribe(self._subscription)
+
+    def __del__(self) -> None:
+        # A watcher that is simply dropped must not fill its buffer for ever.
+        if not self._over:
+            self._end()
+
+
+async def list_index(index: Index, kind: str | None, where: Filter = ALL) -> Listing:
+    """A listing of one revision; selecting by label gives way to others now and then."""
+    revision, items = index.revision, index.snapshot(kind, where)
+    if not where.labels:
+        return Listing(items, revision)
+    wanted = where.labels.items()
+    found = []
+    for start in range(0, len(items), CHUNK):
+        if start:
+            await asyncio.sleep(0)
+        found += [
+            item for item in items[start : start + CHUNK] if all(item.labels.get(key) == value for key, value in wanted)
+        ]
+    return Listing(found, revision)

@@ -1,0 +1,271 @@
+"""The state of a store in memory: objects, the latest history, and who watches; no I/O, no waiting."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from mandor.errors import Expired, MandorError
+from mandor.model.meta import Key, Object
+from mandor.store.base import ALL, Change, Filter, filtered
+from mandor.store.order import OrderedKeys
+
+HISTORY_MOST = 20_000
+BUFFER_MOST = 10_000
+
+Interest = tuple[str | None, str | None]
+"""What a subscriber is filed under: kind and node; None: any."""
+
+
+@dataclass(slots=True)
+class Shelf:
+    """All objects of one kind."""
+
+    objects: dict[Key, Object] = field(default_factory=dict)
+    order: OrderedKeys = field(default_factory=OrderedKeys)
+    by_node: dict[str, dict[Key, None]] = field(default_factory=dict)
+    listed: tuple[Object, ...] | None = None
+    """The whole shelf in order, kept until the next change."""
+
+    def put(self, key: Key, before: Object | None, after: Object) -> None:
+        self.listed = None
+        self.objects[key] = after
+        node = after.node
+        if before is None:
+            self.order.add(key)
+        elif before.node == node:
+            return
+        else:
+            self._forget_node(key, before.node)
+        if node:
+            self.by_node.setdefault(node, {})[key] = None
+
+    def drop(self, key: Key, before: Object) -> None:
+        self.listed = None
+        del self.objects[key]
+        self.order.remove(key)
+        self._forget_node(key, before.node)
+
+    def _forget_node(self, key: Key, node: str) -> None:
+        if node:
+            keys = self.by_node[node]
+            del keys[key]
+            if not keys:
+                del self.by_node[node]
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """A watcher's buffer: bounded, and failed for good when it overflows."""
+
+    kind: str | None
+    where: Filter
+    buffer_most: int
+    seen: int
+    """Everything up to this revision was delivered or is in the buffer."""
+    buffer: list[Change] = field(default_factory=list)
+    wake: Callable[[], None] | None = None
+    """Called once when something arrives, then forgotten."""
+    failure: MandorError | None = None
+
+    @property
+    def interest(self) -> Interest:
+        return (self.kind, self.where.node)
+
+    @property
+    def ready(self) -> bool:
+        return bool(self.buffer) or self.failure is not None
+
+    def take(self) -> list[Change]:
+        """All that has arrived; raises what the subscription failed with."""
+        if self.failure is not None:
+            raise self.failure
+        taken, self.buffer = self.buffer, []
+        return taken
+
+    def fail(self, error: MandorError) -> None:
+        self.failure = error
+        self.buffer = []
+        self.rouse()
+
+    def rouse(self) -> None:
+        wake, self.wake = self.wake, None
+        if wake is not None:
+            wake()
+
+
+class Index:
+    """Objects by key, kind and node; the last changes; subscribers by what they are interested in."""
+
+    def __init__(self, *, history_most: int = HISTORY_MOST, buffer_most: int = BUFFER_MOST) -> None:
+        self.revision = 0
+        self._shelves: dict[str, Shelf] = {}
+        self._history: deque[Change] = deque()
+        self._history_most = history_most
+        self._buffer_most = buffer_most
+        self._floor = 0
+        """What changed up to this revision is known only as the state it led to."""
+        self._subscribers: dict[Interest, dict[Subscription, None]] = {}
+
+    # Reading.
+
+    def get(self, key: Key) -> Object | None:
+        shelf = self._shelves.get(key.kind)
+        return shelf.objects.get(key) if shelf is not None else None
+
+    def __len__(self) -> int:
+        return sum(len(shelf.objects) for shelf in self._shelves.values())
+
+    def snapshot(self, kind: str | None, where: Filter = ALL) -> Sequence[Object]:
+        """The objects in order, narrowed by namespace and node; labels are left to the caller."""
+        if kind is None:
+            return [item for each in sorted(self._shelves) for item in self.snapshot(each, where)]
+        shelf = self._shelves.get(kind)
+        if shelf is None:
+            return ()
+        objects = shelf.objects
+        if where.node:
+            near = (objects[key] for key in sorted(shelf.by_node.get(where.node, ())))
+            return [item for item in near if where.namespace in {None, item.meta.namespace}]
+        if where.namespace is not None:
+            found = self._in_namespace(shelf, kind, where.namespace)
+        else:
+            if shelf.listed is None:
+                shelf.listed = tuple([objects[key] for key in shelf.order])
+            found = shelf.listed
+        return found if where.node is None else [item for item in found if not item.node]
+
+    @staticmethod
+    def _in_namespace(shelf: Shelf, kind: str, namespace: str) -> Sequence[Object]:
+        found = []
+        for key in shelf.order.since(Key(kind, namespace, "")):
+            if key.namespace != namespace:
+                break
+            found.append(shelf.objects[key])
+        return found
+
+    # Writing.
+
+    def load(self, items: Iterable[Object]) -> None:
+        """Fill an index nobody watches yet; `start_at` ends it."""
+        for item in items:
+            self._shelf(item.kind).put(item.key, None, item)
+
+    def start_at(self, revision: int) -> None:
+        """The state is that of this revision, and how it came about is not known."""
+        self.revision = max(self.revision, revision)
+        self._floor = self.revision
+        self._history.clear()
+
+    def advance(self, revision: int) -> None:
+        """Nothing changed up to this revision."""
+        self.revision = max(self.revision, revision)
+
+    def publish(self, changes: Sequence[Change]) -> None:
+        """Apply changes, which come in the order of their revisions, and hand them to the watchers."""
+        for change in changes:
+            self._apply(change)
+            self._deliver(change)
+        history = self._history
+        history.extend(changes)
+        while len(history) > self._history_most:
+            self._floor = history.popleft().revision
+
+    def _apply(self, change: Change) -> None:
+        assert change.revision >= self.revision, f"{change.revision} comes after {self.revision}"
+        self.revision = change.revision
+        key = change.key
+        shelf = self._shelf(key.kind)
+        if change.after is not None:
+            shelf.put(key, change.before, change.after)
+        elif change.before is not None:
+            shelf.drop(key, change.before)
+
+    def _shelf(self, kind: str) -> Shelf:
+        shelf = self._shelves.get(kind)
+        if shelf is None:
+            shelf = self._shelves[kind] = Shelf()
+        return shelf
+
+    # Watching.
+
+    def subscribe(self, kind: str | None, since: int, where: Filter = ALL) -> Subscription:
+        """Its buffer holds at once what happened after `since`; `Expired` if that is not known any more."""
+        if since < self._floor or since > self.revision:
+            raise self._expired(since)
+        subscription = Subscription(kind, where, self._buffer_most, self.revision)
+        missed = []
+        for change in reversed(self._history):
+            if change.revision <= since:
+                break
+            if kind is None or change.value.kind == kind:
+                seen = filtered(change, where)
+                if seen is not None:
+                    missed.append(seen)
+        subscription.buffer = missed[::-1]
+        self._subscribers.setdefault(subscription.interest, {})[subscription] = None
+        return subscription
+
+    def unsubscribe(self, subscription: Subscription) -> None:
+        """Also when it was dropped already."""
+        peers = self._subscribers.get(subscription.interest)
+        if peers is not None and subscription in peers:
+            del peers[subscription]
+            if not peers:
+                del self._subscribers[subscription.interest]
+
+    @property
+    def watchers(self) -> int:
+        return sum(len(peers) for peers in self._subscribers.values())
+
+    def fail_watchers(self, error: MandorError) -> None:
+        """End every watch with this error."""
+        for peers in list(self._subscribers.values()):
+            for subscription in list(peers):
+                self.unsubscribe(subscription)
+                subscription.fail(error)
+
+    def _expired(self, since: int) -> Expired:
+        if since > self.revision:
+            story = f"revision {since} is from another history; this store is at {self.revision}"
+        else:
+            story = f"what changed after revision {since} is not kept any more, only what changed after {self._floor}"
+        return Expired(story, hint="list again and watch from there", since=since, oldest=self._floor)
+
+    def _deliver(self, change: Change) -> None:
+        if not self._subscribers:
+            return
+        kind, before, after = change.value.kind, change.before, change.after
+        self._hand(change, (kind, None))
+        self._hand(change, (None, None))
+        left = before.node if before is not None else None
+        entered = after.node if after is not None else None
+        for node in {left, entered} - {None}:
+            self._hand(change, (kind, node))
+            self._hand(change, (None, node))
+
+    def _hand(self, change: Change, interest: Interest) -> None:
+        peers = self._subscribers.get(interest)
+        if peers is None:
+            return
+        overflown = []
+        for subscription in peers:
+            seen: Change | None = change
+            if subscription.where is not ALL:
+                seen = filtered(change, subscription.where)
+                if seen is None:
+                    continue
+            buffer = subscription.buffer
+            buffer.append(seen)  # type: ignore[arg-type]
+            if subscription.wake is not None:
+                subscription.rouse()
+            if len(buffer) > subscription.buffer_most:
+                overflown.append(subscription)
+        for subscription in overflown:
+            self.unsubscribe(subscription)
+            subscription.fail(
+                Expired(
+                    f"the watcher left {subscription.buffer_most} changes unread",
+                    hint="list again and watch from there",
+                    revision=self.revision,
+                )
+            )

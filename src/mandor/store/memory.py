@@ -1,0 +1,65 @@
+"""MemoryStore: for tests, the simulator, and clusters that may forget."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from mandor.errors import Unavailable
+from mandor.lib.clock import Clock, SystemClock
+from mandor.lib.ids import NewId
+from mandor.lib.ids import new_uid as random_uid
+from mandor.model.meta import Key, Object
+from mandor.store.base import ALL, Change, Filter, Listing, Store, Write, check_writes
+from mandor.store.draft import draft
+from mandor.store.feed import Watch, list_index
+from mandor.store.index import BUFFER_MOST, HISTORY_MOST, Index
+from mandor.store.options import DEFAULT_OPTIONS, StoreOptions
+
+
+class MemoryStore(Store):
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        new_uid: NewId = random_uid,
+        history_most: int = HISTORY_MOST,
+        buffer_most: int = BUFFER_MOST,
+    ) -> None:
+        self.index = Index(history_most=history_most, buffer_most=buffer_most)
+        self._clock = clock or SystemClock()
+        self._new_uid = new_uid
+
+    async def get(self, key: Key) -> Object | None:
+        return self.index.get(key)
+
+    async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
+        return await list_index(self.index, kind, where)
+
+    async def commit(self, *writes: Write) -> int:
+        check_writes(writes)
+        # Every other home lets others run here; what only works without that is a bug better found early.
+        await asyncio.sleep(0)
+        changes = draft(
+            writes,
+            self.index.get,
+            revision=self.index.revision + 1,
+            now=self._clock.now(),
+            new_uid=self._new_uid,
+        )
+        self.index.publish(changes)
+        return self.index.revision
+
+    def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
+        return Watch(self.index, kind, since, where)
+
+    async def skip_to(self, revision: int) -> None:
+        """Later revisions are greater than this one."""
+        if revision > self.index.revision:
+            self.index.start_at(revision)
+
+    async def close(self) -> None:
+        self.index.fail_watchers(Unavailable("the store is closed"))
+
+
+async def open_memory(address: str = "", options: StoreOptions = DEFAULT_OPTIONS) -> MemoryStore:
+    """For `memory:`; what it holds ends with the process."""
+    return MemoryStore(history_most=options.history_most)
