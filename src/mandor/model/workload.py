@@ -204,6 +204,9 @@ class Workload(Object, frozen=True, tag="workload"):
     spec: WorkloadSpec
     status: WorkloadStatus = field(default_factory=lambda: WorkloadStatus(phase="Pending"))
 
+    def __post_init__(self) -> None:
+        check_name(self.meta.name, "workload name")  # shorter than most: its instances' names begin with it
+
 
 class ReleaseSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     workload: str

@@ -1,0 +1,313 @@
+"""Manifests: what people write, read into objects, with file and line for every mistake.
+
+Forms: a flat workload (one task), a workload with `groups`, other kinds with `kind:`, and objects as
+`mandor get -o yaml` shows them (`kind, meta, spec`; what the cluster keeps about them is ignored).
+"""
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from mandor.errors import Invalid, TooLarge
+from mandor.lib.words import did_you_mean
+from mandor.lib.yaml12 import List, Malformed, Map, load_all
+from mandor.model.codec import KINDS
+from mandor.model.meta import Key, Meta, Object, check_labels, check_name
+from mandor.model.reading import FAILED, LATER, Mistake, Reader
+from mandor.model.record import Namespace, NamespaceSpec
+from mandor.model.task import Task
+from mandor.model.workload import FLAT, Group, Workload, WorkloadSpec
+
+DEFAULT_NAMESPACE = "default"
+OBJECTS_MOST = 5000
+
+LATER_KINDS = frozenset(
+    {
+        "node-pool",
+        "priority-class",
+        "quota",
+        "limit-defaults",
+        "secret",
+        "volume",
+        "scheduler-config",
+        "reservation",
+        "webhook",
+    }
+)
+_SPECS: dict[str, type[msgspec.Struct]] = {"workload": WorkloadSpec, "namespace": NamespaceSpec}
+
+_META = ("kind", "name", "namespace", "labels")
+_WORKLOAD = tuple(
+    name for name in (each.encode_name for each in msgspec.structs.fields(WorkloadSpec)) if name != "restarted"
+)
+_TASK = frozenset(each.encode_name for each in msgspec.structs.fields(Task)) - {"role"}
+_GROUP = (frozenset(each.encode_name for each in msgspec.structs.fields(Group)) | {"count"}) - {"tasks"}
+_NOT_IN_META = frozenset({"uid", "version", "created_at"})
+_FLAT_PATHS = (f"groups.{FLAT}.tasks.{FLAT}", f"groups.{FLAT}")
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One object of a manifest, and where it stands."""
+
+    object: Object
+    file: str
+    line: int
+
+
+def load_manifests(
+    text: str | bytes,
+    *,
+    filename: str = "",
+    namespace: str = DEFAULT_NAMESPACE,
+    engines: Collection[str] | None = None,
+) -> list[Document]:
+    """Every object of one text; see `load_files`."""
+    return load_files([(filename, text)], namespace=namespace, engines=engines)
+
+
+def load_files(
+    files: Iterable[tuple[str, str | bytes]],
+    *,
+    namespace: str = DEFAULT_NAMESPACE,
+    engines: Collection[str] | None = None,
+) -> list[Document]:
+    """Every object of several (name, text) files, in order; nothing if anything is wrong.
+
+    `Invalid` tells the first mistake (facts `file`, `line`, `path`) and lists all of them (`errors`).
+    `namespace` is for objects that name none; `engines`: the only engine names there are.
+    """
+    documents: list[Document] = []
+    mistakes: list[tuple[str, Mistake]] = []
+    for name, text in files:
+        found, wrong = _read_file(name, text, namespace)
+        documents += found
+        mistakes += [(name, each) for each in sorted(wrong, key=lambda each: each.line)]
+    mistakes += _twice(documents)
+    if engines is not None:
+        mistakes += [wrong for each in documents for wrong in _no_such_engine(each, engines)]
+    if mistakes:
+        raise _invalid(mistakes)
+    return documents
+
+
+def _invalid(mistakes: list[tuple[str, Mistake]]) -> Invalid:
+    file, first = mistakes[0]
+    errors = [
+        {"file": name, "line": each.line, "path": each.path, "message": each.message, "hint": each.hint}
+        for name, each in mistakes
+    ]
+    return Invalid(first.message, hint=first.hint, file=file, line=first.line, path=first.path, errors=errors)
+
+
+def _read_file(name: str, text: str | bytes, namespace: str) -> tuple[list[Document], list[Mistake]]:
+    try:
+        parsed = load_all(text)
+    except Malformed as error:
+        kind = TooLarge if error.over else Invalid
+        wrong = {"file": name, "line": error.line, "path": "", "message": error.message, "hint": error.hint}
+        raise kind(error.message, hint=error.hint, file=name, line=error.line, path="", errors=[wrong]) from None
+    found: list[Document] = []
+    mistakes: list[Mistake] = []
+    sources = [each for document in parsed for each in _items(document.value, document.line)]
+    if not sources:
+        mistakes.append(Mistake(1, "", "there is no object in it", "a manifest begins with `name:`"))
+    if len(sources) > OBJECTS_MOST:
+        raise TooLarge(f"{len(sources)} objects; at most {OBJECTS_MOST} are allowed", file=name, line=1)
+    for source, line in sources:
+        reader = Reader()
+        value = _read(reader, source, line, namespace)
+        mistakes += [_flat(each) for each in reader.mistakes] if _is_flat(source) else reader.mistakes
+        if value is not None:
+            found.append(Document(value, name, line))
+    return found, mistakes
+
+
+def _items(value: Any, line: int) -> list[tuple[Any, int]]:
+    """A list of objects, as `mandor get -o yaml` shows it, counts as its items."""
+    if isinstance(value, Map) and isinstance(value.get("items"), List) and value.keys() <= {"items", "revision"}:
+        items = value["items"]
+        return [(each, at) for each, at in zip(items, items.lines, strict=True)]
+    return [(value, line)]
+
+
+def _is_flat(source: Any) -> bool:
+    return isinstance(source, dict) and not source.keys() & {"groups", "meta", "spec"}
+
+
+def _flat(mistake: Mistake) -> Mistake:
+    """A flat manifest knows no groups, so neither does the path of its mistakes."""
+    for prefix in _FLAT_PATHS:
+        if mistake.path == prefix or mistake.path.startswith(f"{prefix}."):
+            return mistake._replace(path=mistake.path[len(prefix) :].lstrip("."))
+    return mistake
+
+
+def _read(reader: Reader, source: Any, line: int, namespace: str) -> Object | None:
+    if not isinstance(source, Map):
+        reader.wrong(line, "", "an object is a mapping", "a manifest begins with `name:`")
+        return None
+    kind = source.get("kind", "workload")
+    if not _check_kind(reader, source, kind, line):
+        return None
+    if "meta" in source or "spec" in source:
+        meta_source, spec_source = _split_object(reader, source, line)
+    else:
+        meta_source, spec_source = source, _spec_of(reader, source, kind, line)
+    meta = _read_meta(reader, meta_source, kind, line, namespace, "meta" if "meta" in source else "")
+    spec = reader.read(spec_source, _SPECS[kind], "spec" if "spec" in source else "", spec_source.line or line)
+    if reader.mistakes or meta is None or spec is FAILED:
+        return None
+    return Workload(meta=meta, spec=spec) if kind == "workload" else Namespace(meta=meta, spec=spec)
+
+
+def _check_kind(reader: Reader, source: Map, kind: Any, line: int) -> bool:
+    at = source.lines.get("kind", line)
+    if "apiVersion" in source:
+        reader.wrong(at, "", "this is a Kubernetes object, not a manifest", "importing those is not supported yet")
+    elif "services" in source and isinstance(source["services"], dict) and "name" not in source:
+        reader.wrong(line, "", "this is a Compose file, not a manifest", "importing those is not supported yet")
+    elif isinstance(kind, str) and kind in LATER_KINDS:
+        reader.wrong(at, "kind", f"`{kind}` is not supported yet")
+    elif isinstance(kind, str) and kind in KINDS and kind not in _SPECS:
+        hint = "`mandor cordon`, `mandor uncordon` and labels change a node" if kind == "node" else None
+        reader.wrong(at, "kind", f"the cluster makes its {KINDS[kind].plural} itself; they cannot be applied", hint)
+    elif not isinstance(kind, str) or kind not in _SPECS:
+        reader.wrong(at, "kind", f"there is no kind {str(kind)[:40]!r}", did_you_mean(str(kind), _SPECS))
+    else:
+        return True
+    return False
+
+
+def _split_object(reader: Reader, source: Map, line: int) -> tuple[Map, Map]:
+    """(meta, spec) of the form `kind, meta, spec`, without what the cluster keeps about it."""
+    for key in source:
+        if key not in {"kind", "meta", "spec", "status"}:
+            reader.unknown(key, {"kind", "meta", "spec"}, frozenset(), "", source.lines[key])
+    parts = []
+    for name in ("meta", "spec"):
+        part = source.get(name)
+        if part is None and name == "spec" and source.get("kind") == "namespace":
+            part = Map(line)
+        if not isinstance(part, Map):
+            reader.wrong(source.lines.get(name, line), "", f"`{name}` is missing, or not a mapping")
+            part = Map(line)
+        parts.append(part)
+    return parts[0], parts[1]
+
+
+def _read_meta(reader: Reader, source: Map, kind: str, line: int, namespace: str, path: str) -> Meta | None:
+    dot = f"{path}." if path else ""
+    if path:
+        for key in source.keys() - {"name", "namespace", "labels"} - _NOT_IN_META:
+            reader.unknown(key, {"name", "namespace", "labels"}, frozenset(), path, source.lines.get(key, line))
+    before = len(reader.mistakes)
+    if "name" not in source:
+        reader.wrong(source.line or line, path, "`name` is missing")
+        return None
+    found: dict[str, Any] = {"namespace": namespace}
+    for key, (wanted, check) in _META_CHECKS.items():
+        if key not in source:
+            continue
+        at = source.lines.get(key, line)
+        value = reader.read(source[key], wanted, dot + key, at, source.texts.get(key))
+        if value is FAILED:
+            continue
+        try:
+            check(value)
+            found[key] = value
+        except ValueError as error:
+            reader.wrong(at, dot + key, str(error))
+    if not KINDS[kind].namespaced:
+        if source.get("namespace"):
+            reader.wrong(source.lines["namespace"], dot + "namespace", f"a {kind} belongs to no namespace")
+        found["namespace"] = ""
+    return Meta(**found) if len(reader.mistakes) == before else None
+
+
+def _check_namespace(name: str) -> None:
+    check_name(name, "namespace")
+
+
+_META_CHECKS: dict[str, tuple[Any, Callable[[Any], None]]] = {
+    "name": (str, check_name),
+    "namespace": (str, _check_namespace),
+    "labels": (dict[str, str], check_labels),
+}
+
+
+def _spec_of(reader: Reader, source: Map, kind: str, line: int) -> Map:
+    """The spec inside a manifest that is written without `meta` and `spec`."""
+    spec = Map(source.line or line)
+    if kind == "namespace":
+        for key in source:
+            if key not in _META:
+                spec.take(key, source)
+        return spec
+    for key in source:
+        if key in _WORKLOAD:
+            spec.take(key, source)
+    inner = [key for key in source if key not in _META and key not in _WORKLOAD]
+    if "groups" in source:
+        _check_outside_groups(reader, source, inner)
+        return spec
+    task, group = Map(spec.line), Map(spec.line)
+    for key in inner:
+        if key in _TASK:
+            task.take(key, source)
+        elif key in _GROUP:
+            group.take(key, source)
+        else:
+            _unknown_in_flat(reader, key, source.lines[key])
+    tasks, groups = Map(spec.line), Map(spec.line)
+    tasks.set(FLAT, task, spec.line)
+    group.set("tasks", tasks, spec.line)
+    groups.set(FLAT, group, spec.line)
+    spec.set("groups", groups, spec.line)
+    return spec
+
+
+def _unknown_in_flat(reader: Reader, key: str, line: int) -> None:
+    if key == "tasks":
+        hint = "with several tasks, put them under `groups`: {NAME: {tasks: …}}"
+        reader.wrong(line, "", "`tasks` belongs to a group", hint)
+        return
+    later = LATER[WorkloadSpec] | LATER[Group] | LATER[Task]
+    reader.unknown(key, {*_META, *_WORKLOAD, *_GROUP, *_TASK}, later, "", line)
+
+
+def _check_outside_groups(reader: Reader, source: Map, keys: list[str]) -> None:
+    for key in keys:
+        line = source.lines[key]
+        if key in _TASK or key in LATER[Task]:
+            reader.wrong(line, "", f"`{key}` belongs to a task when there are `groups`", "move it under `groups`")
+        elif key in _GROUP or key in LATER[Group]:
+            reader.wrong(line, "", f"`{key}` belongs to a group when there are `groups`", "move it under `groups`")
+        else:
+            reader.unknown(key, {*_META, *_WORKLOAD}, LATER[WorkloadSpec], "", line)
+
+
+def _twice(documents: list[Document]) -> list[tuple[str, Mistake]]:
+    first: dict[Key, Document] = {}
+    found = []
+    for each in documents:
+        other = first.setdefault(each.object.key, each)
+        if other is not each:
+            where = f"line {other.line}" if other.file == each.file else f"{other.file}:{other.line}"
+            text = f"{each.object.key} stands here a second time, first in {where}"
+            found.append((each.file, Mistake(each.line, "name", text, "give one of them another name")))
+    return found
+
+
+def _no_such_engine(document: Document, engines: Collection[str]) -> list[tuple[str, Mistake]]:
+    value = document.object
+    if not isinstance(value, Workload):
+        return []
+    return [
+        (document.file, Mistake(document.line, "engine", f"there is no engine {name!r}", did_you_mean(name, engines)))
+        for group in value.spec.groups.values()
+        for name in group.engine
+        if name not in engines
+    ]

@@ -1,0 +1,335 @@
+"""Turns plain data into model values and finds every mistake on the way, each with its line and path.
+
+It follows the types of the model. Where people may write less than the type says (`http: 80` for a port, a
+rule as bare text), the short form is made long here; a number where text belongs is taken as it was typed.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+import msgspec
+from msgspec import NODEFAULT, Struct
+
+from mandor.lib.words import did_you_mean
+from mandor.lib.yaml12 import List, Map
+from mandor.model.codec import from_plain
+from mandor.model.placement import Placement, Where
+from mandor.model.resources import TaskResources
+from mandor.model.task import File, Security, Task
+from mandor.model.workload import Batch, Group, Port, Reschedule, WorkloadSpec
+
+MISTAKES_MOST = 50
+
+LATER: dict[type, frozenset[str]] = {
+    WorkloadSpec: frozenset({"schedule"}),
+    Group: frozenset(
+        {"gang", "depends_on", "services", "update", "disruption", "autoscale", "volumes", "alternatives"}
+    ),
+    Placement: frozenset({"dedicated", "clusters", "near", "apart", "spread"}),
+    Task: frozenset({"secrets", "mounts", "startup", "identity"}),
+    TaskResources: frozenset({"devices"}),
+    Security: frozenset({"read_only_root", "cap_drop", "cap_add", "privileged"}),
+    File: frozenset({"on_change"}),
+    Reschedule: frozenset({"unlimited"}),
+    Batch: frozenset({"indexed"}),
+}
+"""Keys of the full manifest that this version does not know what to do with."""
+
+LATER_WORDS: dict[str, frozenset[str]] = {"type": frozenset({"daemon"})}
+
+SYNONYMS = {
+    "cmd": "command",
+    "cpu": "resources: {cpu: …}",
+    "cpus": "resources: {cpu: …}",
+    "driver": "engine",
+    "entrypoint": "command",
+    "environment": "env",
+    "healthcheck": "health",
+    "instances": "replicas",
+    "limits": "resources: {limits: …}",
+    "liveness": "health",
+    "livenessProbe": "health",
+    "mem": "resources: {memory: …}",
+    "memory": "resources: {memory: …}",
+    "readinessProbe": "readiness",
+    "restart_policy": "restart: {policy: …}",
+    "scale": "replicas",
+    "user": "security: {user: …}",
+    "workdir": "working_dir",
+}
+"""What other tools call it."""
+
+_COMMANDS = frozenset({"command", "args"})
+_EXPECTED = re.compile(r"Expected `(?P<wanted>[^`]+)`, got `(?P<got>[^`]+)`")
+_BOUND = re.compile(r"Expected `(?:int|float)` (?P<side><=|>=) (?P<bound>\S+)")
+_LENGTH = re.compile(r"Expected `str` of length <= (?P<most>\d+)")
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "a mapping",
+    "null": "nothing",
+}
+
+
+class Mistake(NamedTuple):
+    line: int
+    path: str
+    text: str
+    hint: str | None = None
+
+    @property
+    def message(self) -> str:
+        return f"`{self.path}`: {self.text}" if self.path else self.text
+
+
+class _Failed:
+    """Stands for a value that has mistakes."""
+
+
+FAILED = _Failed()
+
+
+@dataclass(slots=True)
+class Reader:
+    mistakes: list[Mistake] = field(default_factory=list)
+
+    def wrong(self, line: int, path: str, text: str, hint: str | None = None) -> _Failed:
+        if len(self.mistakes) < MISTAKES_MOST:
+            self.mistakes.append(Mistake(line, path, text, hint))
+        return FAILED
+
+    def read(self, value: Any, wanted: Any, path: str, line: int, text: str | None = None) -> Any:
+        """The value as the wanted type, or `FAILED` after noting what is wrong; `text`: as it was typed."""
+        origin = get_origin(wanted)
+        if origin in {Union, UnionType}:
+            wanted = _choose(value, get_args(wanted))
+            if wanted is NoneType:
+                return None
+            origin = get_origin(wanted)
+        if isinstance(wanted, type) and issubclass(wanted, Struct):
+            return self._struct(_SHORT.get(wanted, _as_it_is)(value, line, text), wanted, path, line)
+        if value is None and wanted is not Any:
+            return self.wrong(line, path, "has no value", "leave the key out, or write a value")
+        if origin is dict:
+            return self._mapping(value, get_args(wanted)[1], path, line)
+        if origin is tuple:
+            return self._sequence(value, get_args(wanted)[0], path, line)
+        if origin is Literal:
+            return self._word(value, get_args(wanted), path, line)
+        if wanted is Any:
+            return _plain(value)
+        if _is_text(wanted) and text is not None:
+            value = text
+        return self._leaf(value, wanted, path, line)
+
+    def _struct(self, value: Any, wanted: type[Struct], path: str, line: int) -> Any:
+        if not isinstance(value, dict):
+            return self.wrong(line, path, f"{_what(value)} stands where a mapping belongs")
+        before = len(self.mistakes)
+        entries = _as_map(value, line)
+        fields = _fields(wanted)
+        self._check_keys(entries, wanted, path)
+        kept: dict[str, Any] = {}
+        for name, (kind, required) in fields.items():
+            if name in entries:
+                place = entries.lines.get(name, line)
+                kept[name] = self.read(entries[name], kind, _join(path, name), place, entries.texts.get(name))
+            elif required:
+                self.wrong(line, path, f"`{name}` is missing")
+        if len(self.mistakes) > before or len(self.mistakes) >= MISTAKES_MOST:
+            return FAILED
+        try:
+            return wanted(**kept)
+        except ValueError as error:
+            return self.wrong(line, path, str(error))
+
+    def _check_keys(self, entries: Map, wanted: type, path: str) -> None:
+        known = _fields(wanted)
+        for key in entries:
+            if key not in known:
+                self.unknown(
+                    key, set(known), LATER.get(wanted, frozenset()), path, entries.lines.get(key, entries.line)
+                )
+
+    def unknown(self, key: str, known: set[str], later: frozenset[str], path: str, line: int) -> None:
+        if key in later:
+            self.wrong(line, path, f"`{key}` is not supported yet", "this version of mandor cannot do it; leave it out")
+            return
+        instead = SYNONYMS.get(key, "")
+        named = instead and instead.partition(":")[0] in known
+        self.wrong(
+            line, path, f"unknown key `{_cut(key)}`", f"write `{instead}`" if named else did_you_mean(key, known)
+        )
+
+    def _mapping(self, value: Any, wanted: Any, path: str, line: int) -> Any:
+        if not isinstance(value, dict):
+            return self.wrong(line, path, f"{_what(value)} stands where a mapping belongs")
+        entries = _as_map(value, line)
+        before = len(self.mistakes)
+        kept = {
+            key: self.read(each, wanted, _join(path, key), entries.lines.get(key, line), entries.texts.get(key))
+            for key, each in entries.items()
+        }
+        return kept if len(self.mistakes) == before else FAILED
+
+    def _sequence(self, value: Any, wanted: Any, path: str, line: int) -> Any:
+        if not isinstance(value, list):
+            hint = None
+            if path.rpartition(".")[2] in _COMMANDS and isinstance(value, str):
+                hint = f"write it as a list: [{', '.join(value.split()[:3])}{', …' if len(value.split()) > 3 else ''}]"
+            return self.wrong(line, path, f"{_what(value)} stands where a list belongs", hint)
+        lines = value.lines if isinstance(value, List) else [line] * len(value)
+        texts = value.texts if isinstance(value, List) else {}
+        before = len(self.mistakes)
+        kept = tuple(
+            self.read(each, wanted, f"{path}[{index}]", lines[index], texts.get(index))
+            for index, each in enumerate(value)
+        )
+        return kept if len(self.mistakes) == before else FAILED
+
+    def _word(self, value: Any, choices: tuple[Any, ...], path: str, line: int) -> Any:
+        if isinstance(value, str) and value in choices:
+            return choices[choices.index(value)]
+        if isinstance(value, str) and value in LATER_WORDS.get(path.rpartition(".")[2], ()):
+            return self.wrong(line, path, f"`{value}` is not supported yet")
+        shown = f"`{_cut(value)}`" if isinstance(value, str) else _what(value)
+        hint = did_you_mean(str(value), choices)
+        text = f"{shown} is none of {', '.join(choices)}"
+        return self.wrong(line, path, text, hint if hint.startswith("did") else None)
+
+    def _leaf(self, value: Any, wanted: Any, path: str, line: int) -> Any:
+        try:
+            return from_plain(value, wanted)
+        except msgspec.ValidationError as error:
+            return self.wrong(line, path, _in_words(str(error), value))
+
+
+# Short forms.
+
+
+def _long_port(value: Any, line: int, text: str | None) -> Any:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _pair("port", value, line, text)
+    return value
+
+
+def _long_where(value: Any, line: int, text: str | None) -> Any:
+    return _pair("rule", value, line, text) if isinstance(value, str) else value
+
+
+def _long_group(value: Any, line: int, text: str | None) -> Any:
+    """`count` is `replicas`; one engine need not be a list."""
+    if not isinstance(value, dict):
+        return value
+    source = _as_map(value, line)
+    group = Map(source.line)
+    for key in source:
+        if key == "count" and "replicas" not in source:
+            group.take(key, source, "replicas")
+        elif key == "engine" and isinstance(source[key], str):
+            engines = List(source.lines.get(key, line))
+            engines.add(source[key], engines.line)
+            group.set(key, engines, engines.line)
+        else:
+            group.take(key, source)
+    return group
+
+
+def _as_it_is(value: Any, line: int, text: str | None) -> Any:
+    return value
+
+
+_SHORT: dict[type, Callable[[Any, int, str | None], Any]] = {
+    Port: _long_port,
+    Where: _long_where,
+    Group: _long_group,
+}
+
+
+def _pair(key: str, value: Any, line: int, text: str | None) -> Map:
+    made = Map(line)
+    made.set(key, value, line, text)
+    return made
+
+
+# What a type asks for.
+
+
+@cache
+def _fields(wanted: type[Struct]) -> dict[str, tuple[Any, bool]]:
+    return {each.encode_name: (each.type, _required(each)) for each in msgspec.structs.fields(wanted)}
+
+
+def _required(each: msgspec.structs.FieldInfo) -> bool:
+    return each.default is NODEFAULT and each.default_factory is NODEFAULT
+
+
+def _choose(value: Any, options: tuple[Any, ...]) -> Any:
+    """The option of a union that a value of this shape can only mean; else the whole union."""
+    if value is None and NoneType in options:
+        return NoneType
+    rest = tuple(option for option in options if option is not NoneType)
+    if len(rest) == 1:
+        return rest[0]
+    return Annotated[Union[rest], None]  # noqa: UP007 - built at run time
+
+
+def _is_text(wanted: Any) -> bool:
+    return wanted is str or (get_origin(wanted) is Annotated and get_args(wanted)[0] is str)
+
+
+def _as_map(value: dict[str, Any], line: int) -> Map:
+    if isinstance(value, Map):
+        return value
+    made = Map(line)
+    for key, each in value.items():
+        made.set(key, each, line)
+    return made
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
+
+
+# Words for people.
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{_cut(key)}" if path else _cut(key)
+
+
+def _cut(text: str, most: int = 60) -> str:
+    return text if len(text) <= most else text[:most] + "…"
+
+
+def _what(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, int | float):
+        return f"the number {_cut(str(value))}"
+    if isinstance(value, str):
+        return f"the text {_cut(value)!r}"
+    return "a mapping" if isinstance(value, dict) else "a list"
+
+
+def _in_words(message: str, value: Any) -> str:
+    """msgspec's sentence in ours; those of our own validators stay as they are."""
+    if found := _EXPECTED.fullmatch(message):
+        wanted = " or ".join(_WORDS.get(word, word) for word in found["wanted"].split(" | ") if word != "null")
+        return f"{_what(value)} stands where {wanted} belongs"
+    if found := _BOUND.fullmatch(message):
+        return f"{value} is {'more' if found['side'] == '<=' else 'less'} than {found['bound']}"
+    if found := _LENGTH.fullmatch(message):
+        return f"{len(value):,} characters; at most {int(found['most']):,} are allowed"
+    return message
