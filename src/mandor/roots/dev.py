@@ -1,0 +1,228 @@
+"""`mandor dev`: a server and its agents on this machine, started again when one of them dies."""
+
+import asyncio
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+
+from mandor.engines.base import Engine, UnitPhase
+from mandor.errors import Conflict, Invalid, Unavailable
+from mandor.lib.lock import Held, hold
+from mandor.roots.settings import default_name, loopback, split_address
+
+QUICK_DEATH_SECONDS = 5.0
+PAUSE_MOST_SECONDS = 10.0
+START_SECONDS = 60.0
+STOP_SECONDS = 15.0
+NODES_MOST = 50
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Child:
+    """One program of the cluster, and when it may be started again."""
+
+    name: str
+    command: list[str]
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    started: float = 0.0
+    not_before: float = 0.0
+    pause: float = 0.0
+
+    def start(self) -> None:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # Ctrl-C is for this program, which then ends its children in order
+                preexec_fn=_end_with_parent,
+            )
+        self.started = time.monotonic()
+
+    def tend(self, say: Say) -> None:
+        """Start it again if it died, with a pause that grows while it dies quickly."""
+        now = time.monotonic()
+        if self.process is not None:
+            code = self.process.poll()
+            if code is None:
+                return
+            quick = now - self.started < QUICK_DEATH_SECONDS
+            self.pause = min(max(self.pause * 2, 0.5), PAUSE_MOST_SECONDS) if quick else 0.0
+            self.not_before = now + self.pause
+            say(f"{self.name} ended with {code} and is started again (its log: {self.log})")
+            self.process = None
+        if now >= self.not_before:
+            self.start()
+
+    @property
+    def dead(self) -> bool:
+        return self.process is not None and self.process.poll() is not None
+
+    def end(self) -> None:
+        if self.process is None or self.dead:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def run(*, data: str = ".mandor", listen: str = "127.0.0.1:8080", nodes: int = 1, say: Say) -> None:
+    """Run a cluster until a signal."""
+    directory = Path(data).absolute()
+    host, port = split_address(listen)
+    if not loopback(host):
+        raise Invalid(
+            f"`mandor dev` listens on loopback only, not on {host}",
+            hint="`mandor server` listens elsewhere, with TLS and tokens",
+        )
+    if not 1 <= nodes <= NODES_MOST:
+        raise Invalid(f"{nodes} nodes; between 1 and {NODES_MOST} are possible")
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    with _alone(directory, f"another `mandor dev` runs in {directory}"):
+        (directory / "url").write_text(url + "\n")
+        server, *agents = _children(directory, listen, url, nodes)
+        with _told() as told:
+            try:
+                server.start()
+                _wait_ready(server, host, port, told)
+                for agent in agents:
+                    agent.start()
+                if not told:
+                    _greet(url, directory, say)
+                while not told:
+                    for child in (server, *agents):
+                        child.tend(say)
+                    time.sleep(0.2)
+            finally:
+                for child in (*agents, server):
+                    child.end()
+    say(f"ended; what it ran goes on, and `{_command()} dev` takes it up again (`{_command()} dev --stop` ends it)")
+
+
+def stop(*, data: str = ".mandor", say: Say) -> None:
+    """End and remove everything that a dev cluster in `data` left running."""
+    from mandor.roots.agent import make_engines
+
+    directory = Path(data).absolute()
+    with _alone(directory, f"a `mandor dev` still runs in {directory}: end it first"):
+        homes = sorted(path for path in (directory / "nodes").glob("*") if path.is_dir())
+        count = sum(asyncio.run(stop_units(make_engines((), home))) for home in homes)
+    say(f"ended {count} unit{'' if count == 1 else 's'}")
+
+
+async def stop_units(engines: dict[str, Engine]) -> int:
+    """End and remove every unit of these engines; how many were running."""
+    count = 0
+    for engine in engines.values():
+        async with engine:
+            seen = await engine.list()
+            running = [one.unit for one in seen if one.phase != UnitPhase.EXITED]
+            await asyncio.gather(*(engine.stop(unit, grace_seconds=5) for unit in running))
+            for one in seen:
+                await engine.remove(one.unit)
+            count += len(running)
+    return count
+
+
+def _children(directory: Path, listen: str, url: str, nodes: int) -> list[Child]:
+    python = [sys.executable, "-m"]
+    command = [*python, "mandor.roots.server", "--dev", "--data", str(directory), "--listen", listen]
+    children = [Child("the server", command, directory / "server.log")]
+    for number in range(nodes):
+        name = f"{default_name()}-{number}" if nodes > 1 else default_name()
+        home = directory / "nodes" / name
+        command = [*python, "mandor.roots.agent", "--data", str(home), "--server", url, "--name", name]
+        command += ["--join-token-file", str(directory / "join.token")]
+        children.append(Child(f"the agent of {name}", command, home / "agent.log"))
+    return children
+
+
+def _wait_ready(server: Child, host: str, port: int, told: list[int]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while not told and not _ready(host, port):
+        if server.dead:
+            raise Unavailable("the server did not start", hint=f"its log, {server.log}, ends:\n{_tail(server.log)}")
+        if time.monotonic() > deadline:
+            raise Unavailable(f"the server did not answer in {START_SECONDS:.0f} s", hint=f"its log is {server.log}")
+        time.sleep(0.05)
+
+
+def _ready(host: str, port: int) -> bool:
+    connection = HTTPConnection(host, port, timeout=2)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def _greet(url: str, directory: Path, say: Say) -> None:
+    say(f"mandor is at {url} (API documentation: {url}/docs; data: {directory})")
+    example = "examples/hello.yaml" if Path("examples/hello.yaml").exists() else "FILE"
+    server = "" if url == "http://127.0.0.1:8080" else f" --server {url}"
+    say(f"next, in another terminal: {_command()}{server} apply -f {example}")
+    say("Ctrl-C ends the cluster")
+
+
+def _command() -> str:
+    """How the reader can type this program's name."""
+    own = Path(sys.executable).with_name("mandor")
+    if shutil.which("mandor") == str(own):
+        return "mandor"
+    try:
+        return str(own.relative_to(Path.cwd()))
+    except ValueError:
+        return str(own)
+
+
+@contextmanager
+def _alone(directory: Path, refusal: str) -> Iterator[None]:
+    try:
+        with hold(directory / "dev.lock"):
+            yield
+    except Held as held:
+        raise Conflict(refusal, hint=str(held)) from None
+
+
+@contextmanager
+def _told() -> Iterator[list[int]]:
+    """The signals that told this program to end, as they come."""
+    told: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, lambda got, _: told.append(got)) for number in numbers]
+    try:
+        yield told
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _end_with_parent() -> None:
+    """In the child: SIGTERM when this program dies, however it dies."""
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGTERM)
+    if os.getppid() == 1:
+        os._exit(1)
+
+
+def _tail(log: Path, lines: int = 5) -> str:
+    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else ""

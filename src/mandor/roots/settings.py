@@ -1,0 +1,157 @@
+"""Settings of the programs: a file, then the environment, then flags; unknown keys are errors."""
+
+import re
+import socket
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from mandor.errors import Invalid
+from mandor.lib.quantity import Seconds
+from mandor.lib.words import did_you_mean
+from mandor.model.codec import from_plain
+
+S = TypeVar("S", bound="Settings")
+
+ROLES = ("api", "scheduler", "controllers")
+
+
+class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    data: str = ".mandor"
+    """The directory for everything this program keeps."""
+    log_style: str = "console"
+    """`console` for people, `json` for machines."""
+    log_level: str = "info"
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.data).absolute()
+
+    def __post_init__(self) -> None:
+        if self.log_style not in {"console", "json"}:
+            raise ValueError(f"log_style is `console` or `json`, not {self.log_style!r}")
+        if self.log_level not in {"debug", "info", "warning", "error"}:
+            raise ValueError(f"log_level is debug, info, warning or error, not {self.log_level!r}")
+
+
+class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    listen: str = "127.0.0.1:8080"
+    address: str = ""
+    """The URL under which agents reach this very server; empty: made from `listen`."""
+    store: str = ""
+    """`sqlite:PATH`, `etcd://HOST:PORT,HOST:PORT/PREFIX`, `etcds://…`, `memory:`; empty: SQLite in `data`."""
+    store_ca: str = ""
+    store_cert: str = ""
+    store_key: str = ""
+    store_user: str = ""
+    store_password_file: str = ""
+    tls_cert: str = ""
+    tls_key: str = ""
+    roles: tuple[str, ...] = ROLES
+    """What this server does: api, scheduler, controllers."""
+    suspect_after: Seconds = Seconds(20)
+    """Silence of a node after which nothing new is placed there."""
+    lost_after: Seconds = Seconds(60)
+    """Silence of a node after which its instances are Lost and replaced, unless their workload says otherwise."""
+    lease: Seconds = Seconds(10)
+    """How long the leading server may be silent before another takes over."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        split_address(self.listen)
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise ValueError("`tls_cert` and `tls_key` come together")
+        if self.lost_after < self.suspect_after:
+            raise ValueError(f"lost_after {self.lost_after} is shorter than suspect_after {self.suspect_after}")
+        if self.lease < 1:
+            raise ValueError("`lease` is at least 1s")
+        for role in self.roles:
+            if role not in ROLES:
+                raise ValueError(f"there is no role {role!r}; {did_you_mean(role, ROLES)}")
+        if not self.roles:
+            raise ValueError("`roles` names at least one of api, scheduler, controllers")
+
+    @property
+    def store_url(self) -> str:
+        return self.store or f"sqlite:{self.directory / 'state.db'}"
+
+
+class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    server: tuple[str, ...] = ("http://127.0.0.1:8080",)
+    """The API servers' URLs; the agent moves on to the next when one does not answer."""
+    server_ca: str = ""
+    name: str = ""
+    """The node's name; empty: the host's name."""
+    join_token: str = ""
+    join_token_file: str = ""
+    engine: tuple[str, ...] = ()
+    """The engines to offer; empty: every one that is found."""
+    label: tuple[str, ...] = ()
+    """`key=value`, given to the node when it first joins."""
+    pool: str = "default"
+    address: str = ""
+    """The address others reach this machine at; empty: found by itself."""
+    heartbeat: Seconds = Seconds(10)
+
+
+def load(
+    cls: type[S],
+    section: str,
+    *,
+    file: str | None = None,
+    environ: Mapping[str, str],
+    flags: Mapping[str, Any],
+) -> S:
+    """Put the settings together; an `Invalid` says which source is wrong and how."""
+    known = {field.name: field for field in msgspec.structs.fields(cls)}
+    found: dict[str, Any] = {}
+    if file is not None:
+        found |= _from_file(file, section, known)
+    for name, field in known.items():
+        text = environ.get(f"MANDOR_{name.upper()}")
+        if text is not None:
+            many = str(field.type).startswith("tuple")
+            found[name] = [word.strip() for word in text.split(",") if word.strip()] if many else text
+    found |= {name: value for name, value in flags.items() if value not in (None, (), [])}
+    try:
+        return from_plain(found, cls)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"settings of the {section}: {error}", hint="`--help` explains each setting") from error
+
+
+def _from_file(file: str, section: str, known: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        content = tomllib.loads(Path(file).read_text())
+    except OSError as error:
+        raise Invalid(f"cannot read the settings file {file}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Invalid(f"{file} is not TOML: {error}") from error
+    for name in content:
+        if name not in {"server", "agent"}:
+            raise Invalid(f"{file}: unknown section [{name}]", hint=did_you_mean(name, {"server", "agent"}))
+    part = content.get(section, {})
+    for name in part:
+        if name not in known:
+            raise Invalid(f"{file}: unknown setting {name!r} in [{section}]", hint=did_you_mean(name, known))
+    return dict(part)
+
+
+def split_address(text: str) -> tuple[str, int]:
+    """`127.0.0.1:8080` or `[::1]:8080` as host and port."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError(f"{text!r} is not an address; write HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def loopback(host: str) -> bool:
+    return host in {"localhost", "::1"} or host.startswith("127.")
+
+
+def default_name() -> str:
+    """The host's name as a node name."""
+    return re.sub(r"[^a-z0-9-]+", "-", socket.gethostname().split(".")[0].lower()).strip("-") or "node"

@@ -1,0 +1,214 @@
+"""A real cluster for a test: a server and agents as processes of their own, killed and started at will."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from tests.components.ports import free_port
+
+PATIENCE = 60.0
+
+
+def eventually(what: str, true: Callable[[], Any], *, patience: float = PATIENCE) -> Any:
+    """Ask again and again until the answer is true; the last answer, or error, is in the failure."""
+    deadline = time.monotonic() + patience
+    last: Any = None
+    while time.monotonic() < deadline:
+        try:
+            last = true()
+        except (OSError, http.client.HTTPException) as error:
+            last = error
+        else:
+            if last:
+                return last
+        time.sleep(0.1)
+    raise AssertionError(f"not within {patience:.0f} s: {what}; last seen: {last!r}")
+
+
+@dataclass
+class Program:
+    """One process of the cluster, with its log."""
+
+    name: str
+    command: list[str]
+    log: Path
+    env: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        assert not self.running, f"{self.name} runs already"
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, **self.env}
+            )
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def kill(self) -> None:
+        """kill -9, and wait until it is gone."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGKILL)
+            self.process.wait()
+
+    def end(self, patience: float = 30.0) -> None:
+        """Ask it to end; whoever does not is killed."""
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+    def text(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+
+class Cluster:
+    """`with Cluster(directory) as cluster`: one server (or several on one etcd) and any number of agents."""
+
+    def __init__(self, directory: Path, *, store: str = "", settings: dict[str, str] | None = None) -> None:
+        self.directory = directory
+        self.store = store
+        self.settings = {"MANDOR_SUSPECT_AFTER": "2s", "MANDOR_LOST_AFTER": "5s", "MANDOR_LEASE": "3s"} | (
+            settings or {}
+        )
+        self.servers: list[Program] = []
+        self.urls: list[str] = []
+        self.agents: dict[str, Program] = {}
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self.agents:
+            self.stop_work(name)
+        for program in [*self.agents.values(), *self.servers]:
+            program.kill()
+
+    # Programs.
+
+    def start_server(self) -> Program:
+        number = len(self.servers)
+        home = self.directory / f"server{number}"
+        home.mkdir(parents=True)
+        port = free_port()
+        command = [sys.executable, "-m", "mandor.roots.server", "--dev", "--data", str(home)]
+        env = self.settings | ({"MANDOR_STORE": self.store} if self.store else {})
+        server = Program(f"server{number}", [*command, "--listen", f"127.0.0.1:{port}"], home / "log", env)
+        self.servers.append(server)
+        self.urls.append(f"http://127.0.0.1:{port}")
+        server.start()
+        self.wait_ready(number)
+        return server
+
+    def wait_ready(self, number: int = 0) -> None:
+        server = self.servers[number]
+
+        def ready() -> bool:
+            assert server.running, f"{server.name} ended:\n{server.text()[-3000:]}"
+            return self.call("GET", "/readyz", server=number)[0] == 200
+
+        eventually(f"{server.name} is ready", ready)
+
+    def start_agent(self, name: str, *, engines: tuple[str, ...] = ("process",)) -> Program:
+        home = self.home(name)
+        home.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "mandor.roots.agent", "--data", str(home), "--name", name]
+        command += [
+            "--server",
+            ",".join(self.urls),
+            "--join-token-file",
+            str(self.directory / "server0" / "join.token"),
+        ]
+        for engine in engines:
+            command += ["--engine", engine]
+        agent = Program(f"agent {name}", command, home / "log", {"MANDOR_HEARTBEAT": "500ms"})
+        self.agents[name] = agent
+        agent.start()
+        return agent
+
+    def home(self, name: str) -> Path:
+        return self.directory / "nodes" / name
+
+    def wait_nodes(self, *names: str, phase: str = "Ready") -> None:
+        def so() -> bool:
+            return {node["meta"]["name"] for node in self.items("nodes") if node["status"]["phase"] == phase} >= set(
+                names
+            )
+
+        eventually(f"{names} are {phase}", so)
+
+    def stop_work(self, name: str) -> None:
+        """End whatever the process engine of a node still runs."""
+        script = (
+            "import asyncio, sys; from pathlib import Path; from mandor.roots.agent import make_engines; "
+            "from mandor.roots.dev import stop_units; "
+            "asyncio.run(stop_units(make_engines(('process',), Path(sys.argv[1]))))"
+        )
+        self.agents[name].kill()
+        subprocess.run([sys.executable, "-c", script, str(self.home(name))], check=True, timeout=60)
+
+    # The API.
+
+    def call(
+        self, method: str, path: str, body: Any = None, *, server: int = 0, content: str = "application/json"
+    ) -> tuple[int, Any]:
+        host = self.urls[server].removeprefix("http://")
+        connection = http.client.HTTPConnection(host, timeout=30)
+        try:
+            data = body if isinstance(body, bytes | None) else (body if isinstance(body, str) else json.dumps(body))
+            connection.request(method, path, data, {"Content-Type": content} if body is not None else {})
+            answer = connection.getresponse()
+            raw = answer.read()
+            kind = answer.headers.get("Content-Type", "")
+            return answer.status, json.loads(raw) if "json" in kind and raw else raw
+        finally:
+            connection.close()
+
+    def apply(self, manifest: str, *, server: int = 0) -> Any:
+        status, answer = self.call("POST", "/v1/apply", manifest, server=server, content="application/yaml")
+        assert status == 200, answer
+        return answer
+
+    def items(self, plural: str, *, server: int = 0, **query: str) -> list[Any]:
+        status, answer = self.call("GET", f"/v1/{plural}?{urlencode(query)}", server=server)
+        assert status == 200, answer
+        found: list[Any] = answer["items"]
+        return found
+
+    def instances(self, workload: str | None = None, *, phase: str | None = None) -> list[Any]:
+        return [
+            one
+            for one in self.items("instances")
+            if (workload is None or one["spec"]["workload"] == workload)
+            and (phase is None or one["status"]["phase"] == phase)
+        ]
+
+    def wait_running(self, workload: str, count: int, *, patience: float = PATIENCE) -> list[Any]:
+        def so() -> list[Any]:
+            found = self.instances(workload)
+            running = [one for one in found if one["status"]["phase"] == "Running"]
+            return running if len(running) == count and len(found) == count else []
+
+        found: list[Any] = eventually(f"{count} of {workload} run", so, patience=patience)
+        return found
+
+    # What really runs.
+
+    def units(self, name: str) -> Iterator[Path]:
+        yield from (self.home(name) / "engines" / "process" / "units").glob("*")
