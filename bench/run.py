@@ -1,0 +1,46 @@
+"""Runs the benches of this folder, one after another, and keeps what they measured in results/.
+
+python bench/run.py                 all of them
+python bench/run.py store watch     only these
+python bench/run.py soak            kill and restart real clusters for --minutes
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+NOT_A_BENCH = {"run", "soak", "machine"}
+
+
+def benches() -> list[str]:
+    return sorted(path.stem for path in HERE.glob("*.py") if path.stem not in NOT_A_BENCH and path.stem[0] != "_")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(benches())}, soak")
+    parser.add_argument("--minutes", type=float, default=30.0, help="how long `soak` goes on")
+    options = parser.parse_args()
+    if options.names == ["soak"]:
+        return subprocess.call([sys.executable, str(HERE / "soak.py"), "--minutes", str(options.minutes)])
+    unknown = set(options.names) - set(benches())
+    if unknown:
+        parser.error(f"no bench called {', '.join(sorted(unknown))}; there is: {', '.join(benches())}, soak")
+    failed = []
+    for name in options.names or benches():
+        print(f"== {name}", flush=True)
+        result = HERE / "results" / f"{name}.json"
+        result.parent.mkdir(exist_ok=True)
+        if subprocess.call([sys.executable, str(HERE / f"{name}.py"), "--json", str(result)]) != 0:
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
