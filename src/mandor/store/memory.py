@@ -8,11 +8,11 @@ from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.ids import NewId
 from mandor.lib.ids import new_uid as random_uid
 from mandor.model.meta import Key, Object
+from mandor.store.access import NOBODY, StoreAccess
 from mandor.store.base import ALL, Change, Filter, Listing, Store, Write, check_writes
 from mandor.store.draft import draft
 from mandor.store.feed import Watch, list_index
 from mandor.store.index import BUFFER_MOST, HISTORY_MOST, Index
-from mandor.store.options import DEFAULT_OPTIONS, StoreOptions
 
 
 class MemoryStore(Store):
@@ -60,6 +60,6 @@ class MemoryStore(Store):
         self.index.fail_watchers(Unavailable("the store is closed"))
 
 
-async def open_memory(address: str = "", options: StoreOptions = DEFAULT_OPTIONS) -> MemoryStore:
+async def open_memory(address: str = "", access: StoreAccess = NOBODY) -> MemoryStore:
     """For `memory:`; what it holds ends with the process."""
-    return MemoryStore(history_most=options.history_most)
+    return MemoryStore()
