@@ -252,6 +252,7 @@ def _spec_of(reader: Reader, source: Map, kind: str, line: int) -> Map:
     inner = [key for key in source if key not in _META and key not in _WORKLOAD]
     if "groups" in source:
         _check_outside_groups(reader, source, inner)
+        reader.partial = bool(reader.mistakes)
         return spec
     task, group = Map(spec.line), Map(spec.line)
     for key in inner:
@@ -261,6 +262,7 @@ def _spec_of(reader: Reader, source: Map, kind: str, line: int) -> Map:
             group.take(key, source)
         else:
             _unknown_in_flat(reader, key, source.lines[key])
+            reader.partial = True
     tasks, groups = Map(spec.line), Map(spec.line)
     tasks.set(FLAT, task, spec.line)
     group.set("tasks", tasks, spec.line)

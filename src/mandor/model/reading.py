@@ -99,6 +99,8 @@ FAILED = _Failed()
 @dataclass(slots=True)
 class Reader:
     mistakes: list[Mistake] = field(default_factory=list)
+    partial: bool = False
+    """Some keys were refused before: what is only wrong without them is not worth telling."""
 
     def wrong(self, line: int, path: str, text: str, hint: str | None = None) -> _Failed:
         if len(self.mistakes) < MISTAKES_MOST:
@@ -143,7 +145,7 @@ class Reader:
                 kept[name] = self.read(entries[name], kind, _join(path, name), place, entries.texts.get(name))
             elif required:
                 self.wrong(line, path, f"`{name}` is missing")
-        if len(self.mistakes) > before or len(self.mistakes) >= MISTAKES_MOST:
+        if self.partial or len(self.mistakes) > before or len(self.mistakes) >= MISTAKES_MOST:
             return FAILED
         try:
             return wanted(**kept)

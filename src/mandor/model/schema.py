@@ -1,0 +1,90 @@
+"""The manifest as a JSON Schema (2020-12), so that editors complete and check it."""
+
+from copy import deepcopy
+from functools import cache
+
+from mandor.model.json_schema import Schema, schemas
+from mandor.model.record import NamespaceSpec
+from mandor.model.workload import WorkloadSpec
+
+SCHEMA_ID = "urn:mandor:manifest"
+_SCALAR: Schema = {"type": ["string", "number", "boolean"]}
+_NAME: Schema = {"type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$"}
+_LABELS: Schema = {
+    "type": "object",
+    "additionalProperties": _SCALAR,
+    "maxProperties": 64,
+    "description": "Words by which objects are found: `mandor get workloads -l app=shop`.",
+}
+
+
+def manifest_schema() -> Schema:
+    """The schema of one document of a manifest: flat, with groups, or another kind."""
+    return deepcopy(_manifest_schema())
+
+
+@cache
+def _manifest_schema() -> Schema:
+    defs = schemas([WorkloadSpec, NamespaceSpec])
+    _shorten(defs)
+    spec = defs.pop("WorkloadSpec")["properties"]
+    namespace = defs.pop("NamespaceSpec")["properties"]
+    shared = {
+        "kind": {"const": "workload", "description": "What this is; absent: a workload."},
+        "name": _NAME | {"description": "The workload's name."},
+        "namespace": _NAME | {"description": "Where it lives; absent: `default`."},
+        "labels": _LABELS,
+        **{key: spec[key] for key in ("type", "priority", "profile", "batch")},
+    }
+    group = {key: value for key, value in defs["Group"]["properties"].items() if key != "tasks"}
+    task = {key: value for key, value in defs["Task"]["properties"].items() if key != "role"}
+    flat = _mapping("A workload of one task.", {**shared, **group, **task}, ["name"])
+    defs["flat"] = flat | {"anyOf": [{"required": ["image"]}, {"required": ["command"]}]}
+    grouped = {**shared, "groups": spec["groups"]}
+    defs["grouped"] = _mapping("A workload of groups of tasks.", grouped, ["name", "groups"])
+    defs["namespace"] = _mapping(
+        "A namespace, and what its workloads may use.",
+        {"kind": {"const": "namespace"}, "name": _NAME, "labels": _LABELS, **namespace},
+        ["kind", "name"],
+    )
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": SCHEMA_ID,
+        "title": "Mandor manifest",
+        "type": "object",
+        "if": {"properties": {"kind": {"const": "namespace"}}, "required": ["kind"]},
+        "then": {"$ref": "#/$defs/namespace"},
+        "else": {
+            "if": {"required": ["groups"]},
+            "then": {"$ref": "#/$defs/grouped"},
+            "else": {"$ref": "#/$defs/flat"},
+        },
+        "$defs": dict(sorted(defs.items())),
+    }
+
+
+def _shorten(defs: dict[str, Schema]) -> None:
+    """The short forms that people may write, and numbers where text belongs."""
+    group = defs["Group"]["properties"]
+    engines = group["engine"]
+    group["engine"] = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    group["engine"]["description"] = engines["description"]
+    group["count"] = group["replicas"] | {"description": "The same as `replicas`."}
+    number = {"type": "integer", "minimum": 1, "maximum": 65535}
+    group["ports"]["additionalProperties"] = {"anyOf": [number, {"$ref": "#/$defs/Port"}]}
+    defs["Placement"]["properties"]["where"]["items"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Where"}]}
+    task = defs["Task"]["properties"]
+    task["env"]["additionalProperties"] = _SCALAR
+    for words in (task["command"], task["args"], defs["Probe"]["properties"]["command"]["anyOf"][0]):
+        words["items"] = _SCALAR
+    defs["File"]["properties"]["mode"] |= {"type": ["string", "integer"]}
+
+
+def _mapping(description: str, properties: dict[str, Schema], required: list[str]) -> Schema:
+    return {
+        "type": "object",
+        "description": description,
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
