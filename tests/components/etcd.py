@@ -130,7 +130,12 @@ class Etcd:
         assert not member.running, f"{member.name} is running"
         with member.log_file.open("ab") as log:
             member.process = subprocess.Popen(
-                self._command(member), stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                self._command(member),
+                env=_environ(),
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         if wait:
             self.wait_ready(index)
@@ -220,7 +225,7 @@ class Etcd:
             text=True,
             timeout=READY_SECONDS,
             check=False,
-            env=os.environ | {"ETCDCTL_API": "3"},
+            env=_environ() | {"ETCDCTL_API": "3"},
         )
 
 
@@ -248,6 +253,11 @@ def start_etcd(
             raise
         return etcd
     raise AssertionError("unreachable")
+
+
+def _environ() -> dict[str, str]:
+    """Without a user's own settings of etcd, which would contradict our flags."""
+    return {key: value for key, value in os.environ.items() if not key.startswith(("ETCD_", "ETCDCTL_"))}
 
 
 @functools.cache

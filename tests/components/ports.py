@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Sequence
 
 # Below the kernel's ephemeral range, so that no outgoing connection takes the port of a server that is restarting.
 LOWEST, HIGHEST = 20_000, 32_000
@@ -11,15 +12,15 @@ LOWEST, HIGHEST = 20_000, 32_000
 
 def free_port() -> int:
     """A loopback port that nobody listens on."""
-    return free_ports(apart=1, count=1)
+    return free_base([0])
 
 
-def free_ports(*, apart: int, count: int) -> int:
-    """The first of `count` free ports, each `apart` from the one before."""
+def free_base(offsets: Sequence[int]) -> int:
+    """A port number such that it plus each offset is free."""
     for _ in range(200):
-        first = random.randint(LOWEST, HIGHEST)
-        if all(_free(first + apart * index) for index in range(count)):
-            return first
+        base = random.randint(LOWEST, HIGHEST)
+        if all(_free(base + offset) for offset in offsets):
+            return base
     raise RuntimeError(f"no free port between {LOWEST} and {HIGHEST}")
 
 

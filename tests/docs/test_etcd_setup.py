@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.components.ports import free_ports
+from tests.components.ports import free_base
 from tests.docs.text import ROOT, blocks
 
 PAGE = ROOT / "ETCD_SETUP.md"
@@ -29,14 +29,14 @@ def text_of(section: str) -> str:
 @pytest.mark.req("S0-7", "S0-8", "S2-23")
 @pytest.mark.parametrize("section", SECTIONS)
 def test_what_the_page_says_works(section: str, etcd_binary: Path, tmp_path: Path) -> None:
-    client, peer, api = free_ports(apart=10, count=4), free_ports(apart=10, count=4), free_ports(apart=1, count=1)
+    port = free_base([0, 1, 5, 10, 11, 20, 21, 30, 31])
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("MANDOR_SERVER", "MANDOR_TOKEN"))}
     environ |= {
         "PATH": f"{etcd_binary.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "ETCD_DIR": str(tmp_path / "etcd"),
-        "CLIENT_PORT": str(client),
-        "PEER_PORT": str(peer),
-        "API_PORT": str(api),
+        "CLIENT_PORT": str(port),
+        "PEER_PORT": str(port + 1),
+        "API_PORT": str(port + 5),
     }
     script = f"set -euo pipefail\n{text_of(PREPARE)}\n{text_of(section)}\necho reached the end\n"
     log = tmp_path / "typed.log"
