@@ -48,9 +48,11 @@ def find_left_over(mark: str, folder: Path, *, parent: int | None = None) -> lis
                 continue
             environ = _environ(process)
             command = " ".join(process.cmdline())
-            inside = f"{folder}/" in f"{command} {process.cwd()}/"
+            if "multiprocessing.resource_tracker" in command:  # ends with its parent, and no sooner
+                continue
         except psutil.Error:
             continue
+        inside = f"{folder}/" in f"{command} {_cwd(process)}/"
         if process.pid in own or environ.get(MARK) == mark or inside:
             found.append(LeftOver(process.pid, command, environ.get("PYTEST_CURRENT_TEST", "")))
     return found
@@ -74,3 +76,10 @@ def _environ(process: psutil.Process) -> dict[str, str]:
         return process.environ()
     except psutil.Error:
         return {}
+
+
+def _cwd(process: psutil.Process) -> str:
+    try:
+        return process.cwd()
+    except psutil.Error:
+        return ""
