@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Sequence
 
-from mandor.errors import Conflict, Invalid
+from mandor.errors import Conflict, Invalid, TooLarge
 from mandor.lib.ids import NewId
+from mandor.model.codec import encode
 from mandor.model.meta import Key, Object
 from mandor.store.base import Change, Delete, Put, Write
+
+OBJECT_BYTES_MOST = 1 << 20
+"""The most bytes of one object: what etcd takes."""
 
 Find = Callable[[Key], Object | None]
 
@@ -57,3 +61,14 @@ def stamp(value: Object, *, version: int, now: float, new_uid: NewId) -> Object:
     if value.meta.uid:
         return value.stamped(version=version)
     return value.stamped(version=version, uid=new_uid(), created_at=now)
+
+
+def encoded(value: Object) -> bytes:
+    """The object as a home keeps it; what cannot be kept is refused."""
+    try:
+        data = encode(value)
+    except UnicodeEncodeError as error:
+        raise Invalid(f"{value.key} holds text that is none: {error.reason}") from error
+    if len(data) > OBJECT_BYTES_MOST:
+        raise TooLarge(f"{value.key} has {len(data)} bytes; at most {OBJECT_BYTES_MOST} are allowed")
+    return data

@@ -1,0 +1,292 @@
+"""SqliteStore: the embedded default. State in memory, every commit on disk before it returns.
+
+One thread owns the one connection. Commits are checked on the event loop against the state with
+everything in flight, and queued; the thread writes all that wait in one transaction, so that they
+share one fsync; then they are published in order.
+
+A second connection to the same file would not only be slower: SQLite before 3.51.3 can lose
+committed pages when two connections write and checkpoint at the same moment.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from mandor.errors import Conflict, Invalid, MandorError, Unavailable
+from mandor.lib.clock import Clock, SystemClock
+from mandor.lib.ids import NewId
+from mandor.lib.ids import new_uid as random_uid
+from mandor.model.meta import Key, Object
+from mandor.store.access import NOBODY, StoreAccess
+from mandor.store.base import ALL, Change, Filter, Listing, Store, Write, check_writes
+from mandor.store.draft import draft, encoded
+from mandor.store.feed import Watch, list_index
+from mandor.store.index import BUFFER_MOST, HISTORY_MOST, Index
+from mandor.store.state_file import row_key
+from mandor.store.state_writer import Commit, StateWriter
+
+log = logging.getLogger(__name__)
+
+FLIGHT_WRITES = 10_000
+FLIGHT_BYTES = 64 << 20
+"""The most that may wait for the disk; further commits wait for room."""
+WAIT_SECONDS = 15.0
+"""A commit that is not through by then is reported as not known to be stored."""
+LOAD_CHUNK = 2_000
+RETRIES = 10
+
+
+@dataclass(slots=True, eq=False)
+class _Ahead:
+    """An object as a commit in flight leaves it; None: deleted."""
+
+    value: Object | None
+    commit: Commit
+
+
+class SqliteStore(Store):
+    """Made by `open`; reads go to the index, writes through the thread."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        clock: Clock | None = None,
+        new_uid: NewId = random_uid,
+        history_most: int = HISTORY_MOST,
+        buffer_most: int = BUFFER_MOST,
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
+        self.index = Index(history_most=history_most, buffer_most=buffer_most)
+        self.path = path
+        self._clock = clock or SystemClock()
+        self._new_uid = new_uid
+        self._wait_seconds = wait_seconds
+        self._loop = asyncio.get_running_loop()
+        self._writer = StateWriter(path, self._settle, self._fail)
+        self._issued = 0
+        """The latest revision given to a commit, stored or not: none is ever given twice."""
+        self._round = 0
+        self._pending: dict[Key, _Ahead] = {}
+        """What is in flight, as if it were stored."""
+        self._flight: deque[Commit] = deque()
+        self._flight_writes = 0
+        self._flight_bytes = 0
+        self._lobby: deque[asyncio.Future[None]] = deque()
+        self._report: asyncio.Future[None] | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
+        self._closing = False
+
+    # Opening and closing.
+
+    @classmethod
+    async def open(
+        cls,
+        path: str | Path,
+        *,
+        clock: Clock | None = None,
+        new_uid: NewId = random_uid,
+        history_most: int = HISTORY_MOST,
+        buffer_most: int = BUFFER_MOST,
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> "SqliteStore":
+        store = cls(
+            Path(path),
+            clock=clock,
+            new_uid=new_uid,
+            history_most=history_most,
+            buffer_most=buffer_most,
+            wait_seconds=wait_seconds,
+        )
+        await store._start()
+        return store
+
+    async def _start(self) -> None:
+        revision, items = await self._writer.start()
+        left = iter(items)
+        while chunk := list(islice(left, LOAD_CHUNK)):
+            self.index.load(chunk)
+            await asyncio.sleep(0)
+        self.index.start_at(revision)
+        self._issued = revision
+
+    async def close(self) -> None:
+        """Write what is in flight, then close the file."""
+        if not self._closing:
+            self._closing = True
+            self.index.fail_watchers(Unavailable("the store is closed"))
+        await self._writer.close()
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+
+    # The four verbs.
+
+    async def get(self, key: Key) -> Object | None:
+        return self.index.get(key)
+
+    async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
+        return await list_index(self.index, kind, where)
+
+    def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
+        return Watch(self.index, kind, since, where)
+
+    async def commit(self, *writes: Write) -> int:
+        check_writes(writes)
+        for _ in range(RETRIES):
+            if self._lobby or self._full:
+                await self._room()
+            try:
+                commit = self._prepare(writes)
+            except Conflict as error:
+                rival = self._pending.get(error.facts["key"])  # type: ignore[call-overload]
+                if rival is None:
+                    raise
+                # What it lost against is not stored yet. Wait for it: it may fail, and a loser
+                # who reads again must see what won.
+                await self._gone(rival.commit, error)
+            else:
+                self._submit(commit)
+                return await commit.done
+        raise Unavailable("too many writers want the same objects", hint="try again")
+
+    async def skip_to(self, revision: int) -> None:
+        """Later revisions are greater than this one; known on disk with the next commit."""
+        while self._flight:
+            await self._settled()
+        self._issued = max(self._issued, revision)
+        if revision > self.index.revision:
+            self.index.start_at(revision)
+
+    # A commit on its way, on the event loop.
+
+    def _find(self, key: Key) -> Object | None:
+        ahead = self._pending.get(key)
+        return ahead.value if ahead is not None else self.index.get(key)
+
+    def _prepare(self, writes: Sequence[Write]) -> Commit:
+        """Check the writes against all that is in flight."""
+        if self._closing:
+            raise Unavailable("the store is closed")
+        revision = self._issued + 1
+        changes = draft(writes, self._find, revision=revision, now=self._clock.now(), new_uid=self._new_uid)
+        rows: list[tuple[str, bytes | None]] = []
+        size = 0
+        for change in changes:
+            data = encoded(change.after) if change.after is not None else None
+            size += len(data) if data is not None else 0
+            rows.append((row_key(change.key), data))
+        if not changes:
+            revision = self._issued
+        return Commit(revision, changes, rows, size, self._round, self._loop.time(), self._loop.create_future())
+
+    def _submit(self, commit: Commit) -> None:
+        self._issued = commit.revision
+        for change in commit.changes:
+            self._pending[change.key] = _Ahead(change.after, commit)
+        self._flight.append(commit)
+        self._flight_writes += len(commit.rows)
+        self._flight_bytes += commit.size
+        self._writer.put(commit)
+        if self._watchdog is None:
+            self._watchdog = self._loop.call_later(self._wait_seconds, self._look_for_stuck)
+
+    @property
+    def _full(self) -> bool:
+        return self._flight_writes >= FLIGHT_WRITES or self._flight_bytes >= FLIGHT_BYTES
+
+    async def _room(self) -> None:
+        """Wait, in the order of arrival, until there is room in the queue."""
+        place = self._loop.create_future()
+        self._lobby.append(place)
+        try:
+            async with asyncio.timeout(self._wait_seconds):
+                await place
+        except TimeoutError:
+            raise self._stuck() from None
+        finally:
+            if not place.done() or place.cancelled():
+                with suppress(ValueError):
+                    self._lobby.remove(place)
+
+    async def _gone(self, commit: Commit, error: Conflict) -> None:
+        """Wait until the commit is stored or has failed."""
+        key = error.facts["key"]
+        while (ahead := self._pending.get(key)) is not None and ahead.commit is commit:  # type: ignore[call-overload]
+            await self._settled()
+
+    async def _settled(self) -> None:
+        """Wait until the thread reports the next time."""
+        if self._report is None:
+            self._report = self._loop.create_future()
+        await asyncio.shield(self._report)
+
+    def _settle(self, batch: Sequence[Commit]) -> None:
+        """The batch is on disk: publish it, then tell its writers."""
+        changes: list[Change] = []
+        for commit in batch:
+            assert self._flight.popleft() is commit
+            self._flight_writes -= len(commit.rows)
+            self._flight_bytes -= commit.size
+            changes += commit.changes
+            for change in commit.changes:
+                if self._pending[change.key].commit is commit:
+                    del self._pending[change.key]
+        self.index.publish(changes)
+        for commit in batch:
+            if not commit.done.done():
+                commit.done.set_result(commit.revision)
+        self._after_report()
+
+    def _fail(self, round_: int, error: MandorError) -> None:
+        """The batch is not on disk, and what was checked on top of it cannot be stored, either."""
+        assert round_ == self._round
+        self._round += 1
+        log.error("%d commits failed: %s", len(self._flight), error)
+        failed, self._flight = self._flight, deque()
+        self._flight_writes = self._flight_bytes = 0
+        self._pending.clear()
+        for commit in failed:
+            if not commit.done.done():
+                commit.done.set_exception(Unavailable(error.message, hint=error.hint))
+        self._after_report()
+
+    def _after_report(self) -> None:
+        report, self._report = self._report, None
+        if report is not None:
+            report.set_result(None)
+        free = FLIGHT_WRITES - self._flight_writes
+        while self._lobby and free > 0 and not self._full:
+            place = self._lobby.popleft()
+            if not place.done():
+                place.set_result(None)
+                free -= 1
+
+    def _look_for_stuck(self) -> None:
+        """Whoever waits for a disk that does not answer is told so; should it answer after all, it is published."""
+        self._watchdog = None
+        now = self._loop.time()
+        for commit in self._flight:
+            if now - commit.since < self._wait_seconds:
+                break
+            if not commit.done.done():
+                commit.done.set_exception(self._stuck())
+        if self._flight:
+            self._watchdog = self._loop.call_later(1.0, self._look_for_stuck)
+
+    def _stuck(self) -> Unavailable:
+        return Unavailable(
+            f"{self.path} could not be written within {self._wait_seconds:g} s; it is not known to be stored",
+            hint="is the disk too slow, or stuck?",
+        )
+
+
+async def open_sqlite(address: str | Path, access: StoreAccess = NOBODY) -> SqliteStore:
+    """For `sqlite:PATH`; made if it does not exist."""
+    if not str(address):
+        raise Invalid("a store in SQLite needs a file", hint="sqlite:/var/lib/mandor/state.db")
+    return await SqliteStore.open(address)

@@ -1,0 +1,141 @@
+"""The thread that owns a StateFile: writes all commits that wait in one transaction, and reports."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from mandor.errors import MandorError, Unavailable
+from mandor.model.meta import Object
+from mandor.store.base import Change
+from mandor.store.state_file import StateFile
+
+log = logging.getLogger(__name__)
+
+BATCH_WRITES = 2_000
+"""The most writes that share a transaction; more would hold the event loop when they are published."""
+
+
+@dataclass(slots=True, eq=False)
+class Commit:
+    """One commit on its way to the disk."""
+
+    revision: int
+    changes: list[Change]
+    rows: list[tuple[str, bytes | None]]
+    size: int
+    round: int
+    """After a failure a new round begins: what was checked against the failed state fails, too."""
+    since: float
+    done: asyncio.Future[int]
+
+
+class StateWriter:
+    """`settle` and `fail` are called on the event loop: with a batch that is stored; with the round that failed."""
+
+    def __init__(
+        self,
+        path: Path,
+        settle: Callable[[Sequence[Commit]], None],
+        fail: Callable[[int, MandorError], None],
+    ) -> None:
+        self._path = path
+        self._settle = settle
+        self._fail = fail
+        self._loop = asyncio.get_running_loop()
+        self._queue: SimpleQueue[Commit | None] = SimpleQueue()
+        self._loaded: asyncio.Future[tuple[int, list[Object]]] = self._loop.create_future()
+        self._ended: asyncio.Future[None] = self._loop.create_future()
+        # A disk that hangs must not keep the process from ending.
+        self._thread = threading.Thread(target=self._work, name=f"store {path.name}", daemon=True)
+
+    # On the event loop.
+
+    async def start(self) -> tuple[int, list[Object]]:
+        """Open the file; its revision and all it holds."""
+        self._thread.start()
+        return await self._loaded
+
+    def put(self, commit: Commit) -> None:
+        self._queue.put(commit)
+
+    async def close(self) -> None:
+        """Write what was put so far, then close the file."""
+        self._queue.put(None)
+        await asyncio.shield(self._ended)
+
+    # In the thread.
+
+    def _work(self) -> None:
+        try:
+            file = StateFile(self._path)
+            try:
+                self._tell(_set, self._loaded, (file.revision, list(file.read())))
+                self._write_for_ever(file)
+            finally:
+                file.close()
+        except Exception as error:
+            if not self._loaded.done():
+                self._tell(_set, self._loaded, error)
+            else:
+                log.exception("the writer of %s ended", self._path)
+        finally:
+            self._tell(_set, self._ended, None)
+
+    def _write_for_ever(self, file: StateFile) -> None:
+        failed = -1
+        over = False
+        while not over:
+            batch, over = self._gather()
+            batch = [commit for commit in batch if commit.round > failed]
+            if not batch:
+                continue
+            rows = {key: data for commit in batch for key, data in commit.rows}
+            try:
+                if rows:
+                    file.write(rows, batch[-1].revision)
+            except MandorError as error:
+                failed = batch[-1].round
+                self._tell(self._fail, failed, error)
+            except Exception as error:
+                log.exception("writing %s failed in a way nobody thought of", self._path)
+                failed = batch[-1].round
+                self._tell(self._fail, failed, Unavailable(f"cannot write {self._path}: {error!r}"))
+            else:
+                self._tell(self._settle, batch)
+
+    def _gather(self) -> tuple[list[Commit], bool]:
+        """All that waits, up to a bound, and whether the store closes after that."""
+        first = self._queue.get()
+        if first is None:
+            return [], True
+        batch, count = [first], len(first.rows)
+        while count < BATCH_WRITES:
+            try:
+                commit = self._queue.get_nowait()
+            except Empty:
+                break
+            if commit is None:
+                return batch, True
+            batch.append(commit)
+            count += len(commit.rows)
+        return batch, False
+
+    def _tell(self, function: Callable[..., None], *arguments: Any) -> None:
+        # Without a loop there is nobody left to tell.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+
+def _set(future: "asyncio.Future[Any]", result: Any) -> None:
+    if future.done():
+        return
+    if isinstance(result, Exception):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
