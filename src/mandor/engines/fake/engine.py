@@ -1,0 +1,279 @@
+"""An engine that runs nothing: units begin, print and end by the clock, as their options say and as a test orders."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from mandor import __version__
+from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
+from mandor.engines.fake.execution import FakeExecution
+from mandor.engines.fake.options import FakeOptions, fill_in, read_options
+from mandor.engines.fake.world import FileWorld, MemoryWorld, Record, Start, World
+from mandor.engines.ticks import Ticks
+from mandor.errors import EngineDown, Invalid, NotFound
+from mandor.lib.clock import Clock, SystemClock
+from mandor.model.node import Capabilities
+
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "user"})
+
+
+class FakeEngine(Engine):
+    """Without `directory` (and `world`) its units live and die with it; with one they outlive it, as real ones do."""
+
+    name: ClassVar[str] = "fake"
+
+    def __init__(
+        self,
+        clock: Clock | None = None,
+        seed: int = 0,
+        *,
+        directory: Path | None = None,
+        world: World | None = None,
+        images: bool = True,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._seed = seed
+        self._own = FileWorld(directory) if directory is not None and world is None else None
+        self.world: World = world or self._own or MemoryWorld()
+        self._images = images
+        self._ticks = Ticks()
+        self._down: str | None = None
+        self._hanging: dict[str, asyncio.Event] = {}
+        self._refused: dict[Unit, int] = {}
+
+    # What a test orders.
+
+    def down(self, message: str = "down, on cue") -> None:
+        """Every verb raises `EngineDown` until `up`."""
+        self._down = message
+        self._ticks.tick()
+
+    def up(self) -> None:
+        self._down = None
+        self._ticks.tick()
+
+    def hang(self, verb: str) -> None:
+        """Every call of that verb (`list`, `start` …) waits until `release`."""
+        self._hanging.setdefault(verb, asyncio.Event())
+
+    def release(self, verb: str) -> None:
+        hanging = self._hanging.pop(verb, None)
+        if hanging is not None:
+            hanging.set()
+
+    def end(self, unit: Unit, exit_code: int | None = 1, *, reason: str = "", message: str = "") -> None:
+        """It ends now, in this way."""
+        record = self._get(unit)
+        reason = reason or ("Error" if exit_code else "Completed")
+        self._change(record.ending(self._clock.now(), exit_code, reason, message))
+
+    def vanish(self, unit: Unit) -> None:
+        self.end(unit, None, reason="Vanished", message="gone, on cue")
+
+    def lose(self, unit: Unit) -> None:
+        """Somebody else removed it behind our back."""
+        self.world.delete(unit)
+        self._ticks.tick()
+
+    def launch(self, unit: Unit) -> Launch:
+        """What it was started with."""
+        return self._get(unit).launch
+
+    @property
+    def starts(self) -> Sequence[Start]:
+        """Every start there ever was in this world, in order, those of earlier agents included."""
+        return self.world.starts()
+
+    # The five verbs.
+
+    async def probe(self) -> Capabilities:
+        await self._answer("probe")
+        limits = frozenset({"cpu", "memory", "processes"})
+        return Capabilities(version=__version__, images=self._images, limits=limits, extras=EXTRAS)
+
+    async def list(self) -> Sequence[Observed]:
+        await self._answer("list")
+        now = self._clock.now()
+        return [record.observed(now) for record in self.world.all()]
+
+    async def start(self, unit: Unit, launch: Launch) -> None:
+        await self._answer("start")
+        if self.world.get(unit) is not None:
+            return
+        try:
+            options = read_options(launch)
+        except Invalid as error:
+            options = FakeOptions(fail_start=str(error))
+        await self._obstruct(options, hang=options.hang_start)
+        refused = self._refused.get(unit, 0)
+        if refused < options.down_starts:
+            self._refused[unit] = refused + 1
+            raise EngineDown(f"down for start {refused + 1} of {options.down_starts}, on cue")
+        self.world.begin(self._plan(unit, launch, options))
+        self._ticks.tick()
+
+    def _plan(self, unit: Unit, launch: Launch, options: FakeOptions) -> Record:
+        now = self._clock.now()
+        plain = replace(launch, options=dict(launch.options))
+        record = Record(unit=unit, launch=plain, begun_at=now, runs_at=now + options.start_delay)
+        if options.fail_start:
+            message = options.fail_start if isinstance(options.fail_start, str) else "it cannot start, on cue"
+            return record.ending(record.runs_at, None, "StartFailed", message)
+        if options.ends(unit, self._seed):
+            return record.ending(record.runs_at + (options.after or 0.0), *options.ending())
+        return record
+
+    async def stop(self, unit: Unit, *, grace_seconds: float) -> None:
+        await self._answer("stop")
+        record = self.world.get(unit)
+        if record is None or self._over(record):
+            return
+        options = read_options(record.launch)
+        await self._obstruct(options, hang=options.hang_stop)
+        self._change(_stopped(record, options, self._clock.now(), grace_seconds))
+        while (record := self.world.get(unit)) is not None and not self._over(record):
+            await self._clock.sleep(max(0.0, (record.ends_at or 0.0) - self._clock.now()))
+        self._ticks.tick()
+
+    async def remove(self, unit: Unit) -> None:
+        await self._answer("remove")
+        record = self.world.get(unit)
+        if record is not None:
+            await self._obstruct(read_options(record.launch) if record.reason != "StartFailed" else FakeOptions())
+            self.world.delete(unit)
+            self._ticks.tick()
+
+    # The others.
+
+    def logs(
+        self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None
+    ) -> AsyncIterator[LogLine]:
+        self._get(unit)
+        return self._logs(unit, follow, tail, since)
+
+    async def _logs(self, unit: Unit, follow: bool, tail: int | None, since: float | None) -> AsyncIterator[LogLine]:
+        await self._answer("logs")
+        record = self.world.get(unit)
+        lines = _printed(record, self._clock.now()) if record else []
+        first = len(lines) if tail is None else min(tail, len(lines))
+        shown = len(lines) - first
+        while record is not None:
+            for line in lines[shown:]:
+                if since is None or line.at >= since:
+                    yield line
+            shown = max(shown, len(lines))
+            if not follow or self._over(record):
+                return
+            await self._clock.sleep(0.05)
+            record = self.world.get(unit)
+            lines = _printed(record, self._clock.now()) if record else []
+
+    async def exec(
+        self, unit: Unit, command: Sequence[str], *, terminal: bool = False, rows: int = 24, columns: int = 80
+    ) -> Execution:
+        await self._answer("exec")
+        record = self.world.get(unit)
+        if record is None or record.observed(self._clock.now()).phase is not UnitPhase.RUNNING:
+            raise NotFound(f"{unit} is not running", hint="exec needs a task that runs")
+        return FakeExecution(command, terminal=terminal, rows=rows, columns=columns)
+
+    async def usage(self) -> Mapping[Unit, Usage]:
+        await self._answer("usage")
+        now = self._clock.now()
+        found = {}
+        for record in self.world.all():
+            if record.observed(now).phase is UnitPhase.RUNNING:
+                options = read_options(record.launch)
+                found[record.unit] = Usage(options.cpu * (now - record.runs_at), options.memory)
+        return found
+
+    async def events(self) -> AsyncIterator[None]:
+        timer: asyncio.Task[None] | None = None
+        ticks = self._ticks.stream()
+        try:
+            timer = asyncio.create_task(self._ring())
+            async for _ in ticks:
+                yield
+                timer.cancel()
+                timer = asyncio.create_task(self._ring())
+        finally:
+            await ticks.aclose()
+            if timer is not None:
+                timer.cancel()
+
+    async def close(self) -> None:
+        self._ticks.close()
+        if self._own is not None:
+            self._own.close()
+
+    # How it is done.
+
+    async def _ring(self) -> None:
+        """Tick when the next unit becomes something else by itself."""
+        now = self._clock.now()
+        ahead = [at for record in self.world.all() if (at := record.next_change(now)) is not None]
+        if ahead:
+            await self._clock.sleep(min(ahead) - now)
+            self._ticks.tick()
+
+    async def _answer(self, verb: str) -> None:
+        hanging = self._hanging.get(verb)
+        if hanging is not None:
+            await hanging.wait()
+        if self._down is not None:
+            raise EngineDown(self._down)
+
+    async def _obstruct(self, options: FakeOptions, *, hang: bool = False) -> None:
+        if hang:
+            await asyncio.Event().wait()
+        if options.slow:
+            await self._clock.sleep(options.slow)
+
+    def _get(self, unit: Unit) -> Record:
+        record = self.world.get(unit)
+        if record is None:
+            raise NotFound(f"there is no unit {unit} here")
+        return record
+
+    def _over(self, record: Record) -> bool:
+        return record.observed(self._clock.now()).phase is UnitPhase.EXITED
+
+    def _change(self, record: Record) -> None:
+        self.world.put(record)
+        self._ticks.tick()
+
+
+def _stopped(record: Record, options: FakeOptions, now: float, grace_seconds: float) -> Record:
+    """What the order to stop makes of it."""
+    needed = grace_seconds if options.ignore_stop else options.stop_delay
+    if options.ignore_stop or needed > grace_seconds:
+        kill = 128 + signal.SIGKILL
+        return record.ending(now + grace_seconds, kill, "Signalled", "SIGKILL after the grace for stopping")
+    if options.stop_code is not None:
+        return record.ending(now + needed, options.stop_code, "Error" if options.stop_code else "Completed")
+    name = record.launch.stop_signal
+    return record.ending(now + needed, 128 + signal.Signals[name], "Signalled", name)
+
+
+def _printed(record: Record, now: float) -> list[LogLine]:
+    """All it has printed by now."""
+    if now < record.runs_at or record.reason == "StartFailed":
+        return []
+    options = read_options(record.launch)
+    until = now if record.ends_at is None else min(now, record.ends_at)
+    lines = [
+        LogLine(record.runs_at, stream, part.encode())
+        for stream, texts in (("stdout", options.stdout), ("stderr", options.stderr))
+        for text in texts
+        for part in fill_in(text, record.launch).split("\n")
+    ]
+    if options.every:
+        count = int((until - record.runs_at) / options.every)
+        times = (record.runs_at + (number + 1) * options.every for number in range(count))
+        lines += [LogLine(at, "stdout", f"tick {number}".encode()) for number, at in enumerate(times)]
+    return lines

@@ -1,0 +1,335 @@
+"""The process engine: each unit has a folder and a supervisor of its own; this is the agent's end of both."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+from mandor import __version__
+from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Unit, Usage
+from mandor.engines.process.execution import ProcessExecution
+from mandor.engines.process.folder import Exit, StopOrder
+from mandor.engines.process.hierarchy import Hierarchies
+from mandor.engines.process.launch import SUPERVISORS, make_record
+from mandor.engines.process.leavings import kill_leavings
+from mandor.engines.process.logs import read_logs
+from mandor.engines.process.spawn import spawn_supervisor
+from mandor.engines.process.tracked import Tracked
+from mandor.engines.process.usage import measure
+from mandor.engines.shim import groups
+from mandor.engines.ticks import Ticks
+from mandor.errors import EngineDown, Invalid, NotFound
+from mandor.model.node import Capabilities
+
+START_SECONDS_MAX = 60.0
+SUPERVISOR_SECONDS_MAX = 10.0
+"""Beyond the grace: a supervisor that has not ended its task by then is ended itself."""
+STARTS_AT_ONCE = 16
+
+
+class ProcessEngine(Engine):
+    """Programs of the node, under `directory` (the agent's own; one engine at a time works in it)."""
+
+    name: ClassVar[str] = "process"
+
+    def __init__(self, directory: Path, *, limits: bool = True) -> None:
+        """`limits=False`: leave cgroups alone, as where there are none."""
+        self._directory = Path(directory).absolute()
+        self._units_folder = self._directory / "units"
+        self._trash_folder = self._directory / "trash"
+        self._limits = limits
+        self._trees = Hierarchies([], self._directory)
+        self._units: dict[Unit, Tracked] = {}
+        self._boot = ""
+        self._ready = False
+        self._ticks = Ticks()
+        self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
+        self._cleaning: asyncio.Future[None] | None = None
+
+    # The five verbs.
+
+    async def probe(self) -> Capabilities:
+        self._open()
+        extras = {"logs", "exec", "stats", "events"} | ({"user"} if os.geteuid() == 0 else set())
+        return Capabilities(version=__version__, limits=self._trees.limits, extras=frozenset(extras))
+
+    async def list(self) -> Sequence[Observed]:
+        self._open()
+        seen = set()
+        for name in os.listdir(self._units_folder):
+            unit = parse_unit(name)
+            if unit is not None:
+                seen.add(unit)
+                self._track(unit)
+        for unit in self._units.keys() - seen:
+            if not self._units[unit].busy.locked():
+                self._forget(unit)
+        found = [observed for unit in seen if (observed := self._look(unit)) is not None]
+        if any(observed.phase == "starting" for observed in found):
+            self._ticks.later(0.2)
+        return found
+
+    async def start(self, unit: Unit, launch: Launch) -> None:
+        self._open()
+        check_unit(unit)
+        tracked = self._track(unit)
+        async with tracked.busy:
+            self._units[unit] = tracked
+            if self._look(unit) is not None:
+                return
+            try:
+                tracked.folder.make()
+                try:
+                    record = make_record(unit, launch, tracked.folder, self._trees, self._boot)
+                except Invalid as error:
+                    tracked.folder.write_exit(
+                        Exit(code=None, reason="StartFailed", message=str(error), finished_at=time.time())
+                    )
+                    return
+                tracked.folder.write_launch(record)
+                async with self._starts:
+                    await self._begin(tracked)
+            except OSError as error:
+                raise EngineDown(
+                    f"cannot start {unit}: {error}", hint="the unit's folder is below the agent's data directory"
+                ) from error
+            finally:
+                self._refresh(tracked)
+                self._ticks.tick()
+
+    async def stop(self, unit: Unit, *, grace_seconds: float) -> None:
+        self._open()
+        tracked = self._known(unit)
+        if tracked is None:
+            return
+        if tracked.busy.locked():
+            self._order_stop(tracked, grace_seconds)  # It is being started: the supervisor will find the order.
+        async with tracked.busy:
+            if self._look(unit) is not None and tracked.watch is not None:
+                self._order_stop(tracked, grace_seconds)
+        await self._wait_over(tracked, grace_seconds + SUPERVISOR_SECONDS_MAX)
+
+    async def remove(self, unit: Unit) -> None:
+        self._open()
+        tracked = self._known(unit)
+        if tracked is None:
+            return
+        await self.stop(unit, grace_seconds=0.0)
+        async with tracked.busy:
+            trash = self._trash_folder / f"{unit}.{time.monotonic_ns()}"
+            if not tracked.folder.take_away(trash):
+                raise EngineDown(f"{unit} has come to life again while it was being removed")
+            self._forget(unit)
+            paths = self._trees.paths(str(unit))
+            await asyncio.to_thread(_discard, trash, paths)
+            if not self._units:
+                groups.remove(self._trees.paths(SUPERVISORS), seconds=0.0)
+                self._trees.remove_empty()
+
+    # The others.
+
+    def logs(
+        self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None
+    ) -> AsyncIterator[LogLine]:
+        self._open()
+        tracked = self._known(unit)
+        if tracked is None:
+            raise NotFound(f"there is no unit {unit} here")
+
+        def over() -> bool:
+            observed = self._look(unit)
+            return observed is None or observed.phase == "exited"
+
+        return read_logs(tracked.folder.log, over if follow else None, tail=tail, since=since)
+
+    async def exec(
+        self, unit: Unit, command: Sequence[str], *, terminal: bool = False, rows: int = 24, columns: int = 80
+    ) -> Execution:
+        self._open()
+        tracked = self._known(unit)
+        if tracked is None or tracked.watch is None or tracked.folder.read_running() is None:
+            raise NotFound(f"{unit} is not running", hint="exec needs a task that runs")
+        if not command:
+            raise Invalid("there is no command to run")
+        execution = ProcessExecution(tracked.folder.path, command, terminal=terminal, rows=rows, columns=columns)
+        tracked.executions.add(execution)
+        execution.closed = lambda: tracked.executions.discard(execution)
+        return execution
+
+    async def usage(self) -> Mapping[Unit, Usage]:
+        self._open()
+        running = {unit: tracked.watch.pid for unit, tracked in self._units.items() if tracked.watch is not None}
+        return await asyncio.to_thread(measure, running, self._trees)
+
+    def events(self) -> AsyncIterator[None]:
+        self._open()
+        return self._ticks.stream()
+
+    async def close(self) -> None:
+        for execution in [each for tracked in self._units.values() for each in tracked.executions]:
+            await execution.close()
+        for unit in list(self._units):
+            self._forget(unit)
+        if self._cleaning is not None:
+            await self._cleaning
+        self._ticks.close()
+        self._ready = False
+
+    # What is known of each unit.
+
+    def _open(self) -> None:
+        """Find what there is, and clear away what a crash left half made; once."""
+        if self._ready:
+            return
+        if not hasattr(os, "pidfd_open"):
+            raise EngineDown("the process engine needs Linux 5.3 or later")
+        try:
+            self._boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+            self._directory.mkdir(mode=0o711, parents=True, exist_ok=True)
+            self._units_folder.mkdir(mode=0o711, exist_ok=True)
+            self._trash_folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise EngineDown(f"the process engine cannot use {self._directory}: {error.strerror}") from error
+        if self._limits:
+            self._trees = Hierarchies.detect(self._directory)
+        self._ready = True
+        self._tidy()
+
+    def _tidy(self) -> None:
+        names = set(os.listdir(self._units_folder))
+        for unit in filter(None, map(parse_unit, names)):
+            tracked = self._track(unit)
+            if self._look(unit) is None:
+                tracked.folder.take_away(self._trash_folder / f"{unit}.{time.monotonic_ns()}")
+                self._forget(unit)
+        for paths in self._trees.left_over({*os.listdir(self._units_folder), SUPERVISORS}).values():
+            groups.kill(paths)
+            groups.remove(paths, seconds=1.0)
+        if any(self._trash_folder.iterdir()):
+            self._cleaning = asyncio.get_running_loop().run_in_executor(None, _empty, self._trash_folder)
+
+    def _track(self, unit: Unit) -> Tracked:
+        tracked = self._units.get(unit)
+        if tracked is None:
+            tracked = self._units[unit] = Tracked(unit, self._units_folder / str(unit))
+            self._refresh(tracked)
+        return tracked
+
+    def _known(self, unit: Unit) -> Tracked | None:
+        tracked = self._units.get(unit)
+        if tracked is None and parse_unit(str(unit)) == unit and (self._units_folder / str(unit)).is_dir():
+            tracked = self._track(unit)
+        return tracked
+
+    def _look(self, unit: Unit) -> Observed | None:
+        """What it is now; None: it was never begun."""
+        tracked = self._units.get(unit)
+        if tracked is None:
+            return None
+        if tracked.observed is None or tracked.observed.phase == "starting":
+            self._refresh(tracked)
+        return tracked.observed
+
+    def _refresh(self, tracked: Tracked) -> None:
+        if tracked.refresh(self._ended):
+            self._bury(tracked)
+
+    def _ended(self, tracked: Tracked) -> None:
+        """A supervisor is gone: everybody who runs beside its task goes, too."""
+        for execution in tracked.executions:
+            execution.kill()
+        if tracked.folder.exists:
+            self._refresh(tracked)
+        self._ticks.tick()
+
+    def _bury(self, tracked: Tracked) -> None:
+        """Its supervisor ended without a word: end what may be left, and write the record in its place."""
+        running = tracked.folder.read_running()
+        if running is None:
+            return
+        if running.boot == self._boot:
+            message = "its supervisor was killed, and the task with it"
+            kill_leavings(tracked.unit, self._trees.paths(str(tracked.unit)))
+        else:
+            message = "the machine was restarted"
+        record = Exit(
+            code=None, reason="Vanished", message=message, started_at=running.started_at, finished_at=time.time()
+        )
+        with suppress(OSError):  # The disk may be full; it will be found again.
+            tracked.folder.write_exit(record)
+        tracked.observed = record.observed(tracked.unit)
+
+    def _forget(self, unit: Unit) -> None:
+        tracked = self._units.pop(unit, None)
+        if tracked is not None:
+            tracked.close()
+
+    # Supervisors.
+
+    async def _begin(self, tracked: Tracked) -> None:
+        pid, ready = spawn_supervisor(tracked.folder)
+        tracked.attach(pid, self._ended)
+        if not await ready.wait(START_SECONDS_MAX):
+            return  # Slow, not lost: `list` shows it as starting.
+        self._refresh(tracked)
+        if tracked.observed is None:
+            raise EngineDown(f"the supervisor of {tracked.unit} did not begin: {tracked.folder.read_supervisor_log()}")
+
+    def _order_stop(self, tracked: Tracked, grace_seconds: float) -> None:
+        launch = tracked.folder.read_launch()
+        if launch is None:
+            return
+        until = time.monotonic() + grace_seconds
+        if tracked.stop_by is None or until < tracked.stop_by:
+            tracked.stop_by = until
+            tracked.folder.write_stop(StopOrder(launch["stop_signal"], grace_seconds))
+        if tracked.watch is not None:
+            tracked.watch.signal(signal.SIGTERM)
+
+    async def _wait_over(self, tracked: Tracked, seconds: float) -> None:
+        watch = tracked.watch
+        if watch is None:
+            return
+        for patience, last in ((seconds, False), (SUPERVISOR_SECONDS_MAX, True)):
+            try:
+                async with asyncio.timeout(patience):
+                    await watch.over.wait()
+                return
+            except TimeoutError:
+                if last:
+                    break
+                # It hangs, or someone stopped it. Its task dies with it, and the rest with the groups.
+                watch.signal(signal.SIGKILL)
+        raise EngineDown(f"{tracked.unit} does not end, not even when it is killed")
+
+
+def parse_unit(name: str) -> Unit | None:
+    """The unit a folder is named after; None for any other name."""
+    uid, _, rest = name.partition(".")
+    task, _, attempt = rest.rpartition(".")
+    if not uid or not task or not attempt.isdecimal() or str(unit := Unit(uid, task, int(attempt))) != name:
+        return None
+    return unit
+
+
+def check_unit(unit: Unit) -> None:
+    if "/" in str(unit) or "\0" in str(unit) or str(unit).startswith(".") or parse_unit(str(unit)) != unit:
+        raise Invalid(f"{unit} cannot be the name of a unit")
+
+
+def _empty(folder: Path) -> None:
+    for each in folder.iterdir():
+        shutil.rmtree(each, ignore_errors=True)
+
+
+def _discard(trash: Path, paths: Sequence[str]) -> None:
+    shutil.rmtree(trash, ignore_errors=True)
+    groups.kill(paths)
+    groups.remove(paths, seconds=5.0)

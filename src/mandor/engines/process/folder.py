@@ -1,0 +1,134 @@
+"""The folder of one unit: what is written there, by whom, and what it means."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import struct
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from mandor.engines.base import Observed, Unit, UnitPhase
+from mandor.engines.shim.light import replace
+
+T = TypeVar("T")
+
+_FLOCK = "hhqqi4x"
+"""struct flock: type, whence, start, length, pid."""
+
+
+class Running(Struct, frozen=True):
+    """Written by the supervisor just before the program begins."""
+
+    pid: int
+    started_at: float
+    boot: str
+
+
+class Exit(Struct, frozen=True, kw_only=True):
+    """Written when all of the unit is over: by the supervisor, or for one that vanished by the engine."""
+
+    code: int | None
+    reason: str
+    message: str = ""
+    started_at: float = 0.0
+    finished_at: float = 0.0
+    cpu_seconds: float = 0.0
+
+    def observed(self, unit: Unit) -> Observed:
+        return Observed(
+            unit=unit,
+            phase=UnitPhase.EXITED,
+            exit_code=self.code,
+            reason=self.reason,
+            message=self.message,
+            started_at=self.started_at,
+            finished_at=self.finished_at,
+        )
+
+
+class StopOrder(Struct, frozen=True):
+    signal: int
+    grace: float
+
+
+class UnitFolder:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.work = path / "work"
+        self.log = path / "log"
+        self.supervisor_log = path / "supervisor.log"
+
+    def make(self) -> None:
+        self.path.mkdir(mode=0o711, exist_ok=True)
+
+    @property
+    def exists(self) -> bool:
+        return self.path.is_dir()
+
+    def write_launch(self, record: dict[str, Any]) -> None:
+        self._write("launch.json", record)
+
+    def write_stop(self, order: StopOrder) -> None:
+        self._write("stop.json", order)
+
+    def write_exit(self, record: Exit) -> None:
+        self._write("exit.json", record, durable=True)
+
+    def read_running(self) -> Running | None:
+        return self._read("running.json", Running)
+
+    def read_exit(self) -> Exit | None:
+        return self._read("exit.json", Exit)
+
+    def read_launch(self) -> dict[str, Any] | None:
+        return self._read("launch.json", dict[str, Any])
+
+    def read_supervisor_log(self) -> str:
+        """What a supervisor said last, if anything: there it only complains."""
+        try:
+            return (
+                self.supervisor_log.read_text(encoding="utf-8", errors="replace")[-2000:].strip() or "it said nothing"
+            )
+        except OSError:
+            return "it said nothing"
+
+    def supervisor(self) -> int | None:
+        """The number of the process that holds the lock, asked without taking it; None: there is none."""
+        try:
+            file = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, question))
+        finally:
+            os.close(file)
+        return None if kind == fcntl.F_UNLCK else pid
+
+    def take_away(self, trash: Path) -> bool:
+        """Move it out of sight in one step, unless a supervisor came to life in it."""
+        try:
+            file = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            return True
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.rename(self.path, trash)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(file)
+        return True
+
+    def _write(self, name: str, record: Any, *, durable: bool = False) -> None:
+        replace(str(self.path / name), msgspec.json.encode(record), durable=durable)
+
+    def _read(self, name: str, kind: type[T]) -> T | None:
+        try:
+            return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
+        except FileNotFoundError:
+            return None

@@ -1,0 +1,51 @@
+"""Finds and kills what a supervisor that was itself killed left running."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator, Sequence
+
+from mandor.engines.base import Unit
+from mandor.engines.process.launch import UNIT_VARIABLE
+from mandor.engines.shim import groups
+
+_SECONDS_MAX = 2.0
+
+
+def kill_leavings(unit: Unit, paths: Sequence[str]) -> None:
+    """Kill all that is in the unit's groups, and, where there are none, all that bears its mark."""
+    until = time.monotonic() + _SECONDS_MAX
+    while time.monotonic() < until:
+        groups.kill(paths)
+        if not _kill_marked(unit) and not any(groups.members(path) for path in paths):
+            break
+        time.sleep(0.005)
+    groups.remove(paths, seconds=0.5)
+
+
+def _kill_marked(unit: Unit) -> int:
+    """Kill the processes that got the unit's name in their environment; nobody else has it. How many there were."""
+    mark = f"\0{UNIT_VARIABLE}={unit}\0".encode()
+    count = 0
+    for pid in _numbers():
+        try:
+            process = os.pidfd_open(pid)
+        except OSError:
+            continue
+        try:
+            # Read once the process is held: so it is this one's environment.
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if mark in b"\0" + file.read():
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                    count += 1
+        except OSError:
+            continue  # Another user's, or gone.
+        finally:
+            os.close(process)
+    return count
+
+
+def _numbers() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdecimal())

@@ -1,0 +1,65 @@
+"""What units use now: from their cgroups, else from all processes below their supervisors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mandor.engines.base import Unit, Usage
+from mandor.engines.process.hierarchy import Hierarchies
+from mandor.engines.shim import groups
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def measure(supervisors: Mapping[Unit, int], trees: Hierarchies) -> dict[Unit, Usage]:
+    """By unit; `supervisors` are the numbers of their supervisors."""
+    found: dict[Unit, Usage] = {}
+    for unit in supervisors:
+        paths = trees.paths(str(unit))
+        cpu, memory = groups.cpu_seconds(paths), groups.memory_bytes(paths)
+        if cpu is not None and memory is not None:
+            found[unit] = Usage(cpu, memory)
+    rest = {unit: pid for unit, pid in supervisors.items() if unit not in found}
+    return found | _measure_processes(rest) if rest else found
+
+
+class _Process(NamedTuple):
+    parent: int
+    cpu_seconds: float
+    memory_bytes: int
+
+
+def _measure_processes(supervisors: Mapping[Unit, int]) -> dict[Unit, Usage]:
+    """One look at all processes of the machine serves every unit."""
+    processes = {int(name): process for name in os.listdir("/proc") if name.isdecimal() and (process := _read(name))}
+    children: dict[int, list[int]] = {}
+    for pid, process in processes.items():
+        children.setdefault(process.parent, []).append(pid)
+    return {unit: _sum(pid, processes, children) for unit, pid in supervisors.items()}
+
+
+def _sum(supervisor: int, processes: Mapping[int, _Process], children: Mapping[int, list[int]]) -> Usage:
+    cpu, memory = 0.0, 0
+    ahead = list(children.get(supervisor, ()))
+    while ahead:
+        pid = ahead.pop()
+        cpu += processes[pid].cpu_seconds
+        memory += processes[pid].memory_bytes
+        ahead += children.get(pid, ())
+    return Usage(cpu, memory)
+
+
+def _read(name: str) -> _Process | None:
+    try:
+        with open(f"/proc/{name}/stat", "rb") as file:
+            fields = file.read().rpartition(b") ")[2].split()
+    except OSError:
+        return None
+    if len(fields) < 22:
+        return None
+    # Its own time, and that of its children that have ended.
+    ticks = sum(int(field) for field in fields[11:15])
+    return _Process(int(fields[1]), ticks / _TICKS, int(fields[21]) * _PAGE_BYTES)

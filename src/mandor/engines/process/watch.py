@@ -1,0 +1,47 @@
+"""Waiting for a process to end, without polling and without trusting its number."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+
+
+class ProcessWatch:
+    """Holds one process by a pidfd: the number may be used again, the pidfd never means another."""
+
+    def __init__(self, pid: int, ended: Callable[[], None]) -> None:
+        self.pid = pid
+        self.over = asyncio.Event()
+        self.code: int | None = None
+        """Its exit code as a shell shows it; None: not known, because it is nobody's child here."""
+        self._file = os.pidfd_open(pid)
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._file, self._notice)
+
+    def signal(self, number: int) -> None:
+        """To this process; nothing if it has ended."""
+        if self._file >= 0:
+            try:
+                signal.pidfd_send_signal(self._file, number)
+            except ProcessLookupError:
+                return
+
+    def _notice(self) -> None:
+        try:
+            ended = os.waitid(os.P_PIDFD, self._file, os.WEXITED | os.WNOHANG)
+            if ended is not None:
+                self.code = ended.si_status + (0 if ended.si_code == os.CLD_EXITED else 128)
+        except ChildProcessError:
+            pass  # The child of an earlier agent: init buries it.
+        self.close()
+        self.over.set()
+        self._ended()
+
+    def close(self) -> None:
+        if self._file >= 0:
+            self._loop.remove_reader(self._file)
+            os.close(self._file)
+            self._file = -1

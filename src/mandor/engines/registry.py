@@ -1,0 +1,41 @@
+"""Engines by name: those of this package and those that others plugged in (entry point group `mandor.engines`)."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+from mandor.engines.base import Engine
+from mandor.errors import Invalid
+from mandor.lib import registry
+from mandor.lib.words import did_you_mean
+
+GROUP = "mandor.engines"
+
+
+def known_engines() -> list[str]:
+    return registry.names(GROUP)
+
+
+def make_engine(name: str, *, directory: Path, **settings: Any) -> Engine:
+    """The engine of that name; `directory` is a folder of its own for what it must remember."""
+    factory = _load(name)
+    accepted = inspect.signature(factory).parameters
+    open_ended = any(each.kind is each.VAR_KEYWORD for each in accepted.values())
+    for setting in settings:
+        if setting not in accepted and not open_ended:
+            raise Invalid(f"the engine {name} has no setting `{setting}`", hint=did_you_mean(setting, accepted))
+    engine = factory(directory=directory, **settings)
+    if not isinstance(engine, Engine):
+        raise Invalid(f"what is registered as the engine {name} is not one: {type(engine).__name__}")
+    return engine
+
+
+def _load(name: str) -> Any:
+    try:
+        return registry.load(GROUP, name)
+    except LookupError:
+        raise Invalid(f"there is no engine called {name!r}", hint=did_you_mean(name, known_engines())) from None
+    except ImportError as error:
+        raise Invalid(f"the engine {name} cannot be loaded: {error}", hint="is its package complete?") from error

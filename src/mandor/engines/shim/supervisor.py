@@ -1,0 +1,328 @@
+"""Supervises one task from its first moment to its last: starts it, keeps its output, ends it, records how it ended.
+
+What it is told comes as files in the unit's folder (`launch.json`, later `stop.json` with a SIGTERM as the bell), what
+it tells as well (`running.json` before the program begins, `exit.json` when all of it is over). It holds a lock on the
+file `lock` for as long as it lives: whoever can see the lock knows that it lives, and its number.
+"""
+
+import fcntl
+import os
+import select
+import time
+
+from mandor.engines.shim import groups
+from mandor.engines.shim.entry import Person, Refused, enter, find_person
+from mandor.engines.shim.light import become_subreaper, encode, read, replace, signal, try_tell
+from mandor.engines.shim.logfile import LogFile, Stream
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+READY = 3
+"""The agent waits at the other end; one byte: the program runs."""
+KILL_SECONDS_MAX = 30.0
+RECORD_TRIES = 120
+
+
+def supervise(folder: str) -> None:
+    """Run the unit in `folder`, unless it has a supervisor or had one."""
+    os.chdir(folder)
+    os.set_inheritable(READY, False)
+    lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return  # Another one is at it.
+    if os.path.exists("running.json") or os.path.exists("exit.json"):
+        return  # It had its one start.
+    launch = read("launch.json")
+    if launch is not None:
+        Supervisor(launch).run()
+
+
+class Supervisor:
+    def __init__(self, launch: "dict[str, Any]") -> None:
+        self._launch = launch
+        self._groups = [group["path"] for group in launch["groups"]]
+        self._started_at = 0.0
+        self._task = 0
+        self._over = False
+        self._deadline: float | None = None
+        self._killed = False
+        self._bell, bell = os.pipe()
+        for end in (self._bell, bell):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(bell)
+        for number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        for number in (signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+    def run(self) -> None:
+        if os.path.exists("stop.json"):
+            self._record(128 + signal.SIGTERM, "Signalled", "stopped before it began")
+            return
+        become_subreaper()
+        log = LogFile("log", bytes_max=self._launch["log_bytes"], files=self._launch["log_files"])
+        try:
+            self._leave_agent()
+            person = find_person(self._launch["user"])
+            for group in self._launch["groups"]:
+                groups.make(group)
+            self._furnish(person)
+            streams = self._begin(person, log)
+        except (Refused, OSError) as error:
+            self._sweep()
+            if self._task:
+                os.waitpid(self._task, 0)
+            self._record(None, "StartFailed", str(error))
+            return
+        self._announce()
+        self._watch(streams)
+        self._finish(streams)
+
+    # Before the task.
+
+    @staticmethod
+    def _announce() -> None:
+        """Tell the agent that the program runs; if it is gone, the next one will find out."""
+        try:
+            os.write(READY, b".")
+            os.close(READY)
+        except OSError:
+            return
+
+    def _leave_agent(self) -> None:
+        """Get out of the agent's own groups, so that whoever ends the agent's service does not end this."""
+        for group in self._launch["shims"]:
+            groups.make(group)
+            groups.join([group["path"]])
+        try_tell("/proc/self/oom_score_adj", "-900")
+
+    def _furnish(self, person: "Person | None") -> None:
+        """Make the unit's own folder, with its files in it."""
+        work = self._launch["work"]
+        made = [work]
+        os.makedirs(os.path.join(work, self._launch["below"]), exist_ok=True)
+        os.chmod(work, 0o755)  # noqa: S103 (a program's folder, as programs expect it)
+        for path, content, mode in self._launch["files"]:
+            target = os.path.join(work, path)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(target, "w", encoding="utf-8", newline="") as file:
+                os.fchmod(file.fileno(), int(mode, 8))
+                file.write(content)
+        if person is not None and os.geteuid() == 0:
+            for folder, folders, files in os.walk(work):
+                made += [os.path.join(folder, name) for name in folders + files]
+            for path in made:
+                os.chown(path, person.uid, person.gid)
+
+    def _begin(self, person: "Person | None", log: LogFile) -> list[Stream]:
+        """Fork the task and let it go once the record of it is written: it can be begun only once."""
+        out, out_end = os.pipe()
+        err, err_end = os.pipe()
+        gate, gate_end = os.pipe()
+        trouble, trouble_end = os.pipe()
+        supervisor = os.getpid()
+        self._task = os.fork()
+        if self._task == 0:
+            self._become(person, supervisor, out_end, err_end, gate, gate_end, trouble_end)
+        for end in (out_end, err_end, gate, trouble_end):
+            os.close(end)
+        self._started_at = time.time()
+        replace(
+            "running.json", encode({"pid": self._task, "started_at": self._started_at, "boot": self._launch["boot"]})
+        )
+        os.write(gate_end, b".")
+        os.close(gate_end)
+        streams = [Stream(out, b"o", log), Stream(err, b"e", log)]
+        message = _read_all(trouble)
+        if message:
+            raise Refused(message)
+        return streams
+
+    def _become(
+        self, person: "Person | None", supervisor: int, out: int, err: int, gate: int, gate_end: int, trouble: int
+    ) -> None:
+        """In the child: wait at the gate, then become the task; the parent hears what goes wrong."""
+        try:
+            os.setsid()
+            os.close(gate_end)
+            if not os.read(gate, 1):
+                os._exit(0)  # The supervisor died before it could write the record.
+            signal.set_wakeup_fd(-1)
+            null = os.open("/dev/null", os.O_RDONLY)
+            for number, end in enumerate((null, out, err)):
+                os.dup2(end, number)
+            enter(self._launch, person, self._launch["argv"], supervisor)
+        except BaseException as error:
+            os.write(trouble, str(error).encode() or repr(error).encode())
+        finally:
+            os._exit(127)
+
+    # While it runs.
+
+    def _watch(self, streams: list[Stream]) -> None:
+        """Keep its output and listen for orders until the task itself has ended."""
+        poll = select.poll()
+        poll.register(self._bell, select.POLLIN)
+        for stream in streams:
+            poll.register(stream.pipe, select.POLLIN)
+        self._obey()
+        while not self._over:
+            ready = {number for number, _ in poll.poll(self._patience_ms())}
+            for stream in streams:
+                if stream.pipe in ready and not stream.pump() and not stream.open:
+                    poll.unregister(stream.pipe)
+            if self._bell in ready:
+                self._answer()
+            if self._deadline is not None and time.monotonic() >= self._deadline:
+                self._killed = True
+                self._sweep()
+                self._deadline = time.monotonic() + 1.0  # Once more, if it has not gone by then.
+
+    def _patience_ms(self) -> "float | None":
+        if self._deadline is None:
+            return None
+        return max(0.0, self._deadline - time.monotonic()) * 1000 + 1
+
+    def _answer(self) -> None:
+        """The bell rang: a child ended, or an order came."""
+        while _read_some(self._bell):
+            pass
+        self._reap()
+        self._obey()
+
+    def _reap(self) -> None:
+        """Bury every child that ended; the task itself stays as it is until all else is gone, to keep its number."""
+        while not self._over:
+            try:
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            if ended.si_pid == self._task:
+                self._over = True
+            else:
+                os.waitpid(ended.si_pid, os.WNOHANG)
+
+    def _obey(self) -> None:
+        order = read("stop.json")
+        if order is None or self._over:
+            return
+        until = time.monotonic() + order["grace"]
+        if self._deadline is None:
+            self._signal(order["signal"])
+            self._signal(signal.SIGCONT)
+        if self._deadline is None or until < self._deadline:
+            self._deadline = until
+
+    def _signal(self, number: int) -> None:
+        try:
+            os.killpg(self._task, number)
+        except OSError:
+            return  # Ended already.
+
+    # After it.
+
+    def _sweep(self) -> None:
+        """Kill all that is left of it: its process group, its cgroups, and every descendant."""
+        until = time.monotonic() + KILL_SECONDS_MAX
+        if self._task:
+            self._signal(signal.SIGKILL)
+        while time.monotonic() < until:
+            groups.kill(self._groups)
+            # Descendants whose parents die become children of this process: there is no way out downwards.
+            others = [pid for pid in _children() if pid != self._task]
+            for pid in others:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+            self._reap()
+            if not others and not any(pid != self._task for path in self._groups for pid in groups.members(path)):
+                return
+            time.sleep(0.002)
+
+    def _finish(self, streams: list[Stream]) -> None:
+        self._sweep()
+        for stream in streams:
+            while stream.open and stream.pump():
+                pass
+            stream.close()
+        _, status = os.waitpid(self._task, 0)
+        code = os.waitstatus_to_exitcode(status)
+        starved = groups.oom_kills(self._groups) if code else 0
+        cpu = groups.cpu_seconds(self._groups)
+        number = -code if code < 0 else 0
+        if starved:
+            reason, message = "OOMKilled", "it used more memory than its limit"
+        elif number:
+            reason, message = "Signalled", _name(number) + (" after the grace for stopping" if self._killed else "")
+        else:
+            reason, message = ("Completed", "") if code == 0 else ("Error", f"exit code {code}")
+        self._record(128 + number if number else code, reason, message, cpu_seconds=cpu or 0.0)
+
+    def _record(self, code: "int | None", reason: str, message: str, cpu_seconds: float = 0.0) -> None:
+        groups.remove(self._groups, seconds=2.0)
+        record: dict[str, str | float | None] = {
+            "code": code,
+            "reason": reason,
+            "message": message,
+            "started_at": self._started_at,
+            "finished_at": time.time(),
+            "cpu_seconds": cpu_seconds,
+        }
+        for _ in range(RECORD_TRIES):
+            try:
+                replace("exit.json", encode(record), durable=True)
+                return
+            except FileNotFoundError:
+                return  # The unit was removed meanwhile.
+            except OSError:
+                time.sleep(0.5)  # A full disk may get room again.
+
+
+def _name(number: int) -> str:
+    for name in dir(signal):
+        if name.startswith("SIG") and not name.startswith("SIG_") and getattr(signal, name) == number:
+            return name
+    return f"signal {number}"
+
+
+def _children() -> list[int]:
+    """The children of this process."""
+    pid = os.getpid()
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return [other for other in _processes() if _parent(other) == pid]
+
+
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
+
+
+def _parent(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b") ")[2].split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def _read_some(pipe: int) -> bytes:
+    try:
+        return os.read(pipe, 4096)
+    except BlockingIOError:
+        return b""
+
+
+def _read_all(pipe: int) -> str:
+    parts = []
+    while part := os.read(pipe, 4096):
+        parts.append(part)
+    os.close(pipe)
+    return b"".join(parts).decode(errors="replace")
