@@ -1,0 +1,158 @@
+"""Plan for one group of a batch: each index once to its end, so many at a time, each with some retries."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mandor.controllers import slot
+from mandor.controllers.draft import Draft
+from mandor.controllers.slot import World
+from mandor.lib.quantity import Seconds
+from mandor.model.instance import Instance, instance_name
+from mandor.model.phase import Phase
+from mandor.model.workload import Batch, Release, Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a batch ended; it stays so until its template changes or someone asks for a restart."""
+
+    phase: str
+    message: str = ""
+
+
+def batch_of(workload: Workload, group: str) -> Batch:
+    """Without numbers of its own, a batch runs all replicas of a group at once."""
+    count = workload.spec.groups[group].count
+    return workload.spec.batch or Batch(completions=count, parallelism=max(count, 1))
+
+
+def ending(
+    workload: Workload, members: Mapping[str, Sequence[Instance]], release: Release, world: World
+) -> Ending | None:
+    status = workload.status
+    if status.release == release.meta.name and status.phase in {"Succeeded", "Failed"}:
+        return Ending(status.phase, status.message)
+    for group, instances in members.items():
+        for each in instances:
+            if failed_for_good(workload, group, each, release):
+                tries = each.spec.attempt + 1
+                return Ending("Failed", f"{each.meta.name} failed {tries} times: {slot.shown_end(each)}")
+    late = _seconds_left(workload, release, world.now)
+    if late is not None and late <= 0:
+        return Ending("Failed", f"not done within its deadline of {_deadline(workload)}")
+    if all(done(workload, group, members[group], release) for group in workload.spec.groups):
+        return Ending("Succeeded")
+    return None
+
+
+def done(workload: Workload, group: str, members: Sequence[Instance], release: Release) -> bool:
+    wanted = batch_of(workload, group).completions
+    return sum(succeeded(each, release) for each in members if each.spec.index < wanted) >= wanted
+
+
+def succeeded(instance: Instance, release: Release) -> bool:
+    return instance.phase is Phase.SUCCEEDED and instance.spec.release == release.meta.name
+
+
+def failed_for_good(workload: Workload, group: str, instance: Instance, release: Release) -> bool:
+    return (
+        instance.phase is Phase.FAILED
+        and not slot.refused(instance)
+        and instance.spec.stop is None
+        and instance.spec.release == release.meta.name
+        and instance.spec.attempt >= batch_of(workload, group).retries
+    )
+
+
+def plan_ended(draft: Draft, members: Sequence[Instance], reason: str, now: float) -> None:
+    """What still runs stops; what is over is kept as history."""
+    for each in members:
+        if not each.phase.over:
+            slot.lose(draft, each, reason, now)
+
+
+def plan_batch(
+    draft: Draft, workload: Workload, name: str, members: Sequence[Instance], release: Release, world: World
+) -> None:
+    batch = batch_of(workload, name)
+    left = _seconds_left(workload, release, world.now)
+    if left is not None:
+        draft.again(left)
+    for each in members:
+        if each.spec.index >= batch.completions:
+            slot.lose(draft, each, "fewer completions are wanted", world.now)
+    members = [each for each in members if each.spec.index < batch.completions]
+    held = [each for each in members if _holds_place(each, workload, name, world)]
+    _stop_outdated(draft, held, release, world)
+    _stop_excess(draft, held, batch.parallelism, release, world)
+    _fill(draft, workload, name, members, batch.parallelism - len(held), release, world)
+
+
+def _holds_place(each: Instance, workload: Workload, name: str, world: World) -> bool:
+    return not slot.ended(each) and not slot.replaceable(each, workload.spec.groups[name], world)
+
+
+def _stop_outdated(draft: Draft, held: Sequence[Instance], release: Release, world: World) -> None:
+    for each in held:
+        if each.spec.release != release.meta.name:
+            slot.stop(draft, each, f"updated to {release.meta.name}", world.now)
+
+
+def _stop_excess(draft: Draft, held: Sequence[Instance], most: int, release: Release, world: World) -> None:
+    """Someone lowered the parallelism: the cheapest go, and have their turn later."""
+    current = [each for each in held if each.spec.release == release.meta.name and each.spec.stop is None]
+    cheapest = sorted(current, key=lambda each: (slot.worth(each), -each.spec.index))
+    for each in cheapest[: max(0, len(current) - most)]:
+        slot.stop(draft, each, "less parallelism is wanted", world.now)
+
+
+def _fill(
+    draft: Draft,
+    workload: Workload,
+    name: str,
+    members: Sequence[Instance],
+    room: int,
+    release: Release,
+    world: World,
+) -> None:
+    """The lowest indices first; one that waits after a failure lets the next one go before it."""
+    by_index = {each.spec.index: each for each in members}
+    for index in range(batch_of(workload, name).completions):
+        if room <= 0:
+            return
+        each = by_index.get(index)
+        if each is None:
+            if not world.taken(instance_name(workload.meta.name, name, index)):
+                slot.create(draft, workload, name, index, release)
+                room -= 1
+        elif _start_again(draft, workload, name, each, release, world):
+            room -= 1
+
+
+def _start_again(draft: Draft, workload: Workload, name: str, each: Instance, release: Release, world: World) -> bool:
+    group = workload.spec.groups[name]
+    if succeeded(each, release) or _holds_place(each, workload, name, world):
+        return False
+    if each.spec.release != release.meta.name:
+        slot.replace(draft, each, release)
+    elif each.phase is Phase.FAILED and each.spec.stop is None:
+        left = slot.wait_seconds(each, group, world.now, each.spec.attempt)
+        if left > 0:
+            draft.again(left)
+            return False
+        draft.note(each, "Retried", f"it failed on {each.spec.node} ({slot.shown_end(each)})", warning=True)
+        slot.retry(draft, each, release, each.spec.attempt)
+    else:
+        slot.replace(draft, each, release, attempt=each.spec.attempt, avoid=each.spec.avoid)
+    return True
+
+
+def _deadline(workload: Workload) -> Seconds | None:
+    return workload.spec.batch.deadline if workload.spec.batch else None
+
+
+def _seconds_left(workload: Workload, release: Release, now: float) -> float | None:
+    """Until the deadline, which counts from the release: a restart gets the whole time again."""
+    deadline = _deadline(workload)
+    begun = release.meta.created_at or now
+    return None if deadline is None else begun + deadline - now

@@ -1,0 +1,93 @@
+"""The garbage controller: sweeps away what nobody needs any more, every half minute."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from mandor.controllers import garbage_plan
+from mandor.controllers.base import Controller
+from mandor.controllers.garbage_plan import Keep
+from mandor.controllers.node import SERVER
+from mandor.controllers.writer import Writer
+from mandor.lib.clock import Clock
+from mandor.model.instance import Instance
+from mandor.model.meta import Object
+from mandor.model.record import Audit, Event, Hearing, Lease, Session, Token
+from mandor.model.workload import Release, Workload
+from mandor.store.base import Delete, Store
+from mandor.store.mirror import Mirror
+
+log = logging.getLogger(__name__)
+
+O = TypeVar("O", bound=Object)  # noqa: E741 - O for object
+SWEEP = "sweep"
+
+
+class GarbageController(Controller[str]):
+    """It lists instead of mirroring: what it looks at changes often and is looked at seldom."""
+
+    name = "garbage"
+    watches = ()
+    workers = 1
+
+    def __init__(self, store: Store, clock: Clock, keep: Keep | None = None) -> None:
+        self._store = store
+        self._clock = clock
+        self._keep = keep or Keep()
+        self._seen: dict[tuple[str, int], float] = {}
+
+    def begin(self, mirrors: Mapping[str, Mirror]) -> None:
+        self._writer = Writer(self._store, {})
+
+    def first(self) -> Iterable[str]:
+        return (SWEEP,)
+
+    async def reconcile(self, key: str) -> float | None:
+        rubbish = [
+            *garbage_plan.old_events(await self._list(Event), self._keep, self._clock.now()),
+            *garbage_plan.old_audits(await self._list(Audit), self._keep, self._clock.now()),
+            *garbage_plan.expired_tokens(await self._list(Token), self._clock.now()),
+            *await self._of_servers(),
+            *await self._of_workloads(),
+        ]
+        if rubbish:
+            await self._writer.commit_each([Delete(each.key, each.meta.version) for each in rubbish])
+            log.info("%d objects were swept away", len(rubbish))
+        return self._keep.sweep_seconds
+
+    async def _of_servers(self) -> list[Object]:
+        leases = [each for each in await self._list(Lease) if each.meta.name.startswith(SERVER)]
+        hearings = await self._list(Hearing)
+        unchanged = self._unchanged([*leases, *hearings])
+        dead = garbage_plan.dead_servers(leases, unchanged, self._keep)
+        live = [each for each in leases if each not in dead]
+        servers = {each.meta.name.removeprefix(SERVER) for each in live}
+        addresses = {each.spec.address for each in live}
+        return [
+            *dead,
+            *garbage_plan.orphaned_hearings(hearings, servers, unchanged, self._keep),
+            *garbage_plan.stale_sessions(await self._list(Session), addresses, self._keep, self._clock.now()),
+        ]
+
+    async def _of_workloads(self) -> list[Object]:
+        # In this order: whoever made a release or an instance had its workload before it.
+        releases = await self._list(Release)
+        instances = await self._list(Instance)
+        workloads = {(each.meta.namespace, each.meta.name): each for each in await self._list(Workload)}
+        in_use = {(each.meta.namespace, each.spec.workload) for each in instances}
+        return [
+            *garbage_plan.finished_instances(instances, workloads, self._keep, self._clock.now()),
+            *garbage_plan.orphaned_releases(releases, workloads.keys(), in_use),
+        ]
+
+    def _unchanged(self, values: Iterable[Object]) -> dict[str, float]:
+        """For how long we have seen each of them stand still, on our own clock."""
+        now = self._clock.monotonic()
+        self._seen = {
+            (each.meta.name, each.meta.version): self._seen.get((each.meta.name, each.meta.version), now)
+            for each in values
+        }
+        return {name: now - at for (name, _), at in self._seen.items()}
+
+    async def _list(self, kind: type[O]) -> list[O]:
+        return [each for each in (await self._store.list(kind.kind)).items if isinstance(each, kind)]

@@ -1,0 +1,120 @@
+"""Plan for what nobody needs any more."""
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import chain
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Object
+from mandor.model.phase import Phase
+from mandor.model.record import Audit, Event, Hearing, Lease, Session, Token
+from mandor.model.workload import Release, Workload
+
+_DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """How much of the past is kept; what is older, or more, goes."""
+
+    event_seconds: float = _DAY
+    events_most: int = 20_000
+    audit_seconds: float = 90 * _DAY
+    audits_most: int = 100_000
+    finished_seconds: float = 7 * _DAY
+    finished_most: int = 50
+    """Instances of a batch that has ended; failed ones are kept longest."""
+    session_seconds: float = 60.0
+    """Sessions of a server that lives no more; any is gone after a day."""
+    server_seconds: float = 60.0
+    """Leases of servers that are not renewed, on the observer's clock."""
+    sweep_seconds: float = 30.0
+
+
+def old_events(events: Sequence[Event], keep: Keep, now: float) -> list[Object]:
+    return _old(
+        events,
+        [event.spec.last_at or event.meta.created_at for event in events],
+        now - keep.event_seconds,
+        keep.events_most,
+    )
+
+
+def old_audits(audits: Sequence[Audit], keep: Keep, now: float) -> list[Object]:
+    return _old(audits, [audit.spec.at for audit in audits], now - keep.audit_seconds, keep.audits_most)
+
+
+def _old(values: Sequence[Object], times: Sequence[float], before: float, most: int) -> list[Object]:
+    """Older than that, and the oldest of what is too much."""
+    by_age = sorted(zip(times, range(len(values)), strict=True), reverse=True)
+    return [values[index] for place, (at, index) in enumerate(by_age) if at < before or place >= most]
+
+
+def expired_tokens(tokens: Iterable[Token], now: float) -> list[Object]:
+    return [token for token in tokens if 0 < token.spec.expires_at < now]
+
+
+def stale_sessions(sessions: Iterable[Session], live_servers: Set[str], keep: Keep, now: float) -> list[Object]:
+    """A live server clears its own sessions away; those of a dead one are nobody's."""
+    return [
+        session
+        for session in sessions
+        if (age := now - session.meta.created_at) > _DAY
+        or (age > keep.session_seconds and session.spec.server not in live_servers)
+    ]
+
+
+def dead_servers(leases: Iterable[Lease], unchanged_seconds: Mapping[str, float], keep: Keep) -> list[Lease]:
+    """`unchanged_seconds`: for how long we have seen each lease stand still."""
+    return [
+        lease
+        for lease in leases
+        if unchanged_seconds.get(lease.meta.name, 0.0) > max(keep.server_seconds, 3 * lease.spec.seconds)
+    ]
+
+
+def orphaned_hearings(
+    hearings: Iterable[Hearing], servers: Set[str], first_seen_seconds: Mapping[str, float], keep: Keep
+) -> list[Object]:
+    """Of servers that have no lease, and have had none for a while."""
+    return [
+        hearing
+        for hearing in hearings
+        if hearing.meta.name not in servers and first_seen_seconds.get(hearing.meta.name, 0.0) > keep.server_seconds
+    ]
+
+
+def finished_instances(
+    instances: Iterable[Instance], workloads: Mapping[tuple[str, str], Workload], keep: Keep, now: float
+) -> list[Object]:
+    """Those of a batch that has ended; while it runs, they are how it knows what is done."""
+    by_batch: dict[tuple[str, str], list[Instance]] = {}
+    for each in instances:
+        owner = (each.meta.namespace, each.spec.workload)
+        if each.phase.over and _ended(workloads.get(owner)):
+            by_batch.setdefault(owner, []).append(each)
+    return list(chain.from_iterable(_old_instances(each, keep, now) for each in by_batch.values()))
+
+
+def _ended(workload: Workload | None) -> bool:
+    return workload is not None and workload.spec.type == "batch" and workload.status.phase in {"Succeeded", "Failed"}
+
+
+def _old_instances(instances: Sequence[Instance], keep: Keep, now: float) -> list[Object]:
+    ranked = sorted(instances, key=lambda each: (each.phase is Phase.FAILED, each.status.since), reverse=True)
+    return [
+        each
+        for place, each in enumerate(ranked)
+        if place >= keep.finished_most or each.status.since < now - keep.finished_seconds
+    ]
+
+
+def orphaned_releases(
+    releases: Iterable[Release], workloads: Set[tuple[str, str]], in_use: Set[tuple[str, str]]
+) -> list[Object]:
+    """Of workloads that are gone, with no instance left."""
+    return [
+        release
+        for release in releases
+        if (owner := (release.meta.namespace, release.spec.workload)) not in workloads and owner not in in_use
+    ]

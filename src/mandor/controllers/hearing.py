@@ -1,0 +1,51 @@
+"""Who is heard, and for how long who has been silent, on the observer's own clock."""
+
+from collections.abc import Iterable, Set
+
+
+class Ears:
+    """Gathers what the servers hear. A server counts while its lease keeps changing.
+
+    While nobody listens (no server lives, or the observer itself was paused) no silence counts,
+    and afterwards everyone gets the whole grace again.
+    """
+
+    def __init__(self, *, gap_seconds: float) -> None:
+        self._gap_seconds = gap_seconds
+        self._alive_until: dict[str, float] = {}
+        self._heard_by: dict[str, frozenset[str]] = {}
+        self._last: dict[str, float] = {}
+        self._listened_at: float | None = None
+        self.heard: Set[str] = frozenset()
+        """As of the last `listen`."""
+
+    def renewed(self, server: str, seconds: float, now: float) -> None:
+        """The server's lease has changed."""
+        self._alive_until[server] = now + seconds
+
+    def ended(self, server: str) -> None:
+        self._alive_until.pop(server, None)
+
+    def hears(self, server: str, nodes: Iterable[str]) -> None:
+        self._heard_by[server] = frozenset(nodes)
+
+    def forget(self, server: str) -> None:
+        self._heard_by.pop(server, None)
+
+    def listen(self, nodes: Iterable[str], now: float) -> None:
+        """Take stock; called every second or so, about all nodes there are."""
+        alive = [server for server, until in self._alive_until.items() if now < until]
+        self.heard = frozenset().union(*(self._heard_by.get(server, frozenset()) for server in alive))
+        paused = self._listened_at is None or now - self._listened_at > self._gap_seconds
+        fresh = paused or not alive
+        self._listened_at = now
+        before = self._last
+        self._last = {
+            node: now if fresh or node in self.heard or node not in before else before[node] for node in nodes
+        }
+
+    def silence(self, node: str) -> float:
+        """Seconds since it was last heard; for a node just met, since then."""
+        if self._listened_at is None:
+            return 0.0
+        return self._listened_at - self._last.get(node, self._listened_at)

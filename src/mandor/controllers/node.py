@@ -1,0 +1,157 @@
+"""The node controller: listens for heartbeats, and says which nodes and instances are lost."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from mandor.controllers.base import Controller, Grouped
+from mandor.controllers.hearing import Ears
+from mandor.controllers.node_plan import NodeSeen, NodeTimes, Permits, judged, lost, lost_after, permit
+from mandor.controllers.writer import Writer
+from mandor.lib.clock import Clock
+from mandor.lib.quantity import Seconds
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.node import Node, NodePhase
+from mandor.model.record import Hearing, Lease
+from mandor.model.workload import Group, Workload
+from mandor.store.base import Change, Put, Store, Write
+from mandor.store.mirror import Mirror
+from mandor.store.recorder import Recorder
+
+SERVER = "server-"
+"""How the leases of API servers begin."""
+NODES = "nodes"
+"""The only key: silence is judged for all nodes together."""
+
+
+class NodeController(Controller[str]):
+    name = "node"
+    watches = (Node.kind, Instance.kind, Workload.kind, Lease.kind, Hearing.kind)
+    workers = 1
+
+    def __init__(self, store: Store, clock: Clock, recorder: Recorder, times: NodeTimes | None = None) -> None:
+        self._store = store
+        self._clock = clock
+        self._recorder = recorder
+        self._times = times or NodeTimes()
+        self._ears = Ears(gap_seconds=self._times.gap_seconds)
+        self._by_node: Grouped[str, Instance] = Grouped(Instance)
+        self._permits = Permits()
+        self._missing_since: dict[str, float] = {}
+
+    def begin(self, mirrors: Mapping[str, Mirror]) -> None:
+        self._nodes = mirrors[Node.kind]
+        self._workloads = mirrors[Workload.kind]
+        self._writer = Writer(self._store, mirrors)
+
+    def first(self) -> Iterable[str]:
+        return (NODES,)
+
+    def observe(self, change: Change) -> Iterable[str]:
+        value, after = change.value, change.after
+        if isinstance(value, Instance):
+            now = after if isinstance(after, Instance) else None
+            before = change.before.node if change.before is not None else ""
+            self._by_node.update(change.key, before or None, (now.node if now else "") or None, now)
+        elif isinstance(value, Lease) and value.meta.name.startswith(SERVER):
+            self._observe_lease(value, gone=after is None)
+        elif isinstance(value, Hearing):
+            if after is None:
+                self._ears.forget(value.meta.name)
+            else:
+                self._ears.hears(value.meta.name, value.spec.nodes)
+            return (NODES,)
+        elif isinstance(value, Node) and change.before is None:
+            return (NODES,)
+        return ()
+
+    def _observe_lease(self, lease: Lease, *, gone: bool) -> None:
+        server = lease.meta.name.removeprefix(SERVER)
+        if gone:
+            self._ears.ended(server)
+        else:
+            self._ears.renewed(server, lease.spec.seconds, self._clock.monotonic())
+
+    async def reconcile(self, key: str) -> float | None:
+        now = self._clock.monotonic()
+        nodes = [each for each in self._nodes.items() if isinstance(each, Node)]
+        self._ears.listen((each.meta.name for each in nodes), now)
+        seen = [self._see(node) for node in nodes]
+        before = self._permits
+        self._permits = permit(seen, before, self._times, now)
+        self._tell_mass(seen, self._permits.mass - before.mass)
+        writes = self._judge(seen) + await self._without_node(now)
+        if writes:
+            await self._writer.commit_each(writes)
+        return self._times.tick_seconds
+
+    def _see(self, node: Node) -> NodeSeen:
+        name = node.meta.name
+        heard, silence = name in self._ears.heard, self._ears.silence(name)
+        wants = False
+        if not heard and silence >= self._times.suspect_seconds:
+            patience = (lost_after(self._group(each), self._times) for each in self._placed_on(name))
+            wants = silence >= min(patience, default=self._times.lost_seconds)
+        return NodeSeen(node, heard, silence, wants)
+
+    def _judge(self, seen: Sequence[NodeSeen]) -> list[Write]:
+        writes: list[Write] = []
+        now = self._clock.now()
+        for each in seen:
+            name = each.node.meta.name
+            permitted = name in self._permits.given
+            after = judged(each, self._times, permitted=permitted, now=now)
+            if after is not None:
+                writes.append(Put(after))
+                self._tell_phase(after)
+            if permitted and each.wants:
+                writes += self._lose(name, each.silence_seconds)
+        return writes
+
+    def _lose(self, node: str, silence: float) -> list[Write]:
+        why = f"its node {node} has not been heard for {Seconds(round(silence))}"
+        return [
+            Put(lost(each, why, self._clock.now()))
+            for each in self._placed_on(node)
+            if silence >= lost_after(self._group(each), self._times)
+        ]
+
+    async def _without_node(self, now: float) -> list[Write]:
+        """What is placed on a node that does not exist is lost, once that is certain."""
+        missing = [name for name in self._by_node if self._nodes.get(_node_key(name)) is None]
+        self._missing_since = {name: self._missing_since.get(name, now) for name in missing}
+        writes: list[Write] = []
+        for name, since in self._missing_since.items():
+            if now - since >= self._times.suspect_seconds and await self._store.get(_node_key(name)) is None:
+                why = f"there is no node {name} any more"
+                writes += [Put(lost(each, why, self._clock.now())) for each in self._placed_on(name)]
+        return writes
+
+    def _placed_on(self, node: str) -> list[Instance]:
+        return [each for each in self._by_node.of(node) if each.phase.placed]
+
+    def _group(self, instance: Instance) -> Group | None:
+        workload = self._workloads.get(Key(Workload.kind, instance.meta.namespace, instance.spec.workload))
+        return workload.spec.groups.get(instance.spec.group) if isinstance(workload, Workload) else None
+
+    def _tell_phase(self, node: Node) -> None:
+        phase = node.status.phase
+        message = "its heartbeats are heard" if phase is NodePhase.READY else f"it was {node.status.reason}"
+        self._recorder.note(
+            node, f"Node{phase.value}", message, type="normal" if phase is NodePhase.READY else "warning"
+        )
+
+    def _tell_mass(self, seen: Sequence[NodeSeen], pools: Iterable[str]) -> None:
+        for pool in pools:
+            members = [each for each in seen if each.node.spec.pool == pool]
+            silent = [each.node for each in members if each.silence_seconds >= self._times.suspect_seconds]
+            self._recorder.note(
+                min(silent, key=lambda node: node.meta.name),
+                "MassSilence",
+                f"{len(silent)} of {len(members)} nodes of the pool {pool} are silent at once: "
+                f"one is given up every {Seconds(self._times.trickle_seconds)} at most",
+                type="warning",
+            )
+
+
+def _node_key(name: str) -> Key:
+    return Key(Node.kind, "", name)

@@ -1,0 +1,88 @@
+"""Runs controllers: mirrors in, keys queued, each reconciled by one worker at a time."""
+
+import asyncio
+import logging
+from collections.abc import Hashable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+from mandor.controllers.base import Controller
+from mandor.errors import Conflict, MandorError
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import Clock
+from mandor.lib.keyed_queue import KeyedQueue
+from mandor.store.base import Change, Store
+from mandor.store.mirror import Mirror
+
+log = logging.getLogger(__name__)
+
+AFTER_CONFLICT = Backoff(first_seconds=0.02, most_seconds=2.0)
+AFTER_ERROR = Backoff(first_seconds=0.5, most_seconds=60.0)
+
+Queue = KeyedQueue[Hashable]
+
+
+async def run(controller: Controller[Any], store: Store, clock: Clock, *, workers: int | None = None) -> None:
+    await run_all([controller], store, clock, workers=workers)
+
+
+async def run_all(
+    controllers: Sequence[Controller[Any]], store: Store, clock: Clock, *, workers: int | None = None
+) -> None:
+    """Run them on one set of mirrors, for ever.
+
+    An expected error is logged and the key tried again later; anything else is a bug, and ends this loudly.
+    """
+    mirrors = {kind: Mirror(store, kind) for each in controllers for kind in each.watches}
+    queues: list[Queue] = []
+    for controller in controllers:
+        queue: Queue = KeyedQueue(clock)
+        queues.append(queue)
+        controller.begin(mirrors)
+        for kind in controller.watches:
+            mirrors[kind].listen(partial(_offer, controller, queue))
+        for key in controller.first():
+            queue.add(key)
+    async with AsyncExitStack() as stack:
+        for mirror in mirrors.values():
+            await stack.enter_async_context(mirror)
+        for mirror in mirrors.values():
+            # Before everything is known, what is absent may well exist.
+            await mirror.synced()
+        async with asyncio.TaskGroup() as tasks:
+            for controller, queue in zip(controllers, queues, strict=True):
+                for number in range(workers or controller.workers):
+                    tasks.create_task(_work(controller, queue), name=f"{controller.name} {number}")
+
+
+def _offer(controller: Controller[Any], queue: Queue, change: Change) -> None:
+    for key in controller.observe(change):
+        queue.add(key)
+
+
+async def _work(controller: Controller[Any], queue: Queue) -> None:
+    while True:
+        key = await queue.get()
+        again: float | None = None
+        try:
+            again = await controller.reconcile(key)
+            queue.failures.pop(key, None)
+        except MandorError as error:
+            again = _pause(controller, queue, key, error)
+        finally:
+            queue.done(key)
+        if again is not None:
+            queue.add_after(key, again)
+
+
+def _pause(controller: Controller[Any], queue: Queue, key: Hashable, error: MandorError) -> float | None:
+    failures = queue.failures[key] = queue.failures.get(key, 0) + 1
+    if isinstance(error, Conflict):
+        log.debug("%s %s: %s", controller.name, key, error)
+        return AFTER_CONFLICT.pause(failures)
+    log.warning("%s %s: %s", controller.name, key, error, extra={"facts": error.facts})
+    if not error.retry:
+        queue.failures.pop(key, None)
+        return None
+    return AFTER_ERROR.pause(failures)

@@ -1,0 +1,91 @@
+"""Plan for one group of a service: as many as wanted, replaced when they end, updated one at a time."""
+
+from collections.abc import Iterator, Sequence
+
+from mandor.controllers import slot
+from mandor.controllers.draft import Draft
+from mandor.controllers.slot import World
+from mandor.model.instance import Instance, instance_name
+from mandor.model.phase import Phase
+from mandor.model.workload import Group, Release, Workload
+
+
+def plan_service(
+    draft: Draft, workload: Workload, name: str, members: Sequence[Instance], release: Release, world: World
+) -> None:
+    group = workload.spec.groups[name]
+    # Most worth keeping first; among equals the older.
+    by_worth = sorted(members, key=lambda each: (-slot.worth(each), each.meta.created_at, each.spec.index))
+    kept, surplus = by_worth[: group.count], by_worth[group.count :]
+    for each in surplus:
+        slot.lose(draft, each, "scaled down", world.now)
+    for each in kept:
+        _renew(draft, each, group, release, world)
+    missing = group.count - len(kept)
+    if missing:
+        for index in _free_indices(workload.meta.name, name, members, missing, world):
+            slot.create(draft, workload, name, index, release)
+        if workload.status.release:
+            draft.note(workload, "ScaledUp", f"{missing} more of {name}: {group.count} are wanted")
+    if surplus and not all(each.spec.stop for each in surplus):
+        draft.note(workload, "ScaledDown", f"{len(surplus)} fewer of {name}: {group.count} are wanted")
+    if not missing:
+        for each in outdated_to_stop(kept, release.meta.name):
+            slot.stop(draft, each, f"updated to {release.meta.name}", world.now)
+
+
+def outdated_to_stop(members: Sequence[Instance], release: str) -> list[Instance]:
+    """Which instances of older releases are stopped now, to be replaced: one at a time, and the next
+    one only when all that are not old run and are ready."""
+    old: list[Instance] = []
+    for each in members:
+        if each.spec.release == release or each.spec.stop is not None:
+            if not slot.serving(each):
+                return []
+        elif slot.ended(each) or each.phase is Phase.LOST or not each.spec.node:
+            return []
+        else:
+            old.append(each)
+    return sorted(old, key=lambda each: (slot.worth(each), each.spec.index))[:1]
+
+
+def _renew(draft: Draft, each: Instance, group: Group, release: Release, world: World) -> None:
+    """What ended, is lost, or waits with an old template makes place for a new one of its name."""
+    outdated = each.spec.release != release.meta.name
+    unasked = each.phase in {Phase.FAILED, Phase.SUCCEEDED} and each.spec.stop is None
+    if unasked and not outdated:
+        _retry(draft, each, group, release, world)
+    elif slot.ended(each):
+        slot.replace(draft, each, release)
+    elif slot.replaceable(each, group, world):
+        draft.note(each, "Replaced", f"its node {each.spec.node} is lost", warning=True)
+        slot.replace(draft, each, release, attempt=each.spec.attempt, avoid=each.spec.avoid)
+    elif outdated and not each.spec.node:
+        slot.replace(draft, each, release)
+
+
+def _retry(draft: Draft, each: Instance, group: Group, release: Release, world: World) -> None:
+    earlier = _earlier_failures(each, group)
+    left = slot.wait_seconds(each, group, world.now, earlier)
+    if left > 0:
+        draft.again(left)
+        return
+    draft.note(each, "Replaced", f"it ended on {each.spec.node} ({slot.shown_end(each)})", warning=True)
+    slot.retry(draft, each, release, earlier)
+
+
+def _earlier_failures(each: Instance, group: Group) -> int:
+    """How many copies before it failed; none, if it ran so long that they say nothing any more."""
+    status = each.status
+    ran_long = status.started_at > 0 and status.since - status.started_at >= group.reschedule.max_delay
+    return 0 if ran_long else each.spec.attempt
+
+
+def _free_indices(workload: str, group: str, members: Sequence[Instance], count: int, world: World) -> Iterator[int]:
+    used = {each.spec.index for each in members}
+    index = 0
+    while count:
+        if index not in used and not world.taken(instance_name(workload, group, index)):
+            yield index
+            count -= 1
+        index += 1

@@ -1,0 +1,149 @@
+"""One instance of a workload among others: what it is worth, when its name is free, what comes after it."""
+
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+
+from mandor.controllers.draft import Draft
+from mandor.lib.backoff import Backoff
+from mandor.model.instance import Instance, InstanceSpec, instance_name
+from mandor.model.meta import Meta
+from mandor.model.phase import Phase
+from mandor.model.workload import Group, Release, Workload
+
+AVOID_MOST = 5
+"""So many nodes where earlier copies failed are remembered."""
+
+
+REFUSED_SECONDS = 2.0
+"""So long after its node refused it, an instance is placed again."""
+
+
+def nobody_has(name: str) -> bool:
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What a plan knows of the rest of the cluster."""
+
+    now: float
+    """Wall time."""
+    ready_nodes: Set[str] = frozenset()
+    taken: Callable[[str], bool] = nobody_has
+    """Whether an instance name of the namespace belongs to another workload: `a-b` and group `b` of `a` can meet."""
+
+
+def ended(instance: Instance) -> bool:
+    """It runs nowhere, as far as anybody can know, and its name can be used again."""
+    if instance.phase.over:
+        return True
+    # Told to stop: without a node there is nobody else to end it, and a lost node will not.
+    return instance.spec.stop is not None and (not instance.spec.node or instance.phase is Phase.LOST)
+
+
+def replaceable(instance: Instance, group: Group, world: World) -> bool:
+    """Lost, and better replaced: its node is not back, and there is another one to go to."""
+    return (
+        instance.phase is Phase.LOST
+        and group.disconnect.replace
+        and instance.spec.node not in world.ready_nodes
+        and bool(world.ready_nodes)
+    )
+
+
+def serving(instance: Instance) -> bool:
+    return instance.phase is Phase.RUNNING and instance.status.ready and instance.spec.stop is None
+
+
+def worth(instance: Instance) -> int:
+    """What losing it costs: the cheapest has the lowest number."""
+    if ended(instance):
+        return 0
+    if instance.phase is Phase.LOST:
+        return 1
+    if instance.spec.stop is not None:
+        return 2
+    if not instance.spec.node:
+        return 3
+    if instance.phase is not Phase.RUNNING:
+        return 4
+    return 6 if instance.status.ready else 5
+
+
+def lose(draft: Draft, instance: Instance, reason: str, now: float) -> None:
+    """Have it end; once it has, its object goes."""
+    if ended(instance) or not instance.spec.node or instance.phase is Phase.LOST:
+        draft.delete(instance)
+    else:
+        stop(draft, instance, reason, now)
+
+
+def stop(draft: Draft, instance: Instance, reason: str, now: float) -> None:
+    if instance.spec.stop is None:
+        draft.put(instance.stopping(reason, at=now))
+
+
+def create(draft: Draft, workload: Workload, group: str, index: int, release: Release) -> None:
+    name = instance_name(workload.meta.name, group, index)
+    draft.put(
+        Instance(
+            meta=Meta(name=name, namespace=workload.meta.namespace),
+            spec=InstanceSpec(workload=workload.meta.name, group=group, release=release.meta.name, index=index),
+        )
+    )
+
+
+def replace(draft: Draft, old: Instance, release: Release, *, attempt: int = 0, avoid: tuple[str, ...] = ()) -> None:
+    """Another one of the same name in its place, in one write: no uid, and the old one's version."""
+    spec = old.spec
+    draft.put(
+        Instance(
+            meta=Meta(name=old.meta.name, namespace=old.meta.namespace, version=old.meta.version),
+            spec=InstanceSpec(
+                workload=spec.workload,
+                group=spec.group,
+                release=release.meta.name,
+                index=spec.index,
+                attempt=attempt,
+                avoid=avoid,
+            ),
+        )
+    )
+
+
+def retry(draft: Draft, old: Instance, release: Release, earlier: int) -> None:
+    """A replacement after it ended by itself: that counts, and the node where it failed comes last."""
+    attempt = earlier if refused(old) else earlier + 1
+    replace(draft, old, release, attempt=attempt, avoid=avoiding(old))
+
+
+def refused(instance: Instance) -> bool:
+    """Its node did not take it, and it never began: no failure of its own, only to be placed again."""
+    return instance.phase is Phase.FAILED and instance.status.reason == "Refused"
+
+
+def avoiding(old: Instance) -> tuple[str, ...]:
+    """The nodes its successor keeps away from, the latest last."""
+    if old.phase is not Phase.FAILED or not old.spec.node:
+        return old.spec.avoid
+    return (*(name for name in old.spec.avoid if name != old.spec.node), old.spec.node)[-AVOID_MOST:]
+
+
+def wait_seconds(instance: Instance, group: Group, now: float, earlier: int) -> float:
+    """How long one that failed, as so many before it, still waits for its replacement; 0 or less: no more.
+
+    `since` is the agent's wall clock: where that runs ahead, nothing waits longer than the pause itself.
+    """
+    times = group.reschedule
+    pause = REFUSED_SECONDS if refused(instance) else Backoff(times.delay, times.max_delay).pause(earlier + 1)
+    return min(instance.status.since + pause - now, pause)
+
+
+def shown_end(instance: Instance) -> str:
+    status = instance.status
+    words = [status.reason or status.phase.value]
+    if status.exit_code is not None:
+        words.append(f"exit code {status.exit_code}")
+    if status.message:
+        words.append(status.message)
+    return ", ".join(words)

@@ -1,0 +1,111 @@
+"""The workload controller: as many instances as wanted, of the release that is wanted."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from mandor.controllers.base import Controller, Grouped
+from mandor.controllers.draft import Note
+from mandor.controllers.slot import World
+from mandor.controllers.workload_plan import Seen, plan
+from mandor.controllers.writer import Writer
+from mandor.lib.clock import Clock
+from mandor.model.instance import Instance
+from mandor.model.meta import Key, Object
+from mandor.model.node import Node, NodePhase
+from mandor.model.phase import Phase
+from mandor.model.workload import Release, Workload
+from mandor.store.base import Change, Store
+from mandor.store.mirror import Mirror
+from mandor.store.recorder import Recorder
+
+
+class Name(NamedTuple):
+    """Which workload; its object may be gone while instances of it are left."""
+
+    namespace: str
+    workload: str
+
+
+class WorkloadController(Controller[Name]):
+    name = "workload"
+    watches = (Workload.kind, Release.kind, Instance.kind, Node.kind)
+
+    def __init__(self, store: Store, clock: Clock, recorder: Recorder) -> None:
+        self._store = store
+        self._clock = clock
+        self._recorder = recorder
+        self._instances: Grouped[Name, Instance] = Grouped(Instance)
+        self._releases: Grouped[Name, Release] = Grouped(Release)
+        self._with_lost: set[Name] = set()
+        self._ready_nodes: set[str] = set()
+
+    def begin(self, mirrors: Mapping[str, Mirror]) -> None:
+        self._workloads = mirrors[Workload.kind]
+        self._all_instances = mirrors[Instance.kind]
+        self._writer = Writer(self._store, mirrors)
+
+    def observe(self, change: Change) -> Iterable[Name]:
+        value = change.value
+        if isinstance(value, Node):
+            return self._observe_node(change)
+        before, after = _name(change.before), _name(change.after)
+        if isinstance(value, Instance):
+            now = change.after if isinstance(change.after, Instance) else None
+            self._instances.update(change.key, before, after, now)
+            if now is not None and after is not None and now.phase is Phase.LOST:
+                self._with_lost.add(after)
+        elif isinstance(value, Release):
+            self._releases.update(
+                change.key, before, after, change.after if isinstance(change.after, Release) else None
+            )
+        return {name for name in (before, after) if name is not None}
+
+    def _observe_node(self, change: Change) -> Iterable[Name]:
+        """A node that comes or goes matters to those who wait with lost instances."""
+        name = change.value.meta.name
+        ready = isinstance(change.after, Node) and change.after.status.phase is NodePhase.READY
+        if ready == (name in self._ready_nodes):
+            return ()
+        (self._ready_nodes.add if ready else self._ready_nodes.discard)(name)
+        return tuple(self._with_lost)
+
+    async def reconcile(self, key: Name) -> float | None:
+        workload = await self._workload(key)
+        instances = self._instances.of(key)
+        if not any(each.phase is Phase.LOST for each in instances):
+            self._with_lost.discard(key)
+        world = World(
+            now=self._clock.now(),
+            ready_nodes=self._ready_nodes,
+            taken=lambda name: self._taken(key, name),
+        )
+        draft = plan(Seen(workload, self._releases.of(key), instances), world)
+        if draft.writes:
+            await self._writer.commit(draft.writes)
+        for note in draft.notes:
+            self._tell(note)
+        return draft.again_seconds
+
+    async def _workload(self, key: Name) -> Workload | None:
+        stored = Key(Workload.kind, key.namespace, key.workload)
+        found: Object | None = self._workloads.get(stored)
+        if found is None and (key in self._instances or key in self._releases):
+            # Mirrors run side by side: one may show an instance before the other shows its workload.
+            # Nothing is stopped because of something not seen yet.
+            found = await self._store.get(stored)
+        return found if isinstance(found, Workload) else None
+
+    def _taken(self, key: Name, name: str) -> bool:
+        found = self._all_instances.get(Key(Instance.kind, key.namespace, name))
+        return isinstance(found, Instance) and found.spec.workload != key.workload
+
+    def _tell(self, note: Note) -> None:
+        self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
+
+
+def _name(value: Object | None) -> Name | None:
+    if isinstance(value, Workload):
+        return Name(value.meta.namespace, value.meta.name)
+    if isinstance(value, Instance | Release):
+        return Name(value.meta.namespace, value.spec.workload)
+    return None

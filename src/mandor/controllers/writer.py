@@ -1,0 +1,75 @@
+"""Writes what a plan says: in order, at most 100 at a time, and then waits until the mirrors show it."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+
+from mandor.errors import Conflict, Unavailable
+from mandor.model.meta import Key
+from mandor.store.base import WRITES_MOST, Store, Write
+from mandor.store.mirror import Mirror
+
+CHUNK = WRITES_MOST - 1
+"""One write of each commit belongs to the leader's fence."""
+SHOWN_SECONDS = 30.0
+
+
+def split(writes: Sequence[Write], size: int = CHUNK) -> Iterator[Sequence[Write]]:
+    for start in range(0, len(writes), size):
+        yield writes[start : start + size]
+
+
+class Writer:
+    """A controller that plans from mirrors must not plan again before they show what it has just written:
+    it would do the same once more, or worse, something else."""
+
+    def __init__(self, store: Store, mirrors: Mapping[str, Mirror]) -> None:
+        self._store = store
+        self._mirrors = mirrors
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """Write all; a conflict ends it, and what came before that stays written."""
+        written: dict[str, int] = {}
+        try:
+            for chunk in split(writes):
+                revision = await self._store.commit(*chunk)
+                written.update(dict.fromkeys((write.key.kind for write in chunk), revision))
+        finally:
+            await self._shown(written)
+
+    async def commit_each(self, writes: Sequence[Write]) -> int:
+        """Write what can be written; how many were not, because their object had moved on."""
+        written: dict[str, int] = {}
+        conflicts = 0
+        try:
+            for chunk in split(writes):
+                rest = list(chunk)
+                while rest:
+                    try:
+                        revision = await self._store.commit(*rest)
+                    except Conflict as error:
+                        rest = without(rest, error)
+                        conflicts += 1
+                    else:
+                        written.update(dict.fromkeys((write.key.kind for write in rest), revision))
+                        break
+        finally:
+            await self._shown(written)
+        return conflicts
+
+    async def _shown(self, written: Mapping[str, int]) -> None:
+        try:
+            async with asyncio.timeout(SHOWN_SECONDS):
+                for kind, revision in written.items():
+                    if kind in self._mirrors:
+                        await self._mirrors[kind].reached(revision)
+        except TimeoutError:
+            raise Unavailable("the mirrors do not show what was written: the watch hangs") from None
+
+
+def without(writes: Sequence[Write], conflict: Conflict) -> list[Write]:
+    """The writes but for the one that lost; the conflict itself again if it was about none of them (the fence)."""
+    key = conflict.facts.get("key")
+    rest = [write for write in writes if write.key != key]
+    if not isinstance(key, Key) or len(rest) == len(writes):
+        raise conflict
+    return rest

@@ -1,0 +1,89 @@
+"""One decision: the node for an instance, or the reason why there is none."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mandor.model.meta import Key
+from mandor.model.placement import Where
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import Happening
+from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_scores
+from mandor.placement.framework.snapshot import Snapshot
+
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    key: Key
+    node: str = ""
+    """Empty: there is none."""
+    message: str = ""
+    """Why there is none, for people."""
+    relaxed: tuple[str, ...] = ()
+    """The soft rules that were given up for it, in the order they were."""
+    retry_on: frozenset[Happening] = frozenset()
+    """What makes another try worthwhile."""
+    fault: str = ""
+    """A plugin went wrong: nothing is known about this instance, and it is tried again later."""
+
+
+def decide(profile: Profile, ask: Ask, nodes: Snapshot) -> Decision:
+    """All rules first; then without the soft ones, one by one, until something fits."""
+    try:
+        for eased, relaxed in _ladder(ask):
+            state = CycleState()
+            verdict = run_filters(profile, state, eased, nodes)
+            among = verdict.feasible.nonzero()[0]
+            if len(among):
+                return Decision(ask.key, _best(profile, state, eased, nodes, verdict, among), relaxed=relaxed)
+        # What the last step lacked, even with every soft rule given up, is what keeps it waiting.
+        return Decision(ask.key, message=verdict.explain(eased, nodes), retry_on=_worth_a_retry(verdict))
+    except PluginFault as fault:
+        return Decision(ask.key, message=str(fault), fault=fault.plugin)
+
+
+def _ladder(ask: Ask) -> Iterator[tuple[Ask, tuple[str, ...]]]:
+    """The ask with all its rules, then ever fewer: our own `avoid` goes first, then the author's last `should`."""
+    relaxed: tuple[str, ...] = ()
+    yield ask, relaxed
+    if ask.avoid:
+        ask = ask.without_avoid()
+        relaxed += ("avoid nodes where it failed",)
+        yield ask, relaxed
+    while ask.dropped < len(ask.shape.should):
+        ask = ask.without_last_should()
+        relaxed += (_shown(ask.given_up[0]),)
+        yield ask, relaxed
+
+
+def _best(
+    profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, verdict: Verdict, among: NDArray[np.intp]
+) -> str:
+    if len(among) > 1:
+        totals = run_scores(profile, state, ask, nodes, verdict.feasible, among)
+        among = among[totals == totals.max()]
+    slot = among[0] if len(among) == 1 else among[_lucky(ask.key, nodes.luck[among])]
+    return nodes.nodes[int(slot)].meta.name
+
+
+def _lucky(key: Key, luck: NDArray[np.uint64]) -> int:
+    """Which of several equals: by a hash of instance, node and seed, so that the same input gives the same answer."""
+    digest = hashlib.blake2b(f"{key.namespace}/{key.name}".encode(), digest_size=8).digest()
+    mixed = (luck ^ np.uint64(int.from_bytes(digest, "big"))) * _SPREAD
+    return int((mixed ^ (mixed >> np.uint64(29))).argmin())
+
+
+def _worth_a_retry(verdict: Verdict) -> frozenset[Happening]:
+    blamed = (plugin.retry_on for plugin, _ in verdict.refusals)
+    return frozenset({Happening.NODE_ADDED}).union(*blamed)
+
+
+def _shown(where: Where) -> str:
+    return " or ".join(where.texts)

@@ -1,0 +1,120 @@
+"""A column of node attributes in which each distinct value is kept once."""
+
+from collections.abc import Callable, Hashable
+from typing import Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Mask = NDArray[np.bool_]
+"""One answer for each node."""
+Scores = NDArray[np.int64]
+"""One score for each node."""
+
+V = TypeVar("V", bound=Hashable)
+
+_ANSWERS_MOST = 512
+
+
+class Column(Generic[V]):
+    """`codes[slot]` stands for `values[code]`: a question is put once to each distinct value, not to each node.
+
+    Answers are kept until the column changes, so that asking again costs a look-up.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._codes = np.zeros(capacity, dtype=np.int32)
+        self._length = 0
+        self._values: list[V | None] = []
+        self._counts: list[int] = []
+        self._code_of: dict[V, int] = {}
+        self._unused: list[int] = []
+        self._masks: dict[Hashable, Mask] = {}
+        self._scores: dict[Hashable, Scores] = {}
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, slot: int) -> V:
+        value = self._values[int(self._codes[slot])]
+        assert value is not None
+        return value
+
+    def where(self, question: Hashable, test: Callable[[V], bool]) -> Mask:
+        """The nodes whose value passes the test; `question` names the test, and the answer is read-only."""
+        found = self._masks.get(question)
+        if found is None:
+            answers = np.array([value is not None and test(value) for value in self._values], dtype=np.bool_)
+            found = answers[self._codes[: self._length]] if len(answers) else np.zeros(0, dtype=np.bool_)
+            found.flags.writeable = False
+            _remember(self._masks, question, found)
+        return found
+
+    def scores(self, question: Hashable, score: Callable[[V], int]) -> Scores:
+        """A number for each node, by its value; read-only, like a mask."""
+        found = self._scores.get(question)
+        if found is None:
+            answers = np.array([0 if value is None else score(value) for value in self._values], dtype=np.int64)
+            found = answers[self._codes[: self._length]] if len(answers) else np.zeros(0, dtype=np.int64)
+            found.flags.writeable = False
+            _remember(self._scores, question, found)
+        return found
+
+    # What only the table calls.
+
+    def append(self, value: V) -> None:
+        if self._length == len(self._codes):
+            self._codes = np.concatenate([self._codes, np.zeros(max(8, self._length), dtype=np.int32)])
+        self._length += 1
+        self._codes[self._length - 1] = self._take(value)
+        self._forget_answers()
+
+    def set(self, slot: int, value: V) -> None:
+        before = int(self._codes[slot])
+        if self._values[before] == value:
+            return
+        self._codes[slot] = self._take(value)
+        self._drop(before)
+        self._forget_answers()
+
+    def remove(self, slot: int) -> None:
+        """The last slot moves into the gap."""
+        self._drop(int(self._codes[slot]))
+        self._length -= 1
+        self._codes[slot] = self._codes[self._length]
+        self._forget_answers()
+
+    def _take(self, value: V) -> int:
+        code = self._code_of.get(value)
+        if code is None:
+            code = self._unused.pop() if self._unused else len(self._values)
+            if code == len(self._values):
+                self._values.append(value)
+                self._counts.append(0)
+            else:
+                self._values[code] = value
+            self._code_of[value] = code
+        self._counts[code] += 1
+        return code
+
+    def _drop(self, code: int) -> None:
+        self._counts[code] -= 1
+        if self._counts[code] == 0:
+            value = self._values[code]
+            assert value is not None
+            del self._code_of[value]
+            self._values[code] = None
+            self._unused.append(code)
+
+    def _forget_answers(self) -> None:
+        self._masks.clear()
+        self._scores.clear()
+
+
+A = TypeVar("A")
+
+
+def _remember(answers: dict[Hashable, A], question: Hashable, answer: A) -> None:
+    if len(answers) >= _ANSWERS_MOST:
+        del answers[next(iter(answers))]
+    answers[question] = answer

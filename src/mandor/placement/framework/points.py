@@ -1,0 +1,219 @@
+"""The points a plugin can serve: Kubernetes' names and meanings, on columns.
+
+A plugin subclasses one class for each point it serves and is one object for all of them.
+Filter and Score have two forms: the vector form answers for all nodes at once, the one-node
+form for a single one; a plugin writes either, and the base class makes the first of the second.
+
+Points in the order of a decision:
+
+    PreEnqueue  may this instance enter the queue?
+    QueueSort   which instance is next? (one for all profiles)
+    PreFilter   once a cycle: prepare, narrow the nodes, or say that Filter has nothing to ask
+    Filter      which nodes can take it?
+    PostFilter  nothing fits: make room
+    PreScore    once a cycle: prepare, or say that Score has nothing to say
+    Score       how good is each node, 0..100? Normalize brings raw numbers into that range
+    Reserve     the node is chosen; Unreserve undoes it when something later fails
+    Permit      approve, deny, or wait
+    PreBind     work before the bind (a volume)
+    Bind        write it down; the first that takes it ends the chain
+    PostBind    it is done
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+import numpy as np
+
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.column import Mask, Scores
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.snapshot import NodeView, Snapshot
+
+SCORE_MOST = 100
+
+
+class Happening(Enum):
+    """What happens in a cluster that can make a refused instance fit."""
+
+    NODE_ADDED = "node added"
+    NODE_CHANGED = "node changed"
+    ROOM_FREED = "room freed"
+
+
+ANYTHING = frozenset(Happening)
+NODES = frozenset({Happening.NODE_ADDED, Happening.NODE_CHANGED})
+
+
+class Plugin(ABC):
+    name: ClassVar[str]
+    retry_on: ClassVar[frozenset[Happening]] = ANYTHING
+    """After its refusal, another try is worthwhile when one of these happens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Only:
+    """A PreFilter's answer: no other nodes than these."""
+
+    nodes: frozenset[str]
+
+
+class Skip(Enum):
+    SKIP = "skip"
+
+
+SKIP = Skip.SKIP
+"""A PreFilter's or PreScore's answer: this plugin's Filter or Score need not run in this cycle."""
+
+
+class PreEnqueuePlugin(Plugin):
+    @abstractmethod
+    def pre_enqueue(self, ask: Ask) -> str | None:
+        """None: it may be queued; else the reason why not yet."""
+
+
+class QueueSortPlugin(Plugin):
+    @abstractmethod
+    def sort_key(self, ask: Ask, queued_at: float) -> Hashable:
+        """The smallest key is next; keys of one plugin compare with each other."""
+
+
+class PreFilterPlugin(Plugin):
+    @abstractmethod
+    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Only | Skip | None: ...
+
+
+class FilterPlugin(Plugin):
+    """Write `filter` or `filter_node`."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _has_one_of(cls, FilterPlugin, "filter", "filter_node")
+
+    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        """True for the nodes that can take it."""
+        fits = (self.filter_node(state, ask, view) for view in nodes.views())
+        return np.fromiter(fits, dtype=np.bool_, count=len(nodes))
+
+    def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
+        raise NotImplementedError
+
+    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+        """What the refused nodes lack, for people; asked only when nothing fits."""
+        return ""
+
+
+class PostFilterPlugin(Plugin):
+    @abstractmethod
+    def post_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> str | None:
+        """The node where there will be room, or None."""
+
+
+class PreScorePlugin(Plugin):
+    @abstractmethod
+    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None: ...
+
+
+class ScorePlugin(Plugin):
+    """Write `score` or `score_node`; scores of nodes that are not feasible do not count."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _has_one_of(cls, ScorePlugin, "score", "score_node")
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        scores = np.zeros(len(nodes), dtype=np.int64)
+        for view in nodes.views(feasible):
+            scores[nodes.slots[view.name]] = self.score_node(state, ask, view)
+        return scores
+
+    def score_node(self, state: CycleState, ask: Ask, view: NodeView) -> int:
+        raise NotImplementedError
+
+    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+        """The scores of the feasible nodes, brought into 0..100; once a cycle."""
+        return scores
+
+
+class ReservePlugin(Plugin):
+    @abstractmethod
+    def reserve(self, state: CycleState, ask: Ask, node: str) -> None:
+        """Raise to refuse: `unreserve` of every Reserve plugin follows, in reverse order."""
+
+    @abstractmethod
+    def unreserve(self, state: CycleState, ask: Ask, node: str) -> None:
+        """Undo it; may be called without a `reserve`, and twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A Permit's answer: hold it until someone approves; denied after so long."""
+
+    seconds: float
+
+
+class PermitPlugin(Plugin):
+    @abstractmethod
+    def permit(self, state: CycleState, ask: Ask, node: str) -> Wait | str | None:
+        """None approves, a text denies and says why."""
+
+
+class PreBindPlugin(Plugin):
+    @abstractmethod
+    async def pre_bind(self, state: CycleState, ask: Ask, node: str) -> None:
+        """Raise to reject the placement."""
+
+
+class BindPlugin(Plugin):
+    @abstractmethod
+    async def bind(self, state: CycleState, ask: Ask, node: str) -> bool:
+        """False declines, and the next one is asked."""
+
+
+class PostBindPlugin(Plugin):
+    @abstractmethod
+    def post_bind(self, state: CycleState, ask: Ask, node: str) -> None: ...
+
+
+RUN: tuple[type[Plugin], ...] = (
+    QueueSortPlugin,
+    PreFilterPlugin,
+    FilterPlugin,
+    PreScorePlugin,
+    ScorePlugin,
+)
+NOT_RUN: tuple[type[Plugin], ...] = (
+    PreEnqueuePlugin,
+    PostFilterPlugin,
+    ReservePlugin,
+    PermitPlugin,
+    PreBindPlugin,
+    BindPlugin,
+    PostBindPlugin,
+)
+"""Their interface is settled and nothing calls them yet: a profile that enables such a plugin is refused."""
+
+
+def scaled(scores: Scores, *, reverse: bool = False) -> Scores:
+    """Kubernetes' default normalisation: the highest becomes 100, or 0 with `reverse`; whole numbers, rounded down."""
+    most = int(scores.max()) if len(scores) else 0
+    if most == 0:
+        return np.full_like(scores, SCORE_MOST) if reverse else scores
+    shares: Scores = scores * SCORE_MOST // most
+    return SCORE_MOST - shares if reverse else shares
+
+
+def tally(reasons: Iterable[str]) -> str:
+    """`2 cordoned, 1 Down`: the most frequent first."""
+    counts: dict[str, int] = {}
+    for reason in reasons:
+        counts[reason] = counts.get(reason, 0) + 1
+    return ", ".join(f"{count} {reason}" for reason, count in sorted(counts.items(), key=lambda item: (-item[1], item)))
+
+
+def _has_one_of(cls: type, base: type, *methods: str) -> None:
+    if all(getattr(cls, method) is getattr(base, method) for method in methods):
+        raise TypeError(f"{cls.__name__} serves {base.__name__} and so defines {' or '.join(methods)}")

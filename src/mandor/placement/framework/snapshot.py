@@ -1,0 +1,99 @@
+"""All nodes as columns, read-only: what a plugin looks at."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mandor.model.node import Capabilities, Node, NodePhase, Taint
+from mandor.placement.framework.ask import HostPort
+from mandor.placement.framework.column import Column, Mask
+
+Amounts = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What decides whether a node takes anything new."""
+
+    phase: NodePhase
+    cordoned: bool
+
+    @property
+    def open(self) -> bool:
+        return self.phase is NodePhase.READY and not self.cordoned
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """The engines of a node, as a value that can be compared."""
+
+    items: tuple[tuple[str, Capabilities], ...]
+
+    @classmethod
+    def of(cls, engines: Mapping[str, Capabilities]) -> "Engines":
+        return cls(tuple(sorted(engines.items(), key=lambda item: item[0])))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node, for plugins written in the plain form."""
+
+    node: Node
+    free: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        return self.node.meta.name
+
+    @property
+    def facts(self) -> dict[str, str]:
+        return node_facts(self.node)
+
+
+def node_facts(node: Node) -> dict[str, str]:
+    """What rules can speak of: what the agent found, labels over it, and the node's own name and pool over both."""
+    return {**node.status.facts, **node.meta.labels, "node": node.meta.name, "pool": node.spec.pool}
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Columns over the same nodes in the same order; arrays cannot be written to.
+
+    It is a window on the table: good for one cycle, never kept.
+    """
+
+    nodes: Sequence[Node]
+    slots: Mapping[str, int]
+    """Where a node stands, by name."""
+    rows: Mapping[str, int]
+    """Where a resource stands in `free` and `allocatable`, by name."""
+    free: Amounts
+    """`[resource, node]`: what nobody has reserved."""
+    allocatable: Amounts
+    counted: Amounts
+    """`[cpu or memory, node]`: what scores count as taken."""
+    luck: NDArray[np.uint64]
+    """A number of each node, by its name and the seed: breaks ties."""
+    pools: Column[str]
+    health: Column[Health]
+    taints: Column[tuple[Taint, ...]]
+    engines: Column[Engines]
+    fact: Callable[[str], Column[tuple[str | None]]]
+    """The column of a fact (a label, what the agent found, `node`, `pool`), made when first asked for."""
+    port_users: Callable[[HostPort], Sequence[str]]
+    """The nodes on which a host port is taken."""
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def views(self, among: Mask | None = None) -> Iterator[NodeView]:
+        """The nodes one by one."""
+        for slot, node in enumerate(self.nodes):
+            if among is None or among[slot]:
+                yield NodeView(node, {name: int(self.free[row, slot]) for name, row in self.rows.items()})

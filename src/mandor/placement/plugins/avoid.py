@@ -1,0 +1,27 @@
+"""Avoid: where earlier copies failed comes last."""
+
+import numpy as np
+
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.column import Mask
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import NODES, SKIP, FilterPlugin, PreFilterPlugin, Skip
+from mandor.placement.framework.snapshot import Snapshot
+
+
+class Avoid(PreFilterPlugin, FilterPlugin):
+    """A soft filter: when nothing else fits, the cycle asks again without it."""
+
+    name = "Avoid"
+    retry_on = NODES
+
+    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
+        return None if ask.avoid else SKIP
+
+    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        fits = np.ones(len(nodes), dtype=np.bool_)
+        fits[[nodes.slots[name] for name in ask.avoid if name in nodes.slots]] = False
+        return fits
+
+    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+        return "it failed there before"

@@ -1,0 +1,58 @@
+"""NodeResourcesFit: is there room, and where is most of it left?"""
+
+import numpy as np
+
+from mandor.lib.quantity import Cpu, Size
+from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask
+from mandor.placement.framework.column import Mask, Scores
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import ANYTHING, SCORE_MOST, FilterPlugin, ScorePlugin
+from mandor.placement.framework.snapshot import Snapshot
+
+
+class NodeResourcesFit(FilterPlugin, ScorePlugin):
+    """The score is Kubernetes' LeastAllocated over CPU and memory, in its whole numbers."""
+
+    name = "NodeResourcesFit"
+    retry_on = ANYTHING
+
+    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        fits = np.ones(len(nodes), dtype=np.bool_)
+        for resource, amount in ask.shape.wanted:
+            row = nodes.rows.get(resource)
+            if row is None:
+                fits[:] = False
+            else:
+                fits &= nodes.free[row] >= amount
+        return fits
+
+    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+        return ", ".join(
+            f"short of {_shown(resource, short)} {resource}"
+            for resource, amount in ask.shape.wanted
+            if (short := _shortage(resource, amount, nodes, refused)) > 0
+        )
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        sums = np.zeros(len(nodes), dtype=np.int64)
+        counted = np.zeros(len(nodes), dtype=np.int64)
+        for index, resource in enumerate((CPU, MEMORY)):
+            capacity = nodes.allocatable[nodes.rows[resource]]
+            left = capacity - nodes.counted[index] - ask.shape.counted[index]
+            has = capacity > 0
+            sums += np.where(left > 0, left * SCORE_MOST // np.maximum(capacity, 1), 0) * has
+            counted += has
+        scores: Scores = sums // np.maximum(counted, 1)
+        return scores
+
+
+def _shortage(resource: str, amount: int, nodes: Snapshot, refused: Mask) -> int:
+    """How little more on the best of the refused nodes would do; 0 where one of them has enough of this."""
+    row = nodes.rows.get(resource)
+    return amount if row is None else amount - int(nodes.free[row][refused].max())
+
+
+def _shown(resource: str, amount: int) -> str:
+    if resource == CPU:
+        return str(Cpu(amount))
+    return str(Size(amount)) if resource in {MEMORY, DISK} else str(amount)

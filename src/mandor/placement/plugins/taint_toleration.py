@@ -1,0 +1,52 @@
+"""TaintToleration: a taint keeps away what does not tolerate it."""
+
+from collections.abc import Sequence
+
+from mandor.model.node import Taint
+from mandor.model.placement import Toleration
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.column import Mask, Scores
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import NODES, FilterPlugin, ScorePlugin, scaled, tally
+from mandor.placement.framework.snapshot import Snapshot
+
+
+class TaintToleration(FilterPlugin, ScorePlugin):
+    """The score: the fewer `PreferNoSchedule` taints it does not tolerate, the better."""
+
+    name = "TaintToleration"
+    retry_on = NODES
+
+    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        tolerate = ask.shape.tolerate
+        return nodes.taints.where((self.name, tolerate), lambda taints: not _hard(taints, tolerate))
+
+    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+        first = (_hard(nodes.taints[int(slot)], ask.shape.tolerate)[0] for slot in refused.nonzero()[0])
+        return tally(f"with {_shown(taint)}" for taint in first)
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        tolerate = ask.shape.tolerate
+        return nodes.taints.scores((self.name, tolerate), lambda taints: len(_soft(taints, tolerate)))
+
+    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+        return scaled(scores, reverse=True)
+
+
+def _hard(taints: Sequence[Taint], tolerate: Sequence[Toleration]) -> list[Taint]:
+    return [each for each in taints if each.effect != "PreferNoSchedule" and not _tolerated(each, tolerate)]
+
+
+def _soft(taints: Sequence[Taint], tolerate: Sequence[Toleration]) -> list[Taint]:
+    return [each for each in taints if each.effect == "PreferNoSchedule" and not _tolerated(each, tolerate)]
+
+
+def _tolerated(taint: Taint, tolerate: Sequence[Toleration]) -> bool:
+    return any(
+        each.key in {"", taint.key} and each.value in {None, taint.value} and each.effect in {None, taint.effect}
+        for each in tolerate
+    )
+
+
+def _shown(taint: Taint) -> str:
+    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
