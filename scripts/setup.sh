@@ -78,7 +78,7 @@ install_with_pip() {
 
 started=$SECONDS
 python="$(choose_python)"
-say "making ${VENV} with $("$python" --version) (a minute at most, once)"
+say "making ${VENV} with $("$python" --version) (once; seconds with uv, a minute or two with pip)"
 make_venv "$python"
 uv="$(find_uv)"
 if [ -z "$uv" ] || ! install_with_uv "$uv"; then

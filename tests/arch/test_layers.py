@@ -54,6 +54,12 @@ def test_there_is_deciding_code_to_look_at() -> None:
     assert {"agent/sync.py", "controllers/workload_plan.py", "placement/cycle.py"} <= names
 
 
+@pytest.mark.parametrize("path", sorted(SOURCE.glob("placement/plugins/*.py")), ids=lambda path: path.stem)
+def test_a_plugin_sees_the_framework_and_no_other_plugin(path: Path) -> None:
+    own = [module for module in imported(path) if module.startswith("mandor.placement")]
+    assert [module for module in own if not module.startswith("mandor.placement.framework")] == []
+
+
 def test_numpy_stays_inside_placement_and_the_simulator() -> None:
     users = {path.relative_to(SOURCE).parts[0] for path in SOURCE.rglob("*.py") if "numpy" in roots(path)}
     assert users <= {"placement", "sim"}
