@@ -16,11 +16,12 @@ for _power, _letter in enumerate("KMGTP", start=1):
         f"{_letter}i": 1024**_power,
         f"{_letter}iB": 1024**_power,
     }
+_SHOWN = ("Pi", "Ti", "Gi", "Mi", "Ki", "PB", "TB", "GB", "MB", "kB")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)")
-_PLAIN = re.compile(r"\d+(?:\.\d+)?")
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+")
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_NUMBER = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", re.ASCII)
+_PLAIN = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|s|m|h|d))+", re.ASCII)
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)", re.ASCII)
 _MOST = 2**62
 
 
@@ -59,10 +60,9 @@ class Size(int):
         return cls(_bounded(amount, text))
 
     def __str__(self) -> str:
-        for unit in ("Ti", "Gi", "Mi", "Ki", "TB", "GB", "MB", "kB"):
-            if self and self % _BYTES[unit] == 0:
-                return f"{self // _BYTES[unit]}{unit}"
-        return str(int(self))
+        """With the unit that makes it shortest, a binary one first."""
+        exact = [f"{self // _BYTES[unit]}{unit}" for unit in _SHOWN if self and self % _BYTES[unit] == 0]
+        return min(exact, key=len, default=str(int(self)))
 
 
 class Seconds(float):

@@ -14,7 +14,7 @@ _FORMS = (
     re.compile(_FACT + r"\s+(?P<op>not\s+in|in)\s*\[(?P<list>[^\]]*)\]"),
     re.compile(_FACT + r"\s+version\s*(?P<op>==|!=|<=|>=|<|>)\s*(?P<version>[0-9][\w.+~-]*)"),
     re.compile(_FACT + r"\s*(?P<op>=~)\s*/(?P<regex>.*)/"),
-    re.compile(_FACT + r"\s*(?P<op>==|!=|<=|>=|<|>)\s*(?P<value>[^\s\[\]].*)"),
+    re.compile(_FACT + r"\s*(?P<op>==|!=|<=|>=|<|>)\s*(?P<value>[^\s\[\]=].*)"),
 )
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {

@@ -105,6 +105,6 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
             if not _ENV.fullmatch(name):
                 raise ValueError(f"{name!r} is not the name of an environment variable")
         for engine in self.options:
-            check_name(engine, "engine")
+            check_name(engine, "engine name")
         if self.role == "init" and (self.health or self.readiness):
             raise ValueError("an init task runs to its end: it has no `health` and no `readiness`")

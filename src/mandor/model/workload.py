@@ -81,7 +81,7 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
 
     def __post_init__(self) -> None:
         for engine in self.engine:
-            check_name(engine, "engine")
+            check_name(engine, "engine name")
         for name in self.ports:
             check_name(name, "port name")
         if not self.tasks:
