@@ -1,0 +1,180 @@
+"""Makes one node match its orders: whatever happens to the control plane, to the agent, or to the machine."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mandor.agent.absence import Source
+from mandor.agent.crew import Crew
+from mandor.agent.feed import Feed
+from mandor.agent.fingerprint import boot_id
+from mandor.agent.heartbeat import Heart
+from mandor.agent.journal import Blocking, Journal
+from mandor.agent.link import Link
+from mandor.agent.node import NodeKeeper
+from mandor.agent.presence import Presence
+from mandor.agent.settings import AgentSettings
+from mandor.agent.stream import Streams, choose_task
+from mandor.agent.usage import InstanceMeter, InstanceUsage, Meter
+from mandor.engines.base import Engine, Unit
+from mandor.errors import Conflict, Forbidden, Invalid, MandorError, NotFound, Unauthenticated
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import Clock
+from mandor.lib.tasks import Background
+from mandor.model.instance import Instance
+from mandor.model.meta import Object
+from mandor.model.node import Node
+from mandor.model.record import ClusterSpec, Session
+from mandor.store.base import Change, Store
+from mandor.store.recorder import Recorder
+
+log = logging.getLogger(__name__)
+
+REFUSALS = (Conflict, Forbidden, Invalid, Unauthenticated)
+
+
+class Agent:
+    def __init__(
+        self,
+        settings: AgentSettings,
+        store: Store,
+        link: Link,
+        engines: Mapping[str, Engine],
+        clock: Clock,
+        *,
+        journal: Journal | None = None,
+        blocking: Blocking = asyncio.to_thread,
+        boot: str | None = None,
+        locate: Callable[[], str] | None = None,
+    ) -> None:
+        self._settings, self._store, self._link, self._clock = settings, store, link, clock
+        self._engines = dict(engines)
+        self._journal = journal or Journal(settings.data)
+        self.presence = Presence(self._journal, clock, boot_id() if boot is None else boot)
+        self._recorder = Recorder(store, f"agent {settings.name}", clock)
+        self.node = NodeKeeper(
+            settings, store, engines, clock, extra=self._extra_facts, changed=self._node_changed, locate=locate
+        )
+        self.crew = Crew(settings, store, self._engines, clock, self._journal, self.presence, self._recorder, blocking)
+        self.streams = Streams(link, self._find_unit, most=settings.sessions_most)
+        self._meter = InstanceMeter(clock)
+        self.joined = asyncio.Event()
+
+    async def run(self) -> None:
+        """For ever; raises only when this node was refused before it ever belonged to a cluster."""
+        await self.node.look()
+        async with Background() as tasks:
+            self.crew.begin(tasks)
+            tasks.start(self._recorder.run(), "events")
+            tasks.start(self.crew.settle_after(self._settings.news_seconds), "news")
+            try:
+                await self._join()
+                for work, name in self._duties():
+                    tasks.start(work, name)
+                await tasks.wait()
+            finally:
+                await self.streams.close()
+                await self.crew.close()
+
+    def _duties(self) -> list[tuple[Any, str]]:
+        heart = Heart(
+            self._link,
+            self.presence,
+            Meter(self._clock, self._settings.data),
+            self._clock,
+            seconds=self._settings.heartbeat_seconds,
+            instances=self._usage,
+        )
+        readers = ((Instance.kind, self), (Node.kind, self.node), (Session.kind, self.streams))
+        feeds = [
+            Feed(self._store, kind, self._settings.name, self._clock, reader, self._whose) for kind, reader in readers
+        ]
+        return [
+            (heart.run(), "heartbeat"),
+            (self.node.run(), "node"),
+            *((feed.run(), f"feed of {kind}s") for feed, (kind, _) in zip(feeds, readers, strict=True)),
+        ]
+
+    async def _join(self) -> None:
+        """Until it succeeds; the work goes on meanwhile."""
+        failures = 0
+        while True:
+            try:
+                self.presence.check(await self._link.join())
+                self.joined.set()
+                log.info("node %s has joined", self._settings.name)
+                return
+            except MandorError as error:
+                failures += 1
+                if isinstance(error, REFUSALS) and self.presence.belonging is None and not self.crew.workers:
+                    raise
+                hint = f"; {error.hint}" if error.hint else ""
+                log.log(
+                    logging.ERROR if isinstance(error, REFUSALS) else logging.WARNING,
+                    "node %s cannot join: %s%s",
+                    self._settings.name,
+                    error,
+                    hint,
+                )
+            await self._clock.sleep(Backoff(1, 60, jitter=0.3).pause(failures))
+
+    async def _whose(self) -> ClusterSpec:
+        found = await self._link.cluster()
+        self.presence.check(found)
+        return found
+
+    # Orders, as the feed tells them.
+
+    def listed(self, items: Sequence[Object], source: Source) -> None:
+        self.crew.listed([each for each in items if self._mine(each)], source)
+
+    def changed(self, change: Change, source: Source) -> None:
+        before, after = change.before, change.after
+        if isinstance(after, Instance) and self._mine(after):
+            self.crew.ordered(after, source)
+        if isinstance(before, Instance) and (after is None or after.meta.uid != before.meta.uid):
+            self.crew.missing(before.meta.uid, source)
+
+    def lost(self, error: MandorError) -> None:
+        if isinstance(error, Forbidden | Unauthenticated):
+            log.error(
+                "orders cannot be followed: %s; %s",
+                error,
+                error.hint or "the work goes on",
+                extra={"facts": error.facts},
+            )
+        else:
+            log.warning("orders cannot be followed: %s; the work goes on", error)
+
+    def _mine(self, value: Object) -> bool:
+        """An order for another node is not carried out here, whoever delivers it."""
+        mine = isinstance(value, Instance) and value.spec.node == self._settings.name
+        if not mine:
+            log.error("an order for another node came here and is refused: %s for %r", value.key, value.node)
+        return mine
+
+    # What the node's object says and shows.
+
+    def _node_changed(self) -> None:
+        self.crew.allow(self.node.allocatable, self.node.spec.forget_before_epoch, self.node.engines)
+
+    def _extra_facts(self) -> Mapping[str, str]:
+        held = self.crew.held()
+        if not held:
+            return {}
+        shown = ", ".join(held[:10]) + (f" and {len(held) - 10} more" if len(held) > 10 else "")
+        return {"held": f"{len(held)}: {shown}"}
+
+    async def _usage(self) -> Mapping[str, InstanceUsage]:
+        return await self._meter.read(self._engines.values(), self.crew.names())
+
+    def _find_unit(self, uid: str, task: str) -> tuple[Engine, Unit]:
+        worker = self.crew.workers.get(uid)
+        if worker is None or not worker.memory.tasks:
+            raise NotFound("nothing of this instance has run here yet")
+        template = worker.order.template
+        tasks = list(template.tasks) if template is not None else list(worker.memory.tasks)
+        mains = [name for name in tasks if template is None or template.tasks[name].role == "main"]
+        name = choose_task(task, mains, tasks)
+        return self.crew.engine(worker.memory.engine), self.crew.latest(worker, name)

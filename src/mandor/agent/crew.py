@@ -1,0 +1,284 @@
+"""All workers of a node, and what they share: engines, journal, room, reports."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
+
+from mandor.agent.absence import Source, judge
+from mandor.agent.fetch import Fetch
+from mandor.agent.journal import Blocking, Journal
+from mandor.agent.observer import Observer
+from mandor.agent.order import Entry, Order
+from mandor.agent.presence import Presence
+from mandor.agent.reporter import Reporter
+from mandor.agent.room import Answer, Room
+from mandor.agent.settings import AgentSettings
+from mandor.agent.sync import live
+from mandor.agent.worker import Worker, fresh_entry
+from mandor.engines.base import Engine, Observed, Unit
+from mandor.errors import EngineDown, NotFound
+from mandor.lib.clock import Clock
+from mandor.lib.tasks import Background
+from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
+from mandor.model.meta import Meta, Object
+from mandor.model.node import Capabilities
+from mandor.model.phase import Phase
+from mandor.model.resources import Resources
+from mandor.store.base import Store
+from mandor.store.recorder import Recorder
+
+log = logging.getLogger(__name__)
+
+
+class Crew:
+    """One worker an instance; what they need of each other goes through here."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        store: Store,
+        engines: Mapping[str, Engine],
+        clock: Clock,
+        journal: Journal,
+        presence: Presence,
+        recorder: Recorder,
+        blocking: Blocking,
+    ) -> None:
+        self.clock = clock
+        self.fetch = Fetch(store, clock)
+        self.starts = asyncio.Semaphore(settings.starts_most)
+        self.quick_seconds = settings.quick_seconds
+        self.workers: dict[str, Worker] = {}
+        self.reporter = Reporter(store, clock)
+        self._node = settings.name
+        self._journal, self._presence, self._recorder, self._blocking = journal, presence, recorder, blocking
+        self._observers = {
+            name: Observer(engine, clock, self._engine_changed, poll_seconds=settings.poll_seconds)
+            for name, engine in engines.items()
+        }
+        self._capabilities: Mapping[str, Capabilities] = {}
+        self._room = Room(Resources())
+        self._forget_before_epoch = 0
+        self._source: Source | None = None
+        self._settled = asyncio.Event()
+        self._tasks: Background | None = None
+
+    def begin(self, tasks: Background) -> None:
+        """Take up what the journal knows; engines are looked at, nothing is started before there was time for news."""
+        self._tasks = tasks
+        for entry in self._journal.entries():
+            if entry.order.uid not in self.workers:
+                self._hire(entry)
+        if self.workers:
+            log.info("%d orders are in the journal", len(self.workers))
+        for name, observer in self._observers.items():
+            tasks.start(observer.run(), f"engine {name}")
+        tasks.start(self.reporter.run(), "reports")
+
+    async def settle_after(self, seconds: float) -> None:
+        """Without a control plane the last orders count."""
+        await self.clock.sleep(seconds)
+        if not self.settled:
+            log.warning("no orders from the control plane within %.0fs: going on with those of the journal", seconds)
+            self._settle()
+
+    async def close(self) -> None:
+        await self.fetch.close()
+
+    # Orders.
+
+    def listed(self, items: Sequence[Object], source: Source) -> None:
+        """A complete list: what it does not name is judged by whose list it is."""
+        self._source = source
+        named = set()
+        for item in items:
+            assert isinstance(item, Instance)
+            named.add(item.meta.uid)
+            self.ordered(item, source, listed=True)
+        for uid in [uid for uid in self.workers if uid not in named]:
+            self.missing(uid, source)
+        self._settle()
+
+    def ordered(self, instance: Instance, source: Source, *, listed: bool = False) -> None:
+        """The token is the uid: an order that comes twice is one order."""
+        uid = instance.meta.uid
+        self.reporter.saw(instance, listed=listed)
+        worker = self.workers.get(uid)
+        if worker is None:
+            worker = self._hire(fresh_entry(instance, source.cluster, source.epoch))
+        worker.told(instance, source.cluster, source.epoch)
+
+    def missing(self, uid: str, source: Source) -> None:
+        self._source = source
+        self.reporter.drop(uid)
+        worker = self.workers.get(uid)
+        if worker is not None and not worker.gone:
+            self._judge(worker, source)
+
+    def _judge(self, worker: Worker, source: Source) -> None:
+        what, why = judge(worker.order, source, self._forget_before_epoch)
+        if what == "gone" and not self._sticky(worker):
+            worker.dismiss()
+        elif what == "held":
+            worker.hold(why)
+
+    def _sticky(self, worker: Worker) -> bool:
+        """What was held once stays so until someone says that it may be forgotten."""
+        return bool(worker.memory.held) and worker.order.epoch >= self._forget_before_epoch
+
+    def _hire(self, entry: Entry) -> Worker:
+        assert self._tasks is not None, "the crew begins before it gets orders"
+        worker = Worker(entry, self)
+        self.workers[worker.uid] = worker
+        self._tasks.start(worker.run(), f"instance {worker.order.name}")
+        return worker
+
+    # Strangers: units that no order speaks of.
+
+    def strangers(self) -> set[str]:
+        """Known only once there was a complete list."""
+        if self._source is None:
+            return set()
+        return {uid for each in self._observers.values() for uid in each.units if uid not in self.workers}
+
+    def _judge_strangers(self) -> None:
+        if self._source is None or self._forget_before_epoch == 0:
+            return
+        for uid in self.strangers():
+            what, _ = judge(None, self._source, self._forget_before_epoch)
+            if what == "gone":
+                log.warning("units of %s, which no order speaks of, are removed: the node may forget them", uid)
+                self._hire(fresh_entry(_stranger(uid, self._node), "", 0)).dismiss()
+
+    def held(self) -> list[str]:
+        """What runs here and is left alone, for people to read."""
+        known = [each.order.name for each in self.workers.values() if each.memory.held and each.alive]
+        unknown = [uid for uid in sorted(self.strangers()) if self._alive(uid)]
+        return sorted(known) + unknown
+
+    def _alive(self, uid: str) -> bool:
+        return any(live(each.of(uid) or ()) for each in self._observers.values())
+
+    # What the node says.
+
+    def allow(self, allocatable: Resources, forget_before_epoch: int, engines: Mapping[str, Capabilities]) -> None:
+        self._room.allocatable = allocatable
+        self._capabilities = engines
+        if forget_before_epoch != self._forget_before_epoch:
+            self._forget_before_epoch = forget_before_epoch
+            for worker in list(self.workers.values()):
+                if worker.memory.held and self._source is not None:
+                    self._judge(worker, self._source)
+            self._judge_strangers()
+        self._poke(uid for uid, worker in self.workers.items() if not worker.memory.tasks)
+
+    def names(self) -> dict[str, str]:
+        found = ((uid, worker.order.instance.meta) for uid, worker in self.workers.items())
+        return {uid: f"{meta.namespace}/{meta.name}" for uid, meta in found}
+
+    def latest(self, worker: Worker, task: str) -> Unit:
+        """The unit whose logs someone wants: the latest that its engine knows."""
+        _, units = self.look(worker.uid, worker.memory.engine)
+        found = [each.unit for each in units or () if each.unit.task == task]
+        if not found:
+            raise NotFound(f"task {task} has not run yet")
+        return max(found)
+
+    # What workers ask for.
+
+    @property
+    def settled(self) -> bool:
+        return self._settled.is_set()
+
+    @property
+    def silence(self) -> float | None:
+        return self._presence.silence
+
+    def engine(self, name: str) -> Engine:
+        observer = self._observers.get(name)
+        if observer is None:
+            raise EngineDown(f"this node has no engine {name} any more", engine=name)
+        return observer.engine
+
+    def engines(self) -> dict[str, Capabilities]:
+        return dict(self._capabilities)
+
+    def look(self, uid: str, engine: str) -> tuple[str, tuple[Observed, ...] | None]:
+        if engine:
+            observer = self._observers.get(engine)
+            return engine, None if observer is None else observer.of(uid)
+        for name, observer in self._observers.items():
+            units = observer.of(uid)
+            if units:
+                return name, units
+        looked = all(observer.looked for observer in self._observers.values())
+        return "", () if looked else None
+
+    async def fresh(self, engine: str) -> None:
+        await self._observers[engine].fresh()
+
+    def ask_room(self, order: Order, *, begun: bool) -> Answer:
+        assert order.template is not None
+        if begun:
+            self._room.keep(order.uid, order.template.request)
+            return Answer()
+        return self._room.ask(order.uid, order.template.request)
+
+    def leave_room(self, uid: str, *, over: bool) -> None:
+        if not over:
+            self._room.leave(uid)
+        elif self._room.free(uid):
+            self._poke(uid for uid, worker in self.workers.items() if not worker.memory.tasks)
+
+    async def keep(self, entry: Entry) -> None:
+        await self._blocking(self._journal.write, entry)
+
+    async def forget(self, uid: str) -> None:
+        await self._blocking(self._journal.forget, uid)
+        self.reporter.drop(uid)
+        self.workers.pop(uid, None)
+
+    def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None:
+        self.reporter.report(order.uid, status)
+        note = _note(before, status)
+        if note is not None:
+            kind, reason, message = note
+            self._recorder.note(order.instance, reason, message, type=kind, node=self._node)
+
+    # News.
+
+    def _engine_changed(self, uids: Iterable[str] | None) -> None:
+        self._poke(self.workers if uids is None else uids)
+        self._judge_strangers()
+
+    def _settle(self) -> None:
+        if not self._settled.is_set():
+            self._settled.set()
+            self._poke(self.workers)
+            self._judge_strangers()
+
+    def _poke(self, uids: Iterable[str]) -> None:
+        for uid in list(uids):
+            worker = self.workers.get(uid)
+            if worker is not None:
+                worker.poke()
+
+
+def _note(before: InstanceStatus, status: InstanceStatus) -> tuple[Literal["normal", "warning"], str, str] | None:
+    """What people want to read about later; plain progress is in the status."""
+    if status.phase is Phase.FAILED and before.phase is not Phase.FAILED:
+        return "warning", status.reason, status.message
+    if status.phase is Phase.STOPPED and before.phase is not Phase.STOPPED and status.reason == "Disconnected":
+        return "warning", status.reason, status.message
+    if status.restarts > before.restarts and status.reason:
+        return "warning", status.reason, status.message
+    return None
+
+
+def _stranger(uid: str, node: str) -> Instance:
+    """Stands for an order that nobody has: enough to stop and remove its units."""
+    return Instance(
+        meta=Meta(name=uid, namespace="default", uid=uid),
+        spec=InstanceSpec(workload="unknown", release="unknown", index=0, node=node),
+    )

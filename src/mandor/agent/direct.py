@@ -1,0 +1,53 @@
+"""A link without a network: for agents that share a process with their store, as in the simulator."""
+
+from collections.abc import Awaitable, Callable
+
+from mandor.agent.link import Beat, Duplex
+from mandor.errors import Conflict, Unavailable, Unsupported
+from mandor.model.meta import Key, Meta
+from mandor.model.node import Node, NodeSpec
+from mandor.model.record import Cluster, ClusterSpec, Session
+from mandor.store.base import Put, Store
+
+Dial = Callable[[Session], Awaitable[Duplex]]
+
+
+class DirectLink:
+    def __init__(
+        self,
+        store: Store,
+        node: str,
+        *,
+        beat: Callable[[str, Beat], None] = lambda node, beat: None,
+        dial: Dial | None = None,
+        pool: str | None = None,
+        labels: dict[str, str] | None = None,
+    ) -> None:
+        self._store, self._node, self._beat, self._dial = store, node, beat, dial
+        self._pool, self._labels = pool, labels or {}
+
+    async def join(self) -> ClusterSpec:
+        cluster = await self.cluster()
+        if await self._store.get(Key(Node.kind, "", self._node)) is None:
+            spec = NodeSpec(pool=self._pool) if self._pool else NodeSpec()
+            try:
+                await self._store.commit(Put(Node(meta=Meta(name=self._node, labels=self._labels), spec=spec)))
+            except Conflict:
+                return await self.join()
+        return cluster
+
+    async def cluster(self) -> ClusterSpec:
+        found = await self._store.get(Key(Cluster.kind, "", "cluster"))
+        if not isinstance(found, Cluster):
+            raise Unavailable("the store does not belong to a cluster yet")
+        return found.spec
+
+    async def heartbeat(self, beat: Beat) -> ClusterSpec:
+        cluster = await self.cluster()
+        self._beat(self._node, beat)
+        return cluster
+
+    async def dial(self, session: Session) -> Duplex:
+        if self._dial is None:
+            raise Unsupported("there is nobody to dial", session=session.meta.name)
+        return await self._dial(session)

@@ -1,0 +1,113 @@
+"""Follows one kind of this node's objects, and knows whose word it is that something is absent."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from mandor.agent.absence import Source
+from mandor.errors import Expired, MandorError, Unavailable
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import Clock
+from mandor.model.meta import Object
+from mandor.model.record import ClusterSpec
+from mandor.store.base import Change, Filter, Store
+
+log = logging.getLogger(__name__)
+
+STALL_SECONDS = 45.0
+"""A watch says something about every ten seconds; one that is silent for so long is dead."""
+BACKOFF = Backoff(0.5, 15, jitter=0.4)
+
+
+class Reader(Protocol):
+    """Who is told."""
+
+    def listed(self, items: Sequence[Object], source: Source) -> None:
+        """Everything there is, at one revision of one cluster."""
+
+    def changed(self, change: Change, source: Source) -> None:
+        """What happened after that; never a bookmark."""
+
+    def lost(self, error: MandorError) -> None:
+        """The control plane does not answer, or not for us."""
+
+
+class Feed:
+    """List, then watch; after a break the watch goes on where it was, if the same cluster still answers."""
+
+    def __init__(
+        self,
+        store: Store,
+        kind: str,
+        node: str,
+        clock: Clock,
+        reader: Reader,
+        whose: Callable[[], Awaitable[ClusterSpec]],
+    ) -> None:
+        self._store, self._kind, self._clock = store, kind, clock
+        self._where = Filter(node=node)
+        self._reader, self._whose = reader, whose
+        self._revision: int | None = None
+        self._cluster: ClusterSpec | None = None
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            before = self._revision
+            try:
+                await self._follow()
+            except Expired:
+                self._revision = None
+                failures += before is None
+            except MandorError as error:
+                failures += 1
+                self._reader.lost(error)
+            if self._revision is not None and self._revision != before:
+                failures = min(failures, 1)
+            if failures:
+                await self._clock.sleep(BACKOFF.pause(failures))
+
+    async def _follow(self) -> None:
+        cluster = await self._whose()
+        if cluster != self._cluster or self._revision is None:
+            await self._list(cluster)
+        assert self._revision is not None
+        await self._watch(cluster, self._revision)
+
+    async def _list(self, cluster: ClusterSpec) -> None:
+        listing = await self._store.list(self._kind, self._where)
+        if await self._whose() != cluster:
+            raise Unavailable("the cluster changed while its orders were read")
+        self._cluster, self._revision = cluster, listing.revision
+        self._reader.listed(listing.items, Source(cluster.id, cluster.epoch, listing.revision))
+
+    async def _watch(self, cluster: ClusterSpec, since: int) -> None:
+        stream = self._store.watch(self._kind, since=since, where=self._where)
+        sure = False
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(STALL_SECONDS):
+                        batch = await anext(stream)
+                except TimeoutError:
+                    raise Unavailable("the watch fell silent") from None
+                except StopAsyncIteration:
+                    raise Unavailable("the watch ended") from None
+                if not sure:
+                    # The stream stands now: whoever answers is the one it comes from.
+                    if await self._whose() != cluster:
+                        self._revision = None
+                        raise Unavailable("another cluster answers now")
+                    sure = True
+                self._take(batch, cluster)
+        finally:
+            close = getattr(stream, "aclose", None)
+            if close is not None:
+                await close()
+
+    def _take(self, batch: Sequence[Change], cluster: ClusterSpec) -> None:
+        for change in batch:
+            if not change.bookmark:
+                self._reader.changed(change, Source(cluster.id, cluster.epoch, change.revision))
+            self._revision = change.revision

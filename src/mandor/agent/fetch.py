@@ -1,0 +1,79 @@
+"""Reads what an order needs besides the instance: its release, and how its workload is looked after."""
+
+import asyncio
+from collections import OrderedDict
+
+from mandor.agent.order import Care
+from mandor.errors import NotFound, Unavailable
+from mandor.lib.clock import Clock
+from mandor.model.instance import Instance
+from mandor.model.meta import Key, Object
+from mandor.model.workload import GroupTemplate, Release, Workload
+from mandor.store.base import Store
+
+RELEASES_MOST = 256
+CARE_SECONDS = 2.0
+"""Instances of one workload that end together ask once."""
+
+
+class Fetch:
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store, self._clock = store, clock
+        self._releases: OrderedDict[Key, Release] = OrderedDict()
+        self._workloads: dict[Key, tuple[float, Workload]] = {}
+        self._asked: dict[Key, asyncio.Task[Object | None]] = {}
+
+    async def template(self, instance: Instance) -> GroupTemplate:
+        """`NotFound` when there is no such release: then the order can never be carried out."""
+        key = Key(Release.kind, instance.meta.namespace, instance.spec.release)
+        release = self._releases.get(key)
+        if release is None:
+            found = await self._get(key)
+            if not isinstance(found, Release):
+                raise NotFound(f"its release {instance.spec.release} does not exist")
+            release = found
+            self._releases[key] = release
+            if len(self._releases) > RELEASES_MOST:
+                self._releases.popitem(last=False)
+        self._releases.move_to_end(key)
+        template = release.spec.groups.get(instance.spec.group)
+        if template is None:
+            raise NotFound(f"its release {instance.spec.release} has no group {instance.spec.group}")
+        return template
+
+    async def care(self, instance: Instance) -> Care | None:
+        """None: the workload, or its group, is gone; what was known before still counts."""
+        key = Key(Workload.kind, instance.meta.namespace, instance.spec.workload)
+        now = self._clock.monotonic()
+        at, workload = self._workloads.get(key, (0.0, None))
+        if workload is None or now - at > CARE_SECONDS:
+            found = await self._get(key)
+            if not isinstance(found, Workload):
+                self._workloads.pop(key, None)
+                return None
+            workload = found
+            self._workloads = {k: v for k, v in self._workloads.items() if now - v[0] <= CARE_SECONDS}
+            self._workloads[key] = (now, workload)
+        return Care.of(workload, instance.spec.group)
+
+    async def care_quickly(self, instance: Instance, seconds: float) -> Care | None:
+        """None also when the control plane does not answer soon: a restart does not wait for it."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.care(instance)
+        except (Unavailable, TimeoutError, OSError):
+            return None
+
+    async def _get(self, key: Key) -> Object | None:
+        """One question for all who want to know the same."""
+        task = self._asked.get(key)
+        if task is None:
+            task = asyncio.ensure_future(self._store.get(key))
+            self._asked[key] = task
+            task.add_done_callback(lambda _: self._asked.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        for task in list(self._asked.values()):
+            task.cancel()
+        await asyncio.gather(*self._asked.values(), return_exceptions=True)

@@ -1,0 +1,130 @@
+"""What this machine is and has: capacity, facts, engines, address."""
+
+import logging
+import platform
+import socket
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+import psutil
+
+from mandor import __version__
+from mandor.engines.base import Engine
+from mandor.errors import MandorError
+from mandor.model.node import Capabilities, NodeStatus
+from mandor.model.resources import Resources
+
+log = logging.getLogger(__name__)
+
+_ARCH = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
+_PROC = Path("/proc")
+
+
+def capacity(data: Path) -> Resources:
+    """All of the machine's processors and memory, and the disk that `data` lies on."""
+    return Resources(
+        cpu_milli=1000 * (psutil.cpu_count() or 1),
+        memory_bytes=psutil.virtual_memory().total,
+        disk_bytes=psutil.disk_usage(str(data)).total,
+    )
+
+
+@cache
+def boot_id() -> str:
+    """Another one after every boot; empty where the kernel does not say."""
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def facts() -> dict[str, str]:
+    machine = platform.machine()
+    found = {
+        "os": platform.system().lower(),
+        "arch": _ARCH.get(machine, machine),
+        "kernel.version": platform.release(),
+        "hostname": socket.gethostname(),
+        "cpu.count": str(psutil.cpu_count() or 1),
+        "cpu.model": _cpu_model(),
+        "boot": boot_id(),
+        **_distribution(),
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+@cache
+def _cpu_model() -> str:
+    try:
+        lines = (_PROC / "cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "Model", "Hardware")))
+    return next((name for name in names if name), "")
+
+
+def _distribution() -> dict[str, str]:
+    try:
+        found = platform.freedesktop_os_release()
+    except OSError:
+        return {}
+    return {"os.name": found.get("ID", ""), "os.version": found.get("VERSION_ID", "")}
+
+
+def local_address(server: str) -> str:
+    """The address this machine would use to reach the server; nothing is sent to find out."""
+    target = urlsplit(server if "//" in server else f"//{server}")
+    host = target.hostname or "127.0.0.1"
+    try:
+        kind = socket.getaddrinfo(host, target.port or 80, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(kind[0], socket.SOCK_DGRAM) as probe:
+            probe.connect(kind[4])
+            return str(probe.getsockname()[0])
+    except OSError:
+        return ""
+
+
+async def capabilities(engines: Mapping[str, Engine]) -> dict[str, Capabilities]:
+    """What each engine can do now; one that does not answer is not up, and the node goes on without it."""
+    return {name: await _probe(name, engine) for name, engine in engines.items()}
+
+
+async def _probe(name: str, engine: Engine) -> Capabilities:
+    try:
+        return await engine.probe()
+    except (MandorError, OSError) as error:
+        return Capabilities(up=False, message=str(error) or type(error).__name__)
+    except Exception as error:  # An engine from elsewhere may raise anything: that is its affair, not the node's.
+        log.exception("engine %s cannot be probed", name)
+        return Capabilities(up=False, message=f"{type(error).__name__}: {error}")
+
+
+def node_status(
+    before: NodeStatus,
+    *,
+    address: str,
+    has: Resources,
+    engines: Mapping[str, Capabilities],
+    extra: Mapping[str, str],
+) -> NodeStatus:
+    """The agent's fields anew, the node controller's as they were.
+
+    An engine that is down keeps what it said about itself: it may run work that nobody can see now.
+    """
+    return msgspec.structs.replace(
+        before,
+        address=address,
+        capacity=has,
+        engines={name: _shown(each, before.engines.get(name)) for name, each in engines.items()},
+        facts={**facts(), **extra},
+        agent_version=__version__,
+    )
+
+
+def _shown(now: Capabilities, before: Capabilities | None) -> Capabilities:
+    if now.up or before is None:
+        return now
+    return msgspec.structs.replace(before, up=False, message=now.message)

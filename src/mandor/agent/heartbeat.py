@@ -1,0 +1,70 @@
+"""Says every few seconds that this node lives, and how busy it is."""
+
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+
+from mandor.agent.link import Beat, Link
+from mandor.agent.presence import Presence
+from mandor.agent.usage import InstanceUsage, Meter
+from mandor.errors import Forbidden, MandorError, NotFound, Unauthenticated
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import Clock
+
+log = logging.getLogger(__name__)
+
+JITTER = 0.1
+"""Nodes that started together do not beat together for ever."""
+
+
+class Heart:
+    def __init__(
+        self,
+        link: Link,
+        presence: Presence,
+        meter: Meter,
+        clock: Clock,
+        *,
+        seconds: float,
+        instances: Callable[[], Awaitable[Mapping[str, InstanceUsage]]],
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        self._link, self._presence, self._meter, self._clock = link, presence, meter, clock
+        self._seconds, self._instances, self._chance = seconds, instances, chance
+        self._backoff = Backoff(min(1.0, seconds), seconds, jitter=0.4)
+        self._failures = 0
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(await self.beat())
+
+    async def beat(self) -> float:
+        """One heartbeat; how long to wait before the next."""
+        mine = self._presence.belonging
+        assert mine is not None, "the heart beats once the node has joined"
+        beat = Beat(cluster=mine.id, usage=self._meter.read(), instances=dict(await self._instances()))
+        sent = self._clock.monotonic()
+        try:
+            self._presence.check(await self._link.heartbeat(beat))
+        except MandorError as error:
+            return await self._missed(error)
+        if self._failures:
+            log.info("the control plane answers again after %d heartbeats without an answer", self._failures)
+        self._failures = 0
+        self._presence.heard(sent)
+        return self._seconds * (1 + JITTER * (2 * self._chance() - 1))
+
+    async def _missed(self, error: MandorError) -> float:
+        self._failures += 1
+        if self._failures == 1 or isinstance(error, Forbidden | Unauthenticated):
+            log.warning("no answer to a heartbeat: %s", error, extra={"facts": error.facts})
+        if isinstance(error, NotFound | Unauthenticated):
+            await self._join_again()
+        return self._backoff.pause(self._failures, chance=self._chance())
+
+    async def _join_again(self) -> None:
+        """The node was deleted, or its credential was: the join token or the credential may still do."""
+        try:
+            self._presence.check(await self._link.join())
+        except MandorError as error:
+            log.warning("joining again failed: %s", error, extra={"facts": {"hint": error.hint, **error.facts}})

@@ -1,0 +1,74 @@
+"""From an order to what an engine is told: pure."""
+
+from collections.abc import Mapping
+
+from mandor.agent.order import Order
+from mandor.engines.base import Launch
+from mandor.lib.words import did_you_mean
+from mandor.model.node import Capabilities
+from mandor.model.task import Task
+from mandor.model.workload import GroupTemplate
+
+
+def make_launch(order: Order, task_name: str, engine: str) -> Launch:
+    """The task with everything resolved; the environment says who and where it is."""
+    assert order.template is not None, "an order is launched after its release was read"
+    task, instance = order.template.tasks[task_name], order.instance
+    several = len(order.template.tasks) > 1
+    limits = task.resources.limits
+    return Launch(
+        name=f"{order.name}/{task_name}" if several else order.name,
+        namespace=instance.meta.namespace,
+        image=task.image,
+        command=task.command,
+        args=task.args,
+        env={**_about(order, task_name), **task.env},
+        files=task.files,
+        working_dir=task.working_dir,
+        user=task.security.user,
+        cpu_milli=None if limits.cpu is None else int(limits.cpu),
+        memory_bytes=None if limits.memory is None else int(limits.memory),
+        processes=limits.processes,
+        ports={name: port.port for name, port in order.template.ports.items()},
+        host_ports={name: port.host for name, port in order.template.ports.items() if port.host is not None},
+        stop_signal=task.stop.signal,
+        options=task.options.get(engine, {}),
+    )
+
+
+def _about(order: Order, task_name: str) -> dict[str, str]:
+    meta, spec = order.instance.meta, order.instance.spec
+    about = {
+        "MANDOR_NAMESPACE": meta.namespace,
+        "MANDOR_WORKLOAD": spec.workload,
+        "MANDOR_GROUP": spec.group,
+        "MANDOR_INSTANCE": meta.name,
+        "MANDOR_INDEX": str(spec.index),
+        "MANDOR_TASK": task_name,
+        "MANDOR_NODE": spec.node,
+    }
+    for name, port in (order.template.ports if order.template else {}).items():
+        about["MANDOR_PORT_" + name.upper().replace("-", "_").replace(".", "_")] = str(port.port)
+    return about
+
+
+def can_run(template: GroupTemplate, engine: Capabilities) -> bool:
+    """Images need an engine that runs images; a bare command one that runs the node's own programs; some do both."""
+    return all(_takes(engine, task) for task in template.tasks.values())
+
+
+def _takes(engine: Capabilities, task: Task) -> bool:
+    return engine.images if task.image else not engine.images or "commands" in engine.extras
+
+
+def pick_engine(template: GroupTemplate, engines: Mapping[str, Capabilities]) -> tuple[str, str]:
+    """(engine, ""), or ("", why there is none). One that is up is taken before one that is not."""
+    wanted = [name for name in template.engine if name in engines] if template.engine else sorted(engines)
+    if template.engine and not wanted:
+        names = " or ".join(template.engine)
+        return "", f"this node has no engine {names}; {did_you_mean(template.engine[0], engines)}"
+    able = [name for name in wanted if can_run(template, engines[name])]
+    if not able:
+        kind = "images" if any(task.image for task in template.tasks.values()) else "plain commands"
+        return "", f"no engine of this node runs {kind}: {', '.join(wanted) or 'there is none'}"
+    return next((name for name in able if engines[name].up), able[0]), ""

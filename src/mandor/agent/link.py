@@ -1,0 +1,46 @@
+"""What an agent asks of the control plane besides its store: joining, heartbeats, sessions."""
+
+from types import TracebackType
+from typing import Protocol, Self
+
+from msgspec import Struct
+
+from mandor.agent.usage import InstanceUsage, MachineUsage
+from mandor.model.record import ClusterSpec, Session
+
+
+class Beat(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """A heartbeat: tiny, every few seconds, kept in the server's memory."""
+
+    cluster: str
+    usage: MachineUsage = MachineUsage()
+    instances: dict[str, InstanceUsage] = {}
+    """By `namespace/name`."""
+
+
+class Duplex(Protocol):
+    """Binary frames both ways; leaving the block closes it."""
+
+    async def send(self, frame: bytes) -> None: ...
+
+    async def receive(self) -> bytes | None:
+        """None: the other side has closed it."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Link(Protocol):
+    async def join(self) -> ClusterSpec:
+        """Make this node known, or show that it is the one that is known; safe to repeat."""
+
+    async def cluster(self) -> ClusterSpec:
+        """Which cluster answers, and in which epoch it is."""
+
+    async def heartbeat(self, beat: Beat) -> ClusterSpec: ...
+
+    async def dial(self, session: Session) -> Duplex:
+        """Connect to the server that holds the session's caller."""

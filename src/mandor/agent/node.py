@@ -1,0 +1,123 @@
+"""This node's own object: read for what users say about it, written when its facts change."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from mandor.agent.absence import Source
+from mandor.agent.fingerprint import capabilities, capacity, local_address, node_status
+from mandor.agent.settings import AgentSettings
+from mandor.engines.base import Engine
+from mandor.errors import Conflict, MandorError
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import Clock
+from mandor.model.meta import Key, Object
+from mandor.model.node import Capabilities, Node, NodeSpec
+from mandor.model.resources import Resources
+from mandor.store.base import Change, Put, Store
+
+log = logging.getLogger(__name__)
+
+TRIES_MOST = 5
+
+
+class NodeKeeper:
+    def __init__(
+        self,
+        settings: AgentSettings,
+        store: Store,
+        engines: Mapping[str, Engine],
+        clock: Clock,
+        *,
+        extra: Callable[[], Mapping[str, str]],
+        changed: Callable[[], None],
+        locate: Callable[[], str] | None = None,
+    ) -> None:
+        self._settings, self._store, self._engines, self._clock = settings, store, engines, clock
+        self._extra, self._changed = extra, changed
+        self._locate = locate or self._find_address
+        self._node: Node | None = None
+        self.engines: dict[str, Capabilities] = {}
+        self.capacity = settings.capacity or Resources()
+
+    @property
+    def spec(self) -> NodeSpec:
+        return self._node.spec if self._node is not None else NodeSpec()
+
+    @property
+    def allocatable(self) -> Resources:
+        return self.capacity - self.spec.reserved
+
+    async def look(self) -> None:
+        """At the machine and its engines, not at the store."""
+        self.engines = await capabilities(self._engines)
+        self.capacity = self._settings.capacity or capacity(self._settings.data)
+        self._changed()
+
+    async def run(self) -> None:
+        """Keep the stored facts true; `look` has happened once before."""
+        failures = 0
+        while True:
+            try:
+                await self.write()
+                failures = 0
+                pause = self._settings.fingerprint_seconds
+            except MandorError as error:
+                failures += 1
+                pause = Backoff(1, self._settings.fingerprint_seconds, jitter=0.3).pause(failures)
+                log.warning("the node's facts were not taken: %s", error, extra={"facts": error.facts})
+            await self._clock.sleep(pause)
+            await self.look()
+
+    async def write(self) -> None:
+        """Only if something changed; `Conflict` after several lost races."""
+        for _ in range(TRIES_MOST):
+            node = self._node or await self._read()
+            if node is None:
+                return  # Deleted; the heartbeat notices and joins again.
+            status = node_status(
+                node.status,
+                address=self._locate(),
+                has=self.capacity,
+                engines=self.engines,
+                extra=self._extra(),
+            )
+            if status == node.status:
+                return
+            try:
+                value = node.changed(status=status)
+                revision = await self._store.commit(Put(value))
+                self._take(value.stamped(version=revision))
+            except Conflict:
+                self._node = await self._read()
+            else:
+                return
+        raise Conflict("somebody else writes the node's status again and again")
+
+    async def _read(self) -> Node | None:
+        found = await self._store.get(Key(Node.kind, "", self._settings.name))
+        return found if isinstance(found, Node) else None
+
+    def _take(self, node: Node) -> None:
+        if self._node is None or self._node.meta.uid != node.meta.uid or self._node.meta.version <= node.meta.version:
+            before, self._node = self.spec, node
+            if before != node.spec:
+                self._changed()
+
+    def _find_address(self) -> str:
+        return self._settings.address or local_address(next(iter(self._settings.servers), "127.0.0.1"))
+
+    # What the feed tells.
+
+    def listed(self, items: Sequence[Object], source: Source) -> None:
+        self._node = None
+        for item in items:
+            self.changed(Change(source.revision, None, item), source)
+
+    def changed(self, change: Change, source: Source) -> None:
+        if isinstance(change.after, Node) and change.after.meta.name == self._settings.name:
+            self._take(change.after)
+        elif change.after is None:
+            self._node = None
+
+    def lost(self, error: MandorError) -> None:
+        log.debug("the node's own object cannot be followed: %s", error)

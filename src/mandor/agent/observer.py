@@ -1,0 +1,133 @@
+"""Looks at one engine when it may have changed, and says which instances did."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from mandor.engines.base import Engine, Observed, UnitPhase
+from mandor.errors import MandorError, Unsupported
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import Clock
+from mandor.lib.tasks import Background
+
+log = logging.getLogger(__name__)
+
+Changed = Callable[[Iterable[str] | None], None]
+"""Gets the uids of what changed; None: an engine that did not answer does so now, which concerns everybody."""
+
+SAFETY_SECONDS = 30.0
+"""An engine that sends events is still asked so often, in case one was lost; so is one where nothing runs."""
+GAP_SECONDS = 0.05
+"""Events of a burst share one look."""
+
+
+class Observer:
+    def __init__(self, engine: Engine, clock: Clock, changed: Changed, *, poll_seconds: float) -> None:
+        self.engine = engine
+        self._clock, self._changed, self._poll_seconds = clock, changed, poll_seconds
+        self._units: dict[str, tuple[Observed, ...]] | None = None
+        self.looked = False
+        """It was asked at least once, whether it answered or not."""
+        self._tells = False
+        self._failures = 0
+        self._wake = asyncio.Event()
+        self._fresh: list[asyncio.Future[None]] = []
+
+    @property
+    def answering(self) -> bool:
+        return self._units is not None
+
+    def of(self, uid: str) -> tuple[Observed, ...] | None:
+        """None: nothing is known, because the engine does not answer."""
+        return None if self._units is None else self._units.get(uid, ())
+
+    @property
+    def units(self) -> Mapping[str, tuple[Observed, ...]]:
+        return self._units or {}
+
+    async def fresh(self) -> None:
+        """Return after a look that began after this call; many callers share one."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._fresh.append(waiter)
+        self._wake.set()
+        await waiter
+
+    async def run(self) -> None:
+        async with Background() as tasks:
+            tasks.start(self._follow_events(), name=f"events of {self.engine.name}")
+            while True:
+                self._wake.clear()
+                waiting, self._fresh = self._fresh, []
+                await self._look()
+                for waiter in waiting:
+                    if not waiter.done():
+                        waiter.set_result(None)
+                await self._pause()
+
+    async def _look(self) -> None:
+        try:
+            found = await self.engine.list()
+        except Exception as error:  # An engine from elsewhere may raise anything: it does not answer, that is all.
+            self._lose(error)
+            return
+        if self._failures:
+            log.info("engine %s answers again", self.engine.name)
+        self._failures, self.looked = 0, True
+        before, now = self._units, _by_uid(found)
+        self._units = now
+        if before is None:
+            self._changed(None)
+        else:
+            self._changed({uid for uid in before.keys() | now.keys() if before.get(uid) != now.get(uid)})
+
+    def _lose(self, error: Exception) -> None:
+        self._failures += 1
+        self._units = None
+        if not self.looked:
+            self.looked = True
+            self._changed(None)
+        if self._failures == 1:
+            expected = isinstance(error, MandorError | OSError)
+            log.warning("engine %s does not answer: %s", self.engine.name, error, exc_info=not expected)
+
+    async def _pause(self) -> None:
+        if self._wake.is_set():
+            if not self._fresh:
+                await self._clock.sleep(GAP_SECONDS)
+            return
+        sleeping = asyncio.ensure_future(self._clock.sleep(self._interval()))
+        waking = asyncio.ensure_future(self._wake.wait())
+        try:
+            await asyncio.wait({sleeping, waking}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sleeping, waking):
+                task.cancel()
+            await asyncio.gather(sleeping, waking, return_exceptions=True)
+
+    def _interval(self) -> float:
+        if self._failures:
+            return Backoff(self._poll_seconds, SAFETY_SECONDS, jitter=0.2).pause(self._failures)
+        alive = any(each.phase is not UnitPhase.EXITED for units in self.units.values() for each in units)
+        return SAFETY_SECONDS if self._tells or not alive else self._poll_seconds
+
+    async def _follow_events(self) -> None:
+        failures = 0
+        while True:
+            try:
+                async for _ in self.engine.events():
+                    self._tells, failures = True, 0
+                    self._wake.set()
+            except Unsupported:
+                return
+            except Exception as error:
+                log.debug("engine %s: its events broke off: %s", self.engine.name, error)
+            self._tells = False
+            failures += 1
+            await self._clock.sleep(Backoff(1, SAFETY_SECONDS, jitter=0.2).pause(failures))
+
+
+def _by_uid(found: Iterable[Observed]) -> dict[str, tuple[Observed, ...]]:
+    grouped: dict[str, list[Observed]] = {}
+    for each in found:
+        grouped.setdefault(each.unit.uid, []).append(each)
+    return {uid: tuple(sorted(units, key=lambda each: each.unit)) for uid, units in grouped.items()}

@@ -1,0 +1,98 @@
+"""What the agent keeps about one instance: its order, complete without a control plane, and a small memory."""
+
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from mandor.lib.quantity import NEVER, SecondsOrNever
+from mandor.model.instance import Instance, InstanceStatus
+from mandor.model.workload import GroupTemplate, Restart, Workload
+
+Policy = Literal["always", "on-failure", "never"]
+
+
+class Care(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """How an instance is looked after: not part of its release, so it may change while it runs."""
+
+    restart: Restart = Restart()
+    policy: Policy = "always"
+    stop_after: SecondsOrNever = NEVER
+
+    @classmethod
+    def of(cls, workload: Workload, group: str) -> "Care | None":
+        """None: the workload no longer has such a group."""
+        found = workload.spec.groups.get(group)
+        if found is None:
+            return None
+        return cls(
+            restart=found.restart,
+            policy=workload.spec.restart_policy(group),
+            stop_after=found.disconnect.stop_after,
+        )
+
+
+class Order(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """An instance with everything needed to run it, and which cluster said so, in which epoch."""
+
+    instance: Instance
+    template: GroupTemplate | None = None
+    """None: its release has not been read yet."""
+    care: Care = Care()
+    cluster: str = ""
+    epoch: int = 0
+
+    @property
+    def uid(self) -> str:
+        return self.instance.meta.uid
+
+    @property
+    def name(self) -> str:
+        return self.instance.meta.name
+
+
+class TaskMemory(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """What is remembered about one task between two looks at the engine."""
+
+    attempt: int = 0
+    """The latest unit ordered; 0: none yet."""
+    due: float = 0.0
+    """The attempt does not start before then."""
+    pause: float = 0.0
+    """How long it was told to wait; with `due` it survives a clock that jumps."""
+    ran_seconds: float = 0.0
+    """How long its ended units ran, all together."""
+    restarts: tuple[float, ...] = ()
+    """`ran_seconds` at each recent restart: pauses do not count towards `restart.interval`."""
+    exit_code: int | None = None
+    reason: str = ""
+    """How the unit before this attempt ended."""
+    unhealthy: bool = False
+    """This attempt failed its probe and is being stopped."""
+    completed: bool = False
+    """It ended well and is not started again."""
+
+
+class Memory(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """All of it is kept in the journal, so that an agent restart forgets nothing."""
+
+    engine: str = ""
+    tasks: dict[str, TaskMemory] = {}
+    ending: InstanceStatus | None = None
+    """What will be reported once nothing of it is alive any more."""
+    over: bool = False
+    held: str = ""
+    """Why it is neither stopped nor started again, though nobody seems to know it."""
+
+    def task(self, name: str) -> TaskMemory:
+        return self.tasks.get(name) or TaskMemory()
+
+    def with_task(self, name: str, task: TaskMemory) -> "Memory":
+        return msgspec.structs.replace(self, tasks={**self.tasks, name: task})
+
+
+class Entry(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """One file of the journal."""
+
+    order: Order
+    memory: Memory = Memory()

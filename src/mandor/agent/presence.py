@@ -1,0 +1,64 @@
+"""Which cluster this agent belongs to, and how long it has not heard of it."""
+
+import logging
+from collections.abc import Callable
+
+from mandor.agent.journal import Belonging, Contact, Journal
+from mandor.errors import Forbidden
+from mandor.lib.clock import Clock
+from mandor.model.record import ClusterSpec
+
+log = logging.getLogger(__name__)
+
+KEEP_SECONDS = 5.0
+"""The time of the last answer is written down no more often than that."""
+
+
+class Presence:
+    def __init__(self, journal: Journal, clock: Clock, boot: str) -> None:
+        self._journal, self._clock, self._boot = journal, clock, boot
+        self._belonging = journal.belonging
+        contact = journal.contact
+        same_boot = contact is not None and contact.boot == boot and contact.monotonic <= clock.monotonic()
+        self._heard: float | None = contact.monotonic if contact is not None and same_boot else None
+        self._kept = -KEEP_SECONDS
+        self.keep_contact: Callable[[], bool] = lambda: True
+
+    @property
+    def belonging(self) -> Belonging | None:
+        return self._belonging
+
+    @property
+    def silence(self) -> float | None:
+        """Seconds since a heartbeat was answered; None: none has been since this machine booted."""
+        return None if self._heard is None else max(0.0, self._clock.monotonic() - self._heard)
+
+    def check(self, cluster: ClusterSpec) -> None:
+        """`Forbidden` for a foreign cluster: nothing that it says is for this agent."""
+        mine = self._belonging
+        if mine is None:
+            log.info("this node belongs to cluster %s, epoch %d", cluster.id, cluster.epoch)
+            self._belong(Belonging(cluster.id, cluster.epoch))
+            return
+        if mine.id != cluster.id:
+            raise Forbidden(
+                f"the server speaks for cluster {cluster.id}, and this node belongs to {mine.id}: no order is taken",
+                hint="point the agent at its own cluster, or give it another data directory to join this one",
+            )
+        if mine.epoch != cluster.epoch:
+            log.warning("cluster %s is in epoch %d now; it was %d", cluster.id, cluster.epoch, mine.epoch)
+            self._belong(Belonging(cluster.id, cluster.epoch))
+
+    def heard(self, at: float) -> None:
+        """A heartbeat that was sent then has been answered."""
+        self._heard = max(at, self._heard) if self._heard is not None else at
+        if self.keep_contact() and self._clock.monotonic() - self._kept >= KEEP_SECONDS:
+            self._kept = self._clock.monotonic()
+            try:
+                self._journal.touch(Contact(self._boot, self._heard))
+            except OSError as error:
+                log.warning("the time of the last answer cannot be kept: %s", error)
+
+    def _belong(self, belonging: Belonging) -> None:
+        self._belonging = belonging
+        self._journal.belong(belonging)

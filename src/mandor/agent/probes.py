@@ -1,0 +1,108 @@
+"""Health and readiness: the same question again and again, and what to make of the answers."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import aiohttp
+
+from mandor.engines.base import Engine, Observed
+from mandor.errors import MandorError
+from mandor.lib.clock import Clock
+from mandor.model.task import Probe
+from mandor.model.workload import Port
+
+log = logging.getLogger(__name__)
+
+LOCAL = "127.0.0.1"
+
+
+@dataclass(slots=True)
+class Tally:
+    """An opinion that so many answers in a row can change: pure."""
+
+    probe: Probe
+    good: bool
+    """The opinion."""
+    streak: int = 0
+    """So many answers in a row spoke against it."""
+
+    def count(self, answer: bool, running_seconds: float) -> bool:
+        """True: the opinion has changed."""
+        if answer == self.good:
+            self.streak = 0
+            return False
+        if not answer and running_seconds < self.probe.start_period:
+            return False
+        self.streak += 1
+        if self.streak < (self.probe.successes if answer else self.probe.failures):
+            return False
+        self.good, self.streak = answer, 0
+        return True
+
+
+async def ask(probe: Probe, observed: Observed, engine: Engine, ports: Mapping[str, Port]) -> str:
+    """Empty: a good answer; otherwise what was wrong with it."""
+    try:
+        async with asyncio.timeout(probe.timeout):
+            if probe.command is not None:
+                return await _ask_command(probe.command, observed, engine)
+            host = observed.address or LOCAL
+            asked = probe.port if probe.http is not None else probe.tcp
+            port = ports[asked].port if isinstance(asked, str) else asked
+            assert port is not None, "the model sees to it that a probe has a port"
+            return await (_ask_tcp(host, port) if probe.http is None else _ask_http(host, port, probe.http))
+    except TimeoutError:
+        return f"no answer within {probe.timeout}"
+    except (OSError, aiohttp.ClientError, MandorError) as error:
+        return str(error) or type(error).__name__
+
+
+async def _ask_http(host: str, port: int, path: str) -> str:
+    shown = f"[{host}]" if ":" in host else host
+    # A connection of its own: a kept one would hide that nobody listens any more.
+    async with (
+        aiohttp.ClientSession(headers={"User-Agent": "mandor-probe", "Connection": "close"}) as session,
+        session.get(f"http://{shown}:{port}{path}", allow_redirects=False) as answer,
+    ):
+        return "" if 200 <= answer.status < 400 else f"HTTP status {answer.status}"
+
+
+async def _ask_tcp(host: str, port: int) -> str:
+    _, writer = await asyncio.open_connection(host, port)
+    writer.close()
+    return ""
+
+
+async def _ask_command(command: tuple[str, ...], observed: Observed, engine: Engine) -> str:
+    running = await engine.exec(observed.unit, command)
+    try:
+        while await running.read() is not None:
+            pass  # What it prints is for nobody, but it must not fill a pipe.
+        code = await running.wait()
+    finally:
+        await running.close()
+    return "" if code == 0 else f"exit code {code}"
+
+
+async def keep_asking(
+    probe: Probe,
+    observed: Observed,
+    engine: Engine,
+    ports: Mapping[str, Port],
+    clock: Clock,
+    tally: Tally,
+    changed: Callable[[str], None],
+) -> None:
+    """For as long as the unit runs; `changed` is told when the opinion has changed, and why."""
+    began = clock.monotonic()
+    while True:
+        try:
+            wrong = await ask(probe, observed, engine, ports)
+        except Exception as error:  # An engine from elsewhere may raise anything: no answer is a bad answer.
+            log.exception("the probe of %s broke", observed.unit)
+            wrong = type(error).__name__
+        if tally.count(not wrong, clock.monotonic() - began):
+            changed(wrong)
+        await clock.sleep(probe.interval)

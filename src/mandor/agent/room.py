@@ -1,0 +1,54 @@
+"""The last line of defence: what does not fit into the node is not begun."""
+
+from dataclasses import dataclass
+
+from mandor.model.resources import Resources
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Both empty: come in."""
+
+    refusal: str = ""
+    wait: str = ""
+
+
+class Room:
+    """Who holds how much of this node; a stopping instance holds its share until it is over."""
+
+    def __init__(self, allocatable: Resources) -> None:
+        self.allocatable = allocatable
+        self._claims: dict[str, Resources] = {}
+        self._leaving: set[str] = set()
+
+    @property
+    def claimed(self) -> Resources:
+        return sum(self._claims.values(), Resources())
+
+    def keep(self, uid: str, request: Resources) -> None:
+        """It runs already: it is counted, whether it fits or not."""
+        self._claims[uid] = request
+
+    def ask(self, uid: str, request: Resources) -> Answer:
+        """A claim for something new; asking twice changes nothing."""
+        if uid in self._claims:
+            return Answer()
+        if (self.claimed + request).fits(self.allocatable):
+            self._claims[uid] = request
+            return Answer()
+        if not request.fits(self.allocatable):
+            return Answer(refusal=f"it asks for {request}; this node has {self.allocatable} for instances")
+        staying = sum((share for who, share in self._claims.items() if who not in self._leaving), Resources())
+        if (staying + request).fits(self.allocatable):
+            return Answer(wait="its room is still held by an instance that is stopping")
+        free = self.allocatable - self.claimed
+        return Answer(refusal=f"it asks for {request}; {free} is left of {self.allocatable}")
+
+    def leave(self, uid: str) -> None:
+        """It is stopping: its room will be free soon."""
+        self._leaving.add(uid)
+
+    def free(self, uid: str) -> bool:
+        """It is over; True: that made room."""
+        self._leaving.discard(uid)
+        return self._claims.pop(uid, None) is not None

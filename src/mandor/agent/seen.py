@@ -1,0 +1,41 @@
+"""What the agent knows about one instance at one moment, besides its order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mandor.engines.base import Observed, Unit
+from mandor.model.instance import InstanceStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What the probes of a running unit say; without a probe, the best."""
+
+    alive: bool = True
+    ready: bool = True
+
+
+FINE = Opinion()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the agent knows besides the order and its memory."""
+
+    units: tuple[Observed, ...] | None
+    """Of this instance; None: the engine does not answer, so nothing is known."""
+    known: frozenset[Unit] = frozenset()
+    """Units this agent saw before: one that is missing now has vanished."""
+    opinions: Mapping[Unit, Opinion] = field(default_factory=dict)
+    status: InstanceStatus
+    """As last reported, or as stored."""
+    gone: bool = False
+    """A list that may be trusted no longer has it."""
+    refusal: str = ""
+    """Why it cannot run here, if it has not begun yet."""
+    wait: str = ""
+    """Why it may not begin yet."""
+    settled: bool = True
+    """False: the agent has just started and the control plane may still have news."""
+    silence: float | None = 0.0
+    """Seconds since the control plane last answered; None: not since this machine booted."""

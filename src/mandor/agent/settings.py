@@ -1,0 +1,51 @@
+"""What an agent is told when it starts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from mandor.errors import Invalid
+from mandor.model.meta import check_labels, check_name
+from mandor.model.resources import Resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentSettings:
+    name: str
+    """The node's name: its identity, whatever its address."""
+    data: Path
+    """Where orders, the credential and the engines' own files are kept."""
+    servers: Sequence[str] = ()
+    join_token: str | None = None
+    """Needed once; afterwards the node has a credential of its own."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Given to the node when it is new; later they are the users'."""
+    pool: str | None = None
+    address: str = ""
+    """Where others reach this node; empty: found anew at each look."""
+    capacity: Resources | None = None
+    """What the node has; absent: what the machine has."""
+    heartbeat_seconds: float = 10.0
+    fingerprint_seconds: float = 60.0
+    """How often facts, capacity and engines are looked at."""
+    poll_seconds: float = 1.5
+    """How often an engine that sends no events is asked, while something runs there."""
+    news_seconds: float = 5.0
+    """After a start, so long the control plane may send news before old orders are begun again."""
+    quick_seconds: float = 1.0
+    """So long a restart decision waits for a newer restart policy."""
+    starts_most: int = 16
+    """Units started at the same time."""
+    sessions_most: int = 64
+    """Logs and exec sessions at the same time."""
+
+    def __post_init__(self) -> None:
+        try:
+            check_name(self.name, "node name")
+            check_labels(dict(self.labels))
+            if self.pool is not None:
+                check_name(self.pool, "pool")
+        except ValueError as error:
+            raise Invalid(str(error)) from error
+        if self.heartbeat_seconds <= 0 or self.poll_seconds <= 0 or self.starts_most < 1:
+            raise Invalid("heartbeat_seconds, poll_seconds and starts_most are greater than 0")

@@ -1,0 +1,171 @@
+"""What is reported about an instance: pure."""
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from mandor.agent.order import Memory, Order, TaskMemory
+from mandor.agent.seen import Seen
+from mandor.engines.base import Observed, Unit, UnitPhase
+from mandor.lib.quantity import Seconds
+from mandor.model.instance import InstanceStatus, TaskStatus
+from mandor.model.phase import MOVES, Phase, may_move
+
+
+def final(phase: Phase, reason: str, message: str, exit_code: int | None = None) -> InstanceStatus:
+    """The core of a last status; the rest is filled in when nothing lives any more."""
+    return InstanceStatus(phase=phase, reason=reason, message=message, exit_code=exit_code)
+
+
+def failed(reason: str, message: str, exit_code: int | None) -> InstanceStatus:
+    return final(Phase.FAILED, reason, message, exit_code)
+
+
+def ending_of(memory: Memory, mains: Sequence[str]) -> InstanceStatus:
+    """All mains completed."""
+    codes = [memory.task(name).exit_code for name in mains]
+    return final(Phase.SUCCEEDED, "Completed", "", next((code for code in codes if code is not None), 0))
+
+
+def describe(order: Order, memory: Memory, seen: Seen, now: float, phase: Phase | None = None) -> InstanceStatus:
+    """The status of an instance that is not over; `phase` None: whatever its units add up to."""
+    names = _lasting(order)
+    running = all(_phase(seen, order.uid, name, memory.task(name)) is Phase.RUNNING for name in names)
+    begun = bool(memory.tasks)
+    if phase is None:
+        phase = Phase.RUNNING if running and names else Phase.STARTING if begun else Phase.RESERVED
+    ready = phase is Phase.RUNNING and all(_ready(order, memory, seen, name) for name in names)
+    reason, message = _words(order, memory, seen, phase)
+    return _filled(
+        InstanceStatus(phase=phase, reason=reason, message=message, ready=ready, exit_code=_last_code(memory)),
+        order,
+        memory,
+        seen,
+        now,
+    )
+
+
+def over(order: Order, memory: Memory, seen: Seen, now: float) -> InstanceStatus:
+    """The last status."""
+    assert memory.ending is not None
+    if order.instance.status.phase.over:
+        return order.instance.status
+    code = memory.ending.exit_code
+    if code is None:
+        exited = [each.exit_code for each in seen.units or () if each.exit_code is not None]
+        code = exited[-1] if exited else None
+    return _filled(msgspec.structs.replace(memory.ending, exit_code=code), order, memory, seen, now)
+
+
+def path(before: Phase, after: Phase) -> list[Phase]:
+    """The shortest allowed way, `before` left out; empty: there is none, or nothing to do."""
+    ways: list[list[Phase]] = [[before]]
+    tried = {before}
+    while ways:
+        way = ways.pop(0)
+        if may_move(way[-1], after):
+            return [*way[1:], after]
+        for step in sorted(MOVES[way[-1]] - tried):
+            tried.add(step)
+            ways.append([*way, step])
+    return []
+
+
+def _filled(status: InstanceStatus, order: Order, memory: Memory, seen: Seen, now: float) -> InstanceStatus:
+    before = seen.status
+    started = [each.started_at for each in _latest(seen, memory) if each.phase is UnitPhase.RUNNING]
+    # The engine knows since when it runs: an agent that comes back says the same as before.
+    began = max(started) if status.phase is Phase.RUNNING and started else now
+    since = before.since if before.phase is status.phase and before.since else began
+    return msgspec.structs.replace(
+        status,
+        restarts=sum(max(0, task.attempt - 1) for task in memory.tasks.values()),
+        engine=memory.engine,
+        address=next((each.address for each in _latest(seen, memory) if each.address), ""),
+        since=since,
+        started_at=min(started) if started else before.started_at,
+        tasks=_tasks(order, memory, seen),
+    )
+
+
+def _lasting(order: Order) -> list[str]:
+    tasks = order.template.tasks if order.template else {}
+    return [name for name, task in tasks.items() if task.role != "init"]
+
+
+def _latest(seen: Seen, memory: Memory) -> Iterable[Observed]:
+    return (each for each in seen.units or () if each.unit.attempt == memory.task(each.unit.task).attempt)
+
+
+def _observed(seen: Seen, uid: str, name: str, task: TaskMemory) -> Observed | None:
+    unit = Unit(uid, name, task.attempt)
+    return next((each for each in seen.units or () if each.unit == unit), None)
+
+
+def _phase(seen: Seen, uid: str, name: str, task: TaskMemory) -> Phase:
+    """A task's own phase; a main that completed while others run counts as running for the instance."""
+    if task.completed:
+        return Phase.RUNNING
+    if task.attempt == 0:
+        return Phase.PENDING
+    observed = _observed(seen, uid, name, task)
+    if observed is None or observed.phase is UnitPhase.STARTING:
+        return Phase.STARTING
+    return Phase.RUNNING if observed.phase is UnitPhase.RUNNING else Phase.FAILED
+
+
+def _ready(order: Order, memory: Memory, seen: Seen, name: str) -> bool:
+    opinion = seen.opinions.get(Unit(order.uid, name, memory.task(name).attempt))
+    if opinion is not None:
+        return opinion.ready and opinion.alive
+    # No opinion yet: only a task without a readiness probe is ready as soon as it runs.
+    assert order.template is not None
+    return order.template.tasks[name].readiness is None or memory.task(name).completed
+
+
+def _words(order: Order, memory: Memory, seen: Seen, phase: Phase) -> tuple[str, str]:
+    if phase is Phase.STOPPING and memory.ending is not None:
+        return memory.ending.reason, memory.ending.message
+    if seen.wait and phase is Phase.RESERVED:
+        return "Waiting", seen.wait
+    several = order.template is not None and len(order.template.tasks) > 1
+    for name, task in memory.tasks.items():
+        if not task.reason or task.attempt < 2:
+            continue
+        code = "" if task.exit_code is None else f", exit code {task.exit_code}"
+        whose = f"task {name}: " if several else ""
+        if _observed(seen, order.uid, name, task) is None:
+            pause = Seconds(task.pause)
+            return task.reason, f"{whose}ended ({task.reason}{code}); restart {task.attempt - 1} after {pause}"
+        if phase is Phase.RUNNING:
+            return "", f"{whose}restarted after it ended ({task.reason}{code})"
+    return "", ""
+
+
+def _last_code(memory: Memory) -> int | None:
+    return next((task.exit_code for task in memory.tasks.values() if task.exit_code is not None), None)
+
+
+def _tasks(order: Order, memory: Memory, seen: Seen) -> tuple[TaskStatus, ...]:
+    tasks = order.template.tasks if order.template else {}
+    if len(tasks) < 2:
+        return ()
+    return tuple(_task_status(order, seen, name, memory.task(name)) for name in tasks)
+
+
+def _task_status(order: Order, seen: Seen, name: str, task: TaskMemory) -> TaskStatus:
+    observed = _observed(seen, order.uid, name, task)
+    if task.completed:
+        phase = Phase.SUCCEEDED
+    elif observed is not None and observed.phase is UnitPhase.EXITED:
+        phase = Phase.SUCCEEDED if observed.exit_code == 0 else Phase.FAILED
+    else:
+        phase = _phase(seen, order.uid, name, task)
+    exited = observed is not None and observed.phase is UnitPhase.EXITED
+    return TaskStatus(
+        name=name,
+        phase=phase,
+        restarts=max(0, task.attempt - 1),
+        exit_code=observed.exit_code if observed is not None and exited else task.exit_code,
+        reason=observed.reason if observed is not None and exited else task.reason,
+    )

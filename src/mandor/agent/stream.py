@@ -1,0 +1,223 @@
+"""Serves logs and exec: sees a session, dials the server that holds its caller, and joins it with the engine."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+
+import msgspec
+
+from mandor.agent.absence import Source
+from mandor.agent.link import Duplex, Link
+from mandor.engines.base import Engine, Execution, LogLine, Unit
+from mandor.errors import Invalid, MandorError, NotFound, TooMany
+from mandor.model.meta import Object
+from mandor.model.record import Session, SessionSpec
+from mandor.store.base import Change
+
+log = logging.getLogger(__name__)
+
+STDIN, STDOUT, STDERR, END, RESIZE = 0, 1, 2, 3, 4
+FRAME_MOST = 32 * 1024
+LINES_AHEAD = 1000
+REMEMBERED_MOST = 1000
+DIAL_SECONDS = 20.0
+
+FindUnit = Callable[[str, str], tuple[Engine, Unit]]
+"""(instance uid, task or empty) to where it runs; raises `NotFound` or `Invalid`."""
+
+
+class _Size(msgspec.Struct):
+    rows: int
+    columns: int
+
+
+class Streams:
+    """At most so many at once; each ends with whichever side ends first."""
+
+    def __init__(self, link: Link, find: FindUnit, *, most: int) -> None:
+        self._link, self._find, self._most = link, find, most
+        self._open: dict[str, asyncio.Task[None]] = {}
+        self._served: dict[str, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    # What the feed tells.
+
+    def listed(self, items: Sequence[Object], source: Source) -> None:
+        for item in items:
+            self.changed(Change(source.revision, None, item), source)
+
+    def changed(self, change: Change, source: Source) -> None:
+        session = change.after
+        if isinstance(session, Session) and session.meta.uid not in self._served:
+            self._served[session.meta.uid] = None
+            if len(self._served) > REMEMBERED_MOST:
+                del self._served[next(iter(self._served))]
+            self._serve(session)
+
+    def lost(self, error: MandorError) -> None:
+        log.debug("sessions cannot be followed: %s", error)
+
+    async def close(self) -> None:
+        for task in self._open.values():
+            task.cancel()
+        await asyncio.gather(*self._open.values(), return_exceptions=True)
+
+    def _serve(self, session: Session) -> None:
+        uid = session.meta.uid
+        full = len(self._open) >= self._most
+        task = asyncio.ensure_future(self._run(session, full=full))
+        self._open[uid] = task
+        task.add_done_callback(lambda _: self._open.pop(uid, None))
+
+    async def _run(self, session: Session, *, full: bool) -> None:
+        try:
+            async with asyncio.timeout(DIAL_SECONDS):
+                line = await self._link.dial(session)
+        except (MandorError, OSError, TimeoutError) as error:
+            log.warning("the session %s cannot be dialled: %s", session.meta.name, str(error) or "no answer")
+            return
+        async with line:
+            try:
+                if full:
+                    raise TooMany(f"this node serves {self._most} sessions already", hint="try again in a moment")
+                await self._join(session.spec, line)
+            except MandorError as error:
+                await _send_problem(line, error)
+            except OSError as error:
+                log.info("the session %s broke off: %s", session.meta.name, error)
+            except Exception as error:  # An engine from elsewhere may raise anything; the caller learns of it.
+                log.exception("the session %s failed", session.meta.name)
+                await _send_problem(line, MandorError(f"{type(error).__name__}: {error}"))
+
+    async def _join(self, spec: SessionSpec, line: Duplex) -> None:
+        engine, unit = self._find(spec.uid, spec.task)
+        if spec.verb == "logs":
+            await _until_either(_send_logs(engine, unit, spec, line), _until_closed(line))
+            return
+        running = await engine.exec(unit, spec.command, terminal=spec.terminal, rows=spec.rows, columns=spec.columns)
+        try:
+            await _until_either(_send_output(running, line), _take_input(running, line))
+        finally:
+            await running.close()
+
+
+async def _until_either(*works: Coroutine[None, None, None]) -> None:
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _until_closed(line: Duplex) -> None:
+    while await line.receive() is not None:
+        pass
+
+
+# Logs.
+
+
+async def _send_logs(engine: Engine, unit: Unit, spec: SessionSpec, line: Duplex) -> None:
+    """Lines that are there already share a frame; a line that had to be waited for goes out at once."""
+    ahead: asyncio.Queue[LogLine | None] = asyncio.Queue(LINES_AHEAD)
+
+    async def read() -> None:
+        try:
+            async for each in engine.logs(unit, follow=spec.follow, tail=spec.tail, since=spec.since):
+                await ahead.put(each)
+        except Exception:
+            await ahead.put(None)
+            raise
+        await ahead.put(None)
+
+    reading = asyncio.ensure_future(read())
+    try:
+        over = False
+        while not over:
+            lines, over = _take_ready(await ahead.get(), ahead)
+            for frame in _frames(lines):
+                await line.send(frame)
+        await reading
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+
+def _take_ready(first: LogLine | None, ahead: "asyncio.Queue[LogLine | None]") -> tuple[list[LogLine], bool]:
+    lines: list[LogLine] = []
+    while first is not None:
+        lines.append(first)
+        if ahead.empty():
+            return lines, False
+        first = ahead.get_nowait()
+    return lines, True
+
+
+def _frames(lines: Sequence[LogLine]) -> list[bytes]:
+    frames: list[bytearray] = []
+    for each in lines:
+        channel = STDERR if each.stream == "stderr" else STDOUT
+        text = msgspec.json.encode({"at": each.at, "stream": each.stream, "text": each.text.decode("utf-8", "replace")})
+        if not frames or frames[-1][0] != channel or len(frames[-1]) + len(text) > FRAME_MOST:
+            frames.append(bytearray([channel]))
+        frames[-1] += text + b"\n"
+    return [bytes(frame) for frame in frames]
+
+
+# Exec.
+
+
+async def _send_output(running: Execution, line: Duplex) -> None:
+    while (chunk := await running.read()) is not None:
+        stream, data = chunk
+        channel = STDERR if stream == "stderr" else STDOUT
+        for start in range(0, len(data), FRAME_MOST):
+            await line.send(bytes([channel]) + data[start : start + FRAME_MOST])
+    code = await running.wait()
+    await line.send(bytes([END]) + msgspec.json.encode({"code": code}))
+
+
+async def _take_input(running: Execution, line: Duplex) -> None:
+    while (frame := await line.receive()) is not None:
+        if not frame:
+            continue
+        channel, data = frame[0], frame[1:]
+        if channel == STDIN:
+            await running.write(data)
+        elif channel == RESIZE:
+            size = _size(data)
+            if size is not None:
+                await running.resize(size.rows, size.columns)
+
+
+def _size(data: bytes) -> _Size | None:
+    try:
+        size = msgspec.json.decode(data, type=_Size)
+    except msgspec.DecodeError:
+        return None
+    return size if 0 < size.rows < 10_000 and 0 < size.columns < 10_000 else None
+
+
+async def _send_problem(line: Duplex, error: MandorError) -> None:
+    problem = {"code": error.code, "title": error.message, "detail": error.message, "hint": error.hint}
+    try:
+        await line.send(bytes([END]) + msgspec.json.encode(problem))
+    except (MandorError, OSError):
+        log.debug("nobody is left to be told: %s", error)
+
+
+def choose_task(named: str, mains: Sequence[str], tasks: Sequence[str]) -> str:
+    """The task a session is about; without a name, the only main."""
+    if named:
+        if named not in tasks:
+            raise NotFound(f"there is no task {named}", hint=f"there is: {', '.join(tasks)}")
+        return named
+    if len(mains) == 1:
+        return mains[0]
+    raise Invalid("several tasks run here", hint=f"name one of them: {', '.join(mains)}")

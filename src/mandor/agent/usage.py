@@ -1,0 +1,114 @@
+"""What this machine and its instances use now: processors, memory, disk, network."""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+from msgspec import Struct
+
+from mandor.engines.base import Engine, Unit, Usage
+from mandor.errors import MandorError
+from mandor.lib.clock import Clock
+
+log = logging.getLogger(__name__)
+
+
+class MachineUsage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """CPU and network are averages since the report before."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    network_in_bytes: int = 0
+    """A second."""
+    network_out_bytes: int = 0
+    """A second."""
+
+
+class InstanceUsage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    at: float
+    busy: float
+    received: int
+    sent: int
+
+
+class Meter:
+    """Reads the machine's counters; rates are taken between two readings."""
+
+    def __init__(self, clock: Clock, data: Path) -> None:
+        self._clock, self._data = clock, data
+        self._last = self._sample()
+
+    def read(self) -> MachineUsage:
+        now, last = self._sample(), self._last
+        self._last = now
+        passed = now.at - last.at
+        memory = psutil.virtual_memory()
+        return MachineUsage(
+            cpu_milli=_rate(1000 * (now.busy - last.busy), passed),
+            memory_bytes=memory.total - memory.available,
+            disk_bytes=psutil.disk_usage(str(self._data)).used,
+            network_in_bytes=_rate(now.received - last.received, passed),
+            network_out_bytes=_rate(now.sent - last.sent, passed),
+        )
+
+    def _sample(self) -> _Sample:
+        times = psutil.cpu_times()
+        idle = times.idle + getattr(times, "iowait", 0.0)
+        # Guest time is in user time already.
+        guest = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)
+        network = _network()
+        return _Sample(self._clock.monotonic(), sum(times) - idle - guest, *network)
+
+
+class InstanceMeter:
+    """Asks engines what their units use, and adds it up by instance."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last: dict[Unit, tuple[float, float]] = {}
+
+    async def read(self, engines: Iterable[Engine], names: Mapping[str, str]) -> dict[str, InstanceUsage]:
+        """`names`: uid to the name it is reported by; others are left out."""
+        found: dict[str, InstanceUsage] = {}
+        last, self._last = self._last, {}
+        for engine in engines:
+            for unit, usage in (await _usage(engine)).items():
+                name = names.get(unit.uid)
+                if name is not None:
+                    found[name] = self._add(found.get(name, InstanceUsage()), unit, usage, last.get(unit))
+        return found
+
+    def _add(self, before: InstanceUsage, unit: Unit, usage: Usage, last: tuple[float, float] | None) -> InstanceUsage:
+        now = self._clock.monotonic()
+        self._last[unit] = (now, usage.cpu_seconds)
+        used = 0 if last is None else _rate(1000 * (usage.cpu_seconds - last[1]), now - last[0])
+        return InstanceUsage(cpu_milli=before.cpu_milli + used, memory_bytes=before.memory_bytes + usage.memory_bytes)
+
+
+async def _usage(engine: Engine) -> Mapping[Unit, Usage]:
+    try:
+        return await engine.usage()
+    except (MandorError, OSError) as error:
+        log.debug("engine %s cannot tell what its units use: %s", engine.name, error)
+        return {}
+
+
+def _network() -> tuple[int, int]:
+    """Bytes received and sent by all interfaces but loopback."""
+    found = psutil.net_io_counters(pernic=True)
+    real = [counters for name, counters in found.items() if name != "lo"]
+    return sum(each.bytes_recv for each in real), sum(each.bytes_sent for each in real)
+
+
+def _rate(amount: float, seconds: float) -> int:
+    # A counter that was reset, or a clock that stands still, is no usage.
+    return round(amount / seconds) if seconds > 0 and amount > 0 else 0

@@ -1,0 +1,330 @@
+"""One instance on this node: looks, decides with `sync`, writes down, reports, acts, looks again."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from mandor.agent.fetch import Fetch
+from mandor.agent.launch import pick_engine
+from mandor.agent.nursing import Nursing
+from mandor.agent.order import Entry, Memory, Order
+from mandor.agent.room import Answer
+from mandor.agent.seen import Seen
+from mandor.agent.status import failed
+from mandor.agent.sync import Action, Decision, Remove, Start, Stop, live, sync
+from mandor.engines.base import Engine, Observed, Unit, UnitPhase
+from mandor.errors import MandorError, NotFound
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import Clock
+from mandor.model.instance import Instance, InstanceStatus
+from mandor.model.node import Capabilities
+
+log = logging.getLogger(__name__)
+
+BACKOFF = Backoff(1, 60, jitter=0.2)
+T = TypeVar("T")
+
+
+class Surroundings(Protocol):
+    """What a worker needs of its agent."""
+
+    clock: Clock
+    fetch: Fetch
+    starts: asyncio.Semaphore
+    quick_seconds: float
+
+    @property
+    def settled(self) -> bool: ...
+    @property
+    def silence(self) -> float | None: ...
+    def engine(self, name: str) -> Engine: ...
+    def engines(self) -> dict[str, Capabilities]: ...
+    def look(self, uid: str, engine: str) -> tuple[str, tuple[Observed, ...] | None]:
+        """(the engine that has it, its units); without an engine, wherever it is found."""
+
+    async def fresh(self, engine: str) -> None: ...
+    def ask_room(self, order: Order, *, begun: bool) -> Answer: ...
+    def leave_room(self, uid: str, *, over: bool) -> None: ...
+    async def keep(self, entry: Entry) -> None: ...
+    async def forget(self, uid: str) -> None: ...
+    def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None: ...
+
+
+class Worker:
+    """Its actions come one after the other; different instances have different workers."""
+
+    def __init__(self, entry: Entry, around: Surroundings) -> None:
+        self.order = entry.order
+        self.memory = entry.memory
+        self.gone = False
+        self._around = around
+        self._status = entry.order.instance.status
+        self._kept: Entry | None = entry if entry.order.template is not None else None
+        self._known: set[Unit] = set()
+        self._refusal = ""
+        self._news = asyncio.Event()
+        self._must_end = asyncio.Event()
+        self._last: tuple[Action, ...] = ()
+        self._repeats = 0
+        self._nursing = Nursing(around.clock, self.poke)
+
+    @property
+    def uid(self) -> str:
+        return self.order.uid
+
+    def poke(self) -> None:
+        """Something may have changed."""
+        self._news.set()
+
+    def told(self, instance: Instance, cluster: str, epoch: int) -> None:
+        """The same order again, or with news; telling it twice changes nothing."""
+        self.gone = False
+        if self.memory.held:
+            self.memory = msgspec.structs.replace(self.memory, held="")
+            self.poke()
+        if instance.status.phase is self._status.phase:
+            self._status = instance.status
+        spec_changed = instance.spec != self.order.instance.spec
+        self.order = msgspec.structs.replace(self.order, instance=instance, cluster=cluster, epoch=epoch)
+        if instance.spec.stop is not None:
+            self._must_end.set()
+        else:
+            self._must_end.clear()
+        if spec_changed or self._kept is None or (self._kept.order.cluster, self._kept.order.epoch) != (cluster, epoch):
+            self.poke()
+
+    def dismiss(self) -> None:
+        """Nobody wants it any more."""
+        self.gone = True
+        self.memory = msgspec.structs.replace(self.memory, held="")
+        self._must_end.set()
+        self.poke()
+
+    def hold(self, why: str) -> None:
+        if self.memory.held != why:
+            log.warning("%s (%s) is held: %s", self.order.name, self.uid, why)
+            self.memory = msgspec.structs.replace(self.memory, held=why)
+            self.poke()
+
+    async def run(self) -> None:
+        """Until nothing of the instance is left."""
+        failures = 0
+        try:
+            while True:
+                self._news.clear()
+                try:
+                    pause = await self._step()
+                    failures = 0
+                except Exception as error:
+                    failures += 1
+                    pause = BACKOFF.pause(failures)
+                    # An engine from elsewhere may raise anything; one instance must not end the others.
+                    expected = isinstance(error, MandorError | OSError)
+                    log.warning("%s: %s; again in %.0fs", self.order.name, error, pause, exc_info=not expected)
+                if pause is not None and pause < 0:
+                    return
+                await self._wait(pause)
+        finally:
+            await self._nursing.close()
+
+    async def _step(self) -> float | None:
+        """Seconds until the next look; None: when there is news; negative: never again."""
+        if not await self._prepare():
+            return None
+        seen = await self._seen()
+        decision = sync(self.order, self.memory, seen, self._around.clock.now())
+        self._known |= {each.unit for each in seen.units or ()}
+        await self._write_down(decision)
+        self._tell(decision)
+        self._nursing.attend(self.order, self.memory, self._nursed(seen.units), self._around)
+        if decision.forget:
+            await self._around.forget(self.uid)
+            self._around.leave_room(self.uid, over=True)
+            return -1
+        if decision.actions:
+            await self._act(decision.actions)
+            return self._pause_after(decision)
+        self._last, self._repeats = (), 0
+        return None if decision.wake_at is None else max(0.0, decision.wake_at - self._around.clock.now())
+
+    def _nursed(self, units: Sequence[Observed] | None) -> Sequence[Observed]:
+        if self.memory.ending is not None or self.gone:
+            return ()
+        return [each for each in units or () if each.phase is UnitPhase.RUNNING]
+
+    async def _prepare(self) -> bool:
+        """Read the release if need be; False: there is nothing to do before there is news."""
+        order = self.order
+        wanted = not (self.gone or order.instance.spec.stop or order.instance.status.phase.over or self.memory.ending)
+        if order.template is not None or not wanted:
+            return True
+        try:
+            template = await self._around.fetch.template(order.instance)
+            care = await self._around.fetch.care(order.instance)
+        except NotFound as error:
+            self._refusal = str(error)
+            return True
+        if care is None:
+            # Without its workload it will be told to stop soon; until then nobody can say how to look after it.
+            raise NotFound(f"its workload {order.instance.spec.workload} does not exist")
+        self.order = msgspec.structs.replace(self.order, template=template, care=care)
+        return True
+
+    async def _seen(self) -> Seen:
+        around = self._around
+        engine, units = around.look(self.uid, self.memory.engine)
+        refusal, wait = self._refusal, ""
+        begun = bool(self.memory.tasks or units)
+        if engine and not self.memory.engine:
+            self.memory = msgspec.structs.replace(self.memory, engine=engine)
+        template = self.order.template
+        if template is not None and not self.memory.engine and units is not None:
+            chosen, refusal = pick_engine(template, around.engines())
+            if chosen:
+                self.memory = msgspec.structs.replace(self.memory, engine=chosen)
+                _, units = around.look(self.uid, chosen)
+                if units is None:
+                    wait, units = f"its engine {chosen} does not answer", ()
+        if template is not None and not refusal and not self.memory.over and not self.gone:
+            answer = around.ask_room(self.order, begun=begun)
+            refusal, wait = answer.refusal, wait or answer.wait
+        if self._ended(units):
+            await self._refresh_care()
+        return Seen(
+            units=units,
+            known=frozenset(self._known),
+            opinions=self._nursing.opinions,
+            status=self._status,
+            gone=self.gone,
+            refusal=refusal,
+            wait=wait,
+            settled=around.settled,
+            silence=around.silence,
+        )
+
+    def _ended(self, units: Sequence[Observed] | None) -> bool:
+        """Some unit's end is about to be judged."""
+        if units is None or self.gone or self.memory.ending is not None:
+            return False
+        return any(
+            each.phase is UnitPhase.EXITED
+            and each.unit.attempt == self.memory.task(each.unit.task).attempt
+            and not self.memory.task(each.unit.task).completed
+            for each in units
+        )
+
+    async def _refresh_care(self) -> None:
+        try:
+            care = await self._around.fetch.care_quickly(self.order.instance, self._around.quick_seconds)
+        except MandorError as error:
+            log.warning("%s: its restart policy cannot be read: %s", self.order.name, error)
+            return
+        if care is not None:
+            self.order = msgspec.structs.replace(self.order, care=care)
+
+    async def _write_down(self, decision: Decision) -> None:
+        self.memory = decision.memory
+        entry = Entry(order=self.order, memory=self.memory)
+        if decision.forget or self.order.template is None or not _differs(entry, self._kept):
+            return
+        try:
+            await self._around.keep(entry)
+            self._kept = entry
+        except OSError as error:
+            if any(isinstance(action, Start) for action in decision.actions):
+                raise  # What is not written down is not begun.
+            log.error("%s: its order cannot be written down: %s", self.order.name, error)
+
+    def _tell(self, decision: Decision) -> None:
+        if self.memory.over:
+            self._around.leave_room(self.uid, over=True)
+        elif self.memory.ending is not None or self.gone:
+            self._around.leave_room(self.uid, over=False)
+        # Before the first list nothing is said: what is stored may be what would be said.
+        if decision.status is not None and self._around.settled:
+            before, self._status = self._status, decision.status
+            self._around.report(self.order, before, decision.status)
+
+    async def _act(self, actions: Sequence[Action]) -> None:
+        """Stops together, then the rest in order; afterwards the engine is looked at again."""
+        engine = self._around.engine(self.memory.engine)
+        stops = [action for action in actions if isinstance(action, Stop)]
+        try:
+            if stops:
+                await asyncio.gather(*(engine.stop(each.unit, grace_seconds=each.grace_seconds) for each in stops))
+            for action in actions:
+                if isinstance(action, Remove):
+                    await engine.remove(action.unit)
+                elif isinstance(action, Start):
+                    await self._start(engine, action)
+        except Exception:
+            await self._around.fresh(self.memory.engine)
+            raise
+        await self._around.fresh(self.memory.engine)
+
+    async def _start(self, engine: Engine, action: Start) -> None:
+        """Followed to its end, however long it takes, unless the instance must end."""
+        async with self._around.starts:
+            starting = asyncio.ensure_future(engine.start(action.unit, action.launch))
+            ending = asyncio.ensure_future(self._must_end.wait())
+            try:
+                await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
+                if starting.done():
+                    await starting
+            except MandorError as error:
+                if error.retry:
+                    raise
+                why = failed("StartFailed", f"task {action.unit.task} cannot start: {error}", None)
+                self.memory = msgspec.structs.replace(self.memory, ending=why)
+            finally:
+                ending.cancel()
+                starting.cancel()
+                await asyncio.gather(starting, ending, return_exceptions=True)
+
+    def _pause_after(self, decision: Decision) -> float:
+        """At once, unless the same is done again and again and the engine does not move."""
+        self._repeats = self._repeats + 1 if decision.actions == self._last else 0
+        self._last = decision.actions
+        return BACKOFF.pause(self._repeats) if self._repeats else 0.0
+
+    async def _wait(self, seconds: float | None) -> None:
+        if seconds is None:
+            await self._news.wait()
+            return
+        if seconds == 0 or self._news.is_set():
+            await asyncio.sleep(0)
+            return
+        sleeping = asyncio.ensure_future(self._around.clock.sleep(seconds))
+        waking = asyncio.ensure_future(self._news.wait())
+        try:
+            await asyncio.wait({sleeping, waking}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sleeping, waking):
+                task.cancel()
+            await asyncio.gather(sleeping, waking, return_exceptions=True)
+
+    @property
+    def alive(self) -> bool:
+        """Something of it runs, as far as the engine says."""
+        _, units = self._around.look(self.uid, self.memory.engine)
+        return bool(live(units or ()))
+
+
+def _differs(entry: Entry, kept: Entry | None) -> bool:
+    """Statuses come and go and are not written down: the engine and the memory know them."""
+    if kept is None:
+        return True
+    return entry.memory != kept.memory or _told(entry.order) != _told(kept.order)
+
+
+def _told(order: Order) -> tuple[object, ...]:
+    return order.instance.spec, order.template, order.care, order.cluster, order.epoch
+
+
+def fresh_entry(instance: Instance, cluster: str, epoch: int) -> Entry:
+    """For an order that is not in the journal; its last status tells which engine had it, if any."""
+    order = Order(instance=instance, cluster=cluster, epoch=epoch)
+    return Entry(order=order, memory=Memory(engine=instance.status.engine))
