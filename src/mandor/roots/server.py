@@ -1,5 +1,6 @@
 """The control plane as one process: store, API, scheduler, controllers."""
 
+import argparse
 import asyncio
 import contextlib
 import logging
@@ -7,38 +8,44 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-import uvicorn
 import uvloop
 
-from mandor.api.app import ApiParts, build_app
+from mandor.api.app import build_app
+from mandor.api.cluster import ensure_cluster
 from mandor.api.heartbeat import Heartbeats
+from mandor.api.parts import ApiParts
+from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
 from mandor.controllers.garbage import GarbageController
-from mandor.controllers.node import NodeController, NodeTimes
-from mandor.controllers.runner import run as run_controller
+from mandor.controllers.node import NodeController
+from mandor.controllers.node_plan import NodeTimes
+from mandor.controllers.runner import run_all
 from mandor.controllers.workload import WorkloadController
 from mandor.errors import Invalid
 from mandor.lib import logs
 from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.ids import new_uid
 from mandor.lib.tasks import Background
-from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
+from mandor.roots.bootstrap import ensure_key_file
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.scheduler.loop import Scheduler
+from mandor.store.access import StoreAccess
 from mandor.store.base import Store
 from mandor.store.election import Election
-from mandor.store.access import StoreAccess
 from mandor.store.open import open_store
 from mandor.store.recorder import Recorder
 
 log = logging.getLogger("mandor.server")
 
+Work = Callable[[Store, Clock, ServerSettings], Awaitable[None]]
+
 
 def run(settings: ServerSettings, *, dev: bool = False) -> None:
     """Serve until a signal. `dev` lets callers on this machine in without a token."""
-    logs.set_up(settings.log_style, settings.log_level)  # type: ignore[arg-type]
+    logs.set_up(settings.log_style, settings.log_level)
     check_safe(settings)
     with contextlib.suppress(KeyboardInterrupt):
         uvloop.run(serve(settings, dev=dev))
@@ -53,56 +60,60 @@ def check_safe(settings: ServerSettings) -> None:
         )
 
 
-async def serve(settings: ServerSettings, *, dev: bool = False, told: asyncio.Event | None = None) -> None:
+async def serve(settings: ServerSettings, *, dev: bool = False) -> None:
+    told = _told_by_signal()
     clock = SystemClock()
     server_id = new_uid()[:10]
-    told = told or _told_by_signal()
-    with _listening(settings.listen) as sock:
-        url = settings.address or _url(sock, secure=bool(settings.tls_cert))
+    with _listener(settings) as listener:
+        url = settings.address or _url(listener, secure=bool(settings.tls_cert))
         async with await open_store(settings.store_url, access=_access(settings)) as store:
-            cluster = await ensure_cluster(store)
-            await ensure_key_file(store, settings.directory / "join.token", role="join", identity="join:first")
-            if not dev:
-                await ensure_key_file(
-                    store, settings.directory / "admin.token", role="admin", identity="user:admin"
-                )
-            log.info("cluster %s, epoch %d, store %s", cluster.spec.id, cluster.spec.epoch, _shown(settings.store_url))
+            await _prepare(store, settings, dev=dev)
             async with Background() as tasks:
-                await _start_parts(tasks, settings, store, clock, server_id, url, dev, sock, told)
+                for role, work in WORK.items():
+                    if role in settings.roles:
+                        election = Election(store, role, server_id, float(settings.lease), clock, address=url)
+                        tasks.start(election.run(partial(work, clock=clock, settings=settings)), role)
+                if "api" in settings.roles:
+                    await _serve_api(tasks, settings, store, clock, server_id, url, listener, told, dev=dev)
+                else:
+                    log.info("ready, without an API: %s", ", ".join(settings.roles))
+                    await told.wait()
+    log.info("ended")
 
 
-async def _start_parts(
+async def _prepare(store: Store, settings: ServerSettings, *, dev: bool) -> None:
+    cluster = await ensure_cluster(store)
+    await ensure_key_file(store, settings.directory / "join.token", role="join", identity="join:first")
+    if not dev:
+        await ensure_key_file(store, settings.directory / "admin.token", role="admin", identity="user:admin")
+    log.info("cluster %s, epoch %d, in %s", cluster.spec.id, cluster.spec.epoch, _shown(settings.store_url))
+
+
+async def _serve_api(
     tasks: Background,
     settings: ServerSettings,
     store: Store,
     clock: Clock,
     server_id: str,
     url: str,
-    dev: bool,
-    sock: socket.socket,
+    listener: socket.socket,
     told: asyncio.Event,
+    *,
+    dev: bool,
 ) -> None:
     recorder = Recorder(store, f"server {server_id}", clock)
-    tasks.start(recorder.run(), "recorder")
-    for role, work in (("scheduler", _schedule), ("controllers", _control)):
-        if role in settings.roles:
-            election = Election(store, role, server_id, float(settings.lease), clock, address=url)
-            tasks.start(election.run(lambda fenced, work=work: work(fenced, clock, settings)), role)  # type: ignore[misc]
-    if "api" not in settings.roles:
-        log.info("ready, without an API: %s", ", ".join(settings.roles))
-        await told.wait()
-        return
     heartbeats = Heartbeats(store, clock, server_id, url)
-    tasks.start(heartbeats.run(), "heartbeats")
     api = ApiSettings(address=url, tokens_required=not dev)
-    app = build_app(ApiParts(store=store, clock=clock, heartbeats=heartbeats, settings=api, recorder=recorder))
-    web = _Web(_uvicorn_config(app, settings))
-    serving = tasks.start(web.serve(sockets=[sock]), "api")
+    parts = ApiParts(store=store, clock=clock, heartbeats=heartbeats, settings=api, recorder=recorder)
+    tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
+    server = ApiServer(build_app(parts), parts, listener, tls=tls)
+    tasks.start(recorder.run(), "recorder")
+    tasks.start(heartbeats.run(), "heartbeats")
+    serving = tasks.start(server.serve(), "api")
     waiting = tasks.start(told.wait(), "signal")
     log.info("ready at %s", url)
     await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    app.state.closing.set()  # open watches end now: uvicorn would wait for them
-    web.should_exit = True
+    server.stop()
     await serving
 
 
@@ -123,56 +134,21 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings) -> None
     )
     async with Background() as tasks:
         tasks.start(recorder.run(), "recorder")
-        running = [tasks.start(run_controller(one, store, clock), one.name) for one in controllers]
-        await asyncio.gather(*running)
+        await run_all(controllers, store, clock)
 
 
-class _Web(uvicorn.Server):
-    """uvicorn without its own signal handling: the program decides when to end."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _uvicorn_config(app: Callable[..., Awaitable[None]], settings: ServerSettings) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        loop="none",
-        http="httptools",
-        ws="websockets-sansio",
-        ws_max_size=1 << 20,
-        lifespan="off",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=3,
-        timeout_keep_alive=75,
-        backlog=8192,
-        ssl_certfile=settings.tls_cert or None,
-        ssl_keyfile=settings.tls_key or None,
-    )
+WORK = {"scheduler": _schedule, "controllers": _control}
 
 
 @contextlib.contextmanager
-def _listening(address: str) -> Iterator[socket.socket]:
-    host, port = split_address(address)
-    try:
-        sock = socket.create_server(
-            (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=8192, reuse_port=False
-        )
-    except OSError as error:
-        raise Invalid(
-            f"cannot listen on {address}: {error.strerror}",
-            hint="another program may use that port: try --listen HOST:PORT",
-        ) from error
-    with sock:
-        yield sock
+def _listener(settings: ServerSettings) -> Iterator[socket.socket]:
+    host, port = split_address(settings.listen)
+    with open_socket(host, port) as listener:
+        yield listener
 
 
-def _url(sock: socket.socket, *, secure: bool) -> str:
-    host, port = sock.getsockname()[:2]
+def _url(listener: socket.socket, *, secure: bool) -> str:
+    host, port = listener.getsockname()[:2]
     return f"{'https' if secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
@@ -203,8 +179,6 @@ def _told_by_signal() -> asyncio.Event:
 
 def main() -> None:
     """`python -m mandor.roots.server`: what `mandor dev` starts."""
-    import argparse
-
     parser = argparse.ArgumentParser(prog="mandor-server")
     parser.add_argument("--dev", action="store_true")
     parser.add_argument("--data")

@@ -5,7 +5,7 @@ import socket
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -23,19 +23,13 @@ ROLES = ("api", "scheduler", "controllers")
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     data: str = ".mandor"
     """The directory for everything this program keeps."""
-    log_style: str = "console"
+    log_style: Literal["console", "json"] = "console"
     """`console` for people, `json` for machines."""
-    log_level: str = "info"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property
     def directory(self) -> Path:
         return Path(self.data).absolute()
-
-    def __post_init__(self) -> None:
-        if self.log_style not in {"console", "json"}:
-            raise ValueError(f"log_style is `console` or `json`, not {self.log_style!r}")
-        if self.log_level not in {"debug", "info", "warning", "error"}:
-            raise ValueError(f"log_level is debug, info, warning or error, not {self.log_level!r}")
 
 
 class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,7 +55,6 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """How long the leading server may be silent before another takes over."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         split_address(self.listen)
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("`tls_cert` and `tls_key` come together")
