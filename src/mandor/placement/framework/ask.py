@@ -76,6 +76,7 @@ class Ask:
     key: Key
     shape: Shape
     priority: int = 0
+    profile: str = "default"
     avoid: frozenset[str] = frozenset()
     """Nodes where earlier copies failed: elsewhere first."""
     dropped: int = 0

@@ -1,0 +1,104 @@
+"""Writes decisions down: many in one commit, several commits at once."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Sequence
+
+from mandor.errors import Conflict, Unavailable
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import Clock
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.node import Node
+from mandor.scheduler.view import Promise
+from mandor.store.base import WRITES_MOST, Check, Put, Store, Write
+
+log = logging.getLogger(__name__)
+
+CHUNK = WRITES_MOST - 1
+"""One write of each commit belongs to the leader's fence."""
+COMMITS_MOST = 16
+AFTER_OUTAGE = Backoff(first_seconds=0.2, most_seconds=5.0, jitter=0.2)
+
+
+class Binder:
+    """Each bind checks that its node is still the one that was decided on: not changed, not gone.
+
+    A node changes seldom (heartbeats are no writes), so the check is cheap; and when it fails, only the
+    binds on that node are taken back, and the others of the commit go on without them.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        bound: Callable[[Promise], None],
+        failed: Callable[[Promise], None],
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._bound = bound
+        self._failed = failed
+        self.room = asyncio.Semaphore(COMMITS_MOST)
+
+    async def write(self, promises: Sequence[Promise]) -> None:
+        """One chunk, until each of it is bound or taken back."""
+        left = list(promises)
+        failures = 0
+        while left:
+            try:
+                await self._store.commit(*self._writes(left))
+            except Conflict as error:
+                left = await self._without_loser(left, error)
+            except Unavailable as error:
+                # Perhaps it is written, perhaps not: the same again tells, by its conflicts.
+                failures += 1
+                log.warning("%d binds wait: %s", len(left), error)
+                await self._clock.sleep(AFTER_OUTAGE.pause(failures))
+            else:
+                for each in left:
+                    self._bound(each)
+                return
+
+    def _writes(self, promises: Sequence[Promise]) -> list[Write]:
+        now = self._clock.now()
+        versions = {each.node: each.node_version for each in promises}
+        checks: list[Write] = [Check(Key(Node.kind, "", name), version) for name, version in versions.items()]
+        return checks + [Put(each.instance.bound(each.node, at=now)) for each in promises]
+
+    async def _without_loser(self, promises: Sequence[Promise], conflict: Conflict) -> list[Promise]:
+        key = conflict.facts.get("key")
+        lost = [each for each in promises if key in {each.key, Key(Node.kind, "", each.node)}]
+        if not lost:
+            raise conflict  # The fence: somebody else leads now.
+        for each in lost:
+            await self._settle(each)
+        return [each for each in promises if each not in lost]
+
+    async def _settle(self, promise: Promise) -> None:
+        """It may have been written by a commit whose answer never came."""
+        stored = await self._store.get(promise.key)
+        same = isinstance(stored, Instance) and stored.meta.uid == promise.instance.meta.uid
+        if same and stored is not None and stored.node == promise.node:
+            self._bound(promise)
+        else:
+            self._failed(promise)
+
+
+def chunks(promises: Sequence[Promise], size: int = CHUNK) -> Iterator[list[Promise]]:
+    """Together on a node, together in a commit: they share its check.
+
+    Promises that saw different versions of a node never share one.
+    """
+    chunk: list[Promise] = []
+    nodes: dict[str, int] = {}
+    for each in sorted(promises, key=lambda each: each.node):
+        grown = len(chunk) + 1 + len(nodes) + (each.node not in nodes)
+        if grown > size or nodes.get(each.node, each.node_version) != each.node_version:
+            yield chunk
+            chunk, nodes = [], {}
+        chunk.append(each)
+        nodes[each.node] = each.node_version
+    if chunk:
+        yield chunk
