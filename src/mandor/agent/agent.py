@@ -54,7 +54,14 @@ class Agent:
         self.presence = Presence(self._journal, clock, boot_id() if boot is None else boot)
         self._recorder = Recorder(store, f"agent {settings.name}", clock)
         self.node = NodeKeeper(
-            settings, store, engines, clock, extra=self._extra_facts, changed=self._node_changed, locate=locate
+            settings,
+            store,
+            engines,
+            clock,
+            extra=self._extra_facts,
+            changed=self._node_changed,
+            join=self._join_once,
+            locate=locate,
         )
         self.crew = Crew(settings, store, self._engines, clock, self._journal, self.presence, self._recorder, blocking)
         self.streams = Streams(link, self._find_unit, most=settings.sessions_most)
@@ -96,14 +103,17 @@ class Agent:
             *((feed.run(), f"feed of {kind}s") for feed, (kind, _) in zip(feeds, readers, strict=True)),
         ]
 
+    async def _join_once(self) -> None:
+        self.presence.check(await self._link.join())
+        self.joined.set()
+        log.info("node %s has joined", self._settings.name)
+
     async def _join(self) -> None:
         """Until it succeeds; the work goes on meanwhile."""
         failures = 0
         while True:
             try:
-                self.presence.check(await self._link.join())
-                self.joined.set()
-                log.info("node %s has joined", self._settings.name)
+                await self._join_once()
                 return
             except MandorError as error:
                 failures += 1

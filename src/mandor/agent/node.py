@@ -1,7 +1,7 @@
 """This node's own object: read for what users say about it, written when its facts change."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from mandor.agent.absence import Source
 from mandor.agent.fingerprint import capabilities, capacity, local_address, node_status
@@ -30,10 +30,11 @@ class NodeKeeper:
         *,
         extra: Callable[[], Mapping[str, str]],
         changed: Callable[[], None],
+        join: Callable[[], Awaitable[None]],
         locate: Callable[[], str] | None = None,
     ) -> None:
         self._settings, self._store, self._engines, self._clock = settings, store, engines, clock
-        self._extra, self._changed = extra, changed
+        self._extra, self._changed, self._join = extra, changed, join
         self._locate = locate or self._find_address
         self._node: Node | None = None
         self.engines: dict[str, Capabilities] = {}
@@ -73,7 +74,8 @@ class NodeKeeper:
         for _ in range(TRIES_MOST):
             node = self._node or await self._read()
             if node is None:
-                return  # Deleted; the heartbeat notices and joins again.
+                await self._join()  # Deleted, or another store: it is made known again if we may.
+                continue
             status = node_status(
                 node.status,
                 address=self._locate(),
@@ -91,7 +93,7 @@ class NodeKeeper:
                 self._node = await self._read()
             else:
                 return
-        raise Conflict("somebody else writes the node's status again and again")
+        raise Conflict("the node's object changes or disappears again and again")
 
     async def _read(self) -> Node | None:
         found = await self._store.get(Key(Node.kind, "", self._settings.name))

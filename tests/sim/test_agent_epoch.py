@@ -1,0 +1,176 @@
+"""A store that is empty, restored, rolled back or foreign never costs anybody their work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Meta
+from mandor.model.node import NodeSpec
+from mandor.model.phase import Phase
+from mandor.model.record import Cluster, ClusterSpec
+from mandor.store.base import Put
+from mandor.store.memory import MemoryStore
+from tests.unit.agent.world import World, open_world
+
+pytestmark = pytest.mark.req("S0-17", "S0-18")
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path, fingerprint_seconds=10) as opened:
+        await opened.apply()
+        await opened.order()
+        await opened.until_phase(Phase.RUNNING)
+        yield opened
+
+
+async def restored(world: World, *, epoch: int, cluster: str = "c1", without: tuple[str, ...] = ()) -> MemoryStore:
+    """The world's store as a backup would bring it back."""
+    store = MemoryStore(clock=world.clock)
+    await store.skip_to(world.store.index.revision + 1000)
+    for item in (await world.store.list(None)).items:
+        if item.meta.name in without:
+            continue
+        if isinstance(item, Cluster):
+            item = item.changed(spec=ClusterSpec(cluster, epoch))
+        await store.commit(Put(item.changed(meta=msgspec.structs.replace(item.meta, version=0))))
+    return store
+
+
+async def test_a_store_of_another_cluster_is_obeyed_in_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    foreign = await restored(world, epoch=1, cluster="c2", without=("web-0",))
+    await world.exchange(foreign)
+    await world.pass_time(300, step=10)
+    assert len(await world.live()) == 1
+    assert "belongs to c1: no order is taken" in caplog.text
+    # Its own cluster comes back: everything goes on as before.
+    await world.exchange(await restored(world, epoch=1, cluster="c1"))
+
+
+async def test_an_order_from_a_foreign_cluster_is_not_carried_out(world: World) -> None:
+    foreign = await restored(world, epoch=1, cluster="c2", without=("web-0",))
+    await world.exchange(foreign)
+    await world.order(index=7)
+    await world.pass_time(120, step=5)
+    assert [unit.uid for unit in world.starts] == [unit.uid for unit in await world.live()]
+    assert len(world.starts) == 1
+
+
+async def test_an_empty_store_stops_nothing(world: World) -> None:
+    empty = MemoryStore(clock=world.clock)
+    await world.exchange(empty)
+    await world.pass_time(300, step=10)
+    assert len(await world.live()) == 1
+
+
+async def test_an_empty_store_with_the_same_id_and_epoch_stops_nothing(world: World) -> None:
+    """Someone made the cluster anew under its old id: its revisions are behind the orders'."""
+    empty = MemoryStore(clock=world.clock)
+    await empty.commit(Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1", 1))))
+    await world.exchange(empty)
+    await world.pass_time(120, step=10)
+    assert len(await world.live()) == 1
+    assert "web-0" in (await world.node()).status.facts["held"]
+
+
+async def test_after_a_restore_what_nobody_knows_is_held_and_reported(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        await world.exchange(await restored(world, epoch=2, without=("web-0",)))
+        await world.pass_time(120, step=5)
+    assert len(await world.live()) == 1
+    assert (await world.node()).status.facts["held"].startswith("1: web-0")
+    assert "is held" in caplog.text
+
+
+async def test_what_is_held_is_not_started_again_when_it_ends(world: World) -> None:
+    await world.exchange(await restored(world, epoch=2, without=("web-0",)))
+    await world.pass_time(30)
+    world.engine.end((await world.live())[0], 1)
+    await world.pass_time(120, step=5)
+    assert await world.live() == []
+    assert len(world.starts) == 1
+
+
+async def test_a_held_instance_stays_held_across_agent_restarts(world: World) -> None:
+    await world.exchange(await restored(world, epoch=2, without=("web-0",)))
+    await world.pass_time(30)
+    await world.restart_agent()
+    await world.pass_time(60, step=5)
+    assert len(await world.live()) == 1
+    assert "web-0" in (await world.node()).status.facts["held"]
+
+
+async def test_what_may_be_forgotten_is_stopped_and_removed(world: World) -> None:
+    await world.exchange(await restored(world, epoch=2, without=("web-0",)))
+    await world.pass_time(30)
+    node = await world.node()
+    await world.store.commit(Put(node.changed(spec=NodeSpec(forget_before_epoch=2))))
+    await world.pass_time(60)
+    assert await world.observed() == []
+    assert "held" not in (await world.node()).status.facts
+
+
+async def test_after_a_restore_what_is_known_goes_on_and_can_be_deleted_as_ever(world: World) -> None:
+    await world.exchange(await restored(world, epoch=2))
+    await world.pass_time(60, step=5)
+    assert len(world.starts) == 1
+    assert (await world.status()).phase is Phase.RUNNING
+    await world.delete()
+    await world.pass_time(30)
+    assert await world.observed() == []
+
+
+async def test_a_restored_status_is_brought_up_to_date(world: World) -> None:
+    store = await restored(world, epoch=2)
+    instance = next(item for item in (await store.list("instance")).items if isinstance(item, Instance))
+    old = msgspec.structs.replace(instance.status, phase=Phase.STARTING, ready=False)
+    await store.commit(Put(instance.changed(status=old)))
+    await world.exchange(store)
+    await world.until_phase(Phase.RUNNING)
+    assert len(world.starts) == 1
+
+
+async def test_units_that_no_order_speaks_of_are_left_alone_until_they_may_be_forgotten(world: World) -> None:
+    """The journal was lost together with the store's memory of it."""
+    await world.kill_agent()
+    for path in (world.settings.data / "orders").iterdir():
+        path.unlink()
+    await world.delete()
+    await world.boot_agent()
+    await world.pass_time(60, step=5)
+    assert len(await world.live()) == 1
+    assert (await world.node()).status.facts["held"].startswith("1: ")
+    node = await world.node()
+    await world.store.commit(Put(node.changed(spec=NodeSpec(forget_before_epoch=1))))
+    await world.pass_time(60)
+    assert await world.observed() == []
+
+
+async def test_a_lost_journal_costs_nothing_while_the_control_plane_remembers(world: World) -> None:
+    await world.kill_agent()
+    for path in (world.settings.data / "orders").iterdir():
+        path.unlink()
+    await world.boot_agent()
+    await world.pass_time(30)
+    assert len(world.starts) == 1
+    await world.stop_order()
+    await world.until_phase(Phase.STOPPED)
+
+
+async def test_a_damaged_journal_is_set_aside_loudly(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    await world.kill_agent()
+    (path,) = (world.settings.data / "orders").iterdir()
+    path.write_bytes(path.read_bytes()[:50])
+    await world.boot_agent()
+    await world.pass_time(30)
+    assert "is damaged" in caplog.text
+    assert path.with_name(path.name + ".bad").exists()
+    assert len(world.starts) == 1

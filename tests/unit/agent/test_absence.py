@@ -1,0 +1,35 @@
+"""Whose word it is that an instance is absent."""
+
+from __future__ import annotations
+
+import pytest
+
+from mandor.agent.absence import Source, judge
+from tests.unit.agent.make import make_order
+
+SAME = Source("c1", 3, 100)
+
+
+@pytest.mark.parametrize(
+    ("source", "forget", "verdict"),
+    [
+        (SAME, 0, "gone"),
+        (Source("c1", 4, 200), 0, "held"),
+        (Source("c1", 2, 200), 0, "held"),
+        (Source("c1", 4, 200), 3, "held"),
+        (Source("c1", 4, 200), 4, "gone"),
+        (Source("c2", 3, 200), 0, "held"),
+        (Source("c2", 3, 200), 9, "held"),
+        (Source("c1", 3, 4), 0, "held"),
+        (Source("c1", 3, 5), 0, "gone"),
+    ],
+)
+def test_only_the_cluster_and_epoch_that_gave_an_order_can_take_it_back(
+    source: Source, forget: int, verdict: str
+) -> None:
+    assert judge(make_order(epoch=3, version=5), source, forget)[0] == verdict
+
+
+@pytest.mark.parametrize(("forget", "verdict"), [(0, "held"), (1, "gone")])
+def test_what_no_order_speaks_of_is_left_alone_unless_it_may_be_forgotten(forget: int, verdict: str) -> None:
+    assert judge(None, SAME, forget)[0] == verdict
