@@ -1,1 +1,5 @@
 """Conformance suites for authors of stores, engines and plugins."""
+
+import pytest
+
+pytest.register_assert_rewrite("mandor.testing.engine", "mandor.testing.store")

@@ -23,7 +23,10 @@ EXTRAS = frozenset({"logs", "exec", "stats", "events", "user"})
 
 
 class FakeEngine(Engine):
-    """Without `directory` (and `world`) its units live and die with it; with one they outlive it, as real ones do."""
+    """Without `directory` (and `world`) its units live and die with it; with one they outlive it, as real ones do.
+
+    `images`: whether it says that it runs images, as a container engine, or programs of the node.
+    """
 
     name: ClassVar[str] = "fake"
 
@@ -34,7 +37,7 @@ class FakeEngine(Engine):
         *,
         directory: Path | None = None,
         world: World | None = None,
-        images: bool = True,
+        images: bool = False,
     ) -> None:
         self._clock = clock or SystemClock()
         self._seed = seed
@@ -180,7 +183,7 @@ class FakeEngine(Engine):
         record = self.world.get(unit)
         if record is None or record.observed(self._clock.now()).phase is not UnitPhase.RUNNING:
             raise NotFound(f"{unit} is not running", hint="exec needs a task that runs")
-        return FakeExecution(command, terminal=terminal, rows=rows, columns=columns)
+        return FakeExecution(command, record.launch.env, terminal=terminal, rows=rows, columns=columns)
 
     async def usage(self) -> Mapping[Unit, Usage]:
         await self._answer("usage")

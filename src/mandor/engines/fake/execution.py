@@ -1,17 +1,23 @@
-"""A command inside a fake unit: `echo WORD …`, `cat`, `exit CODE`; any other succeeds in silence."""
+"""A command inside a fake unit: `echo WORD …`, `complain WORD …`, `env NAME`, `cat`, `size`, `exit CODE`.
+
+Any other succeeds in silence.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class FakeExecution:
-    def __init__(self, command: Sequence[str], *, terminal: bool, rows: int, columns: int) -> None:
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], *, terminal: bool, rows: int, columns: int
+    ) -> None:
         self.size = (rows, columns)
         self._command = list(command)
+        self._env = env
         self._line_end = b"\r\n" if terminal else b"\n"
-        self._output: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=64)
+        self._output: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue(maxsize=64)
         self._over = asyncio.Event()
         self._code = 0
         self._run()
@@ -21,22 +27,28 @@ class FakeExecution:
             case ["cat"]:
                 return
             case ["echo", *words]:
-                self._output.put_nowait(" ".join(words).encode() + self._line_end)
+                self._print(" ".join(words))
+            case ["complain", *words]:
+                self._print(" ".join(words), "stderr")
+            case ["env", name]:
+                self._print(self._env.get(name, ""))
             case ["size"]:
-                self._output.put_nowait(f"{self.size[0]} {self.size[1]}".encode() + self._line_end)
+                self._print(f"{self.size[0]} {self.size[1]}")
             case ["exit", code]:
                 self._code = int(code)
         self._end()
 
+    def _print(self, text: str, stream: str = "stdout") -> None:
+        self._output.put_nowait((stream, text.encode() + self._line_end))
+
     async def read(self) -> tuple[str, bytes] | None:
-        data = None if self._over.is_set() and self._output.empty() else await self._output.get()
-        return None if data is None else ("stdout", data)
+        return None if self._over.is_set() and self._output.empty() else await self._output.get()
 
     async def write(self, data: bytes) -> None:
         if self._over.is_set():
             return
         if data:
-            await self._output.put(data)
+            await self._output.put(("stdout", data))
         else:
             self._end()
 

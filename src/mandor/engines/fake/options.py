@@ -49,7 +49,10 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     stop_code: int | None = None
     """The exit code when it is asked to stop; absent: it dies of the signal."""
     stdout: tuple[str, ...] = ()
-    """Lines it prints when it begins; `${env:NAME}`, `${file:PATH}`, `${folder}`, `${user}`, `${args}` are filled."""
+    """Lines it prints when it begins.
+
+    `${env:NAME}`, `${file:PATH}`, `${mode:PATH}`, `${arg:N}`, `${folder}` and `${user}` are filled in from its launch.
+    """
     stderr: tuple[str, ...] = ()
     every: Seconds | None = None
     """It prints `tick N` so often."""
@@ -91,11 +94,10 @@ def read_options(launch: Launch) -> FakeOptions:
 
 def fill_in(line: str, launch: Launch) -> str:
     """A line with what it asks about the launch."""
-    files = {file.path: file.content for file in launch.files}
+    files = {file.path: file for file in launch.files}
     plain = {
         "folder": launch.working_dir or "/",
         "user": "" if launch.user is None else str(launch.user),
-        "args": " ".join([*launch.command, *launch.args]),
     }
 
     def answer(match: re.Match[str]) -> str:
@@ -103,7 +105,11 @@ def fill_in(line: str, launch: Launch) -> str:
         if kind == "env":
             return launch.env.get(name, "")
         if kind == "file":
-            return files.get(name, "")
-        return plain.get(kind, match[0])
+            return files[name].content.removesuffix("\n") if name in files else ""
+        if kind == "mode":
+            return files[name].mode.removeprefix("0") if name in files else ""
+        if kind == "arg":
+            return launch.args[int(name)]
+        return plain[kind]
 
-    return re.sub(r"\$\{([^}]*)\}", answer, line)
+    return re.sub(r"\$\{(env:[^}]*|file:[^}]*|mode:[^}]*|arg:\d+|folder|user)\}", answer, line)

@@ -1,0 +1,612 @@
+"""What every engine must do. Subclass `EngineSuite`, say how to make an engine, run pytest.
+
+class TestMyEngine(EngineSuite):
+    image = "busybox"  # for engines that run images; it must have a POSIX shell
+
+    def make_engine(self, directory: Path) -> Engine:
+        return MyEngine(directory=directory)
+
+What a task does in a test is asked of a small hook (`sleeps`, `prints`, `exits` …), which by default runs a shell; an
+engine without one overrides the hooks. What an engine announces (`Capabilities`) is tested to be so; what it does not
+announce is tested to do no harm.
+"""
+
+import asyncio
+import shlex
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Unit, UnitPhase
+from mandor.errors import NotFound
+from mandor.lib.ids import new_uid
+from mandor.model.task import File
+from mandor.testing.traces import find_traces
+
+MIB = 1024 * 1024
+LIMITS = {"cpu", "memory", "processes"}
+EXTRAS = {"logs", "exec", "stats", "events", "pull", "sandbox", "snapshot", "migrate", "user"}
+REASONS = {"Completed", "Error", "OOMKilled", "Signalled", "StartFailed", "Vanished"}
+
+
+class EngineHooks:
+    """What differs from engine to engine. Only `make_engine` has to be given."""
+
+    image: ClassVar[str | None] = None
+    other_user: ClassVar[str] = "65534"
+    """Someone else than the engine's default, as number; used where `user` is announced."""
+    patience_seconds: ClassVar[float] = 60.0
+    memory_limit_bytes: ClassVar[int] = 48 * MIB
+
+    def make_engine(self, directory: Path) -> Engine:
+        """A new engine object; called again with the same directory, it is the same engine after a restart."""
+        raise NotImplementedError("say how to make the engine")
+
+    def traces(self, uids: Sequence[str]) -> Sequence[str]:
+        """What is left on the machine of units that were removed: processes, cgroups, mounts. Extend it at will."""
+        return find_traces(uids)
+
+    @contextmanager
+    def foreigner(self) -> Iterator[Callable[[], bool]]:
+        """Something that runs on the machine and is not mandor's; the function says whether it still does."""
+        process = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+        try:
+            yield lambda: process.poll() is None
+        finally:
+            process.kill()
+            process.wait()
+
+    # Launches, by what they do.
+
+    def launch(self, **parts: Any) -> Launch:
+        return Launch(**{"name": "suite", "image": self.image} | parts)
+
+    def shell(self, script: str, **parts: Any) -> Launch:
+        return self.launch(**{"command": ("sh", "-c"), "args": (script,)} | parts)
+
+    def sleeps(self, **parts: Any) -> Launch:
+        """Runs until it is asked to stop, and then ends well."""
+        return self.shell("trap 'exit 0' TERM; echo begun; while :; do sleep 0.1; done", **parts)
+
+    def obeys(self, signal: str, code: int, **parts: Any) -> Launch:
+        """Runs until it gets that signal, and then ends with that code."""
+        script = f"trap 'exit {code}' {signal.removeprefix('SIG')}; echo begun; while :; do sleep 0.1; done"
+        return self.shell(script, stop_signal=signal, **parts)
+
+    def ignores(self, **parts: Any) -> Launch:
+        """Does not listen when it is asked to stop, and has children that do not listen either."""
+        return self.shell("trap '' TERM; sleep 3600 & echo begun; while :; do sleep 0.1; done", **parts)
+
+    def exits(self, code: int, **parts: Any) -> Launch:
+        return self.shell(f"exit {code}", **parts)
+
+    def exits_later(self, seconds: float, code: int, **parts: Any) -> Launch:
+        return self.shell(f"sleep {seconds}; exit {code}", **parts)
+
+    def dies(self, signal: str, **parts: Any) -> Launch:
+        return self.shell(f"kill -{signal.removeprefix('SIG')} $$; sleep 3600", **parts)
+
+    def cannot_start(self, **parts: Any) -> Launch:
+        return self.launch(command=("/there/is/no/such/program",), **parts)
+
+    def prints(self, stdout: Sequence[str], stderr: Sequence[str] = (), **parts: Any) -> Launch:
+        """Prints these lines, then ends well."""
+        script = [f"printf '%s\\n' {shlex.quote(line)}" for line in stdout]
+        script += [f"printf '%s\\n' {shlex.quote(line)} >&2" for line in stderr]
+        return self.shell("; ".join([*script, "exit 0"]), **parts)
+
+    def ticks(self, **parts: Any) -> Launch:
+        """Prints `tick N` several times a second, from 0 on, until it is asked to stop."""
+        script = "trap 'exit 0' TERM; n=0; while :; do echo tick $n; n=$((n+1)); sleep 0.1; done"
+        return self.shell(script, **parts)
+
+    def shows_variable(self, name: str, **parts: Any) -> Launch:
+        return self.shell(f'printf "%s\\n" "${name}"', **parts)
+
+    def shows_arguments(self, arguments: Sequence[str], **parts: Any) -> Launch:
+        """Prints each argument it got on a line of its own."""
+        return self.launch(command=("sh", "-c", 'printf "%s\\n" "$@"', "sh"), args=tuple(arguments), **parts)
+
+    def shows_file(self, path: str, **parts: Any) -> Launch:
+        return self.shell(f"cat {shlex.quote(path)}", **parts)
+
+    def shows_mode(self, path: str, **parts: Any) -> Launch:
+        """Prints the file's mode in octal."""
+        return self.shell(f"stat -c %a {shlex.quote(path)}", **parts)
+
+    def shows_folder(self, **parts: Any) -> Launch:
+        return self.shell("pwd", **parts)
+
+    def shows_user(self, **parts: Any) -> Launch:
+        return self.shell("id -u", **parts)
+
+    def eats_memory(self, **parts: Any) -> Launch:
+        return self.shell('x=0123456789abcdef; while :; do x="$x$x"; done', **parts)
+
+    def forks(self, count: int, **parts: Any) -> Launch:
+        """Tries to have so many processes at once, and ends well only if it can."""
+        script = f"n=0; while [ $n -lt {count} ]; do sleep 1 & n=$((n+1)); done; wait; exit 0"
+        return self.shell(script, **parts)
+
+    def burns_cpu(self, **parts: Any) -> Launch:
+        return self.shell("trap 'exit 0' TERM; while :; do :; done", **parts)
+
+    # Commands to run beside a task.
+
+    def says(self, text: str) -> Sequence[str]:
+        return ("sh", "-c", f"echo {shlex.quote(text)}")
+
+    def complains(self, text: str) -> Sequence[str]:
+        return ("sh", "-c", f"echo {shlex.quote(text)} >&2")
+
+    def ends_with(self, code: int) -> Sequence[str]:
+        return ("sh", "-c", f"exit {code}")
+
+    def copies(self) -> Sequence[str]:
+        """What comes in goes out, until the input ends."""
+        return ("cat",)
+
+    def shows_size(self) -> Sequence[str]:
+        """Prints `ROWS COLUMNS` of its terminal."""
+        return ("stty", "size")
+
+    def tells_variable(self, name: str) -> Sequence[str]:
+        return ("sh", "-c", f'echo "${name}"')
+
+
+class EngineSuite(EngineHooks):
+    @pytest.fixture(autouse=True)
+    async def nothing_is_left(self) -> AsyncIterator[None]:
+        """Whatever a test starts and removes leaves no process, no cgroup and no mount."""
+        self._uids: list[str] = []
+        yield
+        await self._until(lambda: _finished(not self.traces(self._uids)), lambda: f"left: {self.traces(self._uids)}")
+
+    @pytest.fixture
+    def directory(self, tmp_path: Path) -> Path:
+        return tmp_path / "engine"
+
+    @pytest.fixture
+    async def engine(self, nothing_is_left: None, directory: Path) -> AsyncIterator[Engine]:
+        async with self.make_engine(directory) as engine:
+            yield engine
+            for observed in await engine.list():
+                await engine.remove(observed.unit)
+
+    # Begin, end, forget.
+
+    async def test_it_says_what_it_can_do_in_words_that_are_known(self, engine: Engine) -> None:
+        capabilities = await engine.probe()
+        assert capabilities.limits <= LIMITS
+        assert capabilities.extras <= EXTRAS
+        assert capabilities.up
+        assert capabilities.images == (self.image is not None)
+
+    @pytest.mark.req("S2-25")
+    async def test_a_started_unit_runs_until_it_is_stopped(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.sleeps())
+        running = await self._running(engine, unit)
+        assert abs(running.started_at - time.time()) < self.patience_seconds
+        await engine.stop(unit, grace_seconds=self.patience_seconds)
+        ended = await self._look(engine, unit)
+        assert (ended.phase, ended.exit_code, ended.reason) == (UnitPhase.EXITED, 0, "Completed")
+        assert ended.started_at <= ended.finished_at <= time.time() + 1
+        await engine.remove(unit)
+        assert unit not in await self._units(engine)
+
+    @pytest.mark.req("S0-27")
+    async def test_starting_again_begins_nothing_anew(self, engine: Engine) -> None:
+        unit, launch = self._unit(), self.sleeps()
+        await asyncio.gather(*(engine.start(unit, launch) for _ in range(5)))
+        await self._running(engine, unit)
+        await engine.start(unit, launch)
+        await self._printed(engine, unit, 1)
+        assert [observed.unit for observed in await engine.list()] == [unit]
+        await engine.stop(unit, grace_seconds=self.patience_seconds)
+        assert await self._lines(engine, unit) == ["begun"]
+
+    @pytest.mark.req("S0-27")
+    async def test_a_unit_that_is_over_is_not_started_again(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.prints(["once"]))
+        before = await self._ended(engine, unit)
+        await engine.start(unit, self.prints(["twice"]))
+        assert await self._look(engine, unit) == before
+        assert await self._lines(engine, unit) == ["once"]
+
+    async def test_attempts_and_tasks_of_an_instance_are_units_of_their_own(self, engine: Engine) -> None:
+        uid = self._unit().uid
+        units = [Unit(uid, "main", 0), Unit(uid, "main", 1), Unit(uid, "log-shipper", 0)]
+        await asyncio.gather(*(engine.start(unit, self.sleeps()) for unit in units))
+        assert sorted(await self._units(engine)) == sorted(units)
+        await engine.remove(units[0])
+        assert sorted(await self._units(engine)) == sorted(units[1:])
+        assert (await self._running(engine, units[1])).unit == units[1]
+
+    async def test_many_start_at_once(self, engine: Engine) -> None:
+        units = [self._unit() for _ in range(8)]
+        await asyncio.gather(*(engine.start(unit, self.sleeps()) for unit in units))
+        await asyncio.gather(*(self._running(engine, unit) for unit in units))
+        await asyncio.gather(*(engine.remove(unit) for unit in units))
+        assert await engine.list() == []
+
+    async def test_what_nobody_knows_can_be_stopped_and_removed_without_effect(self, engine: Engine) -> None:
+        other = await self._start(engine, self.sleeps())
+        unit = self._unit()
+        await engine.stop(unit, grace_seconds=0)
+        await engine.remove(unit)
+        assert [observed.unit for observed in await engine.list()] == [other]
+
+    async def test_stopping_and_removing_again_changes_nothing(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.sleeps())
+        await self._printed(engine, unit, 1)
+        grace = self.patience_seconds
+        await asyncio.gather(*(engine.stop(unit, grace_seconds=grace) for _ in range(4)))
+        ended = await self._look(engine, unit)
+        await engine.stop(unit, grace_seconds=grace)
+        assert await self._look(engine, unit) == ended
+        await asyncio.gather(*(engine.remove(unit) for _ in range(4)))
+        await engine.remove(unit)
+        assert await engine.list() == []
+
+    async def test_a_unit_can_be_stopped_while_it_starts(self, engine: Engine) -> None:
+        unit = self._unit()
+        starting = asyncio.create_task(engine.start(unit, self.sleeps()))
+        await asyncio.sleep(0.02)
+        await engine.stop(unit, grace_seconds=0)
+        await starting
+        await engine.stop(unit, grace_seconds=0)
+        assert (await self._ended(engine, unit)).phase is UnitPhase.EXITED
+
+    async def test_removing_ends_what_runs(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.ignores())
+        await self._printed(engine, unit, 1)
+        await engine.remove(unit)
+        assert await engine.list() == []
+
+    # How it ends.
+
+    @pytest.mark.req("S2-44")
+    @pytest.mark.parametrize("code", [0, 1, 7, 255])
+    async def test_the_exit_code_is_the_programs_own(self, engine: Engine, code: int) -> None:
+        unit = await self._start(engine, self.exits(code))
+        ended = await self._ended(engine, unit)
+        assert (ended.exit_code, ended.reason) == (code, "Error" if code else "Completed")
+
+    @pytest.mark.req("S2-44")
+    async def test_dying_of_a_signal_is_told(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.dies("SIGKILL"))
+        ended = await self._ended(engine, unit)
+        assert (ended.exit_code, ended.reason) == (137, "Signalled")
+
+    @pytest.mark.req("S2-44")
+    async def test_what_cannot_start_is_over_with_the_reason(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.cannot_start())
+        ended = await self._ended(engine, unit)
+        assert ended.reason == "StartFailed"
+        assert ended.message
+
+    async def test_it_is_asked_to_stop_with_the_signal_it_names(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.obeys("SIGUSR1", 42))
+        await self._printed(engine, unit, 1)
+        await engine.stop(unit, grace_seconds=self.patience_seconds)
+        assert (await self._look(engine, unit)).exit_code == 42
+
+    async def test_what_does_not_listen_is_killed_when_the_grace_is_over(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.ignores())
+        await self._printed(engine, unit, 1)
+        await engine.stop(unit, grace_seconds=0.5)
+        ended = await self._look(engine, unit)
+        assert (ended.exit_code, ended.reason) == (137, "Signalled")
+        assert ended.finished_at - ended.started_at >= 0.5
+
+    # What it gets.
+
+    async def test_the_command_gets_its_arguments_as_they_are(self, engine: Engine) -> None:
+        arguments = ["plain", "with space", "", "quo'te\"s", "$HOME `id` \\n", "ünïcödé", "-n", "*"]
+        assert await self._output(engine, self.shows_arguments(arguments)) == arguments
+
+    async def test_the_environment_arrives(self, engine: Engine) -> None:
+        launch = self.shows_variable("GREETING", env={"GREETING": "hello = 'world' $PATH é"})
+        assert await self._output(engine, launch) == ["hello = 'world' $PATH é"]
+
+    async def test_the_agents_own_environment_stays_with_it(
+        self, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("MANDOR_SUITE_SECRET", "do not tell")
+        assert await self._output(engine, self.shows_variable("MANDOR_SUITE_SECRET")) == [""]
+
+    async def test_files_are_in_place_before_it_begins(self, engine: Engine) -> None:
+        files = (File(path="conf/app.ini", content="first\nsecond é\n"), File(path="key", content="k", mode="0600"))
+        assert await self._output(engine, self.shows_file("conf/app.ini", files=files)) == ["first", "second é"]
+        assert await self._output(engine, self.shows_mode("key", files=files)) == ["600"]
+
+    async def test_it_works_in_the_folder_it_names(self, engine: Engine) -> None:
+        assert await self._output(engine, self.shows_folder(working_dir="/tmp")) == ["/tmp"]
+
+    async def test_it_runs_as_the_user_it_names_or_not_at_all(self, engine: Engine) -> None:
+        launch = self.shows_user(user=self.other_user)
+        if "user" in (await engine.probe()).extras:
+            assert await self._output(engine, launch) == [self.other_user]
+        else:
+            unit = await self._start(engine, launch)
+            assert (await self._ended(engine, unit)).reason == "StartFailed"
+
+    @pytest.mark.req("S2-44")
+    async def test_too_much_memory_is_seen_as_such(self, engine: Engine) -> None:
+        limit = self.memory_limit_bytes
+        if "memory" not in (await engine.probe()).limits:
+            unit = await self._start(engine, self.exits(0, memory_bytes=limit))
+            assert (await self._ended(engine, unit)).reason == "Completed"
+            return
+        unit = await self._start(engine, self.eats_memory(memory_bytes=limit))
+        ended = await self._ended(engine, unit)
+        assert ended.reason == "OOMKilled"
+        assert ended.exit_code != 0
+
+    async def test_processor_time_is_limited_where_that_is_announced(self, engine: Engine) -> None:
+        capabilities = await engine.probe()
+        begun = time.monotonic()
+        unit = await self._start(engine, self.burns_cpu(cpu_milli=200))
+        await self._running(engine, unit)
+        if "cpu" in capabilities.limits and "stats" in capabilities.extras:
+            await asyncio.sleep(2.0)
+            used = (await engine.usage())[unit].cpu_seconds
+            # Only an upper bound: on a busy machine it may get less. A period's worth may be ahead.
+            assert used <= 0.2 * (time.monotonic() - begun) * 1.5 + 0.1
+        await engine.stop(unit, grace_seconds=self.patience_seconds)
+        assert (await self._look(engine, unit)).exit_code == 0
+
+    async def test_the_number_of_processes_is_limited_where_that_is_announced(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.forks(40, processes=10))
+        ended = await self._ended(engine, unit)
+        limited = "processes" in (await engine.probe()).limits
+        assert ended.reason == ("Error" if limited else "Completed")
+
+    # What it says.
+
+    async def test_both_streams_are_kept_with_their_times(self, engine: Engine) -> None:
+        begun = time.time()
+        unit = await self._start(engine, self.prints(["one", "", " three "], ["oops"]))
+        await self._ended(engine, unit)
+        lines = [line async for line in engine.logs(unit)]
+        assert [line.text for line in lines if line.stream == "stdout"] == [b"one", b"", b" three "]
+        assert [line.text for line in lines if line.stream == "stderr"] == [b"oops"]
+        assert all(begun - 1 <= line.at <= time.time() + 1 for line in lines)
+
+    async def test_the_last_lines_can_be_asked_for(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.prints([f"line {n}" for n in range(20)]))
+        await self._ended(engine, unit)
+        for tail, expected in (
+            (3, ["line 17", "line 18", "line 19"]),
+            (0, []),
+            (500, [f"line {n}" for n in range(20)]),
+        ):
+            assert await self._lines(engine, unit, tail=tail) == expected
+
+    async def test_lines_since_a_moment_can_be_asked_for(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.ticks())
+        await self._printed(engine, unit, 6)
+        await engine.stop(unit, grace_seconds=self.patience_seconds)
+        lines = [line async for line in engine.logs(unit)]
+        moment = lines[3].at
+        since = [line async for line in engine.logs(unit, since=moment)]
+        assert since == [line for line in lines if line.at >= moment]
+        assert 0 < len(since) < len(lines)
+
+    async def test_following_shows_what_comes_and_ends_with_the_unit(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.ticks())
+        seen: list[LogLine] = []
+        stopping = None
+        async with asyncio.timeout(self.patience_seconds):
+            async for line in engine.logs(unit, follow=True):
+                seen += [line] if line.stream == "stdout" else []
+                if len(seen) == 5 and stopping is None:
+                    stopping = asyncio.create_task(engine.stop(unit, grace_seconds=self.patience_seconds))
+        assert stopping is not None
+        await stopping
+        assert [line.text for line in seen] == [f"tick {n}".encode() for n in range(len(seen))]
+        assert [line.text.decode() for line in seen] == await self._lines(engine, unit)
+
+    async def test_a_unit_nobody_knows_has_no_logs(self, engine: Engine) -> None:
+        with pytest.raises(NotFound):
+            async for _ in engine.logs(self._unit()):
+                pass
+
+    # Inside.
+
+    async def test_a_command_runs_beside_the_task(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.sleeps(env={"WORD": "from the unit"}))
+        await self._running(engine, unit)
+        assert await self._run(engine, unit, self.says("hello")) == (b"hello\n", b"", 0)
+        assert await self._run(engine, unit, self.complains("oops")) == (b"", b"oops\n", 0)
+        assert await self._run(engine, unit, self.ends_with(7)) == (b"", b"", 7)
+        assert await self._run(engine, unit, self.tells_variable("WORD")) == (b"from the unit\n", b"", 0)
+        assert (await self._look(engine, unit)).phase is UnitPhase.RUNNING
+
+    async def test_what_goes_in_comes_out(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.sleeps())
+        await self._running(engine, unit)
+        data = bytes(range(256)) * 2048
+        assert await self._run(engine, unit, self.copies(), data) == (data, b"", 0)
+
+    async def test_a_terminal_has_the_size_it_was_given(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.sleeps())
+        await self._running(engine, unit)
+        execution = await engine.exec(unit, self.shows_size(), terminal=True, rows=31, columns=97)
+        out, _, code = await self._collect(execution)
+        assert (out, code) == (b"31 97\r\n", 0)
+
+    async def test_closing_ends_the_command_and_not_the_task(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.sleeps())
+        await self._running(engine, unit)
+        for terminal in (False, True):
+            execution = await engine.exec(unit, self.copies(), terminal=terminal)
+            await execution.resize(40, 120)
+            await execution.close()
+            assert await execution.wait() != 0
+            await execution.close()
+        assert (await self._look(engine, unit)).phase is UnitPhase.RUNNING
+
+    async def test_nothing_runs_beside_what_does_not_run(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.exits(0))
+        await self._ended(engine, unit)
+        for each in (unit, self._unit()):
+            with pytest.raises(NotFound):
+                await engine.exec(each, self.says("hello"))
+
+    async def test_what_a_unit_uses_is_counted_while_it_runs(self, engine: Engine) -> None:
+        unit, other = await self._start(engine, self.burns_cpu()), await self._start(engine, self.exits(0))
+        await self._ended(engine, other)
+
+        async def counted() -> bool:
+            used = (await engine.usage()).get(unit)
+            return used is not None and used.cpu_seconds > 0.01 and used.memory_bytes > 0
+
+        await self._until(counted, lambda: "nothing was counted")
+        assert set(await engine.usage()) == {unit}
+
+    async def test_an_end_is_told_at_once(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.sleeps())
+        await self._printed(engine, unit, 1)
+        events = engine.events()
+        stopping = asyncio.create_task(engine.stop(unit, grace_seconds=self.patience_seconds))
+        async with asyncio.timeout(self.patience_seconds):
+            async for _ in events:
+                if (await self._look(engine, unit)).phase is UnitPhase.EXITED:
+                    break
+        await stopping
+
+    # Whose it is.
+
+    @pytest.mark.req("S0-13", "S0-14")
+    async def test_what_is_not_mandors_is_neither_shown_nor_touched(self, engine: Engine) -> None:
+        with self.foreigner() as lives:
+            unit = await self._start(engine, self.ignores())
+            await self._running(engine, unit)
+            assert [observed.unit for observed in await engine.list()] == [unit]
+            await engine.stop(unit, grace_seconds=0.1)
+            await engine.remove(unit)
+            assert await engine.list() == []
+            assert lives()
+
+    @pytest.mark.req("S0-29", "S2-26")
+    async def test_an_engine_made_anew_adopts_what_runs(self, directory: Path) -> None:
+        async with self.make_engine(directory) as engine:
+            unit = await self._start(engine, self.ticks())
+            before = await self._running(engine, unit)
+        async with self.make_engine(directory) as again:
+            assert await again.list() == [before]
+            await again.start(unit, self.ticks())
+            count = len(await self._lines(again, unit))
+            await self._printed(again, unit, count + 3)
+            await again.stop(unit, grace_seconds=self.patience_seconds)
+            assert (await self._look(again, unit)).exit_code == 0
+            lines = await self._lines(again, unit)
+            assert lines == [f"tick {n}" for n in range(len(lines))]
+            await again.remove(unit)
+            assert await again.list() == []
+
+    @pytest.mark.req("S0-29", "S2-26")
+    async def test_an_end_while_no_engine_looked_is_known_afterwards(self, directory: Path) -> None:
+        async with self.make_engine(directory) as engine:
+            unit = await self._start(engine, self.exits_later(0.5, 9))
+            over = await self._start(engine, self.exits(3))
+            await self._ended(engine, over)
+        await asyncio.sleep(1.0)
+        async with self.make_engine(directory) as again:
+            assert (await self._ended(again, unit)).exit_code == 9
+            assert (await self._look(again, over)).exit_code == 3
+            for each in (unit, over):
+                await again.remove(each)
+
+    # How the tests look and wait.
+
+    def _unit(self) -> Unit:
+        unit = Unit(new_uid(), "main", 0)
+        self._uids.append(unit.uid)
+        return unit
+
+    async def _start(self, engine: Engine, launch: Launch) -> Unit:
+        unit = self._unit()
+        await engine.start(unit, launch)
+        return unit
+
+    async def _units(self, engine: Engine) -> list[Unit]:
+        return [observed.unit for observed in await engine.list()]
+
+    async def _look(self, engine: Engine, unit: Unit) -> Observed:
+        (found,) = [observed for observed in await engine.list() if observed.unit == unit]
+        assert found.phase is not UnitPhase.EXITED or found.reason in REASONS
+        return found
+
+    async def _reach(self, engine: Engine, unit: Unit, phase: UnitPhase) -> Observed:
+        async def reached() -> bool:
+            return (await self._look(engine, unit)).phase is phase
+
+        await self._until(reached, lambda: f"{unit} is not {phase}")
+        return await self._look(engine, unit)
+
+    async def _running(self, engine: Engine, unit: Unit) -> Observed:
+        return await self._reach(engine, unit, UnitPhase.RUNNING)
+
+    async def _ended(self, engine: Engine, unit: Unit) -> Observed:
+        return await self._reach(engine, unit, UnitPhase.EXITED)
+
+    async def _lines(self, engine: Engine, unit: Unit, *, tail: int | None = None) -> list[str]:
+        """On its standard output; a shell may have its own to say on the other."""
+        return [line.text.decode() async for line in engine.logs(unit, tail=tail) if line.stream == "stdout"]
+
+    async def _printed(self, engine: Engine, unit: Unit, count: int) -> None:
+        async def printed() -> bool:
+            return len(await self._lines(engine, unit)) >= count
+
+        await self._until(printed, lambda: f"{unit} does not print")
+
+    async def _output(self, engine: Engine, launch: Launch) -> list[str]:
+        """What it prints to its end."""
+        unit = await self._start(engine, launch)
+        ended = await self._ended(engine, unit)
+        lines = [line.text.decode() async for line in engine.logs(unit)]
+        assert ended.reason == "Completed", (ended, lines)
+        return lines
+
+    async def _run(
+        self, engine: Engine, unit: Unit, command: Sequence[str], data: bytes = b""
+    ) -> tuple[bytes, bytes, int]:
+        execution = await engine.exec(unit, command)
+        feeding = asyncio.create_task(_feed(execution, data))
+        found = await self._collect(execution)
+        await feeding
+        return found
+
+    async def _collect(self, execution: Execution) -> tuple[bytes, bytes, int]:
+        parts: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
+        try:
+            async with asyncio.timeout(self.patience_seconds):
+                while (piece := await execution.read()) is not None:
+                    parts[piece[0]] += piece[1]
+                return bytes(parts["stdout"]), bytes(parts["stderr"]), await execution.wait()
+        finally:
+            await execution.close()
+
+    async def _until(self, condition: Callable[[], Awaitable[bool]], complaint: Callable[[], str]) -> None:
+        deadline = time.monotonic() + self.patience_seconds
+        while not await condition():
+            if time.monotonic() > deadline:
+                pytest.fail(complaint())
+            await asyncio.sleep(0.02)
+
+
+async def _feed(execution: Execution, data: bytes) -> None:
+    for start in range(0, len(data), 65536):
+        await execution.write(data[start : start + 65536])
+    await execution.write(b"")
+
+
+async def _finished(value: bool) -> bool:
+    return value
