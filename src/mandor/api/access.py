@@ -1,0 +1,113 @@
+"""Who may read what: users by namespace, a node only what concerns it, components everything."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from mandor.api.caller import Caller
+from mandor.errors import Forbidden, NotFound
+from mandor.model.codec import KINDS
+from mandor.model.instance import Instance
+from mandor.model.meta import Key, Object
+from mandor.model.record import Session, Token
+from mandor.store.base import ALL, Filter, Store
+
+GUARDED = frozenset({"token", "audit", "session"})
+"""Of the users only an admin of the whole cluster sees these."""
+OF_A_NODE = frozenset({"node", "instance", "session", "event"})
+"""These belong to a node, and the store can tell to which."""
+
+Shows = Callable[[Object], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What a caller sees of a kind: `where` for the store, and what it cannot select by itself."""
+
+    where: Filter
+    shows: Shows | None = None
+    """None: all that the store gives."""
+
+
+async def sight(store: Store, caller: Caller, kind: str | None, where: Filter, *, live: bool = False) -> Sight:
+    """Raise `Forbidden` if the caller may see nothing of this at all; `live`: for a watch."""
+    if caller.role == "component":
+        return Sight(where)
+    if caller.role == "node":
+        return await _sight_of_node(store, caller, kind, where, live=live)
+    if not caller.user:
+        raise Forbidden(f"{caller.identity} ({caller.role}) may only join")
+    if where.namespace and not caller.sees(where.namespace):
+        raise Forbidden(f"{caller.identity} has no say in the namespace {where.namespace}")
+    if kind in GUARDED:
+        caller.require("admin", what=f"read {KINDS[kind].plural}")
+    if caller.everywhere and (caller.role == "admin" or kind is not None):
+        return Sight(where)
+    return Sight(where, lambda value: may_show(caller, value))
+
+
+def may_show(caller: Caller, value: Object) -> bool:
+    """Whether a user sees this object in a list of several kinds or namespaces."""
+    if value.kind in GUARDED and not (caller.role == "admin" and caller.everywhere):
+        return False
+    if value.kind == "namespace":
+        return caller.sees(value.meta.name)
+    return not value.meta.namespace or caller.sees(value.meta.namespace)
+
+
+async def _sight_of_node(store: Store, caller: Caller, kind: str | None, where: Filter, *, live: bool) -> Sight:
+    if where.node not in {None, caller.node}:
+        raise Forbidden(f"{caller.identity} may not look at the node {where.node}")
+    if kind in OF_A_NODE:
+        return Sight(Filter(where.namespace, caller.node, where.labels))
+    if kind == "cluster":
+        return Sight(where)
+    if kind in {"workload", "release"} and not live:
+        return Sight(where, await _of_instances(store, caller.node, kind))
+    raise Forbidden(
+        f"{caller.identity} may not {'watch' if live else 'list'} {KINDS[kind].plural if kind else 'everything'}",
+        hint="a node sees itself, its instances and sessions, and by name their workloads and releases",
+    )
+
+
+async def _of_instances(store: Store, node: str, kind: str) -> Shows:
+    found = await store.list("instance", Filter(node=node))
+    held = [each for each in found.items if isinstance(each, Instance)]
+    names = {(each.meta.namespace, each.spec.workload if kind == "workload" else each.spec.release) for each in held}
+    return lambda value: (value.meta.namespace, value.meta.name) in names
+
+
+async def read(store: Store, caller: Caller, key: Key) -> Object:
+    """One object, with what the caller may not know blanked; `NotFound` or `Forbidden`."""
+    seen = await sight(store, caller, key.kind, Filter(namespace=key.namespace) if key.namespace else ALL)
+    found = await store.get(key)
+    if found is None:
+        raise missing(key)
+    if not seen.where.matches(found):
+        raise Forbidden(f"{caller.identity} may not read {key}")
+    if seen.shows is not None and not seen.shows(found):
+        raise missing(key)
+    return redacted(found, caller)
+
+
+def missing(key: Key) -> NotFound:
+    where = f" in the namespace {key.namespace}" if key.namespace else ""
+    return NotFound(
+        f"there is no {key.kind} called {key.name}{where}",
+        hint=f"`mandor get {KINDS[key.kind].plural}` shows them all",
+        key=key,
+    )
+
+
+def redacted(value: Object, caller: Caller) -> Object:
+    """Without its secrets: nobody reads the hash of a token, and only the node the secret of a session."""
+    if isinstance(value, Token):
+        return value.changed(spec=msgspec.structs.replace(value.spec, hash=""))
+    if isinstance(value, Session) and caller.node != value.spec.node:
+        return value.changed(spec=msgspec.structs.replace(value.spec, secret=""))
+    return value
+
+
+SECRETIVE = frozenset({"token", "session", None})
+"""Kinds (None: all) where `redacted` may change something."""

@@ -1,0 +1,120 @@
+"""What the cluster lets in: namespaces that exist, engines that exist, and what a namespace allows."""
+
+from collections.abc import Collection, Mapping
+
+from mandor.api.caller import Caller
+from mandor.errors import Conflict, Forbidden, Invalid
+from mandor.lib import registry
+from mandor.lib.words import did_you_mean
+from mandor.model.instance import Instance
+from mandor.model.manifest import DEFAULT_NAMESPACE
+from mandor.model.meta import Key, Object
+from mandor.model.node import Node
+from mandor.model.record import Namespace
+from mandor.model.workload import GroupTemplate, Workload
+from mandor.store.base import Check, Filter, Store
+
+NAME_MOST = 63
+
+
+async def known_engines(store: Store, extra: Collection[str] = ()) -> frozenset[str]:
+    """Engines that are installed here, that some node reports, or that the settings name."""
+    nodes = await store.list("node")
+    reported = {name for node in nodes.items if isinstance(node, Node) for name in node.status.engines}
+    return frozenset({*registry.names("mandor.engines"), *extra, *reported})
+
+
+async def admit(
+    store: Store, caller: Caller, value: Object, engines: Collection[str], beside: Mapping[Key, Object] | None = None
+) -> list[Check]:
+    """Raise `Invalid` or `Forbidden` for what may not be stored; else what must still be so at the commit.
+
+    `beside`: what is stored in the same breath, such as the namespace of a workload.
+    """
+    if isinstance(value, Namespace) and len(value.meta.name) > NAME_MOST:
+        raise Invalid(f"the name of a namespace has at most {NAME_MOST} characters")
+    if not isinstance(value, Workload):
+        return []
+    if len(value.meta.name) > NAME_MOST:
+        raise Invalid(
+            f"the name {value.meta.name[:20]!r}… has {len(value.meta.name)} characters; at most {NAME_MOST} are allowed"
+        )
+    for group in value.spec.groups.values():
+        _check_engines(group, engines)
+    key = Key("namespace", "", value.meta.namespace)
+    found = (beside or {}).get(key)
+    checks = []
+    if found is None:
+        found = await store.get(key)
+        if isinstance(found, Namespace):
+            checks = [Check(key, found.meta.version)]
+    if isinstance(found, Namespace):
+        _check_rules(value, found, caller)
+    elif value.meta.namespace != DEFAULT_NAMESPACE:
+        known = [each.meta.name for each in (await store.list("namespace")).items]
+        raise Invalid(
+            f"there is no namespace {value.meta.namespace}",
+            hint=f"{did_you_mean(value.meta.namespace, [*known, DEFAULT_NAMESPACE])} "
+            "An admin makes one with a manifest: `kind: namespace`, `name: …`",
+            path="meta.namespace",
+        )
+    return checks
+
+
+def _check_engines(group: GroupTemplate, known: Collection[str]) -> None:
+    for name in group.engine:
+        if name not in known:
+            raise Invalid(f"there is no engine {name!r}", hint=did_you_mean(name, known), engine=name, path="engine")
+
+
+def _check_rules(workload: Workload, namespace: Namespace, caller: Caller) -> None:
+    rules, name = namespace.spec, namespace.meta.name
+    if rules.priority_most is not None and workload.spec.priority > rules.priority_most:
+        raise Forbidden(
+            f"the namespace {name} allows no priority above {rules.priority_most}; this is {workload.spec.priority}",
+            path="spec.priority",
+        )
+    for group in workload.spec.groups.values():
+        if rules.engines is not None:
+            _check_allowed_engines(group, rules.engines, name)
+        if rules.users is not None:
+            for task in group.tasks.values():
+                user = task.security.user
+                if user is None or str(user) not in rules.users:
+                    raise Forbidden(
+                        f"the namespace {name} does not allow tasks to run as "
+                        f"{'the user of the agent' if user is None else user}",
+                        hint=f"set security.user to one of: {', '.join(rules.users) or '(none)'}",
+                        path="security.user",
+                    )
+
+
+def _check_allowed_engines(group: GroupTemplate, allowed: Collection[str], namespace: str) -> None:
+    hint = f"it allows: {', '.join(allowed) or '(none)'}"
+    if not group.engine:
+        raise Forbidden(f"the namespace {namespace} allows only some engines, so `engine` must be given", hint=hint)
+    for name in group.engine:
+        if name not in allowed:
+            raise Forbidden(f"the namespace {namespace} does not allow the engine {name}", hint=hint, path="engine")
+
+
+async def check_deletable(store: Store, value: Object) -> None:
+    """Raise `Conflict` where deleting would leave something behind."""
+    if isinstance(value, Namespace):
+        where = Filter(namespace=value.meta.name)
+        left = [*(await store.list("workload", where)).items, *(await store.list("instance", where)).items]
+        if left:
+            raise Conflict(
+                f"the namespace {value.meta.name} still holds {len(left)} objects, {left[0].key} among them",
+                hint=f"`mandor delete workload NAME -n {value.meta.name}` first; its instances take a moment to stop",
+                left=len(left),
+            )
+    if isinstance(value, Node):
+        listing = await store.list("instance", Filter(node=value.meta.name))
+        held = [each for each in listing.items if isinstance(each, Instance) and each.phase.placed]
+        if held:
+            raise Conflict(
+                f"the node {value.meta.name} still holds {len(held)} instances, {held[0].meta.name} among them",
+                hint=f"`mandor cordon {value.meta.name}` and delete them, or wait until the node counts as lost",
+                left=len(held),
+            )

@@ -1,0 +1,94 @@
+"""The ASGI application: every operation under its path, and what they share."""
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
+
+from mandor.api.endpoint import Endpoint, send_problem
+from mandor.api.openapi import document, page
+from mandor.api.operation import Call, Operation, Text
+from mandor.api.parts import ApiParts
+from mandor.api.routes import apply, meta, nodes, objects, sessions, tokens, watch
+from mandor.errors import NotFound
+from mandor.lib.words import did_you_mean
+from mandor.model.codec import KINDS
+
+# The busiest first: routes are tried in order.
+OPERATIONS: list[Operation] = [
+    *nodes.OPERATIONS,
+    *watch.OPERATIONS,
+    *meta.OPERATIONS,
+    *apply.OPERATIONS,
+    *tokens.OPERATIONS,
+    *sessions.OPERATIONS,
+    *objects.OPERATIONS,
+]
+
+
+def build_app(parts: ApiParts) -> Starlette:
+    """The whole API over these parts; `app.state.closing.set()` ends its streams, for a server that stops."""
+    grouped: dict[str, list[Operation]] = {}
+    for each in [*OPERATIONS, *_documentation()]:
+        grouped.setdefault(each.path, []).append(each)
+    routes: list[BaseRoute] = [Route(path, Endpoint(parts, group)) for path, group in grouped.items()]
+    routes += [WebSocketRoute(path, _Socket(partial(run, parts))) for path, run in sessions.WEBSOCKETS.items()]
+    routes.append(Route("/{rest:path}", _nothing_here))
+
+    app = Starlette(routes=routes)
+    app.router.redirect_slashes = False
+    app.state.closing = parts.streams
+    return app
+
+
+class _Socket:
+    """Starlette takes classes and instances for ASGI applications, functions for handlers."""
+
+    def __init__(self, run: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+        self._run = run
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._run(scope, receive, send)
+
+
+class _NothingHere:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        word = path.removeprefix("/v1/").partition("/")[0]
+        plurals = [kind.plural for kind in KINDS.values()]
+        hint = did_you_mean(word, plurals) if path.startswith("/v1/") else "GET /docs shows what there is"
+        await send_problem(send, NotFound(f"there is nothing at {path[:200]}", hint=hint))
+
+
+_nothing_here = _NothingHere()
+
+
+def _documentation() -> list[Operation]:
+    async def openapi(call: Call[None, None]) -> Text:
+        return Text(openapi_json())
+
+    async def docs(call: Call[None, None]) -> Text:
+        return Text(page(), "text/html; charset=utf-8")
+
+    return [
+        Operation(
+            method="GET",
+            path="/openapi.json",
+            name="openapi",
+            summary="The OpenAPI document",
+            tag="server",
+            handler=openapi,
+            open=True,
+        ),
+        Operation(
+            method="GET", path="/docs", name="docs", summary="The documentation", tag="server", handler=docs, open=True
+        ),
+    ]
+
+
+def openapi_json() -> bytes:
+    """The document as it is served."""
+    return msgspec.json.encode(document(OPERATIONS))

@@ -1,0 +1,174 @@
+"""Apply: what a manifest would change, and changing it; nothing is written unless everything is right."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+from mandor.api.admission import admit, check_deletable, known_engines
+from mandor.api.changes import FieldChange, differences
+from mandor.api.parts import ApiParts
+from mandor.api.selector import Selector
+from mandor.api.writers import check_write
+from mandor.api.writing import Author, commit_as
+from mandor.errors import Conflict, MandorError
+from mandor.model.manifest import Document
+from mandor.model.meta import Key, Meta, Object
+from mandor.model.workload import Workload
+from mandor.store.base import WRITES_MOST, Delete, Filter, Put, Write
+
+Action = Literal["created", "changed", "unchanged", "deleted"]
+TRIES = 5
+BATCH = WRITES_MOST - 1
+"""One write is left for the audit."""
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    kind: str
+    namespace: str
+    name: str
+    action: Action
+    changes: Sequence[FieldChange] = ()
+
+
+@dataclass(slots=True)
+class Plan:
+    """What would be written, and what that means to people."""
+
+    writes: list[Write] = field(default_factory=list)
+    results: dict[Key, Result] = field(default_factory=dict)
+    revision: int = 0
+
+    def add(self, key: Key, action: Action, changes: Sequence[FieldChange] = (), write: Write | None = None) -> None:
+        self.results[key] = Result(
+            kind=key.kind, namespace=key.namespace, name=key.name, action=action, changes=tuple(changes)
+        )
+        if write is not None:
+            self.writes.append(write)
+
+
+@dataclass(frozen=True, slots=True)
+class Prune:
+    """Delete workloads with these labels, in these namespaces, that the manifest does not name."""
+
+    selector: Selector
+    namespaces: frozenset[str]
+
+
+async def apply(
+    parts: ApiParts, author: Author, documents: Sequence[Document], *, prune: Prune | None, dry_run: bool
+) -> Plan:
+    done: dict[Key, Result] = {}
+    for attempt in range(TRIES):
+        plan = await plan_apply(parts, author, documents, prune)
+        plan.results = _merged(done, plan.results)
+        if dry_run or not plan.writes:
+            return plan
+        try:
+            return await _commit(parts, author, plan)
+        except Conflict as error:
+            if attempt == TRIES - 1 or "version" not in error.facts:
+                raise
+            done = plan.results
+    raise AssertionError("unreachable")
+
+
+async def plan_apply(
+    parts: ApiParts, author: Author, documents: Sequence[Document], prune: Prune | None = None
+) -> Plan:
+    """What applying would write; raises for the first document that may not be applied, with its file and line."""
+    plan = Plan(revision=(await parts.store.list("cluster")).revision)
+    engines = await known_engines(parts.store, parts.settings.engines)
+    beside = {document.object.key: document.object for document in documents}
+    for document in documents:
+        try:
+            await _plan_one(parts, author, document.object, engines, beside, plan)
+        except MandorError as error:
+            error.facts.setdefault("file", document.file)
+            error.facts.setdefault("line", document.line)
+            raise
+    if prune is not None:
+        await _plan_prune(parts, author, prune, beside, plan)
+    return plan
+
+
+async def _plan_one(
+    parts: ApiParts, author: Author, given: Object, engines: frozenset[str], beside: Mapping[Key, Object], plan: Plan
+) -> None:
+    stored = await parts.store.get(given.key)
+    wanted = merged(stored, given)
+    check_write(author.caller, stored, wanted)
+    if author.caller.user:
+        await admit(parts.store, author.caller, wanted, engines, beside)
+    changes = differences(stored, wanted)
+    if stored is None:
+        plan.add(given.key, "created", changes, Put(wanted))
+    elif changes:
+        plan.add(given.key, "changed", changes, Put(wanted))
+    else:
+        plan.add(given.key, "unchanged")
+
+
+async def _plan_prune(parts: ApiParts, author: Author, prune: Prune, beside: Mapping[Key, Object], plan: Plan) -> None:
+    for namespace in sorted(prune.namespaces):
+        listing = await parts.store.list("workload", Filter(namespace=namespace))
+        for stored in listing.items:
+            if stored.key not in beside and prune.selector.matches(stored.labels):
+                check_write(author.caller, stored, None)
+                plan.add(stored.key, "deleted", (), Delete(stored.key, stored.meta.version))
+
+
+def merged(stored: Object | None, given: Object) -> Object:
+    """The given object in the place of the stored one; what a manifest leaves open stays as it is."""
+    if stored is None:
+        meta = Meta(name=given.meta.name, namespace=given.meta.namespace, labels=given.meta.labels)
+        return given.changed(meta=meta)
+    spec = given.spec
+    if isinstance(stored, Workload) and isinstance(given, Workload):
+        groups = {
+            name: msgspec.structs.replace(group, replicas=stored.spec.groups[name].replicas)
+            if group.replicas is None and name in stored.spec.groups
+            else group
+            for name, group in given.spec.groups.items()
+        }
+        spec = msgspec.structs.replace(given.spec, groups=groups, restarted=stored.spec.restarted)
+    return stored.changed(meta=msgspec.structs.replace(stored.meta, labels=given.meta.labels), spec=spec)
+
+
+async def delete_named(parts: ApiParts, author: Author, documents: Sequence[Document], *, dry_run: bool) -> Plan:
+    """Delete what the documents name; namespaces last, since what they hold goes first."""
+    plan = Plan(revision=(await parts.store.list("cluster")).revision)
+    for last in (False, True):
+        step = Plan(revision=plan.revision)
+        for document in documents:
+            key = document.object.key
+            if (key.kind == "namespace") is not last:
+                continue
+            stored = await parts.store.get(key)
+            if stored is None:
+                step.add(key, "unchanged")
+                continue
+            check_write(author.caller, stored, None)
+            if last and not dry_run:
+                await check_deletable(parts.store, stored)
+            step.add(key, "deleted", (), Delete(key, stored.meta.version))
+        if step.writes and not dry_run:
+            step = await _commit(parts, author, step)
+        plan.results |= step.results
+        plan.revision = max(plan.revision, step.revision)
+    return plan
+
+
+async def _commit(parts: ApiParts, author: Author, plan: Plan) -> Plan:
+    # A namespace must be there before what lives in it, also where it takes several commits.
+    writes = sorted(plan.writes, key=lambda write: write.key.kind != "namespace")
+    for start in range(0, len(writes), BATCH):
+        plan.revision = await commit_as(parts, author, writes[start : start + BATCH])
+    return plan
+
+
+def _merged(done: Mapping[Key, Result], now: Mapping[Key, Result]) -> dict[Key, Result]:
+    """After a second try, what the first one did still counts."""
+    return {key: done[key] if key in done and each.action == "unchanged" else each for key, each in now.items()}

@@ -1,0 +1,206 @@
+"""Endpoint: reads a request, calls its operation, sends the answer; every error becomes a problem."""
+
+import logging
+from collections.abc import Iterable
+from typing import Any, TypeVar, get_origin, get_type_hints
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from mandor.api.auth import Headers, check_local, header
+from mandor.api.caller import LOCAL
+from mandor.api.operation import JSON, Call, Operation, Stream, Text
+from mandor.api.parts import ApiParts
+from mandor.api.problems import STATUS, encode_problem, headers_for, misfit
+from mandor.errors import Invalid, MandorError, TooLarge, Unsupported
+from mandor.lib.words import did_you_mean
+from mandor.model.codec import decode_as, encode
+
+log = logging.getLogger("mandor.api")
+T = TypeVar("T")
+
+QUERY_BYTES_MOST = 16 * 1024
+_JSON_HEADER = (b"content-type", JSON.encode())
+
+
+class Gone(Exception):
+    """The caller went away before the request was complete."""
+
+
+class Endpoint:
+    """One path; an ASGI application."""
+
+    def __init__(self, parts: ApiParts, operations: Iterable[Operation]) -> None:
+        self._parts = parts
+        self._by_method: dict[str, Operation] = {each.method: each for each in operations}
+        self._queries: dict[str, Query] = {each.method: Query(each.query) for each in self._by_method.values()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await refuse_websocket(send, receive)
+            return
+        try:
+            answer, status = await self._answer(scope, receive)
+        except Gone:
+            return
+        except MandorError as error:
+            await self._refuse(error, scope, send)
+            return
+        except Exception:
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            await send_problem(send, MandorError("something went wrong inside", hint="the server's log has more"))
+            return
+        if isinstance(answer, Stream):
+            await answer.run(receive, send)
+        elif isinstance(answer, Text):
+            await send_body(send, status, [(b"content-type", answer.content_type.encode())], answer.body)
+        else:
+            await send_body(send, status, [_JSON_HEADER], encode(answer))
+
+    async def _answer(self, scope: Scope, receive: Receive) -> tuple[Any, int]:
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        operation = self._by_method.get(method)
+        if operation is None:
+            raise WrongMethod(f"{scope['path']} has no {method}", hint=f"it has {', '.join(self._by_method)}")
+        parts, headers = self._parts, scope["headers"]
+        if operation.open:
+            caller = LOCAL
+            if not parts.settings.tokens_required:
+                check_local(headers)
+        else:
+            caller = await parts.auth.identify(headers)
+        query = self._queries[operation.method].read(scope["query_string"])
+        body, content_type = None, ""
+        if operation.body is not None:
+            body, content_type = await _read_body(operation, headers, receive, parts.settings.body_bytes_most)
+        client = scope.get("client")
+        call = Call(
+            parts,
+            caller,
+            scope.get("path_params") or {},
+            query,
+            body,
+            content_type,
+            headers,
+            client[0] if client else "",
+        )
+        return await operation.handler(call), operation.status
+
+    async def _refuse(self, error: MandorError, scope: Scope, send: Send) -> None:
+        if isinstance(error, WrongMethod):
+            allow = ", ".join(self._by_method).encode()
+            await send_problem(send, error, status=405, more=[(b"allow", allow)])
+        elif isinstance(error, WrongContent):
+            await send_problem(send, error, status=415)
+        else:
+            await send_problem(send, error)
+
+
+class WrongMethod(Unsupported):
+    """Answered with 405."""
+
+
+class WrongContent(Unsupported):
+    """Answered with 415."""
+
+
+class Query:
+    """Reads a query string into a struct; parameters nobody knows are errors."""
+
+    def __init__(self, wanted: type | None) -> None:
+        self._wanted = wanted
+        hints = get_type_hints(wanted) if wanted is not None else {}
+        self._many = {name for name, hint in hints.items() if get_origin(hint) is tuple}
+        self._known = set(hints)
+
+    def read(self, text: bytes) -> Any:
+        if not text:
+            return self._wanted() if self._wanted is not None else None
+        if len(text) > QUERY_BYTES_MOST:
+            raise TooLarge(f"the query has {len(text)} bytes; at most {QUERY_BYTES_MOST} are allowed")
+        try:
+            pairs = parse_qsl(text.decode("ascii"), keep_blank_values=True, max_num_fields=100, errors="strict")
+        except ValueError as error:
+            raise Invalid(f"the query cannot be read: {error}") from error
+        given: dict[str, Any] = {}
+        for name, value in pairs:
+            if name not in self._known:
+                raise Invalid(f"there is no parameter {name!r}", hint=did_you_mean(name, self._known), parameter=name)
+            if name in self._many:
+                given.setdefault(name, []).append(value)
+            elif name in given:
+                raise Invalid(f"the parameter {name!r} stands there twice", parameter=name)
+            else:
+                given[name] = value
+        assert self._wanted is not None
+        try:
+            return msgspec.convert(given, self._wanted, strict=False)
+        except msgspec.ValidationError as error:
+            raise misfit(error, self._wanted, "query") from error
+
+
+async def _read_body(operation: Operation, headers: Headers, receive: Receive, most: int) -> tuple[Any, str]:
+    content_type = (header(headers, b"content-type") or "").partition(";")[0].strip().lower()
+    announced = header(headers, b"content-length")
+    if announced is not None and announced.isdecimal() and int(announced) > most:
+        raise TooLarge(f"the body has {announced} bytes; at most {most} are allowed", most=most)
+    bare = not content_type and operation.body_optional
+    # A web page cannot send these types to another origin without asking first.
+    if content_type not in operation.takes and not bare:
+        raise WrongContent(
+            f"the content type {content_type or '(none)'!r} is not taken here",
+            hint=f"send {' or '.join(operation.takes)}",
+        )
+    data = await read_all(receive, most)
+    if operation.body is bytes:
+        return data, content_type
+    if not data and operation.body_optional:
+        return None, content_type
+    return decode_body(data, operation.body), content_type
+
+
+def decode_body(data: bytes, wanted: type[T]) -> T:
+    try:
+        return decode_as(data, wanted)
+    except Invalid as error:
+        if isinstance(error.__cause__, msgspec.DecodeError):
+            raise misfit(error.__cause__, wanted) from error
+        raise
+    except (RecursionError, UnicodeDecodeError) as error:
+        raise Invalid(f"the body is not JSON that can be read: {error}") from error
+
+
+async def read_all(receive: Receive, most: int) -> bytes:
+    """The whole body, which has at most so many bytes."""
+    pieces, size = [], 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Gone
+        piece = message.get("body", b"")
+        size += len(piece)
+        if size > most:
+            raise TooLarge(f"the body has more than {most} bytes", most=most)
+        pieces.append(piece)
+        if not message.get("more_body", False):
+            return b"".join(pieces)
+
+
+async def send_body(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    headers.append((b"content-length", str(len(body)).encode()))
+    headers.append((b"x-content-type-options", b"nosniff"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_problem(
+    send: Send, error: MandorError, *, status: int | None = None, more: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    headers = [*headers_for(error), *more]
+    await send_body(send, status or STATUS[error.code], headers, encode_problem(error, status=status))
+
+
+async def refuse_websocket(send: Send, receive: Receive) -> None:
+    await receive()
+    await send({"type": "websocket.close", "code": 1000})

@@ -1,0 +1,188 @@
+"""Heartbeats and usage, kept in this server's memory; the store gets only who is heard, at most once a second."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from mandor.errors import Conflict, MandorError
+from mandor.lib.clock import Clock
+from mandor.model.meta import Key, Meta
+from mandor.model.record import Hearing, HearingSpec, Lease, LeaseSpec
+from mandor.store.base import Delete, Put, Store, Write
+
+log = logging.getLogger("mandor.heartbeats")
+
+R = TypeVar("R", Lease, Hearing)
+
+LEASE_SECONDS = 10.0
+RENEW_SECONDS = 2.0
+HEARD_SECONDS = 15.0
+"""A node is heard until so long after its last heartbeat; agents beat every ten seconds, more or less."""
+TICK_SECONDS = 1.0
+
+
+class NodeUsage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """What a machine uses now, measured by its agent; rates are per second."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    disk_bytes: int = 0
+    network_in_bytes: int = 0
+    network_out_bytes: int = 0
+
+
+class InstanceUsage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+
+
+class Report(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One heartbeat. A newer agent may tell more than this server understands."""
+
+    cluster: str = ""
+    """The id of the cluster the agent belongs to; a server of another one refuses."""
+    usage: NodeUsage = NodeUsage()
+    instances: dict[str, InstanceUsage] = {}
+    """By `namespace/name`."""
+
+
+class UsageReport(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    node: str
+    age_seconds: float
+    usage: NodeUsage = NodeUsage()
+    instances: dict[str, InstanceUsage] = {}
+
+
+@dataclass(slots=True)
+class _Heard:
+    at: float
+    report: Report
+
+
+class Heartbeats:
+    """What the agents told this server. `run` keeps the server's lease and hearing in the store."""
+
+    def __init__(self, store: Store, clock: Clock, server_id: str, address: str) -> None:
+        self._store = store
+        self._clock = clock
+        self._server_id = server_id
+        self._address = address
+        self._heard: dict[str, _Heard] = {}
+        self._lease: Lease | None = None
+        self._hearing: Hearing | None = None
+        self._renewals = 0
+        self._renewed_at = -RENEW_SECONDS
+
+    def beat(self, node: str, report: Report) -> None:
+        heard = self._heard.get(node)
+        if heard is None:
+            self._heard[node] = _Heard(self._clock.monotonic(), report)
+        else:
+            heard.at, heard.report = self._clock.monotonic(), report
+
+    def usage(self, node: str) -> UsageReport | None:
+        """What the node reported last; None: it is not heard here."""
+        heard = self._heard.get(node)
+        return self._describe(node, heard) if heard is not None else None
+
+    def all_usage(self) -> list[UsageReport]:
+        return [self._describe(node, heard) for node, heard in sorted(self._heard.items())]
+
+    def forget(self, node: str) -> None:
+        self._heard.pop(node, None)
+
+    def _describe(self, node: str, heard: _Heard) -> UsageReport:
+        age = round(self._clock.monotonic() - heard.at, 3)
+        return UsageReport(node=node, age_seconds=age, usage=heard.report.usage, instances=heard.report.instances)
+
+    # What the store gets.
+
+    async def run(self) -> None:
+        """Renew the lease and write the hearing, until cancelled; then take both back."""
+        try:
+            while True:
+                try:
+                    await self.tick()
+                except Conflict:
+                    self._lease = self._hearing = None
+                except MandorError as error:
+                    log.warning("heartbeats cannot be summed up: %s", error)
+                await self._clock.sleep(TICK_SECONDS)
+        finally:
+            await self._leave()
+
+    async def tick(self) -> None:
+        """One round: silent nodes are dropped, and what changed is committed."""
+        now = self._clock.monotonic()
+        for node in [node for node, heard in self._heard.items() if now - heard.at > HEARD_SECONDS]:
+            del self._heard[node]
+        if self._lease is None:
+            await self._read_back()
+        writes: list[Write] = []
+        lease = self._next_lease(now)
+        if lease is not None:
+            writes.append(Put(lease))
+        hearing = self._next_hearing()
+        if hearing is not None:
+            writes.append(Put(hearing))
+        if not writes:
+            return
+        revision = await self._store.commit(*writes)
+        if lease is not None:
+            self._lease = await self._kept(lease, revision)
+            self._renewed_at = now
+        if hearing is not None:
+            self._hearing = await self._kept(hearing, revision)
+
+    async def _kept(self, written: R, revision: int) -> R:
+        """As it is stored; a new object was given its uid there."""
+        if written.meta.uid:
+            return written.stamped(version=revision)
+        found = await self._store.get(written.key)
+        return found if isinstance(found, type(written)) else written
+
+    async def _read_back(self) -> None:
+        lease = await self._store.get(Key("lease", "", self._lease_name))
+        hearing = await self._store.get(Key("hearing", "", self._server_id))
+        self._lease = lease if isinstance(lease, Lease) else None
+        self._hearing = hearing if isinstance(hearing, Hearing) else None
+        self._renewed_at = -RENEW_SECONDS
+
+    @property
+    def _lease_name(self) -> str:
+        return f"server-{self._server_id}"
+
+    def _next_lease(self, now: float) -> Lease | None:
+        if self._lease is not None and now - self._renewed_at < RENEW_SECONDS:
+            return None
+        self._renewals += 1
+        spec = LeaseSpec(self._server_id, LEASE_SECONDS, self._renewals, self._address)
+        if self._lease is None:
+            return Lease(meta=Meta(name=self._lease_name), spec=spec)
+        # A restarted server starts counting anew, and an observer sees any other number as alive.
+        if spec.renewals <= self._lease.spec.renewals:
+            self._renewals = self._lease.spec.renewals + 1
+            spec = msgspec.structs.replace(spec, renewals=self._renewals)
+        return self._lease.changed(spec=spec)
+
+    def _next_hearing(self) -> Hearing | None:
+        nodes = tuple(sorted(self._heard))
+        if self._hearing is None:
+            return Hearing(meta=Meta(name=self._server_id), spec=HearingSpec(nodes))
+        return None if self._hearing.spec.nodes == nodes else self._hearing.changed(spec=HearingSpec(nodes))
+
+    async def _leave(self) -> None:
+        """So that nobody waits for a lease to run out when the server stops as it should."""
+        writes: list[Write] = [
+            Delete(each.key, each.meta.version) for each in (self._lease, self._hearing) if each is not None
+        ]
+        if not writes:
+            return
+        try:
+            await asyncio.shield(asyncio.wait_for(self._store.commit(*writes), 2))
+        except (MandorError, TimeoutError) as error:
+            log.info("the lease runs out by itself: %s", error)

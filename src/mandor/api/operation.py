@@ -1,0 +1,82 @@
+"""Operation: one method of one path, with the types it takes and gives; routes and OpenAPI both come from these."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from starlette.types import Receive, Scope, Send
+
+from mandor.api.caller import Caller
+
+if TYPE_CHECKING:
+    from mandor.api.parts import ApiParts
+
+Q = TypeVar("Q")
+B = TypeVar("B")
+
+JSON = "application/json"
+NDJSON = "application/x-ndjson"
+YAML = "application/yaml"
+MERGE_PATCH = "application/merge-patch+json"
+Method = Literal["GET", "PUT", "POST", "PATCH", "DELETE"]
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Q, B]):
+    """One request, decoded and checked: `query` and `body` have the types the operation declared."""
+
+    parts: "ApiParts"
+    caller: Caller
+    path: Mapping[str, str]
+    query: Q
+    body: B
+    content_type: str
+    headers: list[tuple[bytes, bytes]]
+    address: str
+    """Where the caller is, for the audit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer that is sent piece by piece; `run` sends everything, the start included."""
+
+    run: Callable[[Receive, Send], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """An answer that is not JSON, or JSON that is ready."""
+
+    body: bytes
+    content_type: str = JSON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    method: Method
+    path: str
+    name: str
+    """Its operationId."""
+    summary: str
+    tag: str
+    handler: Callable[[Call[Any, Any]], Awaitable[Any]]
+    query: type | None = None
+    """A struct: one field a parameter."""
+    body: Any = None
+    """The type of the JSON body; `bytes`: taken as it is."""
+    shape: Any = None
+    """The type the document shows where the handler itself takes a looser one."""
+    body_optional: bool = False
+    takes: tuple[str, ...] = (JSON,)
+    """The content types of the body."""
+    result: Any = None
+    gives: str = JSON
+    status: int = 200
+    open: bool = False
+    """Needs no token."""
+    refuses: tuple[str, ...] = ()
+    """Error codes beside those that every operation may answer."""
+    path_notes: Mapping[str, str] = field(default_factory=dict)
+
+
+Websocket = Callable[["ApiParts", Scope, Receive, Send], Awaitable[None]]

@@ -1,0 +1,44 @@
+"""ApiParts: everything an operation may use; the composition root puts it together."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mandor.api.auth import Auth
+from mandor.api.heartbeat import Heartbeats
+from mandor.api.rate import Rates
+from mandor.api.sessions import Sessions
+from mandor.api.settings import ApiSettings
+from mandor.api.streams import Streams
+from mandor.lib.clock import Clock
+from mandor.model.meta import Object
+from mandor.store.base import Store
+
+
+class Notes(Protocol):
+    """Takes sentences for people: a Recorder."""
+
+    def note(self, about: Object, reason: str, message: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ApiParts:
+    store: Store
+    clock: Clock
+    heartbeats: Heartbeats
+    settings: ApiSettings = field(default_factory=ApiSettings)
+    recorder: Notes | None = None
+    """Tells of nodes that join; None: nobody listens."""
+    auth: Auth = field(default=None)  # type: ignore[assignment]
+    """Knows the callers; made from the store's tokens unless given."""
+    streams: Streams = field(init=False)
+    sessions: Sessions = field(init=False)
+    rates: Rates = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        make = object.__setattr__
+        if self.auth is None:
+            make(self, "auth", Auth(self.store, self.clock, tokens_required=settings.tokens_required))
+        make(self, "streams", Streams(settings.watches_most))
+        make(self, "sessions", Sessions(self.store, self.clock, settings))
+        make(self, "rates", Rates(self.clock, settings.writes_per_second, settings.writes_burst))

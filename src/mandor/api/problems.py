@@ -1,0 +1,106 @@
+"""Errors as problem+json: one table from error code to HTTP status."""
+
+import re
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from mandor.errors import Invalid, MandorError
+from mandor.lib.words import did_you_mean
+
+STATUS: dict[str, int] = {
+    "internal": 500,
+    "not_found": 404,
+    "invalid": 400,
+    "too_large": 413,
+    "conflict": 409,
+    "expired": 410,
+    "unsupported": 422,
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "too_many": 429,
+    "unavailable": 503,
+    "engine_down": 503,
+}
+"""Every code there is, and the status it is answered with."""
+
+CONTENT_TYPE = b"application/problem+json"
+_RESERVED = frozenset({"type", "title", "status", "code", "detail", "hint"})
+_PATH = re.compile(r" - at `([^`]*)`$")
+_UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+
+
+class Problem(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """What every refused request gets (RFC 9457); further members tell the facts."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    hint: str | None = None
+
+
+def describe(error: MandorError, *, status: int | None = None) -> dict[str, Any]:
+    """The error as a problem document; its facts stand beside the fixed members."""
+    status = status or STATUS[error.code]
+    problem: dict[str, Any] = {
+        "type": f"urn:mandor:problem:{error.code}",
+        "title": HTTPStatus(status).phrase,
+        "status": status,
+        "code": error.code,
+        "detail": error.message,
+    }
+    if error.hint:
+        problem["hint"] = error.hint
+    return problem | {name: value for name, value in error.facts.items() if name not in _RESERVED}
+
+
+def encode_problem(error: MandorError, *, status: int | None = None) -> bytes:
+    return msgspec.json.encode(describe(error, status=status), enc_hook=str)
+
+
+def headers_for(error: MandorError) -> list[tuple[bytes, bytes]]:
+    headers = [(b"content-type", CONTENT_TYPE)]
+    if error.code == "unauthenticated":
+        headers.append((b"www-authenticate", b'Bearer realm="mandor"'))
+    if error.code in {"too_many", "unavailable", "engine_down"}:
+        headers.append((b"retry-after", b"1"))
+    return headers
+
+
+def misfit(error: msgspec.DecodeError, wanted: Any, what: str = "body") -> Invalid:
+    """What did not decode, as an error that names the place and guesses what was meant."""
+    text = str(error)
+    place = _PATH.search(text)
+    facts: dict[str, object] = {"path": place[1]} if place else {}
+    hint = None
+    unknown = _UNKNOWN.search(text)
+    if unknown:
+        hint = did_you_mean(unknown[1], _words(wanted))
+    return Invalid(f"the {what} does not fit: {text}", hint=hint, **facts)
+
+
+def _words(wanted: Any) -> set[str]:
+    """Every field name that occurs somewhere in a type."""
+    found: set[str] = set()
+    seen: set[int] = set()
+    stack = [msgspec.inspect.type_info(wanted)]
+    while stack:
+        info = stack.pop()
+        if id(info) in seen:
+            continue
+        seen.add(id(info))
+        if isinstance(info, msgspec.inspect.StructType):
+            found |= {field.encode_name for field in info.fields}
+            stack += [field.type for field in info.fields]
+        elif isinstance(info, msgspec.inspect.UnionType):
+            stack += info.types
+        elif isinstance(info, msgspec.inspect.DictType):
+            stack.append(info.value_type)
+        elif isinstance(info, msgspec.inspect.VarTupleType | msgspec.inspect.ListType):
+            stack.append(info.item_type)
+        elif isinstance(info, msgspec.inspect.Metadata):
+            stack.append(info.type)
+    return found

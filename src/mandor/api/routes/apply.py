@@ -1,0 +1,150 @@
+"""Apply and delete by manifest."""
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta as Note
+from msgspec import Struct
+
+from mandor.api.admission import known_engines
+from mandor.api.apply import Plan, Prune, Result, apply, delete_named
+from mandor.api.operation import JSON, YAML, Call, Operation
+from mandor.api.routes.queries import Labels, Namespace
+from mandor.api.selector import parse_selector
+from mandor.api.writing import Author
+from mandor.errors import Invalid, TooLarge
+from mandor.model.manifest import DEFAULT_NAMESPACE, Document, load_files
+
+TAKES = (YAML, JSON, "application/x-yaml", "text/yaml")
+FILES_MOST = 1000
+THREAD_FROM_BYTES = 8 * 1024
+"""Reading a longer text would keep everybody else waiting."""
+
+
+class ManifestFile(Struct, frozen=True, forbid_unknown_fields=True):
+    name: Annotated[str, Note(max_length=4096)]
+    text: str
+
+
+class ManifestFiles(Struct, frozen=True, forbid_unknown_fields=True):
+    files: Annotated[list[ManifestFile], Note(max_length=FILES_MOST)]
+
+
+class ApplyQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    namespace: Namespace = DEFAULT_NAMESPACE
+    dry_run: Annotated[bool, Note(description="Only tell what would change.")] = False
+    prune: Annotated[bool, Note(description="Delete workloads with `labels` that the manifest does not name.")] = False
+    labels: Labels = ""
+
+
+class DeleteQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    namespace: Namespace = DEFAULT_NAMESPACE
+    dry_run: bool = False
+
+
+class Applied(Struct, frozen=True):
+    results: list[Result]
+    revision: int
+
+
+def files_in(body: bytes, content_type: str, most: int) -> Sequence[tuple[str, str | bytes]]:
+    """(name, text) of each file: a JSON body may be a manifest itself, or hold several."""
+    if content_type == JSON:
+        try:
+            found = msgspec.json.decode(body, type=ManifestFiles)
+        except msgspec.DecodeError as error:
+            if _holds_files(body):
+                raise Invalid(
+                    f"the body does not fit: {error}", hint='`{"files": [{"name": …, "text": …}]}`'
+                ) from error
+        else:
+            size = sum(len(each.text) for each in found.files)
+            if size > most:
+                raise TooLarge(f"the manifests have {size} characters; at most {most} are allowed", most=most)
+            if not found.files:
+                raise Invalid("there is no file in it")
+            return [(each.name, each.text) for each in found.files]
+    if len(body) > most:
+        raise TooLarge(f"the manifest has {len(body)} bytes; at most {most} are allowed", most=most)
+    return [("", body)]
+
+
+def _holds_files(body: bytes) -> bool:
+    try:
+        plain = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, RecursionError):
+        return False
+    return "files" in plain
+
+
+async def documents_of(call: Call[Any, bytes], *, check_engines: bool) -> list[Document]:
+    settings = call.parts.settings
+    files = files_in(call.body, call.content_type, settings.manifest_bytes_most)
+    engines = await known_engines(call.parts.store, settings.engines) if check_engines else None
+    load = partial(load_files, files, namespace=call.query.namespace, engines=engines)
+    return load() if len(call.body) < THREAD_FROM_BYTES else await asyncio.to_thread(load)
+
+
+async def apply_manifest(call: Call[ApplyQuery, bytes]) -> Applied:
+    query = call.query
+    selector = parse_selector(query.labels)
+    if query.prune and not selector:
+        raise Invalid(
+            "`prune` needs `labels`",
+            hint="only workloads with these labels are deleted: --prune --labels app=shop",
+            parameter="labels",
+        )
+    if selector and not query.prune:
+        raise Invalid("`labels` belongs to `prune`", parameter="labels")
+    documents = await documents_of(call, check_engines=True)
+    prune = None
+    if query.prune:
+        namespaces = {each.object.meta.namespace for each in documents if each.object.namespaced}
+        prune = Prune(selector, frozenset(namespaces | {query.namespace}))
+    author = Author(call.caller, call.address, "apply")
+    return _told(await apply(call.parts, author, documents, prune=prune, dry_run=query.dry_run))
+
+
+async def delete_manifest(call: Call[DeleteQuery, bytes]) -> Applied:
+    documents = await documents_of(call, check_engines=False)
+    author = Author(call.caller, call.address, "delete")
+    return _told(await delete_named(call.parts, author, documents, dry_run=call.query.dry_run))
+
+
+def _told(plan: Plan) -> Applied:
+    return Applied(list(plan.results.values()), plan.revision)
+
+
+OPERATIONS = [
+    Operation(
+        method="POST",
+        path="/v1/apply",
+        name="apply",
+        summary="Make the cluster hold what a manifest says; answers what changed",
+        tag="manifests",
+        handler=apply_manifest,
+        query=ApplyQuery,
+        body=bytes,
+        shape=ManifestFiles,
+        takes=TAKES,
+        result=Applied,
+        refuses=("conflict",),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/delete",
+        name="delete",
+        summary="Delete what a manifest names",
+        tag="manifests",
+        handler=delete_manifest,
+        query=DeleteQuery,
+        body=bytes,
+        shape=ManifestFiles,
+        takes=TAKES,
+        result=Applied,
+        refuses=("conflict",),
+    ),
+]

@@ -1,0 +1,88 @@
+"""What the server says about itself: health, version, schema, documentation."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from mandor import __version__
+from mandor.api.cluster import read_cluster
+from mandor.api.operation import Call, Operation
+from mandor.errors import Unavailable
+from mandor.model.record import ClusterSpec
+
+FEATURES = ("apply", "audit", "commit", "exec", "heartbeat", "join", "logs", "snapshot", "tokens", "usage", "watch")
+"""What this server can do, by name, so that clients of other versions need not guess."""
+
+
+class Health(Struct, frozen=True):
+    status: str
+
+
+class About(Struct, frozen=True):
+    version: str
+    features: tuple[str, ...]
+    cluster: ClusterSpec
+
+
+async def healthz(call: Call[None, None]) -> Health:
+    return Health("ok")
+
+
+async def readyz(call: Call[None, None]) -> Health:
+    """Ready: the store answers, and the server is not stopping."""
+    if call.parts.streams.closing:
+        raise Unavailable("the server is stopping")
+    await read_cluster(call.parts.store)
+    return Health("ready")
+
+
+async def about(call: Call[None, None]) -> About:
+    return About(__version__, FEATURES, await read_cluster(call.parts.store))
+
+
+async def schema(call: Call[None, None]) -> dict[str, Any]:
+    from mandor.model.schema import manifest_schema
+
+    return manifest_schema()
+
+
+OPERATIONS = [
+    Operation(
+        method="GET",
+        path="/healthz",
+        name="healthz",
+        summary="Whether the server lives",
+        tag="server",
+        handler=healthz,
+        result=Health,
+        open=True,
+    ),
+    Operation(
+        method="GET",
+        path="/readyz",
+        name="readyz",
+        summary="Whether the server can serve",
+        tag="server",
+        handler=readyz,
+        result=Health,
+        open=True,
+    ),
+    Operation(
+        method="GET",
+        path="/v1",
+        name="about",
+        summary="Version, features, and which cluster this is",
+        tag="server",
+        handler=about,
+        result=About,
+    ),
+    Operation(
+        method="GET",
+        path="/v1/schema",
+        name="schema",
+        summary="The JSON Schema of manifests, for editors",
+        tag="server",
+        handler=schema,
+        result=dict[str, Any],
+    ),
+]

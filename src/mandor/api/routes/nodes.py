@@ -1,0 +1,192 @@
+"""Nodes join, beat and report what they use."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta as Note
+from msgspec import Struct
+
+from mandor.api.access import missing
+from mandor.api.audit import audit
+from mandor.api.auth import header, make_token, node_token_name
+from mandor.api.caller import Caller
+from mandor.api.cluster import read_cluster
+from mandor.api.heartbeat import Report, UsageReport
+from mandor.api.operation import Call, Operation
+from mandor.api.parts import ApiParts
+from mandor.errors import Conflict, Forbidden, Invalid, NotFound
+from mandor.model.meta import Key, Meta, check_name
+from mandor.model.node import Node, NodePhase, NodeSpec, NodeStatus
+from mandor.model.record import ClusterSpec
+from mandor.store.base import Put, Write
+
+TRIES = 3
+
+
+class Join(Struct, frozen=True, forbid_unknown_fields=True):
+    address: Annotated[str, Note(description="Where the node is reached; it may change.", max_length=253)] = ""
+    pool: Annotated[str, Note(description="For a new node; later it is the users'.", max_length=63)] = "default"
+    labels: Annotated[dict[str, str], Note(description="For a new node; later they are the users'.")] = {}
+
+
+class Joined(Struct, frozen=True):
+    credential: str
+    """The node's own token: it is shown this once."""
+    cluster: ClusterSpec
+
+
+class Usages(Struct, frozen=True):
+    items: list[UsageReport]
+
+
+async def join(call: Call[None, Join | None]) -> Joined:
+    """Name is identity: a known name needs its credential, whatever the address."""
+    name, caller = call.path["name"], call.caller
+    try:
+        check_name(name, "node name")
+    except ValueError as error:
+        raise Invalid(str(error), path="name") from error
+    if caller.role not in {"join", "node", "admin", "component"} or (caller.user and not caller.everywhere):
+        raise Forbidden(
+            f"{caller.identity} ({caller.role}) may not join nodes", hint="`mandor token create` a join token"
+        )
+    if caller.role == "node" and caller.node != name:
+        raise Forbidden(f"{caller.identity} may not join as {name}")
+    for attempt in range(TRIES):
+        try:
+            return await _join(call, name, call.body or Join())
+        except Conflict as error:
+            # Without a key it is our own refusal; with one, somebody wrote in between.
+            if "key" not in error.facts or attempt == TRIES - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+async def _join(call: Call[None, Join | None], name: str, given: Join) -> Joined:
+    store, address = call.parts.store, given.address
+    node = await store.get(Key("node", "", name))
+    token = await store.get(Key("token", "", node_token_name(name)))
+    cluster = await read_cluster(store)
+    writes: list[Write] = []
+    credential = (header(call.headers, b"authorization") or "").partition(" ")[2].strip()
+    if call.caller.role != "node":
+        if token is not None:
+            raise Conflict(
+                f"there is a node called {name} already, and this is not its credential",
+                hint=f"keep the agent's data directory, choose another name, or `mandor delete node {name}`",
+                node=name,
+            )
+        made, credential = make_token("node", f"node:{name}", name=node_token_name(name))
+        writes += [Put(made), audit(call.parts.clock, call.caller, "join", f"node {name}", (), call.address)]
+    if not isinstance(node, Node):
+        node = _new_node(name, given)
+        writes.append(Put(node))
+    elif address and node.status.address != address:
+        status = msgspec.structs.replace(node.status, address=address)
+        writes.append(Put(node.changed(status=status)))
+    if writes:
+        await store.commit(*writes)
+    _tell(call.parts, call.caller, node, address)
+    return Joined(credential, cluster)
+
+
+def _new_node(name: str, given: Join) -> Node:
+    try:
+        return Node(
+            meta=Meta(name=name, labels=given.labels),
+            spec=NodeSpec(pool=given.pool),
+            status=NodeStatus(phase=NodePhase.UNKNOWN, address=given.address),
+        )
+    except ValueError as error:
+        raise Invalid(str(error)) from error
+
+
+def _tell(parts: ApiParts, caller: Caller, node: Node, address: str) -> None:
+    if parts.recorder is not None:
+        verb = "is back" if caller.role == "node" else "has joined"
+        parts.recorder.note(node, "Joined", f"{node.meta.name} {verb}{f' from {address}' if address else ''}")
+
+
+async def heartbeat(call: Call[None, Report]) -> ClusterSpec:
+    name, caller = call.path["name"], call.caller
+    if caller.node != name and not (caller.role == "admin" and not caller.token):
+        raise Forbidden(f"{caller.identity} may not beat for {name}")
+    if await call.parts.store.get(Key("node", "", name)) is None:
+        raise missing(Key("node", "", name))
+    cluster = await read_cluster(call.parts.store)
+    if call.body.cluster and call.body.cluster != cluster.id:
+        raise Conflict(
+            f"this is the cluster {cluster.id}, and {name} belongs to {call.body.cluster}",
+            hint="point the agent at its own cluster",
+            cluster=cluster.id,
+        )
+    call.parts.heartbeats.beat(name, call.body)
+    return cluster
+
+
+async def usage(call: Call[None, None]) -> UsageReport:
+    name = call.path["name"]
+    if not call.caller.user and call.caller.role != "component" and call.caller.node != name:
+        raise Forbidden(f"{call.caller.identity} may not read the usage of {name}")
+    found = call.parts.heartbeats.usage(name)
+    if found is not None:
+        return found
+    if await call.parts.store.get(Key("node", "", name)) is None:
+        raise missing(Key("node", "", name))
+    raise NotFound(
+        f"this server does not hear {name}",
+        hint="the node is silent, or another server hears it",
+        key=Key("node", "", name),
+    )
+
+
+async def all_usage(call: Call[None, None]) -> Usages:
+    if not call.caller.user and call.caller.role != "component":
+        raise Forbidden(f"{call.caller.identity} may not read the usage of other nodes")
+    return Usages(call.parts.heartbeats.all_usage())
+
+
+OPERATIONS = [
+    Operation(
+        method="POST",
+        path="/v1/nodes/{name}/heartbeat",
+        name="heartbeat",
+        summary="The node lives, and this is what it uses; answers which cluster this is",
+        tag="nodes",
+        handler=heartbeat,
+        body=Report,
+        result=ClusterSpec,
+        refuses=("not_found", "conflict"),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/nodes/{name}/join",
+        name="join",
+        summary="Become a node: by a join token, or again with the node's own credential",
+        tag="nodes",
+        handler=join,
+        body=Join,
+        body_optional=True,
+        result=Joined,
+        refuses=("conflict",),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/nodes/{name}/usage",
+        name="get_usage",
+        summary="What the node uses now",
+        tag="nodes",
+        handler=usage,
+        result=UsageReport,
+        refuses=("not_found",),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/usage",
+        name="list_usage",
+        summary="What the nodes use that this server hears",
+        tag="nodes",
+        handler=all_usage,
+        result=Usages,
+    ),
+]

@@ -1,0 +1,368 @@
+"""List, get, put, patch and delete, for every kind."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from mandor.api.access import missing, read, redacted, sight
+from mandor.api.auth import node_token_name
+from mandor.api.labels import select_for
+from mandor.api.operation import JSON, MERGE_PATCH, Call, Operation
+from mandor.api.problems import misfit
+from mandor.api.routes.queries import ListQuery, NameQuery, VersionQuery
+from mandor.api.selector import parse_selector
+from mandor.api.writers import check_kind
+from mandor.api.writing import Author, commit_as, moved
+from mandor.errors import Conflict, Invalid
+from mandor.lib.words import did_you_mean
+from mandor.model.codec import KINDS, from_plain, to_plain
+from mandor.model.instance import Instance
+from mandor.model.meta import Key, Meta, Object
+from mandor.model.node import Node
+from mandor.store.base import ALL, Delete, Filter, Put, Write
+
+CHUNK = 2000
+"""After so many objects others get their turn."""
+TRIES = 5
+"""Read, change, write is tried so often when somebody else writes in between."""
+
+WRITABLE = ("workload", "node", "namespace")
+"""Kinds that users put and patch."""
+DELETABLE = (*WRITABLE, "instance", "token")
+
+
+class Page(msgspec.Struct, frozen=True, omit_defaults=True):
+    items: Sequence[Any]
+    revision: int
+    after: str = ""
+    """Ask with this for what comes next; absent: that was all."""
+
+
+def key_of(kind: type[Object], name: str, namespace: str) -> Key:
+    return Key(kind.kind, namespace if kind.namespaced else "", name)
+
+
+def page_of(kind: type[Object]) -> type:
+    """The page of a kind, as its own type for the OpenAPI document."""
+    return msgspec.defstruct(
+        f"{kind.__name__}Page",
+        [("items", list[kind]), ("revision", int), ("after", str, "")],  # type: ignore[valid-type]
+        frozen=True,
+        omit_defaults=True,
+    )
+
+
+# Reading.
+
+
+async def list_kind(call: Call[ListQuery, None], kind: type[Object]) -> Page:
+    query, store = call.query, call.parts.store
+    selector = parse_selector(query.labels)
+    where = ALL if query.namespace is None and query.node is None else Filter(query.namespace, query.node)
+    seen = await sight(store, call.caller, kind.kind, where)
+    listing = await store.list(kind.kind, seen.where)
+    select = await select_for(store, kind.kind, where, selector)
+    start = _position(query.after)
+    items: list[Object] = []
+    after = ""
+    for seen_so_far, value in enumerate(_from(listing.items, start), 1):
+        if seen_so_far % CHUNK == 0:
+            await asyncio.sleep(0)
+        if (seen.shows is not None and not seen.shows(value)) or not select.matches(value):
+            continue
+        if len(items) == min(query.limit, call.parts.settings.list_most):
+            last = items[-1].meta
+            after = f"{last.namespace}/{last.name}"
+            break
+        items.append(redacted(value, call.caller))
+    return Page(items, listing.revision, after)
+
+
+def _position(after: str) -> tuple[str, str] | None:
+    if not after:
+        return None
+    namespace, slash, name = after.partition("/")
+    if not slash:
+        raise Invalid(f"{after!r} is no place in a list", hint="use the `after` of the page before", parameter="after")
+    return namespace, name
+
+
+def _from(items: Sequence[Object], start: tuple[str, str] | None) -> Sequence[Object]:
+    """What comes after the place; items are ordered by key."""
+    if start is None:
+        return items
+    low, high = 0, len(items)
+    while low < high:
+        middle = (low + high) // 2
+        meta = items[middle].meta
+        if (meta.namespace, meta.name) <= start:
+            low = middle + 1
+        else:
+            high = middle
+    return items[low:]
+
+
+async def get(call: Call[NameQuery, None], kind: type[Object]) -> Object:
+    return await read(call.parts.store, call.caller, key_of(kind, call.path["name"], call.query.namespace))
+
+
+# Writing.
+
+
+def author_of(call: Call[Any, Any], verb: str = "") -> Author:
+    return Author(call.caller, call.address, verb)
+
+
+async def put(call: Call[VersionQuery, Any], kind: type[Object]) -> Object:
+    """Create or replace; with a version it is compare-and-swap. The stored status stays as it is."""
+    given = _given(call.body, kind, call.path["name"], call.query.namespace)
+    await _may(call, given.key)
+    wanted = given.meta.version or call.query.version
+    for attempt in range(TRIES):
+        stored = await call.parts.store.get(given.key)
+        version = stored.meta.version if stored is not None else 0
+        if wanted is not None and wanted and wanted != version:
+            raise moved(given.key, wanted, version)
+        if wanted == 0 and call.query.version is not None and version:
+            raise Conflict(f"{given.key} exists already", hint="leave the version out", key=given.key, version=version)
+        if stored is None:
+            value: Object = _new(given)
+        else:
+            meta = msgspec.structs.replace(stored.meta, labels=given.meta.labels)
+            value = stored.changed(meta=meta, spec=given.spec)
+        if value == stored:
+            return redacted(stored, call.caller)
+        try:
+            return await _store(call, value)
+        except Conflict:
+            if wanted or attempt == TRIES - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _new(given: Object) -> Object:
+    meta = Meta(name=given.meta.name, namespace=given.meta.namespace, labels=given.meta.labels)
+    return type(given)(meta=meta, spec=given.spec)  # type: ignore[call-arg]
+
+
+async def _may(call: Call[Any, Any], key: Key) -> None:
+    """Refuse before reading what the caller may neither see nor write."""
+    await sight(call.parts.store, call.caller, key.kind, Filter(namespace=key.namespace or None))
+    check_kind(call.caller, key.kind)
+
+
+async def _store(call: Call[Any, Any], value: Object) -> Object:
+    revision = await commit_as(call.parts, author_of(call), [Put(value)])
+    found = await call.parts.store.get(value.key)
+    if found is not None and found.meta.version == revision:
+        return redacted(found, call.caller)
+    # Somebody wrote in between: what this call stored is told from what it sent.
+    return value.stamped(version=revision)
+
+
+def _given(body: Any, kind: type[Object], name: str, namespace: str) -> Object:
+    """The object in the body, with the name and namespace of the request."""
+    if not isinstance(body, dict):
+        raise Invalid("the body is an object: kind, meta, spec")
+    for key in body:
+        if key not in {"kind", "meta", "spec", "status"}:
+            hint = did_you_mean(key, ["kind", "meta", "spec", "status"])
+            raise Invalid(f"there is no key {key!r}", hint=hint, path=key)
+    plain = {part: value for part, value in body.items() if part != "status"}
+    meta = plain.setdefault("meta", {})
+    if isinstance(meta, dict):
+        meta.setdefault("name", name)
+        if kind.namespaced:
+            meta.setdefault("namespace", namespace)
+    value = _object(plain, kind)
+    if value.meta.name != name:
+        raise Invalid(f"the body is about {value.meta.name}, the address about {name}", path="meta.name")
+    if value.meta.namespace != (namespace if kind.namespaced else ""):
+        raise Invalid(
+            f"the body is in the namespace {value.meta.namespace or '(none)'}, the address in {namespace}",
+            hint="`?namespace=` says where; nodes and namespaces belong to none",
+            path="meta.namespace",
+        )
+    return value
+
+
+def _object(plain: Any, kind: type[Object]) -> Object:
+    try:
+        return from_plain(plain, kind)
+    except msgspec.ValidationError as error:
+        raise misfit(error, kind) from error
+
+
+async def patch(call: Call[VersionQuery, Any], kind: type[Object]) -> Object:
+    """A JSON merge patch (RFC 7396) of labels and spec."""
+    _check_patch(call.body)
+    key = key_of(kind, call.path["name"], call.query.namespace)
+    await _may(call, key)
+    for attempt in range(TRIES):
+        stored = await call.parts.store.get(key)
+        if stored is None:
+            raise missing(key)
+        if call.query.version is not None and call.query.version != stored.meta.version:
+            raise moved(key, call.query.version, stored.meta.version)
+        plain = {"meta": {"labels": dict(stored.meta.labels)}, "spec": to_plain(stored.spec)}
+        merged = merge(plain, call.body)
+        merged["meta"] = {"name": key.name, "namespace": key.namespace, **merged.get("meta", {})}
+        changed = _object(merged, kind)
+        meta = msgspec.structs.replace(stored.meta, labels=changed.meta.labels)
+        value = stored.changed(meta=meta, spec=changed.spec)
+        if value == stored:
+            return await read(call.parts.store, call.caller, key)
+        try:
+            return await _store(call, value)
+        except Conflict:
+            if call.query.version is not None or attempt == TRIES - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _check_patch(body: Any) -> None:
+    if not isinstance(body, dict):
+        raise Invalid("a patch is an object with `spec`, or `meta` with `labels`")
+    meta = body.get("meta")
+    wrong = [key for key in body if key not in {"meta", "spec"}]
+    wrong += [f"meta.{key}" for key in meta if key != "labels"] if isinstance(meta, dict) else []
+    if wrong:
+        raise Invalid(f"{wrong[0]} cannot be patched", hint="a patch changes `spec` and `meta.labels`", path=wrong[0])
+    if "meta" in body and not isinstance(meta, dict):
+        raise Invalid("`meta` cannot be taken away", path="meta")
+
+
+def merge(value: Any, patch: Any) -> Any:
+    """RFC 7396."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(value) if isinstance(value, dict) else {}
+    for key, change in patch.items():
+        if change is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = merge(merged.get(key), change)
+    return merged
+
+
+async def delete(call: Call[VersionQuery, None], kind: type[Object]) -> Object:
+    """Deleting an instance is an order to stop; a workload's instances are stopped by its controller."""
+    key = key_of(kind, call.path["name"], call.query.namespace)
+    await _may(call, key)
+    for attempt in range(TRIES):
+        stored = await call.parts.store.get(key)
+        if stored is None:
+            raise missing(key)
+        if call.query.version is not None and call.query.version != stored.meta.version:
+            raise moved(key, call.query.version, stored.meta.version)
+        write: Write = Delete(key, stored.meta.version)
+        if isinstance(stored, Instance):
+            stopping = stored.stopping("deleted by user", at=call.parts.clock.now())
+            if stopping is stored:
+                return stored
+            write = Put(stopping)
+        try:
+            revision = await commit_as(call.parts, author_of(call, "delete"), [write], along=await _along(call, stored))
+        except Conflict as error:
+            if call.query.version is not None or attempt == TRIES - 1 or "version" not in error.facts:
+                raise
+            continue
+        return write.value.stamped(version=revision) if isinstance(write, Put) else redacted(stored, call.caller)
+    raise AssertionError("unreachable")
+
+
+async def _along(call: Call[Any, Any], stored: Object) -> list[Write]:
+    """A node that is deleted loses its credential, too; the name is free for another machine then."""
+    if not isinstance(stored, Node):
+        return []
+    call.parts.heartbeats.forget(stored.meta.name)
+    token = await call.parts.store.get(Key("token", "", node_token_name(stored.meta.name)))
+    return [Delete(token.key, token.meta.version)] if token is not None else []
+
+
+# The operations.
+
+
+def _operations(kind: type[Object]) -> list[Operation]:
+    plural, name, tag = kind.plural, kind.kind, kind.plural
+
+    def bind(function: Any) -> Any:
+        async def handler(call: Call[Any, Any]) -> Any:
+            return await function(call, kind)
+
+        return handler
+
+    one = f"/v1/{plural}/{{name}}"
+    found = [
+        Operation(
+            method="GET",
+            path=f"/v1/{plural}",
+            name=f"list_{plural}",
+            summary=f"List {plural}",
+            tag=tag,
+            handler=bind(list_kind),
+            query=ListQuery,
+            result=page_of(kind),
+        ),
+        Operation(
+            method="GET",
+            path=one,
+            name=f"get_{name}",
+            summary=f"Read one {name}",
+            tag=tag,
+            handler=bind(get),
+            query=NameQuery,
+            result=kind,
+            refuses=("not_found",),
+        ),
+    ]
+    if name in WRITABLE:
+        found += [
+            Operation(
+                method="PUT",
+                path=one,
+                name=f"put_{name}",
+                summary=f"Create or replace a {name}; with meta.version only that version",
+                tag=tag,
+                handler=bind(put),
+                query=VersionQuery,
+                body=Any,
+                shape=kind,
+                result=kind,
+                refuses=("conflict",),
+            ),
+            Operation(
+                method="PATCH",
+                path=one,
+                name=f"patch_{name}",
+                summary=f"Change labels and spec of a {name} by a JSON merge patch",
+                tag=tag,
+                handler=bind(patch),
+                query=VersionQuery,
+                body=Any,
+                shape=dict[str, Any],
+                takes=(MERGE_PATCH, JSON),
+                result=kind,
+                refuses=("not_found", "conflict"),
+            ),
+        ]
+    if name in DELETABLE:
+        found.append(
+            Operation(
+                method="DELETE",
+                path=one,
+                name=f"delete_{name}",
+                summary="Order an instance to stop" if name == "instance" else f"Delete a {name}",
+                tag=tag,
+                handler=bind(delete),
+                query=VersionQuery,
+                result=kind,
+                refuses=("not_found", "conflict"),
+            )
+        )
+    return found
+
+
+OPERATIONS = [each for kind in KINDS.values() if kind.kind != "token" for each in _operations(kind)]

@@ -1,0 +1,296 @@
+"""Logs and exec for callers, and the door where agents dial back."""
+
+import logging
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta as Note
+from msgspec import Struct
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from mandor.api.access import missing
+from mandor.api.audit import audit
+from mandor.api.auth import header
+from mandor.api.caller import Caller
+from mandor.api.endpoint import Query, send_problem
+from mandor.api.operation import NDJSON, Call, Operation, Stream
+from mandor.api.parts import ApiParts
+from mandor.api.problems import CONTENT_TYPE, STATUS, encode_problem
+from mandor.api.routes.queries import Namespace
+from mandor.api.sessions import END, STDERR, STDOUT, close, hand_over, receive_frame, splice
+from mandor.errors import BY_CODE, Conflict, Forbidden, Invalid, MandorError
+from mandor.lib.words import did_you_mean
+from mandor.model.instance import Instance
+from mandor.model.manifest import DEFAULT_NAMESPACE
+from mandor.model.meta import Key
+from mandor.model.record import SessionSpec
+from mandor.model.workload import FLAT, Release
+
+log = logging.getLogger("mandor.sessions")
+
+COMMAND_MOST = 1000
+Task = Annotated[str, Note(description="Needed only where a group has several tasks.", max_length=63)]
+
+
+class LogsQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    namespace: Namespace = DEFAULT_NAMESPACE
+    task: Task = ""
+    follow: Annotated[bool, Note(description="Go on with what comes.")] = False
+    tail: Annotated[int, Note(description="Only the last so many lines.", ge=0, le=1_000_000)] | None = None
+    since: Annotated[float, Note(description="Only lines after this time, in seconds since 1970.", ge=0)] | None = None
+    timestamps: Annotated[bool, Note(description="Put the time before each line.")] = False
+
+
+class ExecQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    command: tuple[str, ...] = ()
+    namespace: Namespace = DEFAULT_NAMESPACE
+    task: Task = ""
+    terminal: bool = False
+    stdin: bool = True
+    rows: Annotated[int, Note(ge=1, le=10_000)] = 24
+    columns: Annotated[int, Note(ge=1, le=10_000)] = 80
+
+
+async def find(parts: ApiParts, caller: Caller, name: str, namespace: str, task: str) -> tuple[Instance, str]:
+    """The instance a session is about, and its task; refused where there can be nothing to talk to."""
+    if not caller.user:
+        raise Forbidden(f"{caller.identity} may not open sessions")
+    if not caller.sees(namespace):
+        raise Forbidden(f"{caller.identity} has no say in the namespace {namespace}")
+    key = Key("instance", namespace, name)
+    found = await parts.store.get(key)
+    if not isinstance(found, Instance):
+        raise missing(key)
+    if not found.node:
+        raise Conflict(
+            f"{name} has no node yet",
+            hint=found.status.message or "`mandor describe instance` says why",
+            phase=found.phase,
+        )
+    return found, await _task_of(parts, found, task)
+
+
+async def _task_of(parts: ApiParts, instance: Instance, task: str) -> str:
+    release = await parts.store.get(Key("release", instance.meta.namespace, instance.spec.release))
+    group = release.spec.groups.get(instance.spec.group) if isinstance(release, Release) else None
+    if group is None:
+        return task or FLAT
+    if task and task not in group.tasks:
+        raise Invalid(
+            f"{instance.meta.name} has no task {task!r}", hint=did_you_mean(task, group.tasks), parameter="task"
+        )
+    mains = [name for name, each in group.tasks.items() if each.role == "main"]
+    if not task and len(mains) > 1:
+        raise Invalid(
+            f"{instance.meta.name} has several tasks", hint=f"name one: {', '.join(group.tasks)}", parameter="task"
+        )
+    return task or mains[0]
+
+
+# Logs.
+
+
+async def logs(call: Call[LogsQuery, None]) -> Stream:
+    query, parts = call.query, call.parts
+    instance, task = await find(parts, call.caller, call.path["name"], query.namespace, query.task)
+    parts.streams.check()
+    spec = SessionSpec(
+        verb="logs",
+        instance=instance.meta.name,
+        uid=instance.meta.uid,
+        task=task,
+        node=instance.node,
+        server="",
+        secret="",
+        follow=query.follow,
+        tail=query.tail,
+        since=query.since,
+    )
+    as_json = NDJSON in (header(call.headers, b"accept") or "")
+    show = _as_json if as_json else _as_text_with_time if query.timestamps else _as_text
+    content_type = NDJSON if as_json else "text/plain; charset=utf-8"
+
+    async def run(receive: Receive, send: Send) -> None:
+        await LogStream(parts, instance, spec, show, content_type.encode(), send).run(receive)
+
+    return Stream(run)
+
+
+def _as_text(line: dict[str, Any]) -> bytes:
+    return str(line.get("text", "")).encode() + b"\n"
+
+
+def _as_text_with_time(line: dict[str, Any]) -> bytes:
+    from datetime import UTC, datetime
+
+    at = datetime.fromtimestamp(float(line.get("at", 0)), UTC).isoformat(timespec="milliseconds")
+    return f"{at.replace('+00:00', 'Z')} {line.get('text', '')}\n".encode()
+
+
+def _as_json(line: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(line) + b"\n"
+
+
+class LogStream:
+    """Lines from an agent to a caller; the answer begins with the first word from the agent."""
+
+    def __init__(
+        self, parts: ApiParts, instance: Instance, spec: SessionSpec, show: Any, content_type: bytes, send: Send
+    ) -> None:
+        self._parts, self._instance, self._spec = parts, instance, spec
+        self._show, self._content_type, self._send = show, content_type, send
+        self._begun = False
+
+    async def run(self, receive: Receive) -> None:
+        try:
+            ended = await self._parts.streams.run(receive, self._relay)
+        except MandorError as error:
+            if not self._begun:
+                await send_problem(self._send, error)
+                return
+            log.info("the log of %s ends early: %s", self._instance.meta.name, error)
+            ended = True
+        if ended or self._begun:
+            await self._begin()
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _relay(self) -> None:
+        async with self._parts.sessions.dial(self._instance, self._spec) as agent:
+            while (frame := await receive_frame(agent)) is not None:
+                if not frame:
+                    continue
+                if frame[0] == END:
+                    _raise_problem(frame[1:])
+                    return
+                if frame[0] in {STDOUT, STDERR}:
+                    await self._begin()
+                    body = b"".join(self._show(line) for line in _lines(frame[1:]))
+                    await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            headers = [(b"content-type", self._content_type), (b"x-content-type-options", b"nosniff")]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+def _lines(data: bytes) -> list[dict[str, Any]]:
+    found = []
+    for piece in data.splitlines():
+        try:
+            line = msgspec.json.decode(piece, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            line = {"text": piece.decode(errors="replace")}
+        found.append(line)
+    return found
+
+
+def _raise_problem(data: bytes) -> None:
+    """What the agent says at the end: nothing, an exit code, or what went wrong."""
+    try:
+        told = msgspec.json.decode(data or b"{}", type=dict[str, Any])
+    except msgspec.DecodeError:
+        return
+    kind = BY_CODE.get(str(told.get("code")))
+    if kind is not None:
+        raise kind(str(told.get("detail", "the agent failed")), hint=told.get("hint"))
+
+
+# Exec.
+
+
+async def exec_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Send) -> None:
+    websocket = WebSocket(scope, receive, send)
+    try:
+        caller = await parts.auth.identify(scope["headers"])
+        parts.streams.check()
+        query: ExecQuery = _EXEC.read(scope["query_string"])
+        if caller.role == "viewer":
+            raise Forbidden(f"{caller.identity} (viewer) may not run commands", hint="this takes the role operator")
+        if not query.command or len(query.command) > COMMAND_MOST:
+            raise Invalid("there is no command to run", hint="?command=sh&command=-c&…", parameter="command")
+        name = scope["path_params"]["name"]
+        instance, task = await find(parts, caller, name, query.namespace, query.task)
+        if instance.phase.over:
+            raise Conflict(f"{name} is over ({instance.phase})", hint="`mandor logs` may tell more")
+    except MandorError as error:
+        await deny(websocket, error)
+        return
+    spec = SessionSpec(
+        verb="exec",
+        instance=name,
+        uid=instance.meta.uid,
+        task=task,
+        node=instance.node,
+        server="",
+        secret="",
+        command=query.command,
+        terminal=query.terminal,
+        rows=query.rows,
+        columns=query.columns,
+        stdin=query.stdin,
+    )
+    parts.rates.spend(caller.identity, 1)
+    await parts.store.commit(
+        audit(parts.clock, caller, "exec", str(instance.key), query.command[:1], (scope.get("client") or ("",))[0])
+    )
+    await websocket.accept()
+    try:
+        async with parts.sessions.dial(instance, spec) as agent:
+            await splice(websocket, agent, parts.settings.session_idle_seconds)
+    except MandorError as error:
+        await websocket.send_bytes(bytes([END]) + encode_problem(error))
+    await close(websocket)
+
+
+_EXEC = Query(ExecQuery)
+
+
+# Agents.
+
+
+async def dial_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Send) -> None:
+    websocket = WebSocket(scope, receive, send)
+    try:
+        caller = await parts.auth.identify(scope["headers"])
+        if caller.role != "node":
+            raise Forbidden(f"{caller.identity} is not a node", hint="only the node's agent dials back")
+        secret = header(scope["headers"], b"x-mandor-session") or ""
+        waiting = parts.sessions.check(caller, scope["path_params"]["name"], secret)
+    except MandorError as error:
+        await deny(websocket, error)
+        return
+    await websocket.accept()
+    await hand_over(waiting, websocket)
+
+
+async def deny(websocket: WebSocket, error: MandorError) -> None:
+    """Refuse before the connection is one: an ordinary answer with a problem."""
+    message = await websocket.receive()
+    if message["type"] != "websocket.connect":
+        return
+    if "websocket.http.response" not in websocket.scope.get("extensions", {}):
+        await websocket.close(1008, error.message[:100])
+        return
+    body = encode_problem(error)
+    headers = [(b"content-type", CONTENT_TYPE), (b"content-length", str(len(body)).encode())]
+    await websocket.send({"type": "websocket.http.response.start", "status": STATUS[error.code], "headers": headers})
+    await websocket.send({"type": "websocket.http.response.body", "body": body})
+
+
+OPERATIONS = [
+    Operation(
+        method="GET",
+        path="/v1/instances/{name}/logs",
+        name="logs",
+        summary="Stream what an instance writes; Accept: application/x-ndjson gives {at, stream, text} lines",
+        tag="instances",
+        handler=logs,
+        query=LogsQuery,
+        result=str,
+        gives="text/plain",
+        refuses=("not_found", "conflict", "too_many"),
+    ),
+]
+WEBSOCKETS = {"/v1/instances/{name}/exec": exec_socket, "/v1/sessions/{name}": dial_socket}

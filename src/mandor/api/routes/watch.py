@@ -1,0 +1,122 @@
+"""Watch, snapshot, commit: the store's verbs over HTTP."""
+
+from typing import Annotated, Any
+
+from msgspec import Meta as Note
+from msgspec import Struct
+
+from mandor.api.access import sight
+from mandor.api.labels import select_for
+from mandor.api.operation import NDJSON, Call, Operation, Stream
+from mandor.api.routes.queries import Labels
+from mandor.api.selector import parse_selector
+from mandor.api.watch import WatchStream, send_snapshot
+from mandor.api.wire import Commit, CommitShape, Committed
+from mandor.api.writing import Author, commit_as
+from mandor.errors import Invalid
+from mandor.lib.words import did_you_mean
+from mandor.model.codec import KINDS
+from mandor.store.base import ALL, Filter
+
+_PLURALS = {kind.plural: name for name, kind in KINDS.items()}
+
+
+class SnapshotQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    kind: Annotated[str, Note(description="Absent: every kind.", max_length=63)] = ""
+    namespace: Annotated[str, Note(max_length=63)] | None = None
+    node: Annotated[str, Note(description="Only what belongs to this node.", max_length=253)] | None = None
+    labels: Labels = ""
+
+    @property
+    def of_kind(self) -> str | None:
+        kind = _PLURALS.get(self.kind, self.kind)
+        if kind and kind not in KINDS:
+            raise Invalid(f"there is no kind {kind!r}", hint=did_you_mean(kind, KINDS), parameter="kind")
+        return kind or None
+
+    @property
+    def where(self) -> Filter:
+        return ALL if self.namespace is None and self.node is None else Filter(self.namespace, self.node)
+
+
+class WatchQuery(SnapshotQuery, frozen=True, forbid_unknown_fields=True):
+    since: Annotated[int, Note(description="Only what changed after this revision; absent: from now.", ge=0)] | None = (
+        None
+    )
+
+
+async def watch(call: Call[WatchQuery, None]) -> Stream:
+    query, store = call.query, call.parts.store
+    kind = query.of_kind
+    seen = await sight(store, call.caller, kind, query.where, live=True)
+    selector = parse_selector(query.labels)
+    select = await select_for(store, kind, query.where, selector)
+    since = query.since
+    if since is None:
+        since = (await store.list("cluster")).revision
+    stream = WatchStream(call.parts, call.caller, kind, seen, select, since)
+    return Stream((await stream.open()).run)
+
+
+async def snapshot(call: Call[SnapshotQuery, None]) -> Stream:
+    """Everything at one revision, however much it is."""
+    query, store, parts, caller = call.query, call.parts.store, call.parts, call.caller
+    kind = query.of_kind
+    seen = await sight(store, caller, kind, query.where)
+    parts.streams.check()
+    select = await select_for(store, kind, query.where, parse_selector(query.labels))
+    listing = await store.list(kind, seen.where)
+    return Stream(lambda receive, send: send_snapshot(parts, listing, seen, select, caller, receive, send))
+
+
+async def commit(call: Call[None, Commit]) -> Committed:
+    writes = [each.write() for each in call.body.writes]
+    return Committed(await commit_as(call.parts, Author(call.caller, call.address), writes))
+
+
+class ChangeLine(Struct, frozen=True):
+    """One line of a watch. Both null: a bookmark, nothing up to its revision was missed."""
+
+    revision: int
+    before: Any = None
+    after: Any = None
+
+
+OPERATIONS = [
+    Operation(
+        method="GET",
+        path="/v1/watch",
+        name="watch",
+        summary="Stream changes, a line each; a bookmark (neither before nor after) comes every ten seconds",
+        tag="store",
+        handler=watch,
+        query=WatchQuery,
+        result=ChangeLine,
+        gives=NDJSON,
+        refuses=("expired", "too_many"),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/snapshot",
+        name="snapshot",
+        summary="Stream all objects as they are at one revision: {revision}, the objects, {end: count}",
+        tag="store",
+        handler=snapshot,
+        query=SnapshotQuery,
+        result=Any,
+        gives=NDJSON,
+        refuses=("too_many",),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/commit",
+        name="commit",
+        summary="Put, delete and check several objects, all or nothing; every field has one writer",
+        tag="store",
+        handler=commit,
+        body=Commit,
+        shape=CommitShape,
+        result=Committed,
+        refuses=("conflict",),
+    ),
+]

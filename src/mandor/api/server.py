@@ -1,0 +1,94 @@
+"""ApiServer: uvicorn around the app, which ends its streams before it waits for them."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+
+from mandor.api.parts import ApiParts
+from mandor.errors import Unavailable
+
+log = logging.getLogger("mandor.api")
+
+BACKLOG = 8192
+FRAME_BYTES_MOST = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTls:
+    """Files in PEM form."""
+
+    cert_file: Path
+    key_file: Path
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """A listening socket (port 0: any free one), so that the address is known before the server runs."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            hint="another server may be running there; --listen HOST:PORT chooses another address",
+        ) from error
+
+
+class ApiServer(uvicorn.Server):
+    """Use: `await server.serve()`, and `server.stop()` to end it; signals are left to who composes the process."""
+
+    def __init__(
+        self, app: Starlette, parts: ApiParts, listener: socket.socket, *, tls: ServerTls | None = None
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            loop="none",
+            http="httptools",
+            ws="websockets-sansio",
+            ws_max_size=FRAME_BYTES_MOST,
+            ws_per_message_deflate=False,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            # Agents beat every ten seconds: their connections stay open in between.
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=5,
+            backlog=BACKLOG,
+            ssl_certfile=str(tls.cert_file) if tls else None,
+            ssl_keyfile=str(tls.key_file) if tls else None,
+        )
+        super().__init__(config)
+        self._parts = parts
+        self._listener = listener
+        self._listening = asyncio.Event()
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().serve(sockets or [self._listener])
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._listening.set()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Uvicorn waits for every open answer, and a watch would never end by itself.
+        self._parts.streams.set()
+        await super().shutdown(sockets)
+
+    async def listening(self) -> None:
+        """Wait until it answers."""
+        await self._listening.wait()
+
+    def stop(self) -> None:
+        self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

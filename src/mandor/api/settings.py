@@ -1,0 +1,28 @@
+"""What can be set about the API server, each with its meaning."""
+
+from msgspec import Struct
+
+MIB = 1024 * 1024
+
+
+class ApiSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    address: str = "http://127.0.0.1:8080"
+    """The URL under which agents reach this very server: sessions are dialled back to it."""
+    tokens_required: bool = True
+    """Without tokens only this machine is served, and no web page."""
+    body_bytes_most: int = 4 * MIB
+    manifest_bytes_most: int = 1 * MIB
+    list_default: int = 500
+    list_most: int = 1000
+    watches_most: int = 20_000
+    sessions_most: int = 256
+    dial_seconds: float = 30.0
+    """An agent that has not dialled back by then is not coming."""
+    session_seconds_most: float = 24 * 3600.0
+    session_idle_seconds: float = 3600.0
+    """A session without a byte in either direction ends."""
+    writes_per_second: float = 200.0
+    """Of one identity, once its burst is used up: audits and events cost room in the store."""
+    writes_burst: int = 2000
+    engines: tuple[str, ...] = ()
+    """Engines that exist although this server does not have them installed."""

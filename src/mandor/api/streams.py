@@ -1,0 +1,62 @@
+"""Answers that go on: how many there are, and how they end when the server or the caller goes away."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from starlette.types import Receive
+
+from mandor.errors import TooMany, Unavailable
+
+
+class Streams:
+    """Every open stream of this server."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: set[asyncio.Task[None]] = set()
+        self._closing = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @property
+    def closing(self) -> bool:
+        return self._closing
+
+    def check(self) -> None:
+        """Raise before the answer begins what would be too late in the middle of it."""
+        if self._closing:
+            raise Unavailable("the server is stopping", hint="try another server, or this one in a moment")
+        if len(self._open) >= self._most:
+            raise TooMany(f"{self._most} streams are open", hint="close one, or ask another server")
+
+    async def run(self, receive: Receive, work: Callable[[], Awaitable[None]]) -> bool:
+        """Do the work until it is over, the caller goes away or the server stops; True: it came to its end."""
+        task = asyncio.current_task()
+        assert task is not None
+        # The work stays in the task it is in: one task less for each of thousands of streams.
+        gone = asyncio.ensure_future(_disconnected(receive))
+        gone.add_done_callback(lambda each: None if each.cancelled() else task.cancel("the caller went away"))
+        self._open.add(task)
+        try:
+            await work()
+        except asyncio.CancelledError:
+            if not (gone.done() or self._closing):
+                raise
+            task.uncancel()
+            return False
+        finally:
+            self._open.discard(task)
+            gone.cancel()
+        return True
+
+    def set(self) -> None:
+        """The server stops: end every stream now, and begin no other."""
+        self._closing = True
+        for task in self._open:
+            task.cancel("the server is stopping")
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,148 @@
+"""Watches and snapshots over HTTP: lines of JSON, one chunk for all that has arrived."""
+
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from starlette.types import Receive, Send
+
+from mandor.api.access import SECRETIVE, Sight, redacted
+from mandor.api.caller import Caller
+from mandor.api.labels import Select
+from mandor.api.operation import NDJSON
+from mandor.api.parts import ApiParts
+from mandor.api.wire import error_line, line_of
+from mandor.errors import MandorError
+from mandor.model.codec import encode
+from mandor.model.meta import Object
+from mandor.store.base import Change, Listing
+
+log = logging.getLogger("mandor.api")
+
+CHUNK = 500
+"""So many lines are sent at once at most."""
+START = {
+    "type": "http.response.start",
+    "status": 200,
+    "headers": [
+        (b"content-type", NDJSON.encode()),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),
+        (b"x-content-type-options", b"nosniff"),
+    ],
+}
+
+
+@dataclass(slots=True)
+class WatchStream:
+    """One watcher's answer."""
+
+    parts: ApiParts
+    caller: Caller
+    kind: str | None
+    sight: Sight
+    select: Select
+    since: int
+
+    async def open(self) -> "OpenWatch":
+        """Begin to watch; raises what the store says before the answer has begun."""
+        self.parts.streams.check()
+        changes = self.parts.store.watch(self.kind, since=self.since, where=self.sight.where)
+        first = await anext(changes)
+        return OpenWatch(self, changes, first)
+
+    @property
+    def plain(self) -> bool:
+        """Whether this watcher sees exactly what the store gives."""
+        return self.sight.shows is None and not self.select.selector and self.kind not in SECRETIVE
+
+    async def narrowed(self, changes: Sequence[Change]) -> list[Change]:
+        """What this watcher sees of these changes."""
+        found = []
+        for change in changes:
+            if change.bookmark:
+                found.append(change)
+                continue
+            await self.select.learn(self.parts.store, change.value)
+            before, after = self._seen(change.before), self._seen(change.after)
+            if before is change.before and after is change.after:
+                found.append(change)
+            elif before is not None or after is not None:
+                found.append(Change(change.revision, before, after))
+        return found
+
+    def _seen(self, value: Object | None) -> Object | None:
+        if value is None or (self.sight.shows is not None and not self.sight.shows(value)):
+            return None
+        return redacted(value, self.caller) if self.select.matches(value) else None
+
+
+@dataclass(slots=True)
+class OpenWatch:
+    stream: WatchStream
+    changes: AsyncIterator[Sequence[Change]]
+    first: Sequence[Change]
+
+    async def run(self, receive: Receive, send: Send) -> None:
+        async def work() -> None:
+            await send(START)
+            try:
+                await self._send_all(send)
+            except MandorError as error:
+                await _send(send, error_line(error))
+
+        try:
+            # When the server stops, the answer ends as it should: the caller resumes elsewhere.
+            await self.stream.parts.streams.run(receive, work)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            closing = getattr(self.changes, "aclose", None)
+            if closing is not None:
+                await closing()
+
+    async def _send_all(self, send: Send) -> None:
+        plain = self.stream.plain
+        batch = self.first
+        self.first = ()
+        while True:
+            if batch[-1].bookmark:
+                # A token that was revoked ends its watches, too.
+                await self.stream.parts.auth.check_still(self.stream.caller)
+            if not plain:
+                batch = await self.stream.narrowed(batch)
+            for start in range(0, len(batch), CHUNK):
+                part = batch[start : start + CHUNK] if len(batch) > CHUNK else batch
+                await _send(send, b"".join([change.line or line_of(change) for change in part]))
+            batch = ()
+            try:
+                batch = await anext(self.changes)
+            except StopAsyncIteration:
+                return
+
+
+async def _send(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def send_snapshot(
+    parts: ApiParts, listing: Listing, sight: Sight, select: Select, caller: Caller, receive: Receive, send: Send
+) -> None:
+    """`{revision}`, the objects, and `{end: count}`, without which a snapshot is not whole."""
+
+    async def work() -> None:
+        await send(START)
+        await _send(send, b'{"revision":%d}\n' % listing.revision)
+        count = 0
+        for start in range(0, len(listing.items), CHUNK):
+            lines = [
+                encode(redacted(value, caller))
+                for value in listing.items[start : start + CHUNK]
+                if (sight.shows is None or sight.shows(value)) and select.matches(value)
+            ]
+            count += len(lines)
+            if lines:
+                await _send(send, b"\n".join(lines) + b"\n")
+        await _send(send, b'{"end":%d}\n' % count)
+
+    await parts.streams.run(receive, work)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})

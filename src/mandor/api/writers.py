@@ -1,0 +1,163 @@
+"""One writer per field: which identity may change which field of which kind."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from mandor.api.caller import Caller
+from mandor.errors import Forbidden, Invalid
+from mandor.model.codec import KINDS
+from mandor.model.instance import Instance
+from mandor.model.meta import Object
+from mandor.model.phase import may_move
+from mandor.model.record import Event
+
+EXISTENCE = "existence"
+"""Creating, deleting, or putting another object in its place."""
+
+Fields = frozenset[str]
+Rights = Mapping[str, Fields]
+
+_OPERATOR: Rights = {
+    "workload": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "instance": frozenset({"spec.stop"}),
+    "node": frozenset({"meta.labels", "spec"}),
+}
+_ADMIN: Rights = {
+    **_OPERATOR,
+    "node": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "namespace": frozenset({EXISTENCE, "meta.labels", "spec"}),
+}
+_OWN_NODE_STATUS = frozenset(
+    {"status.address", "status.capacity", "status.engines", "status.facts", "status.agent_version"}
+)
+_NODE: Rights = {
+    "node": _OWN_NODE_STATUS,
+    "instance": frozenset({"status"}),
+    "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
+}
+_SCHEDULER: Rights = {
+    "instance": frozenset({"spec.node", "spec.stop", "status"}),
+    "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "lease": frozenset({EXISTENCE, "spec"}),
+}
+_CONTROLLERS: Rights = {
+    "workload": frozenset({"status"}),
+    "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "instance": frozenset(
+        {EXISTENCE, "meta.labels", "status"}
+        | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt", "avoid")}
+    ),
+    "node": frozenset({"status.phase", "status.reason", "status.since"}),
+    "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "audit": frozenset({EXISTENCE}),
+    "session": frozenset({EXISTENCE}),
+    "lease": frozenset({EXISTENCE, "spec"}),
+    "hearing": frozenset({EXISTENCE}),
+}
+_EVERYTHING: Rights = {kind: frozenset({EXISTENCE, "meta.labels", "spec", "status"}) for kind in KINDS}
+
+_COMPONENTS: Mapping[str, Rights] = {"component:scheduler": _SCHEDULER, "component:controllers": _CONTROLLERS}
+"""Components with a name of their own write only their fields; any other stands for the whole control plane."""
+
+
+def rights_of(caller: Caller) -> Rights:
+    if caller.role == "component":
+        return _COMPONENTS.get(caller.identity, _EVERYTHING)
+    rights: Mapping[str, Rights] = {"admin": _ADMIN, "operator": _OPERATOR, "node": _NODE}
+    return rights.get(caller.role, {})
+
+
+def check_kind(caller: Caller, kind: str) -> None:
+    """Raise `Forbidden` if the caller writes nothing of this kind, whatever it is."""
+    if kind not in rights_of(caller):
+        raise Forbidden(f"{caller.identity} ({caller.role}) may not write {KINDS[kind].plural}", role=caller.role)
+
+
+def check_write(caller: Caller, before: Object | None, after: Object | None) -> None:
+    """Raise `Forbidden`, with the field, unless every field that changes is the caller's to write."""
+    value = after if after is not None else before
+    assert value is not None
+    if caller.user and not caller.sees(value.meta.namespace) and not (not value.meta.namespace and caller.everywhere):
+        raise Forbidden(f"{caller.identity} may not write {value.key}", hint="the token is for other namespaces")
+    allowed = rights_of(caller).get(value.kind, frozenset())
+    for field in changed_fields(before, after):
+        if field not in allowed and field.partition(".")[0] not in allowed:
+            what = _verb(before, after) if field == EXISTENCE else f"write {field} of"
+            raise Forbidden(
+                f"{caller.identity} ({caller.role}) may not {what} {value.key}",
+                hint=_hint(value.kind, field),
+                field=field,
+                key=value.key,
+            )
+    if caller.role == "node":
+        _check_node(caller, before, after, value)
+    if caller.identity == "component:scheduler" and isinstance(before, Instance) and isinstance(after, Instance):
+        _check_bind(before, after)
+
+
+def changed_fields(before: Object | None, after: Object | None) -> list[str]:
+    """`existence`, `meta.labels`, `spec.node`, `status.phase` …, in the order of the fields."""
+    if after is None:
+        return [EXISTENCE]
+    base = before
+    found = []
+    if before is None or not after.meta.uid:
+        found.append(EXISTENCE)
+        base = None
+    if after.meta.labels != (base.meta.labels if base is not None else {}):
+        found.append("meta.labels")
+    for part in ("spec", "status"):
+        new = getattr(after, part)
+        old = getattr(base, part) if base is not None else _default(type(after), part)
+        if type(old) is not type(new):
+            found += [f"{part}.{name}" for name in new.__struct_fields__]
+        elif old != new:
+            found += [f"{part}.{name}" for name in new.__struct_fields__ if getattr(old, name) != getattr(new, name)]
+    return found
+
+
+def _default(kind: type[Object], part: str) -> Any:
+    for each in msgspec.structs.fields(kind):
+        if each.name == part and each.default_factory is not msgspec.NODEFAULT:
+            return each.default_factory()
+    return None
+
+
+def _check_node(caller: Caller, before: Object | None, after: Object | None, value: Object) -> None:
+    if value.node != caller.node or (before is not None and before.node != caller.node):
+        raise Forbidden(f"{value.key} is no business of {caller.identity}", key=value.key)
+    if isinstance(before, Instance) and isinstance(after, Instance):
+        check_move(before, after)
+    if isinstance(after, Event) and after.spec.about.startswith("node ") and after.spec.about != f"node {caller.node}":
+        raise Forbidden(f"an event about {after.spec.about} is no business of {caller.identity}")
+
+
+def check_move(before: Instance, after: Instance) -> None:
+    if not may_move(before.phase, after.phase):
+        raise Invalid(
+            f"{before.meta.name} cannot go from {before.phase} to {after.phase}",
+            hint="phases only move as the table of phases says",
+            key=before.key,
+        )
+
+
+def _check_bind(before: Instance, after: Instance) -> None:
+    if before.spec.node and after.spec.node != before.spec.node:
+        raise Forbidden(f"{before.key} has the node {before.spec.node}, and a node is given once", field="spec.node")
+    check_move(before, after)
+
+
+def _verb(before: Object | None, after: Object | None) -> str:
+    if after is None:
+        return "delete"
+    return "create" if before is None else "replace"
+
+
+def _hint(kind: str, field: str) -> str:
+    if kind == "instance" and field == EXISTENCE:
+        return "instances are made by their workload: apply a workload, or scale it"
+    if field.startswith("status"):
+        return "status is written by whoever observes it, never by users"
+    return "every field has one writer"

@@ -1,0 +1,112 @@
+"""The only way into the store: every write is checked against its writer, admitted, audited, committed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mandor.api.access import sight
+from mandor.api.admission import admit, check_deletable, known_engines
+from mandor.api.audit import audits_of
+from mandor.api.caller import Caller
+from mandor.api.parts import ApiParts
+from mandor.api.writers import check_write
+from mandor.errors import Conflict, Forbidden, Invalid
+from mandor.model.instance import Instance
+from mandor.model.meta import Key, Object
+from mandor.model.record import Event
+from mandor.store.base import OPERATIONS_MOST, WRITES_MOST, Check, Delete, Filter, Put, Write, check_writes
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who writes, from where, and what they called it."""
+
+    caller: Caller
+    address: str = ""
+    verb: str = ""
+    """For the audit; empty: create, change or delete, as it is."""
+
+
+async def commit_as(parts: ApiParts, author: Author, writes: Sequence[Write], *, along: Sequence[Write] = ()) -> int:
+    """Commit the writes if this caller may make them; return the revision. `along`: what the server itself adds."""
+    check_writes(writes)
+    caller = author.caller
+    if caller.user and sum(not isinstance(write, Check) for write in writes) >= WRITES_MOST:
+        raise Invalid(f"at most {WRITES_MOST - 1} writes in one commit: one is left for the audit", hint="split it")
+    paired = [(write, await _before(parts, write)) for write in writes]
+    for write, before in paired:
+        await _check(parts, caller, write, before)
+    checks = await _admit(parts, caller, paired) if caller.user else []
+    _spend(parts, caller, writes)
+    audits = audits_of(parts.clock, caller, author.verb, author.address, paired) if caller.user else []
+    room = OPERATIONS_MOST - len(writes) - len(along) - len(audits)
+    return await parts.store.commit(*writes, *along, *audits, *checks[:room])
+
+
+async def _before(parts: ApiParts, write: Write) -> Object | None:
+    """What is stored; `Conflict` at once if the write was made for another version."""
+    before = await parts.store.get(write.key)
+    version = before.meta.version if before is not None else 0
+    wanted = write.value.meta.version if isinstance(write, Put) else write.version
+    if wanted != version or (isinstance(write, Delete) and not version):
+        raise moved(write.key, wanted, version)
+    return before
+
+
+def moved(key: Key, wanted: int, version: int) -> Conflict:
+    """Somebody wrote first."""
+    if not version:
+        story = f"{key} does not exist (any more)"
+    else:
+        story = f"{key} has version {version} by now, not {wanted}" if wanted else f"{key} exists already"
+    return Conflict(story, hint="read it again, then retry", key=key, version=version)
+
+
+async def _check(parts: ApiParts, caller: Caller, write: Write, before: Object | None) -> None:
+    if isinstance(write, Check):
+        await sight(parts.store, caller, write.key.kind, _narrow(caller, write.key))
+        return
+    check_write(caller, before, write.value if isinstance(write, Put) else None)
+    if isinstance(write, Put) and isinstance(write.value, Event) and caller.role == "node":
+        await _check_event(parts, caller, write.value)
+    if isinstance(write, Delete) and caller.user and before is not None:
+        await check_deletable(parts.store, before)
+
+
+def _narrow(caller: Caller, key: Key) -> Filter:
+    return Filter(namespace=key.namespace or None, node=caller.node or None)
+
+
+async def _check_event(parts: ApiParts, caller: Caller, event: Event) -> None:
+    """A node tells of its own instances; one that is gone may still be told of."""
+    kind, _, rest = event.spec.about.partition(" ")
+    namespace, _, name = rest.rpartition("/")
+    if kind == "instance":
+        found = await parts.store.get(Key("instance", namespace, name))
+        if isinstance(found, Instance) and found.node != caller.node:
+            raise Forbidden(f"an event about {event.spec.about} is no business of {caller.identity}")
+    elif kind != "node":
+        raise Forbidden(f"{caller.identity} may tell only of itself and of its instances")
+
+
+async def _admit(parts: ApiParts, caller: Caller, paired: Sequence[tuple[Write, Object | None]]) -> list[Check]:
+    values = {write.key: write.value for write, _ in paired if isinstance(write, Put)}
+    if not values:
+        return []
+    engines = await known_engines(parts.store, parts.settings.engines)
+    written = {write.key for write, _ in paired}
+    checks: dict[Key, Check] = {}
+    for value in values.values():
+        for check in await admit(parts.store, caller, value, engines, beside=values):
+            if check.key not in written:
+                checks[check.key] = check
+    return list(checks.values())
+
+
+def _spend(parts: ApiParts, caller: Caller, writes: Sequence[Write]) -> None:
+    """Audits and events take room in the store, so nobody may write them without bound."""
+    if caller.user:
+        parts.rates.spend(caller.identity, len(writes))
+    elif caller.role == "node":
+        events = sum(isinstance(write, Put) and isinstance(write.value, Event) for write in writes)
+        if events:
+            parts.rates.spend(caller.identity, events)

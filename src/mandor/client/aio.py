@@ -1,0 +1,283 @@
+"""The HTTP API from asyncio: several servers, typed errors, streams and dial-back."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import aiohttp
+import msgspec
+
+from mandor.errors import BY_CODE, Invalid, MandorError, Unavailable
+from mandor.model.codec import decode_as
+
+T = TypeVar("T")
+Query = Mapping[str, str | int | float | bool | None]
+
+JSON = "application/json"
+CONNECT_SECONDS = 5.0
+TOTAL_SECONDS = 30.0
+SILENT_SECONDS = 35.0
+"""A watch has a bookmark every ten seconds, so one that is silent for so long is dead."""
+FRAME_BYTES_MOST = 1024 * 1024
+PROBLEM_BYTES_MOST = 1024 * 1024
+_FIXED = frozenset({"type", "title", "status", "code", "detail", "hint"})
+
+
+class Client:
+    """Use as `async with`. It stays with the server that answered last and moves on when that one does not."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        *,
+        token: str = "",
+        ca_file: str = "",
+        timeout_seconds: float = TOTAL_SECONDS,
+    ) -> None:
+        if not servers:
+            raise Invalid("no server to talk to", hint="--server URL, or MANDOR_SERVER")
+        self._servers = [server.rstrip("/") for server in servers]
+        self._at = 0
+        self.token = token
+        """What this client shows; an agent that has joined changes it to its own credential."""
+        self._tls: ssl.SSLContext | bool = ssl.create_default_context(cafile=ca_file) if ca_file else True
+        self._timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS)
+        self._session: aiohttp.ClientSession | None = None
+
+    @property
+    def server(self) -> str:
+        """The server that is asked first."""
+        return self._servers[self._at]
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        wanted: type[T],
+        *,
+        query: Query | None = None,
+        body: Any = None,
+        repeat: bool | None = None,
+    ) -> T:
+        """Ask for a value of this type; the body is sent as JSON."""
+        data = msgspec.json.encode(body) if body is not None else None
+        answer = await self.request(method, path, query=query, body=data, repeat=repeat)
+        return decode_as(answer, wanted)
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Query | None = None,
+        body: bytes | None = None,
+        content_type: str = JSON,
+        repeat: bool | None = None,
+    ) -> bytes:
+        """The body of the answer; problems are raised as the errors they were.
+
+        `repeat`: whether the request may be sent again when it is not known what became of it
+        (absent: reading may, writing may not; then the error is `Unavailable`).
+        """
+        may_repeat = method == "GET" if repeat is None else repeat
+        headers = {"content-type": content_type} if body is not None else {}
+        last: Exception | None = None
+        for server in self._in_turn():
+            try:
+                async with self._open().request(
+                    method,
+                    server + path,
+                    params=_plain(query),
+                    data=body,
+                    headers=self._headers(headers),
+                    timeout=self._timeout,
+                    allow_redirects=False,
+                ) as answer:
+                    data = await answer.read()
+                    if answer.status < 400:
+                        self._stay(server)
+                        return data
+                    error = problem(answer.status, data)
+            except aiohttp.ClientConnectorError as refused:
+                last = refused
+                continue
+            except (aiohttp.ClientError, TimeoutError, OSError) as broken:
+                last = broken
+                if not may_repeat:
+                    break
+                continue
+            if not (isinstance(error, Unavailable) and may_repeat):
+                self._stay(server)
+                raise error
+            last = error
+        raise self._unreachable(last)
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, *, query: Query | None = None, accept: str = "", silent_seconds: float | None = SILENT_SECONDS
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """An answer that goes on; leaving the block ends it."""
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silent_seconds)
+        answer = await self._begin(path, query, {"accept": accept} if accept else {}, timeout)
+        try:
+            yield answer.content
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._unreachable(error) from error
+        finally:
+            # Not `release`: that would read the rest of an endless answer.
+            answer.close()
+
+    async def _begin(
+        self, path: str, query: Query | None, headers: dict[str, str], timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        last: Exception | None = None
+        for server in self._in_turn():
+            try:
+                async with asyncio.timeout(self._timeout.total):
+                    answer = await self._open().get(
+                        server + path,
+                        params=_plain(query),
+                        headers=self._headers(headers),
+                        timeout=timeout,
+                        allow_redirects=False,
+                    )
+                    if answer.status < 400:
+                        self._stay(server)
+                        return answer
+                    error = problem(answer.status, await answer.content.read(PROBLEM_BYTES_MOST))
+                    answer.close()
+            except (aiohttp.ClientError, TimeoutError, OSError) as broken:
+                last = broken
+                continue
+            if not isinstance(error, Unavailable):
+                self._stay(server)
+                raise error
+            last = error
+        raise self._unreachable(last)
+
+    async def dial(
+        self, path: str, *, server: str = "", query: Sequence[tuple[str, str]] = (), headers: Mapping[str, str] = {}
+    ) -> "Line":
+        """A WebSocket; `server`: this very one, which need not be among ours."""
+        url = (server.rstrip("/") or self.server) + path
+        try:
+            async with asyncio.timeout(self._timeout.total):
+                socket = await self._open().ws_connect(
+                    url,
+                    params=list(query),
+                    headers=self._headers(dict(headers)),
+                    heartbeat=20,
+                    max_msg_size=FRAME_BYTES_MOST,
+                    compress=0,
+                )
+        except aiohttp.WSServerHandshakeError as refused:
+            raise _refusal(refused) from refused
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise Unavailable(f"{url} cannot be dialled: {str(error) or type(error).__name__}") from error
+        return Line(socket)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, ssl=self._tls, keepalive_timeout=25)
+            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=True)
+        return self._session
+
+    def _headers(self, more: dict[str, str]) -> dict[str, str]:
+        return {**more, "authorization": f"Bearer {self.token}"} if self.token else more
+
+    def _in_turn(self) -> list[str]:
+        return self._servers[self._at :] + self._servers[: self._at]
+
+    def _stay(self, server: str) -> None:
+        self._at = self._servers.index(server)
+
+    def _unreachable(self, error: Exception | None) -> MandorError:
+        if isinstance(error, MandorError):
+            return error
+        asked = ", ".join(self._servers)
+        return Unavailable(
+            f"no answer from {asked}: {str(error) or type(error).__name__}",
+            hint="is the server running there?",
+        )
+
+
+class Line:
+    """Binary frames both ways; leaving the block closes it."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self._socket = socket
+
+    async def send(self, frame: bytes) -> None:
+        try:
+            await self._socket.send_bytes(frame)
+        except (aiohttp.ClientError, ConnectionError) as error:
+            raise Unavailable(f"the line is broken: {error}") from error
+
+    async def receive(self) -> bytes | None:
+        """None: the other side has closed it."""
+        while True:
+            message = await self._socket.receive()
+            if message.type is aiohttp.WSMsgType.BINARY:
+                data: bytes = message.data
+                return data
+            if message.type is not aiohttp.WSMsgType.TEXT:
+                return None
+
+    async def close(self) -> None:
+        await self._socket.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def problem(status: int, data: bytes) -> MandorError:
+    """The error that a server answered."""
+    try:
+        told = msgspec.json.decode(data, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        told = {}
+    return error_of(told, status)
+
+
+def error_of(told: Mapping[str, Any], status: int = 500) -> MandorError:
+    kind = BY_CODE.get(str(told.get("code", "")))
+    if kind is None:
+        kind = Unavailable if status in {502, 503, 504} else MandorError
+    facts = {str(name): value for name, value in told.items() if name not in _FIXED}
+    hint = told.get("hint")
+    return kind(str(told.get("detail") or f"the server answered {status}"), hint=hint or None, **facts)
+
+
+def _refusal(refused: aiohttp.WSServerHandshakeError) -> MandorError:
+    codes = {401: "unauthenticated", 403: "forbidden", 404: "not_found", 409: "conflict", 429: "too_many"}
+    kind = BY_CODE[codes.get(refused.status, "unavailable")]
+    return kind(f"the server refused the line with {refused.status}")
+
+
+def _plain(query: Query | None) -> dict[str, str]:
+    found = {}
+    for name, value in (query or {}).items():
+        if value is not None:
+            found[name] = ("true" if value else "false") if isinstance(value, bool) else str(value)
+    return found

@@ -1,0 +1,133 @@
+"""RemoteStore: a store behind the HTTP API; what agents use, and components on other machines."""
+
+from collections.abc import AsyncIterator, Sequence
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+
+from mandor.client.aio import Client, error_of
+from mandor.errors import Conflict, MandorError, NotFound, Unavailable
+from mandor.model.codec import KINDS, decode, encode
+from mandor.model.meta import Key, Object
+from mandor.store.base import ALL, Change, Check, Filter, Listing, Put, Store, Write, check_writes, filtered
+
+LINE_BYTES_MOST = 8 * 1024 * 1024
+"""No object is larger; a longer line is not ours."""
+
+
+NULL = msgspec.Raw(b"null")
+
+
+class _Line(Struct, gc=False):
+    revision: int = 0
+    before: msgspec.Raw = NULL
+    after: msgspec.Raw = NULL
+    error: msgspec.Raw = NULL
+
+
+class _Committed(Struct):
+    revision: int
+
+
+_lines = msgspec.json.Decoder(_Line)
+
+
+class RemoteStore(Store):
+    """Promises what every store promises; who may read and write what, the server decides.
+
+    A commit whose answer is lost raises `Unavailable`, and is not sent again: it may have happened.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def get(self, key: Key) -> Object | None:
+        kind = KINDS[key.kind]
+        query = {"namespace": key.namespace} if kind.namespaced else {}
+        try:
+            return decode(await self._client.request("GET", f"/v1/{kind.plural}/{quote(key.name)}", query=query))
+        except NotFound:
+            return None
+
+    async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
+        """Everything at one revision, also of every kind at once: the server streams a snapshot."""
+        async with self._client.stream("/v1/snapshot", query=_query(kind, where)) as content:
+            lines = [line async for batch in _split(content) for line in batch]
+        if len(lines) < 2 or not lines[-1].startswith(b'{"end":'):
+            raise Unavailable("the snapshot broke off", hint="try again")
+        revision = _lines.decode(lines[0]).revision
+        items = [decode(line) for line in lines[1:-1]]
+        # Labels may hold what a selector cannot say, so they are compared here.
+        return Listing([item for item in items if where.matches(item)] if where.labels else items, revision)
+
+    async def commit(self, *writes: Write) -> int:
+        check_writes(writes)
+        body = {"writes": [_wire(write) for write in writes]}
+        try:
+            return (await self._client.call("POST", "/v1/commit", _Committed, body=body)).revision
+        except MandorError as error:
+            _restore_key(error)
+            raise
+
+    async def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
+        query = _query(kind, where) | {"since": since}
+        async with self._client.stream("/v1/watch", query=query) as content:
+            async for lines in _split(content):
+                changes = [_change(line) for line in lines]
+                if where.labels:
+                    changes = [seen for each in changes if (seen := filtered(each, where)) is not None]
+                if changes:
+                    yield changes
+        raise Unavailable("the server ended the watch", hint="watch again from the last revision")
+
+    async def close(self) -> None:
+        await self._client.close()
+
+
+def _query(kind: str | None, where: Filter) -> dict[str, str | int | float | bool | None]:
+    return {"kind": kind, "namespace": where.namespace, "node": where.node}
+
+
+async def _split(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
+    """Whole lines, as many as have come together."""
+    rest = b""
+    async for piece in content.iter_any():
+        lines = (rest + piece).split(b"\n") if rest else piece.split(b"\n")
+        rest = lines.pop()
+        if len(rest) > LINE_BYTES_MOST:
+            raise Unavailable("the server sent a line that is too long")
+        if lines:
+            yield lines
+    if rest:
+        raise Unavailable("the answer broke off")
+
+
+def _change(line: bytes) -> Change:
+    try:
+        read = _lines.decode(line)
+    except msgspec.DecodeError as error:
+        raise Unavailable(f"the server sent what is no change: {error}") from error
+    if read.error != NULL:
+        raise error_of(msgspec.json.decode(read.error))
+    return Change(read.revision, _object(read.before), _object(read.after))
+
+
+def _object(raw: msgspec.Raw) -> Object | None:
+    return None if raw == NULL else decode(bytes(raw))
+
+
+def _wire(write: Write) -> dict[str, object]:
+    if isinstance(write, Put):
+        return {"put": msgspec.Raw(encode(write.value))}
+    verb = "check" if isinstance(write, Check) else "delete"
+    key = write.key
+    return {verb: {"kind": key.kind, "namespace": key.namespace, "name": key.name, "version": write.version}}
+
+
+def _restore_key(error: MandorError) -> None:
+    """A key is a list on the wire, and a Key in here."""
+    key = error.facts.get("key")
+    if isinstance(error, Conflict) and isinstance(key, list):
+        error.facts["key"] = Key(*key)
