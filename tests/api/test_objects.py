@@ -2,9 +2,9 @@
 
 import pytest
 
-from mandor.errors import Conflict, Invalid, NotFound
-from mandor.model.instance import Instance, InstanceSpec
-from mandor.model.meta import Key, Meta
+from mandor.errors import Conflict, Forbidden, Invalid, NotFound, Unsupported
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
 from mandor.model.phase import Phase
 from mandor.model.workload import Workload, WorkloadStatus
 from mandor.store.base import Delete, Put
@@ -190,13 +190,17 @@ async def test_deleting_an_instance_is_an_order_to_stop(dev: Api) -> None:
 
 async def test_users_cannot_create_instances(dev: Api) -> None:
     client = await dev.client()
-    instance = Instance(
-        meta=Meta(name="web-0", namespace="default"), spec=InstanceSpec(workload="w", release="r", index=0)
-    )
-    for path in ("/v1/instances/web-0",):
-        with pytest.raises(Exception, match="no PUT"):
-            await client.call("PUT", path, dict, body={"spec": {"workload": "w", "release": "r", "index": 0}})
-    assert await dev.store.get(instance.key) is None
+    instance = {
+        "kind": "instance",
+        "meta": {"name": "web-0", "namespace": "default"},
+        "spec": {"workload": "w", "release": "r", "index": 0},
+    }
+    with pytest.raises(Unsupported):
+        await client.call("PUT", "/v1/instances/web-0", dict, body=instance)
+    with pytest.raises(Forbidden) as caught:
+        await client.call("POST", "/v1/commit", dict, body={"writes": [{"put": instance}]})
+    assert "apply a workload" in (caught.value.hint or "")
+    assert await dev.store.get(Key("instance", "default", "web-0")) is None
 
 
 async def test_a_namespace_that_holds_something_is_not_deleted(dev: Api) -> None:

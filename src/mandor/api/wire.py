@@ -1,6 +1,6 @@
 """Changes and writes as they go over the wire: one line of JSON each."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta as Bounds
