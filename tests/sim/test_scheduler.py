@@ -1,0 +1,343 @@
+"""The scheduler at work: restarts, races, capacity, and what it says about those who wait."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from mandor.errors import Unavailable
+from mandor.lib.clock import settle
+from mandor.model.instance import Instance
+from mandor.model.meta import Key, Object
+from mandor.model.phase import Phase
+from mandor.store.base import ALL, Change, Check, Filter, Listing, Put, Store, Write
+from tests.scenarios.make import make_workload
+from tests.scenarios.world import World
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with World() as made:
+        made.checks = [made.check_capacity, made.check_count]
+        yield made
+
+
+def waiting(world: World) -> list[Instance]:
+    return [each for each in world.instances() if each.phase is Phase.PENDING]
+
+
+@pytest.mark.req("S0-25", "S0-26")
+async def test_a_bind_is_written_once_with_a_check_on_its_node(world: World) -> None:
+    seen: list[Sequence[Write]] = []
+    commit = world.store.commit
+
+    async def listen(*writes: Write) -> int:
+        seen.append(writes)
+        return await commit(*writes)
+
+    world.store.commit = listen  # type: ignore[method-assign]
+    await world.add_nodes("n1")
+    await world.run(2)
+    seen.clear()
+    await world.apply(make_workload("web", replicas=5))
+    await world.until(lambda: world.serving_count("web") == 5)
+
+    binds = [
+        (writes, write.value)
+        for writes in seen
+        for write in writes
+        if isinstance(write, Put) and isinstance(write.value, Instance) and write.value.phase is Phase.RESERVED
+    ]
+    assert sorted(value.meta.name for _, value in binds) == [f"web-{index}" for index in range(5)]
+    assert all(any(isinstance(write, Check) and write.key.name == "n1" for write in writes) for writes, _ in binds)
+    assert all(len(writes) > 2 for writes, _ in binds), "several binds share a commit"
+
+
+@pytest.mark.req("S0-12", "S2-13")
+async def test_who_does_not_fit_waits_and_is_told_why(world: World) -> None:
+    await world.add_nodes("n1", "n2", memory=1024**3)
+    await world.apply(make_workload("big", replicas=1, memory="1536Mi"))
+    await world.run(3)
+
+    status = world.instance("big-0").status
+    assert status.reason == "Unschedulable"
+    assert status.message == "0/2 nodes fit: 2 NodeResourcesFit (short of 512Mi memory)"
+    assert world.workload("big").status.message == f"big-0: {status.message}"
+    assert world.events("Unschedulable")
+
+
+async def test_the_reason_is_written_only_when_it_changes(world: World) -> None:
+    await world.add_nodes("n1", memory=1024**3)
+    await world.apply(make_workload("big", replicas=1, memory="2Gi"))
+    await world.run(3)
+    version = world.instance("big-0").meta.version
+    await world.apply(make_workload("other", replicas=1))
+    await world.run(400, step=5)
+    assert world.instance("big-0").meta.version == version
+
+    await world.add_nodes("n2", memory=1024**3)
+    await world.run(20)
+    assert "0/2" in world.instance("big-0").status.message
+
+
+@pytest.mark.req("S0-20")
+async def test_who_waits_is_placed_when_a_node_appears(world: World) -> None:
+    await world.apply(make_workload("web", replicas=3, cpu="2"))
+    await world.run(60)
+    assert len(waiting(world)) == 3
+
+    await world.add_nodes("n1", "n2", cpu=4)
+
+    await world.until(lambda: world.serving_count("web") == 3, seconds=15)
+
+
+async def test_who_waits_is_placed_when_room_is_freed(world: World) -> None:
+    await world.add_nodes("n1", cpu=2)
+    await world.apply(make_workload("first", replicas=1, cpu="2"))
+    await world.until(lambda: world.serving_count("first") == 1)
+    await world.apply(make_workload("second", replicas=1, cpu="2"))
+    await world.run(30)
+    assert world.instance("second-0").phase is Phase.PENDING
+
+    await world.apply(make_workload("first", replicas=0, cpu="2"))
+
+    await world.until(lambda: world.serving_count("second") == 1, seconds=15)
+
+
+async def test_a_stopping_instance_holds_its_room_until_it_is_over(world: World) -> None:
+    await world.add_nodes("n1", cpu=2)
+    await world.apply(make_workload("first", replicas=1, cpu="2"))
+    await world.until(lambda: world.serving_count("first") == 1)
+    world.nodes["n1"].slow_stop = 40
+    await world.apply(make_workload("second", replicas=1, cpu="2"))
+    await world.apply(make_workload("first", replicas=0, cpu="2"))
+    await world.run(30)
+    assert world.instance("second-0").phase is Phase.PENDING
+    await world.until(lambda: world.serving_count("second") == 1, seconds=60)
+
+
+async def test_uncordoning_lets_the_waiting_in(world: World) -> None:
+    await world.add_nodes("n1")
+    await world.run(2)
+    await world.change_node("n1", cordoned=True)
+    await world.apply(make_workload("web", replicas=1))
+    await world.run(5)
+    assert "cordoned" in world.instance("web-0").status.message
+
+    await world.change_node("n1", cordoned=False)
+
+    await world.until(lambda: world.serving_count("web") == 1, seconds=15)
+
+
+async def test_higher_priority_is_placed_first(world: World) -> None:
+    await world.apply(make_workload("low", replicas=2, cpu="1", priority=1))
+    await world.run(1)
+    await world.apply(make_workload("high", replicas=2, cpu="1", priority=10))
+    await world.run(1)
+    await world.add_nodes("n1", cpu=2)
+    await world.until(lambda: world.serving_count("high") == 2)
+    await world.run(20)
+    assert world.serving_count("low") == 0
+
+
+async def test_an_unknown_profile_is_said_and_hurts_nobody_else(world: World) -> None:
+    await world.add_nodes("n1")
+    await world.apply(make_workload("odd", profile="fancy"))
+    await world.apply(make_workload("web"))
+    await world.until(lambda: world.serving_count("web") == 1)
+    await world.run(2)
+    assert world.instance("odd-0").status.message == "there is no profile fancy"
+
+
+# Crashes and races.
+
+
+class SlowStore(Store):
+    """Passes everything on, but a commit waits until it is let through, and its answer may be lost."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.open = asyncio.Event()
+        self.answers_to_lose = 0
+
+    async def get(self, key: Key) -> Object | None:
+        return await self._store.get(key)
+
+    async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
+        return await self._store.list(kind, where)
+
+    def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
+        return self._store.watch(kind, since=since, where=where)
+
+    async def commit(self, *writes: Write) -> int:
+        await self.open.wait()
+        revision = await self._store.commit(*writes)
+        if self.answers_to_lose:
+            self.answers_to_lose -= 1
+            raise Unavailable("the answer was lost")
+        return revision
+
+
+@pytest.fixture
+async def slow() -> AsyncIterator[tuple[World, SlowStore]]:
+    """A world whose scheduler sees a slow store."""
+    world = World()
+    store = SlowStore(world.store)
+    world.scheduler_store = store
+    async with world:
+        world.checks = [world.check_capacity, world.check_count]
+        yield world, store
+
+
+@pytest.mark.req("S0-25")
+async def test_room_is_counted_before_the_bind_is_written(slow: tuple[World, SlowStore]) -> None:
+    world, store = slow
+    await world.add_nodes("n1", "n2", cpu=2)
+    await world.run(2)
+    await world.apply(make_workload("web", replicas=3, cpu="2"))
+    await world.run(3)
+    assert all(not each.node for each in world.instances()), "nothing is written yet"
+    assert world.scheduler is not None
+    assert world.scheduler.view.promises == 2
+    assert world.scheduler.view.table.free("n1")["cpu"] == 0
+
+    store.open.set()
+    await world.until(lambda: world.serving_count("web") == 2)
+
+    assert len(waiting(world)) == 1
+
+
+@pytest.mark.req("S0-25", "S0-26")
+async def test_a_scheduler_that_dies_between_decision_and_bind_loses_and_doubles_nothing(
+    slow: tuple[World, SlowStore],
+) -> None:
+    world, _ = slow
+    await world.add_nodes("n1", "n2", cpu=2)
+    await world.run(2)
+    await world.apply(make_workload("web", replicas=2, cpu="2"))
+    await world.run(3)
+    assert world.scheduler is not None
+    assert world.scheduler.view.promises == 2
+    await world.kill("scheduler")
+    world.scheduler_store = None
+
+    world.start_scheduler()
+    await world.until(lambda: world.serving_count("web") == 2)
+
+    assert {each.node for each in world.instances()} == {"n1", "n2"}
+
+
+async def test_a_bind_whose_answer_was_lost_is_done_once(slow: tuple[World, SlowStore]) -> None:
+    world, store = slow
+    await world.add_nodes("n1", "n2")
+    store.open.set()
+    await world.run(2)
+    store.answers_to_lose = 1
+    await world.apply(make_workload("web", replicas=4, cpu="1"))
+    await world.until(lambda: world.serving_count("web") == 4)
+    placed = {each.meta.name: each.node for each in world.instances()}
+    await world.run(10)
+    assert {each.meta.name: each.node for each in world.instances()} == placed
+    assert world.scheduler is not None
+    assert world.scheduler.view.promises == 0
+
+
+async def test_an_instance_stopped_while_its_bind_is_on_the_way_is_not_bound(slow: tuple[World, SlowStore]) -> None:
+    world, store = slow
+    await world.add_nodes("n1", cpu=2)
+    await world.run(2)
+    await world.apply(make_workload("web", replicas=2, cpu="1"))
+    await world.run(2)
+    await world.apply(make_workload("web", replicas=1, cpu="1"))
+    await world.run(2)
+    assert len(world.instances()) == 1
+
+    store.open.set()
+    await world.until(lambda: world.serving_count("web") == 1)
+
+    assert world.scheduler is not None
+    assert world.scheduler.view.table.free("n1")["cpu"] == 1000
+
+
+@pytest.mark.req("S0-24")
+async def test_nothing_is_bound_to_a_node_that_was_cordoned_meanwhile(slow: tuple[World, SlowStore]) -> None:
+    world, store = slow
+    await world.add_nodes("n1")
+    await world.run(2)
+    await world.apply(make_workload("web", replicas=1))
+    await world.run(2)
+    await world.change_node("n1", cordoned=True)
+    await world.run(1)
+
+    store.open.set()
+    await world.run(10)
+
+    assert world.instance("web-0").phase is Phase.PENDING
+    assert "cordoned" in world.instance("web-0").status.message
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.req("S0-20", "S0-25", "S2-13")
+async def test_capacity_holds_and_counts_converge_under_random_events(seed: int) -> None:
+    chance = random.Random(seed)
+    async with World(seed=str(seed)) as world:
+        world.checks = [world.check_capacity]
+        await world.add_nodes("n0", "n1", "n2", "n3", cpu=4)
+        wanted: dict[str, int] = {}
+        for _ in range(60):
+            await random_event(world, chance, wanted)
+            await world.run(chance.choice([0.5, 1, 5, 30]))
+        for node in world.nodes.values():
+            node.alive = True
+            await world.change_node(node.name, cordoned=False)
+        for name in wanted:
+            wanted[name] = 1
+            await world.apply(make_workload(name, replicas=1, cpu="500m"))
+        await world.until(
+            lambda: all(world.serving_count(name) == len(world.instances(name)) == 1 for name in wanted), seconds=600
+        )
+        assert world.scheduler is not None
+        table = world.scheduler.view.table
+        for name in world.nodes:
+            placed = sum(each.node == name for each in world.instances())
+            assert table.free(name)["cpu"] == 4000 - 500 * placed, "the table agrees with the store"
+
+
+async def random_event(world: World, chance: random.Random, wanted: dict[str, int]) -> None:
+    what = chance.choice(["scale", "scale", "scale", "silence", "return", "cordon", "stop", "crash", "delete"])
+    node = chance.choice(list(world.nodes.values()))
+    if what == "scale":
+        name = chance.choice(["a", "b", "c"])
+        wanted[name] = chance.randint(0, 9)
+        await world.apply(make_workload(name, replicas=wanted[name], cpu="500m"))
+    elif what == "silence":
+        node.alive = False
+    elif what == "return":
+        node.alive = True
+    elif what == "cordon":
+        await world.change_node(node.name, cordoned=chance.random() < 0.5)
+    elif what == "stop" and world.instances():
+        await world.stop_instance(chance.choice(world.instances()).meta.name)
+    elif what == "crash":
+        await world.kill("scheduler")
+        world.start_scheduler()
+        if chance.random() < 0.3:
+            await world.kill("controllers")
+            world.start_controllers()
+    elif what == "delete" and wanted:
+        name = chance.choice(sorted(wanted))
+        del wanted[name]
+        await world.delete(make_workload(name))
+        await settle()
+
+
+async def test_a_flood_of_instances_is_bound_in_batches(world: World) -> None:
+    await world.add_nodes(*(f"n{index}" for index in range(10)), cpu=20, memory=80 * 1024**3)
+    await world.run(2)
+    await world.apply(make_workload("web", replicas=1500, cpu="100m"))
+    await world.until(lambda: not waiting(world) and len(world.instances()) == 1500, seconds=30)
+    per_node = [sum(each.node == name for each in world.instances()) for name in world.nodes]
+    assert max(per_node) - min(per_node) <= 4, "the emptiest first; scores are whole numbers, so about even"
