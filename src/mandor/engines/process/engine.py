@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -22,6 +21,7 @@ from mandor.engines.process.leavings import kill_leavings
 from mandor.engines.process.logs import read_logs
 from mandor.engines.process.spawn import spawn_supervisor
 from mandor.engines.process.tracked import Tracked
+from mandor.engines.process.trash import discard, empty
 from mandor.engines.process.usage import measure
 from mandor.engines.shim import groups
 from mandor.engines.ticks import Ticks
@@ -85,17 +85,9 @@ class ProcessEngine(Engine):
             if self._look(unit) is not None:
                 return
             try:
-                tracked.folder.make()
-                try:
-                    record = make_record(unit, launch, tracked.folder, self._trees, self._boot)
-                except Invalid as error:
-                    tracked.folder.write_exit(
-                        Exit(code=None, reason="StartFailed", message=str(error), finished_at=time.time())
-                    )
-                    return
-                tracked.folder.write_launch(record)
-                async with self._starts:
-                    await self._begin(tracked)
+                if self._write_launch(tracked, launch):
+                    async with self._starts:
+                        await self._begin(tracked)
             except OSError as error:
                 raise EngineDown(
                     f"cannot start {unit}: {error}", hint="the unit's folder is below the agent's data directory"
@@ -128,7 +120,7 @@ class ProcessEngine(Engine):
                 raise EngineDown(f"{unit} has come to life again while it was being removed")
             self._forget(unit)
             paths = self._trees.paths(str(unit))
-            await asyncio.to_thread(_discard, trash, paths)
+            await asyncio.to_thread(discard, trash, paths)
             if not self._units:
                 groups.remove(self._trees.paths(SUPERVISORS), seconds=0.0)
                 self._trees.remove_empty()
@@ -213,7 +205,7 @@ class ProcessEngine(Engine):
             groups.kill(paths)
             groups.remove(paths, seconds=1.0)
         if any(self._trash_folder.iterdir()):
-            self._cleaning = asyncio.get_running_loop().run_in_executor(None, _empty, self._trash_folder)
+            self._cleaning = asyncio.get_running_loop().run_in_executor(None, empty, self._trash_folder)
 
     def _track(self, unit: Unit) -> Tracked:
         tracked = self._units.get(unit)
@@ -273,6 +265,19 @@ class ProcessEngine(Engine):
 
     # Supervisors.
 
+    def _write_launch(self, tracked: Tracked, launch: Launch) -> bool:
+        """Whether there is something to begin; if not, the record says why."""
+        tracked.folder.make()
+        try:
+            record = make_record(tracked.unit, launch, tracked.folder, self._trees, self._boot)
+        except Invalid as error:
+            tracked.folder.write_exit(
+                Exit(code=None, reason="StartFailed", message=str(error), finished_at=time.time())
+            )
+            return False
+        tracked.folder.write_launch(record)
+        return True
+
     async def _begin(self, tracked: Tracked) -> None:
         pid, ready = spawn_supervisor(tracked.folder)
         tracked.attach(pid, self._ended)
@@ -322,14 +327,3 @@ def parse_unit(name: str) -> Unit | None:
 def check_unit(unit: Unit) -> None:
     if "/" in str(unit) or "\0" in str(unit) or str(unit).startswith(".") or parse_unit(str(unit)) != unit:
         raise Invalid(f"{unit} cannot be the name of a unit")
-
-
-def _empty(folder: Path) -> None:
-    for each in folder.iterdir():
-        shutil.rmtree(each, ignore_errors=True)
-
-
-def _discard(trash: Path, paths: Sequence[str]) -> None:
-    shutil.rmtree(trash, ignore_errors=True)
-    groups.kill(paths)
-    groups.remove(paths, seconds=5.0)

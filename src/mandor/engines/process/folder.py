@@ -76,7 +76,9 @@ class UnitFolder:
         self._write("stop.json", order)
 
     def write_exit(self, record: Exit) -> None:
+        """And let go of the launch: it may hold secrets, and nobody needs it any more."""
         self._write("exit.json", record, durable=True)
+        (self.path / "launch.json").unlink(missing_ok=True)
 
     def read_running(self) -> Running | None:
         return self._read("running.json", Running)

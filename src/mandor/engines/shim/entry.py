@@ -4,7 +4,7 @@ import fcntl
 import os
 
 from mandor.engines.shim import groups
-from mandor.engines.shim.light import die_with_parent, signal, try_tell
+from mandor.engines.shim.light import close_from, die_with_parent, signal, try_tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ def _execute(argv: "Sequence[str]", env: "dict[str, str]") -> "NoReturn":
 def run_inside(launch: "dict[str, Any]", argv: "Sequence[str]") -> "NoReturn":
     """Run another command beside the task; its troubles go to standard error, with a shell's exit codes."""
     parent = os.getppid()
+    close_from(3)
     try:
         if os.isatty(0):
             fcntl.ioctl(0, _TIOCSCTTY, 0)

@@ -22,7 +22,18 @@ else:
     except ImportError:
         import signal
 
-__all__ = ["become_subreaper", "die_with_parent", "encode", "parse", "read", "replace", "signal", "tell", "try_tell"]
+__all__ = [
+    "become_subreaper",
+    "close_from",
+    "die_with_parent",
+    "encode",
+    "parse",
+    "read",
+    "replace",
+    "signal",
+    "tell",
+    "try_tell",
+]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -122,6 +133,17 @@ def replace(path: str, data: bytes, *, durable: bool = False) -> None:
     finally:
         os.close(file)
     os.rename(draft, path)
+
+
+def close_from(lowest: int) -> None:
+    """Close every open file from this number on: whoever started the agent may have left it some."""
+    for name in os.listdir("/proc/self/fd"):
+        number = int(name)
+        if number >= lowest:
+            try:
+                os.close(number)
+            except OSError:
+                continue  # The listing's own.
 
 
 def try_tell(path: str, text: str) -> None:

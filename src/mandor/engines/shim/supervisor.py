@@ -12,7 +12,7 @@ import time
 
 from mandor.engines.shim import groups
 from mandor.engines.shim.entry import Person, Refused, enter, find_person
-from mandor.engines.shim.light import become_subreaper, encode, read, replace, signal, try_tell
+from mandor.engines.shim.light import become_subreaper, close_from, encode, read, replace, signal, try_tell
 from mandor.engines.shim.logfile import LogFile, Stream
 
 TYPE_CHECKING = False
@@ -28,6 +28,7 @@ RECORD_TRIES = 120
 def supervise(folder: str) -> None:
     """Run the unit in `folder`, unless it has a supervisor or had one."""
     os.chdir(folder)
+    close_from(READY + 1)
     os.set_inheritable(READY, False)
     lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -277,6 +278,7 @@ class Supervisor:
         for _ in range(RECORD_TRIES):
             try:
                 replace("exit.json", encode(record), durable=True)
+                os.unlink("launch.json")  # It may hold secrets, and nobody needs it any more.
                 return
             except FileNotFoundError:
                 return  # The unit was removed meanwhile.

@@ -1,0 +1,45 @@
+"""Deletes the folders of removed units, and never anything that is only mounted there."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from mandor.engines.shim import groups
+
+log = logging.getLogger(__name__)
+
+
+def discard(folder: Path, paths: Sequence[str]) -> None:
+    """Delete what was one unit's: its folder, and the cgroups at these paths with all that is in them."""
+    groups.kill(paths)
+    groups.remove(paths, seconds=5.0)
+    _delete(folder)
+
+
+def empty(trash: Path) -> None:
+    """Delete what an earlier agent had thrown away and not deleted yet."""
+    for folder in trash.iterdir():
+        _delete(folder)
+
+
+def _delete(folder: Path) -> None:
+    if _mounted_below(folder):
+        log.warning("%s is kept: a task left something mounted there", folder)
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _mounted_below(folder: Path) -> bool:
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    return any(_decode(line.split()[4]).startswith(f"{folder}/") for line in lines)
+
+
+def _decode(path: str) -> str:
+    """Blanks in paths are written as `\\040`."""
+    return path.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")

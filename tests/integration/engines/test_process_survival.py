@@ -1,0 +1,278 @@
+"""What outlives what: agents, supervisors, tasks, stops, machines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mandor.engines.base import Launch, Unit, UnitPhase
+from mandor.engines.process.folder import UnitFolder
+from mandor.engines.process.spawn import spawn_supervisor
+from tests.integration.engines.conftest import Bench, lives, supervisor_of, until
+
+FAMILY = "trap '' TERM; sleep 3600 & setsid sleep 3601 & (trap '' HUP; sleep 3602 &) ; echo $$ $!; wait; sleep 3603"
+"""A task with a child, a child in a session of its own, and an orphan."""
+
+
+async def family(bench: Bench) -> tuple[Unit, int, list[int]]:
+    """(unit, its supervisor, all processes below)."""
+    unit = await bench.start(FAMILY)
+    await bench.printed(unit)
+    supervisor = supervisor_of(bench, unit)
+    await until(lambda: len(below(supervisor)) >= 4, lambda: f"only {below(supervisor)}")
+    return unit, supervisor, below(supervisor)
+
+
+def below(pid: int) -> list[int]:
+    return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+
+
+async def test_when_its_supervisor_is_killed_the_whole_task_dies_and_shows_as_vanished(each_bench: Bench) -> None:
+    bench = each_bench
+    unit, supervisor, processes = await family(bench)
+    os.kill(supervisor, signal.SIGKILL)
+    ended = await bench.ended(unit)
+    assert (ended.reason, ended.exit_code) == ("Vanished", None)
+    assert "supervisor" in ended.message
+    await until(lambda: not any(map(lives, processes)), lambda: f"alive: {[p for p in processes if lives(p)]}")
+    assert await bench.look(unit) == ended
+
+
+async def test_what_a_killed_supervisor_left_is_cleared_by_the_next_agent(each_bench: Bench) -> None:
+    bench = each_bench
+    unit, supervisor, processes = await family(bench)
+    await bench.engine.close()
+    os.kill(supervisor, signal.SIGKILL)
+    await until(lambda: not lives(supervisor), lambda: "the supervisor lives")
+    await bench.again()
+    assert (await bench.ended(unit)).reason == "Vanished"
+    await until(lambda: not any(map(lives, processes)), lambda: f"alive: {[p for p in processes if lives(p)]}")
+
+
+async def test_stopping_ends_every_descendant(each_bench: Bench) -> None:
+    bench = each_bench
+    unit, supervisor, processes = await family(bench)
+    await bench.engine.stop(unit, grace_seconds=0.2)
+    assert not lives(supervisor)
+    assert [pid for pid in processes if lives(pid)] == []
+
+
+async def test_when_the_task_itself_ends_its_children_end_with_it(bench_without_cgroups: Bench) -> None:
+    bench = bench_without_cgroups
+    unit = await bench.start("setsid sleep 3600 & echo $!; exit 5")
+    assert (await bench.ended(unit)).exit_code == 5
+    (child,) = await bench.output(unit)
+    assert not lives(int(child))
+
+
+AGENT = """
+import asyncio, sys
+from pathlib import Path
+from mandor.engines.base import Launch, Unit
+from mandor.engines.process import ProcessEngine
+
+async def main(directory, order, uid):
+    engine = ProcessEngine(Path(directory))
+    unit = Unit(uid, "main", 0)
+    if order == "start":
+        script = "echo begun; trap 'sleep 1; echo bye; exit 4' TERM; while :; do sleep 0.1; done"
+        await engine.start(unit, Launch(name="test", command=("sh", "-c", script)))
+        print("started", flush=True)
+    else:
+        asyncio.create_task(engine.stop(unit, grace_seconds=60))
+        await asyncio.sleep(0.1)
+        print("ordered", flush=True)
+    await asyncio.sleep(3600)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+def run_agent(bench: Bench, order: str, unit: Unit) -> subprocess.Popen[str]:
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT, str(bench.directory), order, unit.uid],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert agent.stdout is not None
+    assert agent.stdout.readline()
+    return agent
+
+
+def end(agent: subprocess.Popen[str], number: signal.Signals) -> None:
+    os.killpg(agent.pid, number)
+    agent.wait(60)
+    assert agent.stdout is not None
+    agent.stdout.close()
+
+
+@pytest.mark.req("S0-29", "S2-25")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP, signal.SIGINT])
+async def test_a_task_outlives_its_agent_and_the_agents_process_group(bench: Bench, number: signal.Signals) -> None:
+    unit = bench.unit()
+    agent = run_agent(bench, "start", unit)
+    end(agent, number)
+    observed = await bench.look(unit)
+    assert observed is not None
+    assert observed.phase is UnitPhase.RUNNING
+    assert await bench.printed(unit) == [b"begun"]
+
+
+@pytest.mark.req("S0-29")
+async def test_a_stop_that_an_agent_ordered_is_carried_out_after_its_death(bench: Bench) -> None:
+    unit = bench.unit()
+    end(run_agent(bench, "start", unit), signal.SIGKILL)
+    await bench.printed(unit)
+    end(run_agent(bench, "stop", unit), signal.SIGKILL)
+    ended = await bench.ended(unit)
+    assert ended.exit_code == 4
+    assert b"bye" in await bench.output(unit)
+
+
+@pytest.mark.req("S0-27")
+async def test_a_second_supervisor_goes_away_at_once(bench: Bench) -> None:
+    unit = await bench.start("echo begun; sleep 3600")
+    await bench.printed(unit)
+    before = supervisor_of(bench, unit)
+    folder = UnitFolder(bench.folder(unit))
+    for _ in range(3):
+        second, ready = spawn_supervisor(folder)
+        assert await ready.wait(60)
+        assert os.waitpid(second, 0)[1] == 0
+    assert supervisor_of(bench, unit) == before
+    assert await bench.output(unit) == [b"begun"]
+
+
+@pytest.mark.req("S0-27")
+async def test_a_supervisor_that_comes_too_late_begins_nothing(bench: Bench) -> None:
+    unit = await bench.start("echo begun")
+    ended = await bench.ended(unit)
+    second, ready = spawn_supervisor(UnitFolder(bench.folder(unit)))
+    assert await ready.wait(60)
+    assert os.waitpid(second, 0)[1] == 0
+    await bench.again()
+    assert await bench.look(unit) == ended
+    assert await bench.output(unit) == [b"begun"]
+
+
+@pytest.mark.req("S0-27")
+async def test_what_a_crash_left_half_made_is_started_as_if_it_had_never_been(bench: Bench) -> None:
+    """The agent died between making the folder and starting the supervisor."""
+    unit = bench.unit()
+    await bench.engine.list()
+    folder = UnitFolder(bench.folder(unit))
+    folder.make()
+    assert await bench.look(unit) is None
+    await bench.engine.start(unit, Launch(name="test", command=("sh", "-c", "echo begun")))
+    assert (await bench.ended(unit)).reason == "Completed"
+
+    other = bench.unit()
+    UnitFolder(bench.folder(other)).make()
+    await bench.again()
+    assert await bench.look(other) is None
+    assert not bench.folder(other).exists()
+
+
+async def test_after_a_restart_of_the_machine_a_task_has_vanished(bench: Bench) -> None:
+    unit = await bench.start("sleep 3600")
+    supervisor = supervisor_of(bench, unit)
+    await bench.engine.close()
+    record = bench.folder(unit) / "running.json"
+    before = json.loads(record.read_text())
+    os.kill(supervisor, signal.SIGKILL)
+    await until(lambda: not lives(supervisor), lambda: "the supervisor lives")
+    record.write_text(json.dumps(before | {"boot": "another"}))
+    await bench.again()
+    ended = await bench.ended(unit)
+    assert (ended.reason, ended.message) == ("Vanished", "the machine was restarted")
+    assert ended.started_at == before["started_at"]
+
+
+@pytest.mark.req("S0-14")
+async def test_a_stranger_who_got_the_number_of_a_dead_supervisor_is_left_alone(bench: Bench) -> None:
+    """The records name the number of a process that is not ours: nothing the engine does reaches it."""
+    unit = await bench.start("sleep 3600")
+    supervisor = supervisor_of(bench, unit)
+    await bench.engine.close()
+    os.kill(supervisor, signal.SIGKILL)
+    await until(lambda: not lives(supervisor), lambda: "the supervisor lives")
+    stranger = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+    try:
+        record = bench.folder(unit) / "running.json"
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"pid": stranger.pid}))
+        await bench.again()
+        assert (await bench.ended(unit)).reason == "Vanished"
+        await bench.engine.stop(unit, grace_seconds=0)
+        await bench.engine.remove(unit)
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+async def test_a_supervisor_that_hangs_is_ended_with_its_task(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mandor.engines.process.engine.SUPERVISOR_SECONDS_MAX", 0.5)
+    unit, supervisor, processes = await family(bench)
+    os.kill(supervisor, signal.SIGSTOP)
+    await bench.engine.stop(unit, grace_seconds=0.1)
+    assert (await bench.ended(unit)).reason == "Vanished"
+    await until(lambda: not any(map(lives, [supervisor, *processes])), lambda: "something lives")
+
+
+async def test_groups_of_units_nobody_knows_are_cleared_away(bench: Bench) -> None:
+    """The folder went, the groups stayed: an agent was killed in the middle of a removal."""
+    unit = await bench.start("sleep 3600")
+    supervisor = supervisor_of(bench, unit)
+    await bench.engine.close()
+    os.kill(supervisor, signal.SIGKILL)
+    await until(lambda: not lives(supervisor), lambda: "the supervisor lives")
+    bench.folder(unit).rename(bench.directory / "trash" / "old")
+    await bench.again()
+    assert await bench.engine.list() == []
+    await bench.engine.close()
+    assert not (bench.directory / "trash" / "old").exists()
+
+
+async def test_two_engines_at_once_see_the_same(bench: Bench) -> None:
+    """As while an old agent hands over to a new one."""
+    unit = await bench.start("echo begun; trap 'exit 0' TERM; while :; do sleep 0.1; done")
+    await bench.printed(unit)
+    other = Bench(bench.directory)
+    assert await other.look(unit) == await bench.look(unit)
+    await asyncio.gather(bench.engine.stop(unit, grace_seconds=60), other.engine.stop(unit, grace_seconds=60))
+    assert await other.ended(unit) == await bench.ended(unit)
+    await other.engine.remove(unit)
+    assert await bench.look(unit) is None
+    await other.engine.close()
+
+
+async def test_a_task_that_left_a_mount_costs_no_data(bench: Bench, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can leave a mount behind")
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("data")
+    unit = await bench.start(f"mkdir here && mount --bind {precious} here && echo mounted")
+    if (await bench.ended(unit)).reason != "Completed":
+        pytest.skip("this machine lets nobody mount")
+    try:
+        await bench.engine.remove(unit)
+        assert (precious / "file").read_text() == "data"
+        assert await bench.engine.list() == []
+    finally:
+        (left,) = (bench.directory / "trash").glob("*/work/here")
+        subprocess.run(["umount", str(left)], check=True)
+    await bench.again()
+    await bench.engine.list()
+    await bench.engine.close()
+    assert list((bench.directory / "trash").iterdir()) == []
+    assert (precious / "file").exists()
