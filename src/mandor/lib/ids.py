@@ -1,6 +1,9 @@
 """Names that are never used twice."""
 
+import os
+import random
 import secrets
+import time
 from collections.abc import Callable
 
 NewId = Callable[[], str]
@@ -9,3 +12,34 @@ NewId = Callable[[], str]
 def new_uid() -> str:
     """A uid: 20 hexadecimal digits, random."""
     return secrets.token_hex(10)
+
+
+class OrderedIds:
+    """Ids of 24 hexadecimal digits that sort by when they were made.
+
+    Milliseconds, then 48 bits that are random for the first id of a millisecond and grow with the
+    others: what is made together stands together in a file, and costs no system call each.
+    """
+
+    def __init__(self) -> None:
+        self._forget()
+        os.register_at_fork(after_in_child=self._forget)
+
+    def _forget(self) -> None:
+        """A forked process must not give out what its parent does."""
+        self._random = random.Random(os.urandom(32))
+        self._ms = 0
+        self._low = 0
+
+    def __call__(self) -> str:
+        now = time.time_ns() // 1_000_000
+        if now > self._ms:
+            self._ms = now
+            self._low = self._random.getrandbits(47)
+        else:
+            self._low += 1
+        return f"{self._ms:012x}{self._low:012x}"
+
+
+ordered_uid: NewId = OrderedIds()
+"""What the stores give to new objects."""

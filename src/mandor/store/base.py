@@ -8,6 +8,7 @@
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -141,22 +142,23 @@ class Store(ABC):
         await self.close()
 
 
-def check_writes(writes: Sequence[Write]) -> None:
-    """What every home refuses in the same words."""
+def check_writes(writes: Sequence[Write]) -> list[Key]:
+    """The keys of the writes; what every home refuses is refused in the same words."""
+    keys = [write.value.key if type(write) is Put else write.key for write in writes]
+    if len(writes) == 1:
+        return keys
     if not writes:
         raise Invalid("a commit has at least one write")
-    checks = sum(isinstance(write, Check) for write in writes)
+    checks = len([write for write in writes if isinstance(write, Check)])
     if len(writes) - checks > WRITES_MOST or len(writes) > OPERATIONS_MOST:
         raise Invalid(
             f"{len(writes) - checks} writes and {checks} checks in one commit; at most {WRITES_MOST} writes "
             f"are allowed, {OPERATIONS_MOST} with checks",
             hint="split it",
         )
-    seen: set[Key] = set()
-    for write in writes:
-        if write.key in seen:
-            raise Invalid(f"{write.key} stands in one commit twice")
-        seen.add(write.key)
+    if len(set(keys)) < len(keys):
+        raise Invalid(f"{Counter(keys).most_common(1)[0][0]} stands in one commit twice")
+    return keys
 
 
 def filtered(change: Change, where: Filter) -> Change | None:

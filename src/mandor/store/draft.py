@@ -1,43 +1,72 @@
 """What a commit would change: the rules of versions and uids, the same in every home."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from msgspec.structs import force_setattr
 
 from mandor.errors import Conflict, Invalid, TooLarge
 from mandor.lib.ids import NewId
 from mandor.model.codec import encode
-from mandor.model.meta import Key, Object
+from mandor.model.meta import Key, Meta, Object
 from mandor.store.base import Change, Delete, Put, Write
 
 OBJECT_BYTES_MOST = 1 << 20
 """The most bytes of one object: what etcd takes."""
 
-Find = Callable[[Key], Object | None]
+Pending = Mapping[Key, Change]
+NOTHING: Pending = {}
 
 
-def draft(writes: Sequence[Write], find: Find, *, revision: int, now: float, new_uid: NewId) -> list[Change]:
-    """The changes these writes make at this revision; `Conflict` if an object has moved on."""
-    changes = []
-    for write in writes:
-        before = find(write.key)
-        expect(write, before.meta.version if before is not None else 0)
-        if isinstance(write, Put):
-            check_uid(write.value, before)
-            after = stamp(write.value, version=revision, now=now, new_uid=new_uid)
-            changes.append(Change(revision, before, after))
-        elif isinstance(write, Delete):
+@dataclass(slots=True)
+class Draft:
+    """The changes a commit makes, and where; keys are built once, for everyone who files by them."""
+
+    changes: list[Change]
+    keys: list[Key]
+
+
+def draft(
+    writes: Sequence[Write],
+    keys: Sequence[Key],
+    objects: Mapping[Key, Object],
+    *,
+    revision: int,
+    now: float,
+    new_uid: NewId,
+    pending: Pending = NOTHING,
+) -> Draft:
+    """The changes these writes make at this revision, on top of those that are pending.
+
+    `Conflict` if an object has moved on.
+    """
+    changes: list[Change] = []
+    changed: list[Key] = []
+    for write, key in zip(writes, keys, strict=True):
+        before = pending[key].after if key in pending else objects.get(key)
+        version = before.meta.version if before is not None else 0
+        if type(write) is Put:
+            value = write.value
+            meta = value.meta
+            if meta.version != version:
+                raise conflict(key, meta.version, version)
+            if meta.uid and before is not None and meta.uid != before.meta.uid:
+                raise other_uid(key, meta.uid, before.meta.uid)
+            changes.append(Change(revision, before, stamp(value, version=revision, now=now, new_uid=new_uid)))
+            changed.append(key)
+            continue
+        assert not isinstance(write, Put)
+        if write.version != version:
+            raise conflict(key, write.version, version)
+        if type(write) is Delete:
+            if before is None:
+                raise conflict(key, 0, 0)
             changes.append(Change(revision, before, None))
-    return changes
+            changed.append(key)
+    return Draft(changes, changed)
 
 
-def expect(write: Write, version: int) -> None:
-    """Raise `Conflict` unless the stored version is the one the write was made for."""
-    wanted = write.value.meta.version if isinstance(write, Put) else write.version
-    if wanted != version or (not version and isinstance(write, Delete)):
-        raise conflict(write, wanted, version)
-
-
-def conflict(write: Write, wanted: int, version: int) -> Conflict:
-    key = write.key
+def conflict(key: Key, wanted: int, version: int) -> Conflict:
     if not version:
         story = f"{key} does not exist (any more)"
     elif not wanted:
@@ -47,28 +76,33 @@ def conflict(write: Write, wanted: int, version: int) -> Conflict:
     return Conflict(story, hint="read it again, then retry", key=key, version=version)
 
 
-def check_uid(value: Object, before: Object | None) -> None:
+def other_uid(key: Key, given: str, stored: str) -> Invalid:
     """No uid: another object takes this place. With one, it must be the uid that is there."""
-    if before is not None and value.meta.uid and value.meta.uid != before.meta.uid:
-        raise Invalid(
-            f"{value.key} has the uid {before.meta.uid}, not {value.meta.uid}",
-            hint="leave the uid out to replace the object by another one",
-        )
+    return Invalid(
+        f"{key} has the uid {stored}, not {given}",
+        hint="leave the uid out to replace the object by another one",
+    )
 
 
 def stamp(value: Object, *, version: int, now: float, new_uid: NewId) -> Object:
     """The object as the store keeps it: a new one gets its uid and time."""
-    if value.meta.uid:
-        return value.stamped(version=version)
-    return value.stamped(version=version, uid=new_uid(), created_at=now)
+    # Copied, not made anew: its name and labels were checked when it was made.
+    meta: Meta = value.meta.__copy__()  # type: ignore[attr-defined]
+    force_setattr(meta, "version", version)
+    if not meta.uid:
+        force_setattr(meta, "uid", new_uid())
+        force_setattr(meta, "created_at", now)
+    stamped: Object = value.__copy__()  # type: ignore[attr-defined]
+    force_setattr(stamped, "meta", meta)
+    return stamped
 
 
-def encoded(value: Object) -> bytes:
+def encoded(value: Object, key: Key) -> bytes:
     """The object as a home keeps it; what cannot be kept is refused."""
     try:
         data = encode(value)
     except UnicodeEncodeError as error:
-        raise Invalid(f"{value.key} holds text that is none: {error.reason}") from error
+        raise Invalid(f"{key} holds text that is none: {error.reason}") from error
     if len(data) > OBJECT_BYTES_MOST:
-        raise TooLarge(f"{value.key} has {len(data)} bytes; at most {OBJECT_BYTES_MOST} are allowed")
+        raise TooLarge(f"{key} has {len(data)} bytes; at most {OBJECT_BYTES_MOST} are allowed")
     return data

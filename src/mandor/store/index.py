@@ -1,8 +1,9 @@
 """The state of a store in memory: objects, the latest history, and who watches; no I/O, no waiting."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from mandor.errors import Expired, MandorError
 from mandor.model.meta import Key, Object
@@ -18,9 +19,8 @@ Interest = tuple[str | None, str | None]
 
 @dataclass(slots=True)
 class Shelf:
-    """All objects of one kind."""
+    """Where the objects of one kind stand."""
 
-    objects: dict[Key, Object] = field(default_factory=dict)
     order: OrderedKeys = field(default_factory=OrderedKeys)
     by_node: dict[str, dict[Key, None]] = field(default_factory=dict)
     listed: tuple[Object, ...] | None = None
@@ -28,22 +28,24 @@ class Shelf:
 
     def put(self, key: Key, before: Object | None, after: Object) -> None:
         self.listed = None
-        self.objects[key] = after
         node = after.node
         if before is None:
             self.order.add(key)
-        elif before.node == node:
-            return
         else:
-            self._forget_node(key, before.node)
+            left = before.node
+            if left == node:
+                return
+            self._forget_node(key, left)
         if node:
             self.by_node.setdefault(node, {})[key] = None
 
     def drop(self, key: Key, before: Object) -> None:
         self.listed = None
-        del self.objects[key]
         self.order.remove(key)
         self._forget_node(key, before.node)
+
+    def in_namespace(self, kind: str, namespace: str) -> Iterator[Key]:
+        return takewhile(lambda key: key.namespace == namespace, self.order.since(Key(kind, namespace, "")))
 
     def _forget_node(self, key: Key, node: str) -> None:
         if node:
@@ -98,6 +100,8 @@ class Index:
 
     def __init__(self, *, history_most: int = HISTORY_MOST, buffer_most: int = BUFFER_MOST) -> None:
         self.revision = 0
+        self.objects: dict[Key, Object] = {}
+        """Everything, by key; only this class changes it."""
         self._shelves: dict[str, Shelf] = {}
         self._history: deque[Change] = deque()
         self._history_most = history_most
@@ -109,11 +113,10 @@ class Index:
     # Reading.
 
     def get(self, key: Key) -> Object | None:
-        shelf = self._shelves.get(key.kind)
-        return shelf.objects.get(key) if shelf is not None else None
+        return self.objects.get(key)
 
     def __len__(self) -> int:
-        return sum(len(shelf.objects) for shelf in self._shelves.values())
+        return len(self.objects)
 
     def snapshot(self, kind: str | None, where: Filter = ALL) -> Sequence[Object]:
         """The objects in order, narrowed by namespace and node; labels are left to the caller."""
@@ -122,33 +125,26 @@ class Index:
         shelf = self._shelves.get(kind)
         if shelf is None:
             return ()
-        objects = shelf.objects
+        objects = self.objects
         if where.node:
             near = (objects[key] for key in sorted(shelf.by_node.get(where.node, ())))
             return [item for item in near if where.namespace in {None, item.meta.namespace}]
         if where.namespace is not None:
-            found = self._in_namespace(shelf, kind, where.namespace)
+            found: Sequence[Object] = [objects[key] for key in shelf.in_namespace(kind, where.namespace)]
         else:
             if shelf.listed is None:
                 shelf.listed = tuple([objects[key] for key in shelf.order])
             found = shelf.listed
         return found if where.node is None else [item for item in found if not item.node]
 
-    @staticmethod
-    def _in_namespace(shelf: Shelf, kind: str, namespace: str) -> Sequence[Object]:
-        found = []
-        for key in shelf.order.since(Key(kind, namespace, "")):
-            if key.namespace != namespace:
-                break
-            found.append(shelf.objects[key])
-        return found
-
     # Writing.
 
     def load(self, items: Iterable[Object]) -> None:
         """Fill an index nobody watches yet; `start_at` ends it."""
         for item in items:
-            self._shelf(item.kind).put(item.key, None, item)
+            key = item.key
+            self.objects[key] = item
+            self._shelf(key.kind).put(key, None, item)
 
     def start_at(self, revision: int) -> None:
         """The state is that of this revision, and how it came about is not known."""
@@ -160,25 +156,27 @@ class Index:
         """Nothing changed up to this revision."""
         self.revision = max(self.revision, revision)
 
-    def publish(self, changes: Sequence[Change]) -> None:
+    def publish(self, changes: Sequence[Change], keys: Sequence[Key] | None = None) -> None:
         """Apply changes, which come in the order of their revisions, and hand them to the watchers."""
-        for change in changes:
-            self._apply(change)
-            self._deliver(change)
+        watched = bool(self._subscribers)
+        objects = self.objects
+        for change, key in zip(changes, keys or [change.key for change in changes], strict=True):
+            assert change.revision >= self.revision, f"{change.revision} comes after {self.revision}"
+            self.revision = change.revision
+            kind, before, after = key[0], change.before, change.after
+            shelf = self._shelves.get(kind) or self._shelf(kind)
+            if after is not None:
+                objects[key] = after
+                shelf.put(key, before, after)
+            elif before is not None:
+                del objects[key]
+                shelf.drop(key, before)
+            if watched:
+                self._deliver(change, kind)
         history = self._history
         history.extend(changes)
         while len(history) > self._history_most:
             self._floor = history.popleft().revision
-
-    def _apply(self, change: Change) -> None:
-        assert change.revision >= self.revision, f"{change.revision} comes after {self.revision}"
-        self.revision = change.revision
-        key = change.key
-        shelf = self._shelf(key.kind)
-        if change.after is not None:
-            shelf.put(key, change.before, change.after)
-        elif change.before is not None:
-            shelf.drop(key, change.before)
 
     def _shelf(self, kind: str) -> Shelf:
         shelf = self._shelves.get(kind)
@@ -231,10 +229,8 @@ class Index:
             story = f"what changed after revision {since} is not kept any more, only what changed after {self._floor}"
         return Expired(story, hint="list again and watch from there", since=since, oldest=self._floor)
 
-    def _deliver(self, change: Change) -> None:
-        if not self._subscribers:
-            return
-        kind, before, after = change.value.kind, change.before, change.after
+    def _deliver(self, change: Change, kind: str) -> None:
+        before, after = change.before, change.after
         self._hand(change, (kind, None))
         self._hand(change, (None, None))
         left = before.node if before is not None else None

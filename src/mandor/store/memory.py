@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from mandor.errors import Unavailable
 from mandor.lib.clock import Clock, SystemClock
-from mandor.lib.ids import NewId
-from mandor.lib.ids import new_uid as random_uid
+from mandor.lib.ids import NewId, ordered_uid
 from mandor.model.meta import Key, Object
 from mandor.store.access import NOBODY, StoreAccess
 from mandor.store.base import ALL, Change, Filter, Listing, Store, Write, check_writes
@@ -20,7 +19,7 @@ class MemoryStore(Store):
         self,
         *,
         clock: Clock | None = None,
-        new_uid: NewId = random_uid,
+        new_uid: NewId = ordered_uid,
         history_most: int = HISTORY_MOST,
         buffer_most: int = BUFFER_MOST,
     ) -> None:
@@ -35,17 +34,18 @@ class MemoryStore(Store):
         return await list_index(self.index, kind, where)
 
     async def commit(self, *writes: Write) -> int:
-        check_writes(writes)
+        keys = check_writes(writes)
         # Every other home lets others run here; what only works without that is a bug better found early.
         await asyncio.sleep(0)
-        changes = draft(
+        made = draft(
             writes,
-            self.index.get,
+            keys,
+            self.index.objects,
             revision=self.index.revision + 1,
             now=self._clock.now(),
             new_uid=self._new_uid,
         )
-        self.index.publish(changes)
+        self.index.publish(made.changes, made.keys)
         return self.index.revision
 
     def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:

@@ -13,14 +13,12 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from mandor.errors import Conflict, Invalid, MandorError, Unavailable
 from mandor.lib.clock import Clock, SystemClock
-from mandor.lib.ids import NewId
-from mandor.lib.ids import new_uid as random_uid
+from mandor.lib.ids import NewId, ordered_uid
 from mandor.model.meta import Key, Object
 from mandor.store.access import NOBODY, StoreAccess
 from mandor.store.base import ALL, Change, Filter, Listing, Store, Write, check_writes
@@ -41,14 +39,6 @@ LOAD_CHUNK = 2_000
 RETRIES = 10
 
 
-@dataclass(slots=True, eq=False)
-class _Ahead:
-    """An object as a commit in flight leaves it; None: deleted."""
-
-    value: Object | None
-    commit: Commit
-
-
 class SqliteStore(Store):
     """Made by `open`; reads go to the index, writes through the thread."""
 
@@ -57,7 +47,7 @@ class SqliteStore(Store):
         path: Path,
         *,
         clock: Clock | None = None,
-        new_uid: NewId = random_uid,
+        new_uid: NewId = ordered_uid,
         history_most: int = HISTORY_MOST,
         buffer_most: int = BUFFER_MOST,
         wait_seconds: float = WAIT_SECONDS,
@@ -72,7 +62,7 @@ class SqliteStore(Store):
         self._issued = 0
         """The latest revision given to a commit, stored or not: none is ever given twice."""
         self._round = 0
-        self._pending: dict[Key, _Ahead] = {}
+        self._pending: dict[Key, Change] = {}
         """What is in flight, as if it were stored."""
         self._flight: deque[Commit] = deque()
         self._flight_writes = 0
@@ -90,7 +80,7 @@ class SqliteStore(Store):
         path: str | Path,
         *,
         clock: Clock | None = None,
-        new_uid: NewId = random_uid,
+        new_uid: NewId = ordered_uid,
         history_most: int = HISTORY_MOST,
         buffer_most: int = BUFFER_MOST,
         wait_seconds: float = WAIT_SECONDS,
@@ -136,19 +126,18 @@ class SqliteStore(Store):
         return Watch(self.index, kind, since, where)
 
     async def commit(self, *writes: Write) -> int:
-        check_writes(writes)
+        keys = check_writes(writes)
         for _ in range(RETRIES):
             if self._lobby or self._full:
                 await self._room()
             try:
-                commit = self._prepare(writes)
+                commit = self._prepare(writes, keys)
             except Conflict as error:
-                rival = self._pending.get(error.facts["key"])  # type: ignore[call-overload]
-                if rival is None:
+                if error.facts["key"] not in self._pending:
                     raise
                 # What it lost against is not stored yet. Wait for it: it may fail, and a loser
                 # who reads again must see what won.
-                await self._gone(rival.commit, error)
+                await self._gone(error.facts["key"])
             else:
                 self._submit(commit)
                 return await commit.done
@@ -164,30 +153,37 @@ class SqliteStore(Store):
 
     # A commit on its way, on the event loop.
 
-    def _find(self, key: Key) -> Object | None:
-        ahead = self._pending.get(key)
-        return ahead.value if ahead is not None else self.index.get(key)
-
-    def _prepare(self, writes: Sequence[Write]) -> Commit:
+    def _prepare(self, writes: Sequence[Write], keys: Sequence[Key]) -> Commit:
         """Check the writes against all that is in flight."""
         if self._closing:
             raise Unavailable("the store is closed")
         revision = self._issued + 1
-        changes = draft(writes, self._find, revision=revision, now=self._clock.now(), new_uid=self._new_uid)
+        made = draft(
+            writes,
+            keys,
+            self.index.objects,
+            revision=revision,
+            now=self._clock.now(),
+            new_uid=self._new_uid,
+            pending=self._pending,
+        )
         rows: list[tuple[str, bytes | None]] = []
         size = 0
-        for change in changes:
-            data = encoded(change.after) if change.after is not None else None
-            size += len(data) if data is not None else 0
-            rows.append((row_key(change.key), data))
-        if not changes:
+        for change, key in zip(made.changes, made.keys, strict=True):
+            before, after = change.before, change.after
+            if before is not None and (after is None or after.meta.uid != before.meta.uid):
+                rows.append((row_key(before.meta.uid, key), None))
+            if after is not None:
+                data = encoded(after, key)
+                size += len(data)
+                rows.append((row_key(after.meta.uid, key), data))
+        if not rows:
             revision = self._issued
-        return Commit(revision, changes, rows, size, self._round, self._loop.time(), self._loop.create_future())
+        return Commit(revision, made, rows, size, self._round, self._loop.time(), self._loop.create_future())
 
     def _submit(self, commit: Commit) -> None:
         self._issued = commit.revision
-        for change in commit.changes:
-            self._pending[change.key] = _Ahead(change.after, commit)
+        self._pending.update(zip(commit.draft.keys, commit.draft.changes, strict=True))
         self._flight.append(commit)
         self._flight_writes += len(commit.rows)
         self._flight_bytes += commit.size
@@ -213,10 +209,10 @@ class SqliteStore(Store):
                 with suppress(ValueError):
                     self._lobby.remove(place)
 
-    async def _gone(self, commit: Commit, error: Conflict) -> None:
-        """Wait until the commit is stored or has failed."""
-        key = error.facts["key"]
-        while (ahead := self._pending.get(key)) is not None and ahead.commit is commit:  # type: ignore[call-overload]
+    async def _gone(self, key: object) -> None:
+        """Wait until what is in flight for this key is stored or has failed."""
+        rival = self._pending.get(key)  # type: ignore[call-overload]
+        while rival is not None and self._pending.get(key) is rival:  # type: ignore[call-overload]
             await self._settled()
 
     async def _settled(self) -> None:
@@ -228,15 +224,17 @@ class SqliteStore(Store):
     def _settle(self, batch: Sequence[Commit]) -> None:
         """The batch is on disk: publish it, then tell its writers."""
         changes: list[Change] = []
+        keys: list[Key] = []
         for commit in batch:
             assert self._flight.popleft() is commit
             self._flight_writes -= len(commit.rows)
             self._flight_bytes -= commit.size
-            changes += commit.changes
-            for change in commit.changes:
-                if self._pending[change.key].commit is commit:
-                    del self._pending[change.key]
-        self.index.publish(changes)
+            changes += commit.draft.changes
+            keys += commit.draft.keys
+        for change, key in zip(changes, keys, strict=True):
+            if self._pending[key] is change:
+                del self._pending[key]
+        self.index.publish(changes, keys)
         for commit in batch:
             if not commit.done.done():
                 commit.done.set_result(commit.revision)

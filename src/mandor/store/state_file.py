@@ -18,16 +18,23 @@ APPLICATION_ID = 0x4D4E4452  # "MNDR", at a fixed place in the file: `file` and 
 FORMAT = 1
 SCHEMA = """
 create table objects (key text primary key, data blob not null) without rowid;
-create table facts (name text primary key, value integer not null) without rowid;
-insert into facts values ('revision', 0);
+insert into objects values ('', '0');
 """
-CHUNKS = (256, 64, 16, 4, 1)
-"""Rows of one statement. Python takes its global lock back after every statement, and waits for
-it while the event loop is busy: few large statements let the two run side by side."""
+REVISION = ""
+"""The key of the row that holds the store's revision."""
+ROWS = (2, 8, 32, 128, 512, 2048)
+"""Rows of one statement: a few sizes, so that each is compiled once. Python takes its global lock
+back after every statement, and waits for it while the event loop is busy: a transaction of one
+large statement lets the two run side by side."""
 
 
-def row_key(key: Key) -> str:
-    return "/".join(key)
+def row_key(uid: str, key: Key) -> str:
+    """By uid first: uids grow with time, so what is written together shares its pages."""
+    return f"{uid}/{key[0]}/{key[1]}/{key[2]}"
+
+
+_PUT = {size: "insert or replace into objects values " + ",".join(["(?,?)"] * size) for size in ROWS}  # noqa: S608
+_DELETE = {size: f"delete from objects where key in ({','.join('?' * size)})" for size in ROWS}  # noqa: S608
 
 
 class StateFile:
@@ -128,8 +135,8 @@ class StateFile:
         """Every object; `Invalid` for one that cannot be understood, and a warning for kinds of a later version."""
         unknown: dict[str, int] = {}
         try:
-            for key, data in self._connection.execute("select key, data from objects"):
-                kind = key.partition("/")[0]
+            for key, data in self._connection.execute("select key, data from objects where key > ''"):
+                kind = key.split("/")[1]
                 if kind not in KINDS:
                     unknown[kind] = unknown.get(kind, 0) + 1
                     continue
@@ -160,20 +167,32 @@ class StateFile:
             ) from error
 
     def _write(self, rows: Mapping[str, bytes | None], revision: int) -> None:
-        puts: list[str | bytes] = [
-            value for row in rows.items() if row[1] is not None for value in row if value is not None
-        ]
-        gone: list[str | bytes] = [key for key, data in rows.items() if data is None]
-        execute = self._connection.execute
-        execute("begin immediate")
-        for chunk in _chunks(puts, 2):
-            values = ",".join(["(?,?)"] * (len(chunk) // 2))
-            execute(f"insert or replace into objects values {values}", chunk)  # noqa: S608 - only question marks
-        for chunk in _chunks(gone, 1):
-            marks = ",".join("?" * len(chunk))
-            execute(f"delete from objects where key in ({marks})", chunk)  # noqa: S608 - only question marks
-        execute("update facts set value = ? where name = 'revision'", (revision,))
-        execute("commit")
+        puts: list[str | bytes] = []
+        gone: list[str] = []
+        for key, data in rows.items():
+            if data is None:
+                gone.append(key)
+            else:
+                puts += (key, data)
+        puts += (REVISION, b"%d" % revision)
+        if not gone and len(puts) <= 2 * ROWS[-1]:
+            self._put(puts)  # a transaction of its own
+            return
+        self._connection.execute("begin immediate")
+        for start in range(0, len(puts), 2 * ROWS[-1]):
+            self._put(puts[start : start + 2 * ROWS[-1]])
+        for start in range(0, len(gone), ROWS[-1]):
+            self._delete(gone[start : start + ROWS[-1]])
+        self._connection.execute("commit")
+
+    def _put(self, puts: list[str | bytes]) -> None:
+        size = next(size for size in ROWS if 2 * size >= len(puts))
+        puts += puts[-2:] * (size - len(puts) // 2)  # the same row again, up to the size of a statement
+        self._connection.execute(_PUT[size], puts)
+
+    def _delete(self, gone: list[str]) -> None:
+        size = next(size for size in ROWS if size >= len(gone))
+        self._connection.execute(_DELETE[size], gone + gone[-1:] * (size - len(gone)))
 
     def _recover(self) -> int | None:
         """After an error: the revision that is stored; a connection that does not answer is made anew."""
@@ -195,17 +214,7 @@ class StateFile:
 
 
 def _revision(connection: sqlite3.Connection) -> int:
-    row = connection.execute("select value from facts where name = 'revision'").fetchone()
+    row = connection.execute("select data from objects where key = ?", (REVISION,)).fetchone()
     if row is None:
         raise sqlite3.DatabaseError("its revision is missing")
     return int(row[0])
-
-
-def _chunks(values: list[str | bytes], width: int) -> Iterator[list[str | bytes]]:
-    """The values of so many rows of so many columns, in a few sizes, so that statements are compiled once."""
-    start = 0
-    for rows in CHUNKS:
-        size = rows * width
-        while len(values) - start >= size:
-            yield values[start : start + size]
-            start += size
