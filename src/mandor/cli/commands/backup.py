@@ -1,0 +1,102 @@
+"""`mandor backup` and `mandor restore`: all state of a cluster in one file, and back."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import click
+
+from mandor.cli.options import connected
+from mandor.errors import Invalid, MandorError, Unavailable
+
+if TYPE_CHECKING:
+    from mandor.client.sync import Client
+
+BLOCK = 256 << 10
+QUIET_SECONDS = 120.0
+
+
+@click.command("backup")
+@click.argument("file", metavar="FILE|-")
+@click.option("--force", is_flag=True, help="Write over FILE if it exists.")
+@connected
+def backup_command(client: "Client", file: str, force: bool) -> None:
+    """Save all state of the cluster in a file.
+
+    It is taken at one moment while the cluster runs. Whoever can read it can read every object of the cluster.
+    `mandor restore` puts it into SQLite or etcd, whichever it came from.
+    """
+    if file == "-":
+        if sys.stdout.isatty():
+            raise click.UsageError("a backup is not for terminals; give a FILE")
+        _copy(client, sys.stdout.buffer)
+        return
+    target = Path(file)
+    if target.exists() and not force:
+        raise Invalid(f"{target} exists already", hint="give --force to write over it")
+    part = target.with_name(f".{target.name}.part-{os.getpid()}")
+    try:
+        with part.open("xb", opener=_private) as out:
+            count = _copy(client, out)
+            out.flush()
+            os.fsync(out.fileno())
+        part.replace(target)
+    except OSError as error:
+        raise Invalid(f"cannot write {target}: {(error.strerror or str(error)).lower()}") from error
+    finally:
+        part.unlink(missing_ok=True)
+    click.echo(f"saved {count:,} bytes in {target}", err=True)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _copy(client: "Client", out: BinaryIO) -> int:
+    from http.client import HTTPException
+
+    from mandor.cli.progress import Progress
+
+    count = 0
+    with Progress("saving") as progress:
+        try:
+            with client.stream("/v1/backup", accept="*/*", quiet_seconds=QUIET_SECONDS) as answer:
+                while block := _read(answer):
+                    out.write(block)
+                    count += len(block)
+                    progress.text = f"saving, {count:,} bytes so far"
+        except (TimeoutError, ConnectionError, HTTPException) as error:
+            raise Unavailable(f"the backup broke off after {count:,} bytes", hint="try again") from error
+    return count
+
+
+def _read(answer: Any) -> bytes:
+    found: bytes = answer.read(BLOCK)
+    return found
+
+
+@click.command("restore")
+@click.argument("file", metavar="FILE")
+@click.option("--store", metavar="URL", help="sqlite:PATH or etcd://HOST:PORT,…/PREFIX.  [default: SQLite in --data]")
+@click.option("--data", metavar="DIR", default=".mandor", show_default=True, help="The server's data directory.")
+@click.option("--store-ca", metavar="FILE", help="Certificates to trust, for etcds.")
+@click.option("--store-cert", metavar="FILE", help="Our certificate for the store.")
+@click.option("--store-key", metavar="FILE", help="Our key for the store.")
+@click.option("--store-user", metavar="NAME", help="Our name at the store.")
+@click.option("--store-password-file", metavar="FILE", help="Our password at the store.")
+def restore_command(file: str, **flags: str | None) -> None:
+    """Put saved state into an empty store.
+
+    No server may run on that store. The cluster's epoch is raised: work that agents still run and that the
+    saved state does not know is reported and held, not killed.
+    """
+    from mandor.roots import restore
+
+    if not Path(file).is_file():
+        raise Invalid(f"there is no file {file}")
+    try:
+        told = restore.run(file, flags={name: value for name, value in flags.items() if value is not None})
+    except OSError as error:
+        raise MandorError(f"cannot restore {file}: {(error.strerror or str(error)).lower()}") from error
+    click.echo(told, err=True)

@@ -1,0 +1,106 @@
+"""Small changes to one object: `mandor scale`, `restart`, `cordon`, `uncordon`."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from mandor.cli.commands.get import get_one
+from mandor.cli.kinds import find_kind
+from mandor.cli.options import complete_names, connected, namespace_option, seconds, timeout_option
+from mandor.errors import Conflict, Invalid
+
+if TYPE_CHECKING:
+    from mandor.client.sync import Client
+
+TRIES = 5
+
+
+@click.command("scale")
+@click.argument("name", shell_complete=complete_names("workloads"))
+@click.argument("count", type=click.IntRange(0, 100_000))
+@click.option("--group", help="Which group, where there are several.")
+@namespace_option
+@click.option("--wait", is_flag=True, help="Return when that many are ready.")
+@timeout_option
+@connected
+def scale_command(
+    client: "Client", name: str, count: int, group: str | None, namespace: str, wait: bool, timeout: str
+) -> None:
+    """Set how many instances a workload has."""
+    patience = seconds(timeout)
+    workload = get_one(client, find_kind("workload"), name, namespace)
+    if workload["spec"].get("type") == "batch":
+        hint = "change `batch: {completions, parallelism}` in its manifest, and apply it"
+        raise Invalid(f"{name} is a batch: it has no number of instances", hint=hint)
+    groups = workload["spec"]["groups"]
+    if group is None:
+        if len(groups) > 1:
+            raise Invalid(f"{name} has several groups", hint=f"name one with --group: {', '.join(groups)}")
+        (group,) = groups
+    if group not in groups:
+        from mandor.lib.words import did_you_mean
+
+        raise Invalid(f"{name} has no group {group!r}", hint=did_you_mean(group, groups))
+    before = groups[group].get("replicas", 1)
+    client.patch("workloads", name, {"spec": {"groups": {group: {"replicas": count}}}}, namespace=namespace)
+    what = name if len(groups) == 1 else f"{name}, group {group},"
+    click.echo(f"workload {namespace}/{what} scaled from {before} to {count}")
+    if wait:
+        from mandor.cli.waiting import wait_until_ready
+
+        wait_until_ready(client, [(namespace, name)], patience)
+
+
+@click.command("restart")
+@click.argument("name", shell_complete=complete_names("workloads"))
+@namespace_option
+@click.option("--wait", is_flag=True, help="Return when the new instances are ready.")
+@timeout_option
+@connected
+def restart_command(client: "Client", name: str, namespace: str, wait: bool, timeout: str) -> None:
+    """Replace all instances of a workload by new ones."""
+    patience = seconds(timeout)
+    for attempt in range(TRIES):
+        workload = get_one(client, find_kind("workload"), name, namespace)
+        change = {"spec": {"restarted": workload["spec"].get("restarted", 0) + 1}}
+        try:
+            client.patch("workloads", name, change, namespace=namespace, version=workload["meta"]["version"])
+            break
+        except Conflict:
+            if attempt == TRIES - 1:
+                raise
+    click.echo(f"workload {namespace}/{name} restarts")
+    if wait:
+        from mandor.cli.waiting import wait_until_ready
+
+        wait_until_ready(client, [(namespace, name)], patience)
+
+
+@click.command("cordon")
+@click.argument("names", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_names("nodes"))
+@connected
+def cordon_command(client: "Client", names: tuple[str, ...]) -> None:
+    """Place nothing new on nodes.
+
+    What runs there goes on; `mandor uncordon` takes it back.
+    """
+    _cordon(client, names, cordoned=True)
+
+
+@click.command("uncordon")
+@click.argument("names", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_names("nodes"))
+@connected
+def uncordon_command(client: "Client", names: tuple[str, ...]) -> None:
+    """Place work on nodes again."""
+    _cordon(client, names, cordoned=False)
+
+
+def _cordon(client: "Client", names: tuple[str, ...], *, cordoned: bool) -> None:
+    nodes = [get_one(client, find_kind("node"), name.removeprefix("node/"), None) for name in names]
+    for node in nodes:
+        name = node["meta"]["name"]
+        if node["spec"].get("cordoned", False) == cordoned:
+            click.echo(f"node {name} is {'cordoned' if cordoned else 'not cordoned'} already")
+            continue
+        client.patch("nodes", name, {"spec": {"cordoned": cordoned}})
+        click.echo(f"node {name} {'cordoned' if cordoned else 'uncordoned'}")

@@ -1,0 +1,261 @@
+"""`mandor describe`: one object as a story: what it is, how it is, what happened."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mandor.cli import tables
+from mandor.cli.commands.events import events_about, when
+from mandor.cli.commands.get import get_one
+from mandor.cli.kinds import Kind, find_kind, split_names
+from mandor.cli.options import complete_kind_or_name, connected, namespace_option
+from mandor.cli.output import age, aligned
+
+if TYPE_CHECKING:
+    from mandor.client.sync import Client
+
+Object = dict[str, Any]
+EVENTS_SHOWN = 15
+INSTANCES_SHOWN = 30
+
+
+@click.command("describe")
+@click.argument("words", metavar="KIND NAME...", nargs=-1, required=True, shell_complete=complete_kind_or_name)
+@namespace_option
+@connected
+def describe_command(client: "Client", words: tuple[str, ...], namespace: str) -> None:
+    """Tell the story of one object: what it is, how it is, what happened."""
+    kind, names = split_names(words)
+    if not names:
+        raise click.UsageError(f"which {kind.name}? give its name")
+    here = namespace if kind.namespaced else None
+    for number, name in enumerate(names):
+        if number:
+            click.echo()
+        item = get_one(client, kind, name, here)
+        for line in story(client, kind, item):
+            click.echo(line)
+
+
+def story(client: "Client", kind: Kind, item: Object) -> list[str]:
+    meta = item["meta"]
+    namespace = meta.get("namespace", "")
+    full = f"{kind.name} {namespace}/{meta['name']}" if namespace else f"{kind.name} {meta['name']}"
+    tell = _STORIES.get(kind.name, _tell_spec)
+    lines = [f"{full}: {_headline(kind, item)}", *_facts(_about(item)), *tell(client, item)]
+    events = events_about(client, full, namespace or None)[-EVENTS_SHOWN:] if kind.name != "event" else []
+    lines += ["", "events:"] if events else ["", "no events are kept about it"]
+    rows = [
+        (
+            f"  {age(when(event), time.time())} ago",
+            event["spec"]["reason"] + (f" x{event['spec']['count']}" if event["spec"].get("count", 1) > 1 else ""),
+            " ".join(event["spec"]["message"].split()),
+        )
+        for event in events
+    ]
+    return [*lines, *aligned(rows)]
+
+
+def _headline(kind: Kind, item: Object) -> str:
+    status = item.get("status", {})
+    phase = str(status.get("phase", "")) or "there"
+    if kind.name == "workload":
+        if item["spec"].get("type") == "batch":
+            return f"{phase}, {status.get('succeeded', 0)} of {status.get('wanted', 0)} done"
+        return f"{phase}, {status.get('ready', 0)} of {status.get('wanted', 0)} ready"
+    if kind.name == "instance":
+        node = item["spec"].get("node")
+        ready = ", ready" if status.get("ready") else ", not ready" if phase == "Running" else ""
+        return f"{phase}{ready}{f', on {node}' if node else ''}"
+    if kind.name == "node":
+        return phase + (", cordoned: nothing new is placed there" if item["spec"].get("cordoned") else "")
+    return phase
+
+
+def _about(item: Object) -> list[tuple[str, str]]:
+    meta, status = item["meta"], item.get("status", {})
+    since = f" (for {age(status['since'], time.time())})" if status.get("since") else ""
+    return [
+        ("why", " ".join(filter(None, [status.get("reason", ""), status.get("message", "")])) + since),
+        ("labels", tables.labels(item).removeprefix("-")),
+        ("created", f"{age(meta.get('created_at', 0.0), time.time())} ago, version {meta.get('version', 0)}"),
+    ]
+
+
+def _facts(pairs: list[tuple[str, str]]) -> list[str]:
+    """`  word:  value` lines; empty ones are left out."""
+    return aligned([(f"  {word}:", " ".join(str(text).split())) for word, text in pairs if str(text).strip()])
+
+
+# Workloads.
+
+
+def _tell_workload(client: "Client", item: Object) -> list[str]:
+    spec, meta = item["spec"], item["meta"]
+    batch = spec.get("batch", {})
+    kind = spec.get("type", "service")
+    detail = ""
+    if kind == "batch":
+        detail = f", {batch.get('completions', 1)} completions, {batch.get('parallelism', 1)} at a time"
+    lines = _facts(
+        [
+            ("type", kind + detail),
+            ("release", item["status"].get("release", "")),
+            ("priority", str(spec.get("priority", ""))),
+        ]
+    )
+    for name, group in spec["groups"].items():
+        lines += _tell_group(name, group, service=kind == "service")
+    items, _ = client.list("instances", {"namespace": meta.get("namespace")})
+    own = [each for each in items if each["spec"]["workload"] == meta["name"]]
+    lines += ["", f"instances: {len(own)}"]
+    if own:
+        shown = tables.columns("instance")
+        rows = [[column.title for column in shown], *(tables.row(shown, each) for each in own[:INSTANCES_SHOWN])]
+        lines += [f"  {line}" for line in aligned(rows)]
+        if len(own) > INSTANCES_SHOWN:
+            lines.append(f"  … and {len(own) - INSTANCES_SHOWN} more")
+    return lines
+
+
+def _tell_group(name: str, group: Object, *, service: bool) -> list[str]:
+    count = f" x{group.get('replicas', 1)}" if service else ""
+    lines = ["", f"group {name}{count}:"]
+    placement = group.get("placement", {})
+    lines += _facts(
+        [
+            ("engine", " or ".join(group.get("engine", ())) or "any that can run it"),
+            ("ports", ", ".join(f"{key} {_port(port)}" for key, port in group.get("ports", {}).items())),
+            ("pool", placement.get("pool", "")),
+            ("where", "; ".join(_where(rule) for rule in placement.get("where", ()))),
+        ]
+    )
+    for task_name, task in group["tasks"].items():
+        role = f" ({task['role']})" if task.get("role", "main") != "main" else ""
+        lines += _facts(
+            [
+                (f"task {task_name}{role}", _program(task)),
+                ("  asks for", _resources(task.get("resources", {}))),
+                ("  limits", _resources(task.get("resources", {}).get("limits", {}))),
+                ("  health", _probe(task.get("health"))),
+                ("  readiness", _probe(task.get("readiness"))),
+            ]
+        )
+    return lines
+
+
+def _port(port: Object) -> str:
+    return f"{port['port']}" + (f" (host {port['host']})" if port.get("host") else "")
+
+
+def _where(rule: Object) -> str:
+    text = rule.get("rule") or " or ".join(rule.get("any", ()))
+    return f"{text} ({rule['strength']})" if rule.get("strength") else str(text)
+
+
+def _program(task: Object) -> str:
+    words = [*([task["image"]] if task.get("image") else []), *task.get("command", ()), *task.get("args", ())]
+    text = " ".join(" ".join(str(word).split()) for word in words)
+    return text if len(text) <= 100 else text[:100] + "…"
+
+
+def _resources(found: Object) -> str:
+    return ", ".join(f"{key} {value}" for key, value in found.items() if not isinstance(value, dict))
+
+
+def _probe(probe: Object | None) -> str:
+    if not probe:
+        return ""
+    asked = next(f"{key} {probe[key]}" for key in ("http", "tcp", "command") if key in probe)
+    return f"{asked} every {probe.get('interval', '10s')}"
+
+
+# Instances and nodes.
+
+
+def _tell_instance(client: "Client", item: Object) -> list[str]:
+    spec, status = item["spec"], item["status"]
+    stop = spec.get("stop")
+    lines = _facts(
+        [
+            ("workload", f"{spec['workload']}, group {spec.get('group', 'main')}, release {spec['release']}"),
+            ("engine", status.get("engine", "")),
+            ("address", status.get("address", "")),
+            ("started", f"{age(status['started_at'], time.time())} ago" if status.get("started_at") else ""),
+            ("restarts", str(status.get("restarts", 0))),
+            ("exit code", str(status.get("exit_code", ""))),
+            ("told to stop", stop["reason"] if stop else ""),
+            ("failed before", _failures(spec)),
+            ("uid", item["meta"].get("uid", "")),
+        ]
+    )
+    tasks = status.get("tasks", ())
+    if tasks:
+        rows = [("  TASK", "PHASE", "RESTARTS", "EXIT", "REASON")]
+        rows += [
+            (
+                f"  {task['name']}",
+                task["phase"],
+                str(task.get("restarts", 0)),
+                str(task.get("exit_code", "-")),
+                task.get("reason") or "-",
+            )
+            for task in tasks
+        ]
+        lines += ["", "tasks:", *aligned(rows)]
+    return lines
+
+
+def _failures(spec: Object) -> str:
+    return f"{spec['attempt']} times, on {', '.join(spec.get('avoid', ()))}" if spec.get("attempt") else ""
+
+
+def _tell_node(client: "Client", item: Object) -> list[str]:
+    spec, status = item["spec"], item["status"]
+    capacity = status.get("capacity", {})
+    cpu, memory = tables.cores(capacity.get("cpu_milli", 0)), tables.amount(capacity.get("memory_bytes", 0))
+    lines = _facts(
+        [
+            ("pool", spec.get("pool", "default")),
+            ("address", status.get("address", "")),
+            ("engines", ", ".join(_engine(*each) for each in sorted(status.get("engines", {}).items())) or "none"),
+            ("capacity", f"cpu {cpu}, memory {memory}"),
+            ("taints", ", ".join(_taint(each) for each in spec.get("taints", ()))),
+            ("facts", ", ".join(f"{key} {value}" for key, value in sorted(status.get("facts", {}).items()))),
+            ("agent", status.get("agent_version", "")),
+        ]
+    )
+    items, _ = client.list("instances", {"node": item["meta"]["name"]})
+    lines += ["", f"instances: {len(items)}"]
+    if items:
+        shown = tables.columns("instance", namespace=True)
+        rows = [[column.title for column in shown], *(tables.row(shown, each) for each in items[:INSTANCES_SHOWN])]
+        lines += [f"  {line}" for line in aligned(rows)]
+        if len(items) > INSTANCES_SHOWN:
+            lines.append(f"  … and {len(items) - INSTANCES_SHOWN} more")
+    return lines
+
+
+def _engine(name: str, engine: Object) -> str:
+    down = "" if engine.get("up", True) else f" (down: {engine.get('message', '')})"
+    return f"{name} {engine.get('version', '')}".strip() + down
+
+
+def _taint(taint: Object) -> str:
+    return f"{taint['key']}={taint.get('value', '')}:{taint.get('effect', 'NoSchedule')}"
+
+
+def _tell_spec(client: "Client", item: Object) -> list[str]:
+    from mandor.lib.yaml12 import dump
+
+    spec = item.get("spec")
+    return ["spec:", *(f"  {line}" for line in dump(spec).splitlines())] if spec else []
+
+
+_STORIES: dict[str, Callable[["Client", Object], list[str]]] = {
+    find_kind("workload").name: _tell_workload,
+    find_kind("instance").name: _tell_instance,
+    find_kind("node").name: _tell_node,
+}

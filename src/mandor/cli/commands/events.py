@@ -1,0 +1,95 @@
+"""`mandor events`: what happened and why, or who changed what."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mandor.cli.commands.get import changes, show
+from mandor.cli.kinds import find_kind
+from mandor.cli.options import all_namespaces_option, connected, namespace_option, output_option
+from mandor.cli.output import age
+
+if TYPE_CHECKING:
+    from mandor.client.sync import Client
+
+
+@click.command("events")
+@click.option("--for", "about", metavar="KIND/NAME", help="Only what is about this object.")
+@click.option("--audit", is_flag=True, help="Who changed what, instead.")
+@click.option("-w", "--watch", is_flag=True, help="Go on and show every new one.")
+@click.option("--last", type=click.IntRange(1), metavar="N", help="Only the last N.")
+@namespace_option
+@all_namespaces_option
+@output_option("table", "wide", "json", "yaml")
+@connected
+def events_command(
+    client: "Client",
+    about: str | None,
+    audit: bool,
+    watch: bool,
+    last: int | None,
+    namespace: str,
+    all_namespaces: bool,
+    output: str,
+) -> None:
+    """Show what happened, and why; the newest comes last."""
+    kind = find_kind("audit" if audit else "event")
+    wanted = full_name(about, namespace) if about else None
+    # Events about nodes live in no namespace; a namespace is asked for by what they are about.
+    here = None if all_namespaces or audit or (wanted and "/" not in wanted) else namespace
+    query = {"namespace": here}
+    if watch:
+        _watch(client, kind.name, wanted, query, output)
+        return
+    items, _ = client.list(kind.plural, query)
+    items = [item for item in items if wanted in {None, item["spec"]["about"]}]
+    if not audit and not all_namespaces and wanted is None:
+        items += _of_the_cluster(client)
+    items.sort(key=when)
+    show(items[-last:] if last else items, kind, output, namespaces=all_namespaces and not audit)
+
+
+def _of_the_cluster(client: "Client") -> list[dict[str, Any]]:
+    """Events about nodes and the like, which belong to no namespace."""
+    items, _ = client.list("events", {})
+    return [item for item in items if not item["meta"].get("namespace")]
+
+
+def events_about(client: "Client", wanted: str, namespace: str | None) -> list[dict[str, Any]]:
+    items, _ = client.list("events", {"namespace": namespace})
+    return sorted((item for item in items if item["spec"]["about"] == wanted), key=when)
+
+
+def full_name(about: str, namespace: str) -> str:
+    """`instance/web-0` as events name it: `instance default/web-0`."""
+    word, slash, name = about.partition("/")
+    if not slash or not name:
+        raise click.UsageError(f"--for takes KIND/NAME, not {about!r}")
+    kind = find_kind(word)
+    return f"{kind.name} {namespace}/{name}" if kind.namespaced else f"{kind.name} {name}"
+
+
+def when(item: dict[str, Any]) -> float:
+    spec = item["spec"]
+    return float(spec.get("at") or spec.get("last_at") or spec.get("first_at") or item["meta"].get("created_at", 0.0))
+
+
+def _watch(client: "Client", kind: str, wanted: str | None, query: dict[str, Any], output: str) -> None:
+    import json
+    import sys
+    import time
+
+    for change in changes(client, find_kind(kind), query):
+        item = change["after"]
+        if item is None or wanted not in {None, item["spec"]["about"]}:
+            continue
+        spec = item["spec"]
+        if output == "json":
+            click.echo(json.dumps(item, ensure_ascii=False))
+        elif kind == "audit":
+            click.echo(f"{spec['identity']}  {spec['verb']}  {spec['about']}  {','.join(spec.get('changed', ()))}")
+        else:
+            times = f" (x{spec['count']})" if spec.get("count", 1) > 1 else ""
+            head = f"{age(when(item), time.time()):>4}  {spec.get('type', 'normal'):7}  {spec['about']}"
+            click.echo(f"{head}  {spec['reason']}: {spec['message']}{times}")
+        sys.stdout.flush()

@@ -1,0 +1,114 @@
+"""`mandor dev`, `server`, `agent`: read the options, and run."""
+
+import os
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_data_option = click.option("--data", metavar="DIR", help="Where everything is kept.  [default: ./.mandor]")
+_config_option = click.option("--config", metavar="FILE", help="Settings as TOML: [server] and [agent].")
+
+
+def _log_options(command: F) -> F:
+    style = click.option("--log-style", type=click.Choice(["console", "json"]), help="For people or for machines.")
+    level = click.option(
+        "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="How much is told."
+    )
+    return style(level(command))
+
+
+@click.command("dev")
+@click.option("--data", metavar="DIR", default=".mandor", show_default=True, help="Where everything is kept.")
+@click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Where to listen.")
+@click.option("--nodes", type=int, default=1, show_default=True, help="How many agents to run.")
+@click.option("--stop", is_flag=True, help="End everything that an earlier one left running, instead.")
+def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
+    """Run a whole cluster on this machine.
+
+    Server and agents run until Ctrl-C; the work they started goes on and is taken up by the next start, unless
+    `mandor dev --stop` ends it. It listens on this machine only and asks for no token.
+    """
+    from mandor.roots import dev
+
+    if stop:
+        dev.stop(data=data, say=_say)
+    else:
+        dev.run(data=data, listen=listen, nodes=nodes, say=_say)
+
+
+@click.command("server")
+@_config_option
+@_data_option
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen.  [default: 127.0.0.1:8080]")
+@click.option("--address", metavar="URL", help="Under which agents reach this very server.")
+@click.option(
+    "--store", metavar="URL", help="sqlite:PATH, etcd://HOST:PORT,…/PREFIX or etcds://…  [default: SQLite in --data]"
+)
+@click.option("--store-ca", metavar="FILE", help="Certificates to trust, for etcds.")
+@click.option("--store-cert", metavar="FILE", help="Our certificate for the store.")
+@click.option("--store-key", metavar="FILE", help="Our key for the store.")
+@click.option("--store-user", metavar="NAME", help="Our name at the store.")
+@click.option("--store-password-file", metavar="FILE", help="Our password at the store.")
+@click.option("--tls-cert", metavar="FILE", help="Our certificate for callers.")
+@click.option("--tls-key", metavar="FILE", help="Our key for callers.")
+@click.option("--roles", metavar="ROLE[,ROLE]", multiple=True, help="Of api, scheduler, controllers.  [default: all]")
+@click.option("--suspect-after", metavar="DURATION", help="Silence after which a node gets no work.  [default: 20s]")
+@click.option("--lost-after", metavar="DURATION", help="Silence after which a node's work is replaced.  [default: 60s]")
+@click.option("--lease", metavar="DURATION", help="Silence after which another server leads.  [default: 10s]")
+@_log_options
+def server_command(config: str | None, roles: tuple[str, ...], **flags: Any) -> None:
+    """Run a server of the control plane.
+
+    Each option is also a setting in the file (`listen`, `store_ca` …) and in the environment (MANDOR_LISTEN,
+    MANDOR_STORE_CA …); an option wins over the environment, the environment over the file.
+    """
+    from mandor.roots import server
+    from mandor.roots.settings import ServerSettings, load
+
+    flags["roles"] = _split(roles)
+    server.run(load(ServerSettings, "server", file=config, environ=os.environ, flags=flags))
+
+
+@click.command("agent")
+@_config_option
+@_data_option
+@click.option("--server", metavar="URL[,URL…]", multiple=True, help="The API servers.")
+@click.option("--server-ca", metavar="FILE", help="Certificates to trust, for https.")
+@click.option("--name", help="The node's name.  [default: the host's]")
+@click.option("--join-token", metavar="TOKEN", help="Lets a new node join; better in a file.")
+@click.option("--join-token-file", metavar="FILE", help="Where the join token stands.")
+@click.option("--engine", metavar="NAME", multiple=True, help="An engine to offer, several times.  [default: all]")
+@click.option("--label", metavar="KEY=VALUE", multiple=True, help="For the node when it first joins, several times.")
+@click.option("--pool", metavar="NAME", help="The node's pool, when it first joins.  [default: default]")
+@click.option("--address", metavar="HOST", help="Where others reach this machine.  [default: found by itself]")
+@click.option("--heartbeat", metavar="DURATION", help="How often it says that it lives.  [default: 10s]")
+@_log_options
+def agent_command(
+    config: str | None,
+    server: tuple[str, ...],
+    engine: tuple[str, ...],
+    label: tuple[str, ...],
+    **flags: Any,
+) -> None:
+    """Run the agent of this node.
+
+    Each option is also a setting in the file (`join_token_file` …) and in the environment (MANDOR_JOIN_TOKEN_FILE
+    …); an option wins over the environment, the environment over the file.
+    """
+    from mandor.roots import agent
+    from mandor.roots.settings import AgentRootSettings, load
+
+    shared = (click.get_current_context().find_root().obj or {}).get("server")
+    flags |= {"server": _split(server or ((shared,) if shared else ())), "engine": _split(engine), "label": list(label)}
+    agent.run(load(AgentRootSettings, "agent", file=config, environ=os.environ, flags=flags))
+
+
+def _split(words: tuple[str, ...]) -> list[str]:
+    return [part.strip() for word in words for part in word.split(",") if part.strip()]
+
+
+def _say(text: str) -> None:
+    click.echo(text, err=True)

@@ -1,0 +1,70 @@
+"""`mandor token`: keys to the API."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from mandor.cli.commands.get import get_one, show
+from mandor.cli.kinds import find_kind
+from mandor.cli.options import complete_names, connected, output_option, seconds
+from mandor.cli.output import show_data
+
+if TYPE_CHECKING:
+    from mandor.client.sync import Client
+
+ROLES = ("admin", "operator", "viewer", "join", "node", "component")
+
+
+@click.group("token")
+def token_command() -> None:
+    """Make, list and revoke tokens."""
+
+
+@token_command.command("create")
+@click.argument("identity")
+@click.option("--role", type=click.Choice(ROLES), required=True, help="What its bearer may do.")
+@click.option("-n", "--namespace", "namespaces", multiple=True, help="Only there; may be given several times.")
+@click.option("--expires", metavar="DURATION", help="How long it is good: 12h, 30d; absent: for ever.")
+@output_option("text", "json", "yaml")
+@connected
+def create(
+    client: "Client", identity: str, role: str, namespaces: tuple[str, ...], expires: str | None, output: str
+) -> None:
+    """Make a token for IDENTITY; it is shown this once and kept nowhere.
+
+    \b
+    mandor token create ani --role operator -n team-a --expires 30d
+    mandor token create nodes --role join
+    """
+    body: dict[str, object] = {"role": role, "identity": identity}
+    if namespaces:
+        body["namespaces"] = list(namespaces)
+    if expires is not None:
+        body["expires_seconds"] = seconds(expires, "--expires")
+    made = client.post("/v1/tokens", body)
+    if output != "text":
+        show_data(made, output)
+        return
+    click.echo(made["token"])
+    click.echo(f"the token {made['name']} is for {made['identity']} ({role}); it is not shown again", err=True)
+
+
+@token_command.command("list")
+@output_option()
+@connected
+def list_tokens(client: "Client", output: str) -> None:
+    """List tokens, without their secrets."""
+    items, _ = client.list("tokens")
+    show(items, find_kind("token"), output)
+
+
+@token_command.command("revoke")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names("tokens"))
+@connected
+def revoke(client: "Client", names: tuple[str, ...]) -> None:
+    """Revoke tokens at once."""
+    for name in names:
+        get_one(client, find_kind("token"), name, None)
+    for name in names:
+        client.delete("tokens", name)
+        click.echo(f"token {name} revoked")

@@ -1,0 +1,54 @@
+"""The kinds of objects by the names people type."""
+
+from typing import NamedTuple
+
+import click
+
+
+class Kind(NamedTuple):
+    name: str
+    plural: str
+    namespaced: bool = True
+    short: tuple[str, ...] = ()
+
+
+KINDS = (
+    Kind("workload", "workloads", short=("wl", "w")),
+    Kind("instance", "instances", short=("inst", "i")),
+    Kind("node", "nodes", namespaced=False, short=("no", "n")),
+    Kind("release", "releases", short=("rel",)),
+    Kind("namespace", "namespaces", namespaced=False, short=("ns",)),
+    Kind("event", "events", short=("ev",)),
+    Kind("audit", "audits", namespaced=False),
+    Kind("token", "tokens", namespaced=False),
+    Kind("session", "sessions"),
+    Kind("lease", "leases", namespaced=False),
+    Kind("hearing", "hearings", namespaced=False),
+    Kind("cluster", "clusters", namespaced=False),
+)
+_BY_WORD = {word: kind for kind in KINDS for word in (kind.name, kind.plural, *kind.short)}
+
+
+def find_kind(word: str) -> Kind:
+    found = _BY_WORD.get(word.lower())
+    if found is None:
+        from mandor.lib.words import did_you_mean
+
+        raise click.UsageError(f"there is no kind {word!r}; {did_you_mean(word, [kind.plural for kind in KINDS])}")
+    return found
+
+
+def split_names(words: tuple[str, ...]) -> tuple[Kind, list[str]]:
+    """`node n1 n2`, `node/n1` or `nodes` as the kind and the names."""
+    first, *rest = words
+    if "/" not in first:
+        return find_kind(first), rest
+    kind, names = None, []
+    for word in words:
+        one, _, name = word.partition("/")
+        if not name or (kind is not None and find_kind(one) is not kind):
+            raise click.UsageError(f"{word!r} is not KIND/NAME of the same kind as the others")
+        kind = find_kind(one)
+        names.append(name)
+    assert kind is not None
+    return kind, names

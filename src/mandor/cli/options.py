@@ -1,0 +1,127 @@
+"""Options that several commands share, and the connection they lead to."""
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from mandor.client.sync import Client
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+DEFAULT_SERVER = "http://127.0.0.1:8080"
+DEV_URL = Path(".mandor/url")
+"""Where `mandor dev` notes its address."""
+
+
+def connected(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command its options to find the cluster, and the client as its first argument."""
+
+    @click.option("--server", "own_server", metavar="URL[,URL…]", help="The cluster's API servers.")
+    @click.option("--token", "own_token", help="Who you are; better given as MANDOR_TOKEN.")
+    @click.option("--ca", "own_ca", metavar="FILE", help="Certificates to trust, for https.")
+    @wraps(command)
+    def with_client(
+        *args: Any, own_server: str | None, own_token: str | None, own_ca: str | None, **kwargs: Any
+    ) -> Any:
+        shared: dict[str, str | None] = click.get_current_context().find_root().obj or {}
+        client = connect(
+            own_server or shared.get("server"), own_token or shared.get("token"), own_ca or shared.get("ca")
+        )
+        return command(client, *args, **kwargs)
+
+    return with_client
+
+
+def connect(server: str | None, token: str | None, ca: str | None) -> "Client":
+    from mandor.cli.progress import waits
+    from mandor.client.sync import Client
+
+    servers = [each for each in (server or _default_server()).split(",") if each.strip()]
+    return Client(servers, token=token or "", ca_file=ca or "", waits=waits)
+
+
+def _default_server() -> str:
+    try:
+        return DEV_URL.read_text(encoding="utf-8").strip() or DEFAULT_SERVER
+    except (OSError, UnicodeDecodeError):
+        return DEFAULT_SERVER
+
+
+def namespace_option(command: F) -> F:
+    return click.option(
+        "-n",
+        "--namespace",
+        default="default",
+        envvar="MANDOR_NAMESPACE",
+        show_default=True,
+        help="Where the objects live.",
+    )(command)
+
+
+def all_namespaces_option(command: F) -> F:
+    return click.option("-A", "--all-namespaces", is_flag=True, help="Objects of all namespaces.")(command)
+
+
+def output_option(*formats: str) -> Callable[[F], F]:
+    choices = formats or ("table", "wide", "json", "yaml", "name")
+    return click.option(
+        "-o", "--output", type=click.Choice(choices), default=choices[0], show_default=True, help="How to show it."
+    )
+
+
+def timeout_option(command: F) -> F:
+    return click.option("--timeout", default="5m", show_default=True, help="How long --wait waits.")(command)
+
+
+def seconds(text: str, option: str = "--timeout") -> float:
+    """A duration as people write it."""
+    from mandor.lib.quantity import Seconds
+
+    try:
+        return float(Seconds.parse(text))
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from None
+
+
+def complete_kinds(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from mandor.cli.kinds import KINDS
+
+    return [kind.plural for kind in KINDS if kind.plural.startswith(incomplete)]
+
+
+def complete_kind_or_name(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    words = ctx.params.get(param.name or "") or ()
+    if not words:
+        return complete_kinds(ctx, param, incomplete)
+    from mandor.cli.kinds import find_kind
+
+    return _names(ctx, find_kind(words[0]).plural, incomplete)
+
+
+def complete_names(plural: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    return lambda ctx, param, incomplete: _names(ctx, plural, incomplete)
+
+
+def _names(ctx: click.Context, plural: str, incomplete: str) -> list[str]:
+    """What the cluster has; a shell that completes must never hang or complain."""
+    from mandor.client.sync import Client
+    from mandor.errors import MandorError
+
+    shared: dict[str, str | None] = ctx.find_root().params
+    servers = (ctx.params.get("own_server") or shared.get("server") or _default_server()).split(",")
+    try:
+        client = Client(
+            servers,
+            token=shared.get("token") or "",
+            ca_file=shared.get("ca") or "",
+            connect_seconds=1,
+            answer_seconds=2,
+        )
+        items, _ = client.list(plural, {"namespace": None if plural == "nodes" else ctx.params.get("namespace")})
+    except (MandorError, OSError):
+        return []
+    return [name for item in items if (name := item["meta"]["name"]).startswith(incomplete)]

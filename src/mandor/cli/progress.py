@@ -1,0 +1,49 @@
+"""A line on the terminal that says what is waited for, when it takes longer than a second."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SILENT_SECONDS = 1.0
+_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+
+class Progress:
+    """Shows its text on stderr while the block lasts; only on a terminal, only after a second."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Progress":
+        if sys.stderr.isatty():
+            self._thread = threading.Thread(target=self._draw, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is not None:
+            self._over.set()
+            self._thread.join()
+
+    def _draw(self) -> None:
+        began = time.monotonic()
+        if self._over.wait(SILENT_SECONDS):
+            return
+        turn = 0
+        while not self._over.wait(0.1):
+            frame = _FRAMES[turn % len(_FRAMES)]
+            turn += 1
+            sys.stderr.write(f"\r\x1b[K{frame} {self.text[:100]} ({time.monotonic() - began:.0f} s)")
+            sys.stderr.flush()
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()
+
+
+@contextmanager
+def waits(text: str) -> Iterator[None]:
+    with Progress(f"waiting for the server: {text}"):
+        yield

@@ -1,0 +1,229 @@
+"""The columns of each kind's table."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from mandor.cli.output import age
+
+Object = dict[str, Any]
+
+
+class Column(NamedTuple):
+    title: str
+    cell: Callable[[Object], Any]
+    wide: bool = False
+    """Shown only with -o wide."""
+
+
+def _status(name: str, otherwise: Any = "-") -> Callable[[Object], Any]:
+    return lambda item: item.get("status", {}).get(name) or otherwise
+
+
+def _spec(name: str, otherwise: Any = "-") -> Callable[[Object], Any]:
+    return lambda item: item.get("spec", {}).get(name) or otherwise
+
+
+def _words(name: str, otherwise: str = "-") -> Callable[[Object], Any]:
+    return lambda item: ",".join(item["spec"].get(name) or ()) or otherwise
+
+
+def _name(item: Object) -> str:
+    return str(item["meta"]["name"])
+
+
+def _age(item: Object) -> str:
+    return age(item["meta"].get("created_at", 0.0), time.time())
+
+
+def labels(item: Object) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(item["meta"].get("labels", {}).items())) or "-"
+
+
+def _node_phase(item: Object) -> str:
+    return str(item["status"]["phase"]) + (",cordoned" if item["spec"].get("cordoned") else "")
+
+
+def _engines(item: Object) -> str:
+    found = item["status"].get("engines", {})
+    return (
+        ",".join(name if engine.get("up", True) else f"{name} (down)" for name, engine in sorted(found.items())) or "-"
+    )
+
+
+def cores(milli: int) -> str:
+    from mandor.lib.quantity import Cpu
+
+    return str(Cpu(milli))
+
+
+def amount(count: int) -> str:
+    """Bytes with one decimal, for reading rather than computing."""
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024 or unit == "TiB":
+            return f"{size:.0f}{unit}" if unit == "B" else f"{size:.1f}{unit}"
+        size /= 1024
+    raise AssertionError("unreachable")
+
+
+def _capacity(name: str, show: Callable[[int], str]) -> Callable[[Object], Any]:
+    return lambda item: show(item["status"].get("capacity", {}).get(name, 0))
+
+
+def _fact(name: str) -> Callable[[Object], Any]:
+    return lambda item: item["status"].get("facts", {}).get(name, "-")
+
+
+def _progress(item: Object) -> str:
+    status = item["status"]
+    done = status.get("succeeded", 0) if item["spec"].get("type") == "batch" else status.get("ready", 0)
+    return f"{done}/{status.get('wanted', 0)}"
+
+
+def _ready(item: Object) -> str:
+    return "yes" if item["status"].get("ready") else "no"
+
+
+def _stopping(item: Object) -> str:
+    reason = item["status"].get("reason", "")
+    stop = item["spec"].get("stop")
+    if stop and item["status"]["phase"] not in {"Stopped", "Failed", "Succeeded"}:
+        return f"stopping: {stop['reason']}"
+    return reason or "-"
+
+
+def _last(item: Object) -> str:
+    spec = item["spec"]
+    return age(spec.get("last_at") or spec.get("first_at") or item["meta"].get("created_at", 0.0), time.time())
+
+
+def moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S") if at else "-"
+
+
+def _expires(item: Object) -> str:
+    at = item["spec"].get("expires_at", 0.0)
+    return moment(at) if at else "never"
+
+
+NAME = Column("NAME", _name)
+AGE = Column("AGE", _age)
+LABELS = Column("LABELS", labels, wide=True)
+
+COLUMNS: dict[str, tuple[Column, ...]] = {
+    "node": (
+        NAME,
+        Column("PHASE", _node_phase),
+        Column("POOL", _spec("pool", "default")),
+        Column("ENGINES", _engines),
+        Column("CPU", _capacity("cpu_milli", cores)),
+        Column("MEMORY", _capacity("memory_bytes", amount)),
+        AGE,
+        Column("ADDRESS", _status("address"), wide=True),
+        Column("OS", _fact("os"), wide=True),
+        Column("ARCH", _fact("arch"), wide=True),
+        Column("KERNEL", _fact("kernel.version"), wide=True),
+        Column("VERSION", _status("agent_version"), wide=True),
+        Column("REASON", _status("reason"), wide=True),
+        LABELS,
+    ),
+    "workload": (
+        NAME,
+        Column("TYPE", _spec("type", "service")),
+        Column("PHASE", _status("phase")),
+        Column("READY", _progress),
+        Column("RUNNING", _status("running", 0)),
+        Column("PENDING", _status("pending", 0)),
+        Column("FAILED", _status("failed", 0)),
+        AGE,
+        Column("RELEASE", _status("release"), wide=True),
+        Column("MESSAGE", _status("message"), wide=True),
+        LABELS,
+    ),
+    "instance": (
+        NAME,
+        Column("PHASE", _status("phase")),
+        Column("READY", _ready),
+        Column("RESTARTS", _status("restarts", 0)),
+        Column("NODE", _spec("node")),
+        Column("AGE", _age),
+        Column("REASON", _stopping),
+        Column("RELEASE", _spec("release"), wide=True),
+        Column("ENGINE", _status("engine"), wide=True),
+        Column("ADDRESS", _status("address"), wide=True),
+        Column("MESSAGE", _status("message"), wide=True),
+        Column("UID", lambda item: item["meta"].get("uid", "-"), wide=True),
+    ),
+    "release": (
+        NAME,
+        Column("WORKLOAD", _spec("workload")),
+        Column("SEQUENCE", _spec("sequence")),
+        Column("HASH", _spec("hash")),
+        AGE,
+    ),
+    "namespace": (
+        NAME,
+        Column("ENGINES", _words("engines", "all")),
+        Column("USERS", _words("users", "all")),
+        Column("PRIORITY", lambda item: item["spec"].get("priority_most", "any")),
+        AGE,
+        LABELS,
+    ),
+    "event": (
+        Column("LAST", _last),
+        Column("TYPE", _spec("type", "normal")),
+        Column("REASON", _spec("reason")),
+        Column("ABOUT", _spec("about")),
+        Column("COUNT", _spec("count", 1)),
+        Column("MESSAGE", _spec("message")),
+        Column("SOURCE", _spec("source"), wide=True),
+        Column("NODE", _spec("node"), wide=True),
+        Column("NAME", _name, wide=True),
+    ),
+    "audit": (
+        Column("AT", lambda item: moment(item["spec"].get("at", 0.0))),
+        Column("WHO", _spec("identity")),
+        Column("VERB", _spec("verb")),
+        Column("ABOUT", _spec("about")),
+        Column("CHANGED", _words("changed")),
+        Column("FROM", _spec("address"), wide=True),
+    ),
+    "token": (
+        NAME,
+        Column("ROLE", _spec("role")),
+        Column("IDENTITY", _spec("identity")),
+        Column("NAMESPACES", _words("namespaces", "*")),
+        Column("EXPIRES", _expires),
+        AGE,
+    ),
+    "session": (
+        NAME,
+        Column("VERB", _spec("verb")),
+        Column("INSTANCE", _spec("instance")),
+        Column("NODE", _spec("node")),
+    ),
+    "lease": (
+        NAME,
+        Column("HOLDER", _spec("holder")),
+        Column("SECONDS", _spec("seconds")),
+        Column("ADDRESS", _spec("address")),
+    ),
+    "hearing": (NAME, Column("NODES", lambda item: len(item["spec"].get("nodes", ())))),
+    "cluster": (NAME, Column("ID", _spec("id")), Column("EPOCH", _spec("epoch", 1)), AGE),
+}
+
+
+def columns(kind: str, *, wide: bool = False, namespace: bool = False) -> tuple[Column, ...]:
+    found = tuple(column for column in COLUMNS[kind] if wide or not column.wide)
+    return (Column("NAMESPACE", lambda item: item["meta"].get("namespace") or "-"), *found) if namespace else found
+
+
+def row(shown: tuple[Column, ...], item: Object) -> tuple[str, ...]:
+    return tuple(_one_line(column.cell(item)) for column in shown)
+
+
+def _one_line(value: Any) -> str:
+    """Without what would move a terminal's cursor: messages may quote what a program wrote."""
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(str(value).split()))

@@ -1,0 +1,95 @@
+"""Waiting until what was ordered is so, with a line that says what is missing."""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mandor.cli.progress import Progress
+from mandor.errors import MandorError, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from mandor.client.sync import Client
+
+PAUSE_SECONDS = 0.5
+Names = Sequence[tuple[str, str]]
+"""(namespace, name) of workloads."""
+
+
+def wait_until_ready(client: "Client", workloads: Names, patience: float) -> None:
+    """Until every service has all its instances ready and every batch has succeeded; a failed one is an error."""
+    deadline = time.monotonic() + patience
+    with Progress("waiting") as progress:
+        for namespace, name in workloads:
+            while (missing := _missing(client, namespace, name)) is not None:
+                progress.text = missing
+                if time.monotonic() > deadline:
+                    raise Unavailable(
+                        f"gave up after {patience:g} s: {missing}",
+                        hint=f"`mandor describe workload {name} -n {namespace}` tells more",
+                    )
+                time.sleep(PAUSE_SECONDS)
+            click.echo(f"workload {namespace}/{name} is ready", err=True)
+
+
+def wait_until_gone(client: "Client", workloads: Names, patience: float) -> None:
+    """Until no instance of them is left."""
+    deadline = time.monotonic() + patience
+    with Progress("waiting") as progress:
+        for namespace, name in workloads:
+            while left := _left(client, namespace, name):
+                progress.text = f"{len(left)} instances of {name} are left"
+                if time.monotonic() > deadline:
+                    raise Unavailable(f"gave up after {patience:g} s: {progress.text}: {', '.join(left[:5])}")
+                time.sleep(PAUSE_SECONDS)
+
+
+def _left(client: "Client", namespace: str, name: str) -> list[str]:
+    items, _ = client.list("instances", {"namespace": namespace})
+    return [item["meta"]["name"] for item in items if item["spec"]["workload"] == name]
+
+
+def _missing(client: "Client", namespace: str, name: str) -> str | None:
+    """What is not so yet, in words; None: all is well."""
+    workload = client.get("workloads", name, namespace)
+    status = workload["status"]
+    shown = f"{name} is {status['phase']}"
+    if not _current(client, workload):
+        return f"{name} is not taken up yet"
+    if status["phase"] == "Failed":
+        raise MandorError(
+            f"the workload {name} has failed: {status.get('message') or 'no reason is known'}",
+            hint=f"`mandor describe workload {name} -n {namespace}` tells more",
+        )
+    if workload["spec"].get("type") == "batch":
+        done = f"{status.get('succeeded', 0)} of {status.get('wanted', 0)} done"
+        return None if status["phase"] == "Succeeded" else f"{shown}, {done}{_why(status)}"
+    ready, wanted = status.get("ready", 0), status.get("wanted", 0)
+    if status["phase"] == "Running" and ready == wanted:
+        return None
+    return f"{shown}, {ready} of {wanted} ready{_why(status)}"
+
+
+def _why(status: dict[str, Any]) -> str:
+    return f" ({status['message']})" if status.get("message") else ""
+
+
+def _current(client: "Client", workload: dict[str, Any]) -> bool:
+    """Whether the status is about the workload as it is now: its release is made from this template."""
+    from mandor.model.codec import from_plain
+    from mandor.model.workload import WorkloadSpec, template_hash
+
+    release = workload["status"].get("release")
+    if not release:
+        return False
+    spec = from_plain(workload["spec"], WorkloadSpec)
+    try:
+        made = client.get("releases", release, workload["meta"].get("namespace"))
+    except NotFound:
+        return False
+    if made["spec"]["hash"] != template_hash(spec.template, spec.restarted):
+        return False
+    return spec.type == "batch" or workload["status"].get("wanted", 0) == sum(
+        group.count for group in spec.groups.values()
+    )

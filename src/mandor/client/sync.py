@@ -1,0 +1,338 @@
+"""The HTTP API for programs that wait for their answers: thin, over http.client, one request a connection."""
+
+import json
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+from mandor.errors import BY_CODE, Invalid, MandorError, Unavailable
+
+JSON = "application/json"
+YAML = "application/yaml"
+MERGE_PATCH = "application/merge-patch+json"
+NDJSON = "application/x-ndjson"
+
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 60.0
+WATCH_QUIET_SECONDS = 45.0
+"""A watch sends a bookmark every ten seconds; one that is silent for so long is dead."""
+ANSWER_BYTES_MOST = 256 << 20
+_FIXED = frozenset({"type", "title", "status", "code", "detail", "hint", "message", "self"})
+
+Query = Mapping[str, str | int | float | bool | Sequence[str] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One API server's address."""
+
+    scheme: str
+    host: str
+    port: int
+    prefix: str = ""
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}{self.prefix}"
+
+
+def parse_server(text: str) -> Server:
+    """`http://HOST:PORT`, `https://HOST`, or just `HOST:PORT`."""
+    address = text.strip()
+    parts = urlsplit(address if "://" in address else f"http://{address}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1:
+        raise Invalid(f"{text!r} is not the address of a server", hint="write http://HOST:PORT or https://HOST:PORT")
+    standard = 443 if parts.scheme == "https" else 80
+    return Server(parts.scheme, parts.hostname, port or standard, parts.path.rstrip("/"))
+
+
+Waits = Callable[[str], AbstractContextManager[None]]
+"""Shows people that something takes a while."""
+
+
+class _Passed(Exception):
+    """This server did nothing for us: ask the next one."""
+
+
+class Client:
+    """A cluster, through any of its servers: one that cannot be reached is passed over."""
+
+    def __init__(
+        self,
+        servers: Sequence[str],
+        *,
+        token: str = "",
+        ca_file: str = "",
+        connect_seconds: float = CONNECT_SECONDS,
+        answer_seconds: float = ANSWER_SECONDS,
+        waits: Waits | None = None,
+    ) -> None:
+        if not servers:
+            raise Invalid("no server is named", hint="give --server URL")
+        self.servers = [parse_server(each) for each in servers]
+        self.token = token
+        self._ca_file = ca_file
+        self._connect_seconds = connect_seconds
+        self._answer_seconds = answer_seconds
+        self._waits = waits or (lambda _: nullcontext())
+
+    # Objects.
+
+    def get(self, plural: str, name: str, namespace: str | None = None) -> dict[str, Any]:
+        return self._object("GET", _path(plural, name), query={"namespace": namespace})
+
+    def list(self, plural: str, query: Query | None = None) -> tuple[list[dict[str, Any]], int]:
+        """All items, page by page, and the revision from which a watch misses nothing."""
+        items: list[dict[str, Any]] = []
+        after, revision = None, 0
+        while True:
+            page = self._object("GET", _path(plural), query={**(query or {}), "limit": 1000, "after": after})
+            items += page["items"]
+            # The first page's: what changed while the others were read comes again in a watch.
+            revision = revision or int(page["revision"])
+            after = page.get("after")
+            if not after:
+                return items, revision
+
+    def patch(
+        self,
+        plural: str,
+        name: str,
+        change: Mapping[str, Any],
+        *,
+        namespace: str | None = None,
+        version: int | None = None,
+    ) -> dict[str, Any]:
+        query = {"namespace": namespace, "version": version}
+        return self._object("PATCH", _path(plural, name), query=query, body=change, content=MERGE_PATCH)
+
+    def delete(self, plural: str, name: str, namespace: str | None = None) -> dict[str, Any]:
+        return self._object("DELETE", _path(plural, name), query={"namespace": namespace})
+
+    def post(self, path: str, body: Any, query: Query | None = None) -> dict[str, Any]:
+        return self._object("POST", path, query=query, body=body)
+
+    def read(self, path: str, query: Query | None = None) -> dict[str, Any]:
+        return self._object("GET", path, query=query)
+
+    def _object(self, method: str, path: str, **options: Any) -> dict[str, Any]:
+        found = self.call(method, path, **options)
+        if not isinstance(found, dict):
+            raise Unavailable(
+                f"{path} was answered with something else than an object", hint="is this a mandor server?"
+            )
+        return found
+
+    # Requests.
+
+    def call(self, method: str, path: str, *, query: Query | None = None, body: Any = None, content: str = JSON) -> Any:
+        """The answer's JSON; a problem is raised as the error it tells of."""
+        data = _encoded(body)
+        headers = {"Content-Type": content} if data is not None else {}
+        seconds = self._answer_seconds
+        with self._waits(f"{method} {path}"), self._answer(method, path, query, data, headers, seconds) as answer:
+            return _json(_read(answer), answer)
+
+    @contextmanager
+    def stream(
+        self, path: str, *, query: Query | None = None, accept: str = NDJSON, quiet_seconds: float | None = None
+    ) -> Iterator[HTTPResponse]:
+        """An answer that goes on: read lines or blocks from it. `quiet_seconds`: None waits for ever."""
+        with self._answer("GET", path, query, None, {"Accept": accept}, quiet_seconds) as answer:
+            yield answer
+
+    def watch(self, kind: str, *, since: int, query: Query | None = None) -> Iterator[dict[str, Any]]:
+        """Each change after `since`, bookmarks too; ends when the connection does. `Expired`: list again."""
+        asked = {**(query or {}), "kind": kind, "since": since}
+        try:
+            with self.stream("/v1/watch", query=asked, quiet_seconds=WATCH_QUIET_SECONDS) as answer:
+                for line in answer:
+                    change = json.loads(line)
+                    if "error" in change:
+                        raise problem_error(change["error"])
+                    yield change
+        except (OSError, HTTPException, ValueError):
+            return  # The caller watches again from the last revision it saw.
+
+    def websocket(self, path: str, query: Query) -> tuple[str, dict[str, str], ssl.SSLContext | None]:
+        """Where and how to open a WebSocket, at the first server that answers."""
+        server = self._living()
+        url = str(server).replace("http", "ws", 1) + path + _encoded_query(query)
+        context = self._context() if server.scheme == "https" else None
+        return url, self._headers(), context
+
+    def _living(self) -> Server:
+        for server in self.servers[:-1]:
+            try:
+                socket.create_connection((server.host, server.port), self._connect_seconds).close()
+            except OSError:
+                continue
+            return server
+        return self.servers[-1]
+
+    @contextmanager
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        query: Query | None,
+        data: bytes | None,
+        headers: dict[str, str],
+        seconds: float | None,
+    ) -> Iterator[HTTPResponse]:
+        connection, answer = self._ask(method, path + _encoded_query(query), data, headers, seconds)
+        try:
+            if answer.status >= 400:
+                raise _problem(answer)
+            yield answer
+        finally:
+            answer.close()
+            connection.close()
+
+    def _ask(
+        self, method: str, target: str, data: bytes | None, headers: dict[str, str], seconds: float | None
+    ) -> tuple[HTTPConnection, HTTPResponse]:
+        """The first answer of a server, with its connection."""
+        failures: list[str] = []
+        for server in list(self.servers):
+            connection = self._connection(server)
+            try:
+                return connection, self._ask_one(connection, server, method, target, data, headers, seconds)
+            except _Passed as why:
+                connection.close()
+                failures.append(f"{server}: {why}")
+                self._move_on(server)
+            except BaseException:
+                connection.close()
+                raise
+        raise Unavailable(
+            f"no server answers: {'; '.join(failures)}",
+            hint="`mandor dev` starts a cluster on this machine; --server or MANDOR_SERVER names another",
+        )
+
+    def _ask_one(
+        self,
+        connection: HTTPConnection,
+        server: Server,
+        method: str,
+        target: str,
+        data: bytes | None,
+        headers: dict[str, str],
+        seconds: float | None,
+    ) -> HTTPResponse:
+        try:
+            connection.connect()
+        except OSError as error:
+            raise _Passed(_reason(error)) from error
+        try:
+            connection.sock.settimeout(seconds)
+            connection.request(method, server.prefix + target, data, self._headers() | headers)
+            answer = connection.getresponse()
+        except (OSError, HTTPException) as error:
+            if method == "GET":
+                raise _Passed(_reason(error)) from error
+            hint = "look whether it was done before you try again"
+            raise Unavailable(f"{server} did not answer: {_reason(error)}", hint=hint) from error
+        if answer.status == 503 and method == "GET" and len(self.servers) > 1:
+            raise _Passed(_problem(answer).message)
+        return answer
+
+    def _move_on(self, server: Server) -> None:
+        """Ask this one last from now on."""
+        self.servers.remove(server)
+        self.servers.append(server)
+
+    def _connection(self, server: Server) -> HTTPConnection:
+        if server.scheme == "https":
+            return HTTPSConnection(server.host, server.port, timeout=self._connect_seconds, context=self._context())
+        return HTTPConnection(server.host, server.port, timeout=self._connect_seconds)
+
+    def _context(self) -> ssl.SSLContext:
+        try:
+            return ssl.create_default_context(cafile=self._ca_file or None)
+        except OSError as error:
+            raise Invalid(f"cannot use the certificates in {self._ca_file}: {error}") from error
+
+    def _headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+def problem_error(problem: Mapping[str, Any]) -> MandorError:
+    """The error a problem document tells of."""
+    kind = BY_CODE.get(str(problem.get("code")), MandorError)
+    facts = {key: value for key, value in problem.items() if key not in _FIXED}
+    return kind(str(problem.get("detail") or problem.get("title") or "failed"), hint=problem.get("hint"), **facts)
+
+
+def _problem(answer: HTTPResponse) -> MandorError:
+    raw = _read(answer)
+    try:
+        found = json.loads(raw)
+    except ValueError:
+        found = None
+    if isinstance(found, dict) and "code" in found:
+        return problem_error(found)
+    return Unavailable(f"the server answered {answer.status} {answer.reason}", hint="is this a mandor server?")
+
+
+def _json(raw: bytes, answer: HTTPResponse) -> Any:
+    if not raw:
+        return None
+    try:
+        return json.loads(raw)
+    except ValueError:
+        kind = answer.headers.get("Content-Type", "nothing known")
+        raise Unavailable(f"the server answered with {kind}, not JSON", hint="is this a mandor server?") from None
+
+
+def _read(answer: HTTPResponse) -> bytes:
+    try:
+        raw = answer.read(ANSWER_BYTES_MOST)
+    except (OSError, HTTPException) as error:
+        raise Unavailable(f"the answer broke off: {_reason(error)}") from error
+    if len(raw) == ANSWER_BYTES_MOST:
+        raise Unavailable(f"the answer has more than {ANSWER_BYTES_MOST} bytes", hint="ask for less")
+    return raw
+
+
+def _encoded(body: Any) -> bytes | None:
+    if body is None or isinstance(body, bytes):
+        return body
+    return body.encode() if isinstance(body, str) else json.dumps(body).encode()
+
+
+def _encoded_query(query: Query | None) -> str:
+    pairs: list[tuple[str, str]] = []
+    for key, value in (query or {}).items():
+        if value is None or value == "":
+            continue
+        if isinstance(value, bool):
+            pairs.append((key, "true" if value else "false"))
+        elif isinstance(value, str | int | float):
+            pairs.append((key, str(value)))
+        else:
+            pairs += [(key, each) for each in value]
+    return f"?{urlencode(pairs)}" if pairs else ""
+
+
+def _path(*words: str) -> str:
+    return "/v1/" + "/".join(quote(word, safe="") for word in words)
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted ({error.verify_message}); --ca FILE names the authority"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror.lower()
+    return str(error) or type(error).__name__
