@@ -5,8 +5,6 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-import aiohttp
-
 from mandor.engines.base import Engine, Observed
 from mandor.errors import MandorError
 from mandor.lib.clock import Clock
@@ -16,6 +14,8 @@ from mandor.model.workload import Port
 log = logging.getLogger(__name__)
 
 LOCAL = "127.0.0.1"
+LINE_MOST = 8192
+URL_SAFE = "/?:@!$&'()*+,;=%~-._[]#"
 
 
 @dataclass(slots=True)
@@ -55,18 +55,29 @@ async def ask(probe: Probe, observed: Observed, engine: Engine, ports: Mapping[s
             return await (_ask_tcp(host, port) if probe.http is None else _ask_http(host, port, probe.http))
     except TimeoutError:
         return f"no answer within {probe.timeout}"
-    except (OSError, aiohttp.ClientError, MandorError) as error:
+    except (OSError, MandorError) as error:
         return str(error) or type(error).__name__
 
 
 async def _ask_http(host: str, port: int, path: str) -> str:
-    shown = f"[{host}]" if ":" in host else host
-    # A connection of its own: a kept one would hide that nobody listens any more.
-    async with (
-        aiohttp.ClientSession(headers={"User-Agent": "mandor-probe", "Connection": "close"}) as session,
-        session.get(f"http://{shown}:{port}{path}", allow_redirects=False) as answer,
-    ):
-        return "" if 200 <= answer.status < 400 else f"HTTP status {answer.status}"
+    """Only the first line of the answer counts, and a connection of its own shows that somebody still listens."""
+    reader, writer = await asyncio.open_connection(host, port, limit=LINE_MOST)
+    try:
+        shown = f"[{host}]" if ":" in host else host
+        request = (
+            f"GET {path} HTTP/1.1\r\nHost: {shown}:{port}\r\nUser-Agent: mandor-probe\r\nConnection: close\r\n\r\n"
+        )
+        writer.write(request.encode())
+        line = await reader.readline()
+    except ValueError:
+        return "no HTTP answer"
+    finally:
+        writer.close()
+    version, _, rest = line.partition(b" ")
+    status = rest[:3]
+    if not version.startswith(b"HTTP/") or not status.isdigit():
+        return "no HTTP answer"
+    return "" if 200 <= int(status) < 400 else f"HTTP status {status.decode()}"
 
 
 async def _ask_tcp(host: str, port: int) -> str:

@@ -33,16 +33,26 @@ class Room:
         """A claim for something new; asking twice changes nothing."""
         if uid in self._claims:
             return Answer()
-        if (self.claimed + request).fits(self.allocatable):
+        if self._fits(request, self.claimed):
             self._claims[uid] = request
             return Answer()
         if not request.fits(self.allocatable):
             return Answer(refusal=f"it asks for {request}; this node has {self.allocatable} for instances")
         staying = sum((share for who, share in self._claims.items() if who not in self._leaving), Resources())
-        if (staying + request).fits(self.allocatable):
+        if self._fits(request, staying):
             return Answer(wait="its room is still held by an instance that is stopping")
         free = self.allocatable - self.claimed
         return Answer(refusal=f"it asks for {request}; {free} is left of {self.allocatable}")
+
+    def _fits(self, request: Resources, taken: Resources) -> bool:
+        """Where nothing is asked for, it does not matter that there is too little."""
+        room = self.allocatable - taken
+        return (
+            (not request.cpu_milli or request.cpu_milli <= room.cpu_milli)
+            and (not request.memory_bytes or request.memory_bytes <= room.memory_bytes)
+            and (not request.disk_bytes or request.disk_bytes <= room.disk_bytes)
+            and all(count <= room.devices.get(kind, 0) for kind, count in request.devices.items())
+        )
 
     def leave(self, uid: str) -> None:
         """It is stopping: its room will be free soon."""

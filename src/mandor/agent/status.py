@@ -57,17 +57,24 @@ def over(order: Order, memory: Memory, seen: Seen, now: float) -> InstanceStatus
     return _filled(msgspec.structs.replace(memory.ending, exit_code=code), order, memory, seen, now)
 
 
+_BETWEEN = (Phase.STARTING, Phase.RUNNING, Phase.STOPPING)
+
+
 def path(before: Phase, after: Phase) -> list[Phase]:
-    """The shortest allowed way, `before` left out; empty: there is none, or nothing to do."""
+    """The shortest allowed way, `before` left out; empty: there is none.
+
+    What happened while nobody listened is told in steps that may have happened, and Lost is never one of them.
+    """
     ways: list[list[Phase]] = [[before]]
     tried = {before}
     while ways:
         way = ways.pop(0)
         if may_move(way[-1], after):
             return [*way[1:], after]
-        for step in sorted(MOVES[way[-1]] - tried):
-            tried.add(step)
-            ways.append([*way, step])
+        for step in _BETWEEN:
+            if step in MOVES[way[-1]] and step not in tried:
+                tried.add(step)
+                ways.append([*way, step])
     return []
 
 

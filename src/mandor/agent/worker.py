@@ -274,6 +274,7 @@ class Worker:
                 await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
                 if starting.done():
                     await starting
+                    self._known.add(action.unit)
             except MandorError as error:
                 if error.retry:
                     raise

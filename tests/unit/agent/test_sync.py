@@ -412,7 +412,7 @@ def test_what_must_wait_says_so() -> None:
 
 # Cut off.
 
-CUT = {"stop_after": SecondsOrNever(60)}
+CUT: dict[str, Any] = {"stop_after": SecondsOrNever(60)}
 
 
 def test_without_a_control_plane_for_too_long_the_agent_stops_it_itself() -> None:

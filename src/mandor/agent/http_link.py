@@ -1,0 +1,81 @@
+"""The link over HTTP, as an agent on another machine uses it."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from urllib.parse import quote
+
+from msgspec import Struct
+
+from mandor.agent.journal import Journal
+from mandor.agent.link import Beat, Duplex
+from mandor.agent.settings import AgentSettings
+from mandor.client.aio import Client
+from mandor.errors import Unauthenticated
+from mandor.model.codec import to_plain
+from mandor.model.record import ClusterSpec, Session
+
+log = logging.getLogger(__name__)
+
+
+class _Joined(Struct, frozen=True):
+    credential: str
+    cluster: ClusterSpec
+
+
+class _About(Struct, frozen=True):
+    cluster: ClusterSpec
+
+
+class HttpLink:
+    """Shows the join token once, and the node's own credential ever after."""
+
+    def __init__(
+        self, client: Client, settings: AgentSettings, journal: Journal, address: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._client, self._settings, self._journal, self._address = client, settings, journal, address
+        self._path = f"/v1/nodes/{quote(settings.name)}"
+        self._client.token = journal.credential or settings.join_token or ""
+        self._joining = asyncio.Lock()
+
+    async def join(self) -> ClusterSpec:
+        async with self._joining:
+            try:
+                return await self._join()
+            except Unauthenticated:
+                # Its credential was revoked with the node; a join token makes it a node again.
+                if self._settings.join_token is None or self._client.token == self._settings.join_token:
+                    raise
+                log.warning("the node's credential is not known any more; trying the join token")
+            before, self._client.token = self._client.token, self._settings.join_token
+            try:
+                return await self._join()
+            except BaseException:
+                self._client.token = before
+                raise
+
+    async def _join(self) -> ClusterSpec:
+        body: dict[str, object] = {"labels": dict(self._settings.labels)}
+        if address := self._settings.address or self._address():
+            body["address"] = address
+        if self._settings.pool is not None:
+            body["pool"] = self._settings.pool
+        joined = await self._client.call("POST", f"{self._path}/join", _Joined, body=body)
+        if joined.credential and joined.credential != self._journal.credential:
+            self._journal.keep_credential(joined.credential)
+        self._client.token = joined.credential or self._client.token
+        return joined.cluster
+
+    async def cluster(self) -> ClusterSpec:
+        return (await self._client.call("GET", "/v1", _About)).cluster
+
+    async def heartbeat(self, beat: Beat) -> ClusterSpec:
+        # Saying twice that one lives does no harm, so another server may be asked at once.
+        return await self._client.call("POST", f"{self._path}/heartbeat", ClusterSpec, body=to_plain(beat), repeat=True)
+
+    async def dial(self, session: Session) -> Duplex:
+        return await self._client.dial(
+            f"/v1/sessions/{quote(session.meta.name)}",
+            server=session.spec.server,
+            headers={"X-Mandor-Session": session.spec.secret},
+        )

@@ -1,0 +1,215 @@
+"""Heartbeats: regular, tiny, patient, and only for one's own cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import psutil
+import pytest
+
+from mandor.agent.heartbeat import Heart
+from mandor.agent.journal import Belonging, Contact, Journal
+from mandor.agent.link import Beat
+from mandor.agent.presence import Presence
+from mandor.agent.usage import InstanceMeter, InstanceUsage, MachineUsage, Meter
+from mandor.engines.base import Launch, Unit
+from mandor.engines.fake import FakeEngine
+from mandor.errors import Forbidden, MandorError, NotFound, Unavailable
+from mandor.lib.clock import ManualClock, SystemClock
+from mandor.model.record import ClusterSpec
+
+pytestmark = pytest.mark.req("S0-23")
+
+HERE = ClusterSpec("c1", 1)
+
+
+class Server:
+    """Answers heartbeats, or does not."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        self.clock, self.at, self.beats = clock, list[float](), list[Beat]()
+        self.error: MandorError | None = None
+        self.cluster_now = HERE
+        self.joins = 0
+
+    async def heartbeat(self, beat: Beat) -> ClusterSpec:
+        self.at.append(self.clock.monotonic())
+        self.beats.append(beat)
+        if self.error is not None:
+            raise self.error
+        return self.cluster_now
+
+    async def join(self) -> ClusterSpec:
+        self.joins += 1
+        return self.cluster_now
+
+    async def cluster(self) -> ClusterSpec:
+        return self.cluster_now
+
+    async def dial(self, session: object) -> object:
+        raise AssertionError("nobody dials here")
+
+
+async def nothing() -> Mapping[str, InstanceUsage]:
+    return {}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def server(clock: ManualClock) -> Server:
+    return Server(clock)
+
+
+@pytest.fixture
+def presence(tmp_path: Path, clock: ManualClock) -> Presence:
+    presence = Presence(Journal(tmp_path), clock, "boot-1")
+    presence.check(HERE)
+    return presence
+
+
+async def beat_for(seconds: float, server: Server, presence: Presence, clock: ManualClock, data: Path) -> None:
+    heart = Heart(server, presence, Meter(clock, data), clock, seconds=10, instances=nothing)  # type: ignore[arg-type]
+    running = asyncio.ensure_future(heart.run())
+    await clock.advance(seconds)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_it_beats_every_ten_seconds_more_or_less(
+    server: Server, presence: Presence, clock: ManualClock, tmp_path: Path
+) -> None:
+    await beat_for(600, server, presence, clock, tmp_path)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(server.at)]
+    assert all(9 <= gap <= 11 for gap in gaps)
+    assert len({round(gap, 3) for gap in gaps}) > 10, "the beats of many nodes must drift apart"
+    assert 54 <= len(gaps) <= 67
+
+
+async def test_without_an_answer_it_tries_again_sooner_and_then_no_more_often_than_usual(
+    server: Server, presence: Presence, clock: ManualClock, tmp_path: Path
+) -> None:
+    server.error = Unavailable("gone")
+    await beat_for(3600, server, presence, clock, tmp_path)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(server.at)]
+    assert gaps[0] < 2
+    assert all(gap >= 5 for gap in gaps[6:])
+    assert presence.silence is None
+
+
+async def test_silence_is_counted_from_the_last_beat_that_was_answered(
+    server: Server, presence: Presence, clock: ManualClock, tmp_path: Path
+) -> None:
+    await beat_for(15, server, presence, clock, tmp_path)
+    last = server.at[-1]
+    server.error = Unavailable("gone")
+    await beat_for(300, server, presence, clock, tmp_path)
+    assert presence.silence == clock.monotonic() - last
+
+
+async def test_an_answer_from_a_foreign_cluster_is_no_answer(
+    server: Server, presence: Presence, clock: ManualClock, tmp_path: Path
+) -> None:
+    server.cluster_now = ClusterSpec("c2", 1)
+    await beat_for(60, server, presence, clock, tmp_path)
+    assert presence.silence is None
+    assert presence.belonging == Belonging("c1", 1)
+
+
+async def test_a_node_that_was_deleted_joins_again(
+    server: Server, presence: Presence, clock: ManualClock, tmp_path: Path
+) -> None:
+    server.error = NotFound("no such node")
+    await beat_for(5, server, presence, clock, tmp_path)
+    assert server.joins >= 1
+
+
+async def test_a_heartbeat_is_tiny(server: Server, presence: Presence, clock: ManualClock, tmp_path: Path) -> None:
+    await beat_for(1, server, presence, clock, tmp_path)
+    assert len(msgspec.json.encode(server.beats[0])) < 250
+
+
+# Belonging and contact.
+
+
+def test_the_first_cluster_is_ones_own_and_every_other_is_foreign(tmp_path: Path, clock: ManualClock) -> None:
+    presence = Presence(Journal(tmp_path), clock, "boot-1")
+    presence.check(HERE)
+    again = Presence(Journal(tmp_path), clock, "boot-1")
+    again.check(ClusterSpec("c1", 2))
+    with pytest.raises(Forbidden, match="belongs to c1"):
+        again.check(ClusterSpec("c2", 1))
+    assert Journal(tmp_path).belonging == Belonging("c1", 2)
+
+
+def test_the_last_contact_survives_an_agent_but_not_a_boot(tmp_path: Path, clock: ManualClock) -> None:
+    Journal(tmp_path).touch(Contact("boot-1", clock.monotonic() - 50))
+    assert Presence(Journal(tmp_path), clock, "boot-1").silence == 50
+    assert Presence(Journal(tmp_path), clock, "boot-2").silence is None
+
+
+# Usage.
+
+
+@pytest.mark.req("S2-26")
+async def test_the_usage_is_that_of_this_machine(tmp_path: Path) -> None:
+    meter = Meter(SystemClock(), tmp_path)
+    until = SystemClock().monotonic() + 0.3
+    while SystemClock().monotonic() < until:
+        sum(range(1000))
+    found = meter.read()
+    # This very loop used most of a core for as long as it was measured.
+    assert 200 < found.cpu_milli <= 1000 * (psutil.cpu_count() or 1) * 1.2
+    assert 0 < found.memory_bytes < psutil.virtual_memory().total
+    assert 0 < found.disk_bytes < psutil.disk_usage(str(tmp_path)).total
+
+
+def traffic(sent: int, received: int) -> SimpleNamespace:
+    return SimpleNamespace(bytes_sent=sent, bytes_recv=received)
+
+
+@pytest.mark.req("S2-26")
+def test_network_rates_are_per_second_and_leave_loopback_out(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counters = {
+        "lo": psutil._ntp.snetio(9, 9, 0, 0, 0, 0, 0, 0),
+        "eth0": psutil._ntp.snetio(100, 1000, 0, 0, 0, 0, 0, 0),
+    }
+    monkeypatch.setattr(psutil, "net_io_counters", lambda pernic: counters)
+    meter = Meter(clock, tmp_path)
+    clock._time += 10
+    counters["eth0"] = traffic(sent=300, received=6000)
+    counters["lo"] = traffic(10**9, 10**9)
+    found = meter.read()
+    assert (found.network_in_bytes, found.network_out_bytes) == (500, 20)
+    counters["eth0"] = traffic(0, 0)
+    clock._time += 10
+    assert meter.read().network_in_bytes == 0, "a counter that was reset is no traffic"
+
+
+async def test_what_instances_use_is_added_up_by_name(clock: ManualClock) -> None:
+    engine = FakeEngine(clock)
+    for task in ("a", "b"):
+        await engine.start(Unit("u1", task, 1), Launch(name="x", options={"cpu": 0.5, "memory": "1Mi"}))
+    await engine.start(Unit("stranger", "a", 1), Launch(name="y"))
+    meter = InstanceMeter(clock)
+    await meter.read([engine], {"u1": "default/web-0"})
+    await clock.advance(10)
+    assert await meter.read([engine], {"u1": "default/web-0"}) == {
+        "default/web-0": InstanceUsage(cpu_milli=1000, memory_bytes=2 << 20)
+    }
+    engine.down()
+    assert await meter.read([engine], {"u1": "default/web-0"}) == {}
+
+
+def test_an_idle_machine_reports_little() -> None:
+    assert msgspec.json.encode(MachineUsage()) == b"{}"

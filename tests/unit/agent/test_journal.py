@@ -1,0 +1,158 @@
+"""The journal: what is written comes back, and what is damaged is set aside."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mandor.agent.journal import Belonging, Contact, Journal, replace_file
+from mandor.agent.order import Entry, Memory, TaskMemory
+from mandor.errors import Invalid
+from mandor.lib.quantity import Seconds, SecondsOrNever
+from mandor.model.instance import InstanceStatus, StopOrder
+from mandor.model.phase import Phase
+from mandor.model.workload import Restart
+from tests.unit.agent.make import UID, make_order
+
+TASKS = {
+    "app": {
+        "command": ["app", "--port", "8080"],
+        "env": {"A": "ü"},
+        "resources": {"cpu": "500m", "memory": "256Mi", "limits": {"memory": "512Mi"}},
+        "health": {"http": "/ok", "port": 8080},
+        "options": {"fake": {"after": "1s"}},
+    },
+    "ship": {"role": "sidecar", "image": "ship:1"},
+}
+
+
+def full_entry() -> Entry:
+    order = make_order(
+        TASKS,
+        policy="on-failure",
+        restart=Restart(attempts=3, delay=Seconds(2.5)),
+        stop=StopOrder(reason="drained", grace_seconds=1.5),
+        stop_after=SecondsOrNever(60),
+        epoch=7,
+    )
+    memory = Memory(
+        engine="fake",
+        tasks={
+            "app": TaskMemory(attempt=3, due=1.25, pause=20.0, ran_seconds=12.5, restarts=(0.0, 3.5), exit_code=137)
+        },
+        ending=InstanceStatus(phase=Phase.STOPPED, reason="StopOrdered"),
+        held="another epoch",
+    )
+    return Entry(order=order, memory=memory)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(tmp_path)
+
+
+@pytest.mark.req("S0-28")
+def test_what_is_written_comes_back_to_the_last_field(journal: Journal, tmp_path: Path) -> None:
+    journal.write(full_entry())
+    assert list(Journal(tmp_path).entries()) == [full_entry()]
+
+
+def test_writing_again_replaces_and_forgetting_removes(journal: Journal) -> None:
+    journal.write(full_entry())
+    journal.write(Entry(order=make_order()))
+    assert [entry.memory for entry in journal.entries()] == [Memory()]
+    journal.forget(UID)
+    journal.forget(UID)
+    assert list(journal.entries()) == []
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'{"order": 5}',
+        b"\xff\xfe\x00",
+        b'{"order":{"instance":{"kind":"node"}}}',
+        b"9" * 9000,
+    ],
+)
+def test_a_damaged_file_is_set_aside_and_the_others_are_read(
+    journal: Journal, tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal.write(full_entry())
+    (tmp_path / "orders" / "bad.json").write_bytes(content)
+    assert len(list(journal.entries())) == 1
+    assert (tmp_path / "orders" / "bad.json.bad").read_bytes() == content
+    assert any(record.levelname == "ERROR" and "damaged" in record.message for record in caplog.records)
+    assert len(list(journal.entries())) == 1
+
+
+def test_a_file_under_the_wrong_name_is_not_used(journal: Journal, tmp_path: Path) -> None:
+    journal.write(full_entry())
+    (tmp_path / "orders" / f"{UID}.json").rename(tmp_path / "orders" / "other.json")
+    assert list(journal.entries()) == []
+
+
+@given(cut=st.integers(0, 600), flip=st.integers(0, 255))
+@settings(max_examples=60, deadline=None)
+def test_no_damage_is_fatal(tmp_path_factory: pytest.TempPathFactory, cut: int, flip: int) -> None:
+    folder = tmp_path_factory.mktemp("journal")
+    journal = Journal(folder)
+    journal.write(full_entry())
+    path = folder / "orders" / f"{UID}.json"
+    data = bytearray(path.read_bytes())
+    data[cut % len(data)] ^= flip
+    path.write_bytes(bytes(data[: len(data) - (cut if flip % 2 else 0)]))
+    assert len(list(journal.entries())) <= 1
+
+
+def test_a_half_written_draft_is_never_read(journal: Journal, tmp_path: Path) -> None:
+    journal.write(full_entry())
+    (tmp_path / "orders" / f"{UID}.json.new").write_bytes(b'{"half')
+    assert list(journal.entries()) == [full_entry()]
+
+
+@pytest.mark.parametrize("uid", ["", "../escape", "a/b", ".hidden"])
+def test_a_uid_that_leaves_the_folder_is_refused(journal: Journal, uid: str) -> None:
+    with pytest.raises(Invalid):
+        journal.forget(uid)
+
+
+def test_only_the_owner_reads_the_credential_and_the_orders(journal: Journal, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        journal.keep_credential("mdr_node.n1_secret")
+        journal.write(full_entry())
+    finally:
+        os.umask(before)
+    assert journal.credential == "mdr_node.n1_secret"
+    for path in (tmp_path / "credential", tmp_path / "orders" / f"{UID}.json"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_new_agent_belongs_to_nobody(journal: Journal) -> None:
+    assert (journal.credential, journal.belonging, journal.contact) == ("", None, None)
+
+
+def test_the_cluster_and_the_last_contact_are_remembered(journal: Journal, tmp_path: Path) -> None:
+    journal.belong(Belonging("c1", 4))
+    journal.touch(Contact("boot-1", 12.5))
+    again = Journal(tmp_path)
+    assert (again.belonging, again.contact) == (Belonging("c1", 4), Contact("boot-1", 12.5))
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    replace_file(path, b"old")
+    (tmp_path / "file.new").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        replace_file(path, b"new")
+    assert path.read_bytes() == b"old"

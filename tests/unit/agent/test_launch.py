@@ -1,0 +1,82 @@
+"""What an engine is told."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from mandor.agent.launch import make_launch, pick_engine
+from mandor.model.codec import from_plain
+from mandor.model.node import Capabilities
+from mandor.model.workload import GroupTemplate
+from tests.unit.agent.make import make_order
+
+PROCESS = Capabilities()
+DOCKER = Capabilities(images=True)
+BOTH = Capabilities(images=True, extras=frozenset({"commands"}))
+
+
+def template(engine: list[str] | None = None, *, image: bool = False) -> GroupTemplate:
+    task = {"image": "nginx:1"} if image else {"command": ["run"]}
+    return from_plain({"engine": engine or [], "tasks": {"main": task}}, GroupTemplate)
+
+
+def test_a_task_is_told_everything_and_who_it_is() -> None:
+    task = {
+        "command": ["run"],
+        "args": ["-v"],
+        "env": {"MANDOR_NODE": "mine", "B": "2"},
+        "working_dir": "/srv",
+        "security": {"user": 1000},
+        "stop": {"signal": "SIGINT"},
+        "resources": {"cpu": 1, "limits": {"cpu": 2, "memory": "64Mi", "processes": 9}},
+        "options": {"fake": {"after": "1s"}, "docker": {"x": 1}},
+    }
+    ports = {"http": {"port": 8080, "host": 80}, "web-admin": {"port": 9}}
+    whole = from_plain({"ports": ports, "tasks": {"main": task}}, GroupTemplate)
+    launch = make_launch(msgspec.structs.replace(make_order(), template=whole), "main", "fake")
+    assert (launch.name, launch.namespace) == ("web-0", "default")
+    assert (launch.command, launch.args) == (("run",), ("-v",))
+    assert (launch.cpu_milli, launch.memory_bytes, launch.processes) == (2000, 64 << 20, 9)
+    assert (launch.user, launch.working_dir, launch.stop_signal) == (1000, "/srv", "SIGINT")
+    assert launch.options == {"after": "1s"}
+    assert launch.ports == {"http": 8080, "web-admin": 9}
+    assert launch.host_ports == {"http": 80}
+    assert launch.env["MANDOR_INSTANCE"] == "web-0"
+    assert launch.env["MANDOR_PORT_WEB_ADMIN"] == "9"
+    assert launch.env["MANDOR_NODE"] == "mine", "what the author wrote counts"
+
+
+def test_without_limits_there_is_no_limit() -> None:
+    launch = make_launch(make_order(), "main", "fake")
+    assert (launch.cpu_milli, launch.memory_bytes, launch.processes) == (None, None, None)
+
+
+def test_a_task_of_several_says_which_one_it_is() -> None:
+    order = make_order({"a": {"command": ["a"]}, "b": {"command": ["b"]}})
+    assert make_launch(order, "b", "fake").name == "web-0/b"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "image", "engines", "chosen"),
+    [
+        ([], False, {"process": PROCESS, "docker": DOCKER}, "process"),
+        ([], True, {"process": PROCESS, "docker": DOCKER}, "docker"),
+        ([], True, {"process": PROCESS}, ""),
+        ([], False, {"docker": DOCKER}, ""),
+        ([], False, {"both": BOTH}, "both"),
+        (["podman", "docker"], True, {"docker": DOCKER, "podman": DOCKER}, "podman"),
+        (["podman", "docker"], True, {"docker": DOCKER}, "docker"),
+        (["podman", "docker"], True, {"docker": DOCKER, "podman": Capabilities(images=True, up=False)}, "docker"),
+        (["podman"], True, {"podman": Capabilities(images=True, up=False)}, "podman"),
+        (["podman"], True, {"docker": DOCKER}, ""),
+        (["process"], True, {"process": PROCESS}, ""),
+        ([], False, {}, ""),
+    ],
+)
+def test_the_first_wanted_engine_that_can_run_it_is_taken(
+    wanted: list[str], image: bool, engines: dict[str, Capabilities], chosen: str
+) -> None:
+    found, why = pick_engine(template(wanted, image=image), engines)
+    assert found == chosen
+    assert bool(why) == (not chosen)

@@ -1,0 +1,128 @@
+"""Looking at an engine: not too often, not too late."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+
+from mandor.agent.observer import Observer
+from mandor.engines.base import Engine, Launch, Observed, Unit
+from mandor.engines.fake import FakeEngine
+from mandor.errors import Unsupported
+from mandor.lib.clock import ManualClock, settle
+
+UNIT = Unit("u1", "main", 1)
+OTHER = Unit("u2", "main", 1)
+
+
+class Counting(FakeEngine):
+    """Counts its lists; may keep its events to itself."""
+
+    silent = False
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.lists = 0
+
+    async def list(self) -> Sequence[Observed]:
+        self.lists += 1
+        return await super().list()
+
+    async def events(self) -> AsyncIterator[None]:
+        if self.silent:
+            raise Unsupported("no events")
+        async for tick in super().events():
+            yield tick
+
+
+class Silent(Counting):
+    silent = True
+
+
+@asynccontextmanager
+async def observing(engine: Engine, clock: ManualClock) -> AsyncIterator[tuple[Observer, list[set[str] | None]]]:
+    told: list[set[str] | None] = []
+
+    def note(uids: Iterable[str] | None) -> None:
+        told.append(None if uids is None else set(uids))
+
+    observer = Observer(engine, clock, note, poll_seconds=2.0)
+    running = asyncio.ensure_future(observer.run())
+    await settle()
+    yield observer, told
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize("kind", [Counting, Silent])
+async def test_a_change_is_noticed_and_only_its_instance_named(kind: type[Counting]) -> None:
+    clock = ManualClock()
+    engine = kind(clock)
+    await engine.start(UNIT, Launch(name="a"))
+    await engine.start(OTHER, Launch(name="b"))
+    async with observing(engine, clock) as (observer, told):
+        assert told == [None]
+        engine.end(OTHER)
+        await clock.advance(3)
+        assert {"u2"} in told
+        assert all(each in ({"u2"}, set()) for each in told[1:])
+        found = observer.of("u2")
+        assert found is not None
+        assert found[0].exit_code == 1
+
+
+async def test_an_engine_that_tells_is_asked_only_now_and_then() -> None:
+    clock = ManualClock()
+    engine = Counting(clock)
+    async with observing(engine, clock):
+        await engine.start(UNIT, Launch(name="a"))
+        await clock.advance(5)
+        before = engine.lists
+        await clock.advance(300)
+        assert engine.lists - before <= 11
+
+
+async def test_an_engine_that_does_not_tell_is_polled_while_something_runs() -> None:
+    clock = ManualClock()
+    engine = Silent(clock)
+    async with observing(engine, clock) as (observer, _):
+        await engine.start(UNIT, Launch(name="a"))
+        await observer.fresh()
+        before = engine.lists
+        await clock.advance(20)
+        assert 8 <= engine.lists - before <= 12
+        engine.end(UNIT)
+        await clock.advance(3)
+        before = engine.lists
+        await clock.advance(300)
+        assert engine.lists - before <= 11
+
+
+async def test_many_who_want_to_know_share_a_look() -> None:
+    clock = ManualClock()
+    engine = Counting(clock)
+    async with observing(engine, clock) as (observer, _):
+        before = engine.lists
+        await asyncio.gather(*(observer.fresh() for _ in range(100)))
+        assert engine.lists - before <= 2
+
+
+async def test_while_the_engine_is_down_nothing_is_known_and_afterwards_everybody_is_told() -> None:
+    clock = ManualClock()
+    engine = Counting(clock)
+    await engine.start(UNIT, Launch(name="a"))
+    async with observing(engine, clock) as (observer, told):
+        engine.down()
+        await clock.advance(1)
+        assert observer.of("u1") is None
+        assert not observer.answering
+        before = engine.lists
+        await clock.advance(300)
+        assert engine.lists - before <= 30
+        engine.up()
+        await clock.advance(40)
+        assert observer.of("u1")
+        assert told[-1] is None or None in told[1:]

@@ -1,0 +1,136 @@
+"""Statuses on their way to the control plane."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mandor.agent.reporter import Reporter
+from mandor.agent.status import path
+from mandor.lib.clock import ManualClock
+from mandor.model.instance import Instance, InstanceStatus
+from mandor.model.meta import Meta
+from mandor.model.phase import MOVES, Phase, may_move
+from mandor.store.base import Put
+from tests.unit.agent.world import World
+
+pytestmark = pytest.mark.req("S0-30")
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> World:
+    """Only its store and its wire are used."""
+    world = World(tmp_path, ManualClock())
+    await world.found()
+    await world.apply()
+    return world
+
+
+@pytest.fixture
+async def reporter(world: World) -> AsyncIterator[Reporter]:
+    reporter = Reporter(world.wire, world.clock)
+    running = asyncio.ensure_future(reporter.run())
+    yield reporter
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+RUNNING = InstanceStatus(phase=Phase.RUNNING, ready=True, since=5.0)
+
+
+@pytest.mark.parametrize("before", list(Phase))
+@pytest.mark.parametrize("after", list(Phase))
+def test_a_path_has_only_allowed_moves(before: Phase, after: Phase) -> None:
+    steps = [before, *path(before, after)]
+    assert all(may_move(a, b) for a, b in itertools.pairwise(steps))
+    if not MOVES[before] and before != after:
+        assert steps == [before]
+    assert Phase.LOST not in steps[1:-1]
+
+
+@pytest.mark.parametrize("after", [phase for phase in Phase if phase not in {Phase.PENDING, Phase.RESERVED}])
+def test_whatever_became_of_a_reserved_instance_can_be_told(after: Phase) -> None:
+    assert path(Phase.RESERVED, after)[-1] is after
+
+
+async def test_a_status_takes_the_allowed_way(world: World, reporter: Reporter) -> None:
+    instance = await world.order()
+    phases = []
+    reporter.saw(instance)
+    reporter.report(instance.meta.uid, RUNNING)
+    await world.clock.advance(1)
+    async for batch in world.store.watch("instance", since=instance.meta.version):
+        phases = [change.after.phase for change in batch if isinstance(change.after, Instance)]
+        break
+    assert phases == [Phase.STARTING, Phase.RUNNING]
+    assert await world.status() == RUNNING
+
+
+async def test_what_is_the_same_is_not_written(world: World, reporter: Reporter) -> None:
+    instance = await world.order()
+    reporter.saw(instance)
+    reporter.report(instance.meta.uid, instance.status)
+    await world.clock.advance(5)
+    assert world.wire.commits == 0
+
+
+async def test_while_the_control_plane_is_away_only_the_newest_waits(world: World, reporter: Reporter) -> None:
+    instance = await world.order()
+    reporter.saw(instance)
+    world.wire.cut()
+    for restarts in range(50):
+        reporter.report(instance.meta.uid, msgspec.structs.replace(RUNNING, restarts=restarts))
+        await world.clock.advance(60)
+    assert reporter.waiting == 1
+    world.wire.mend()
+    await world.clock.advance(60)
+    assert (await world.status()).restarts == 49
+    assert reporter.waiting == 0
+    assert world.wire.commits == 2
+
+
+async def test_a_lost_race_against_a_stop_order_loses_neither(world: World, reporter: Reporter) -> None:
+    instance = await world.order()
+    reporter.saw(instance)
+    await world.stop_order()
+    reporter.report(instance.meta.uid, RUNNING)
+    await world.clock.advance(1)
+    after = await world.instance()
+    assert after.spec.stop is not None
+    assert after.status == RUNNING
+
+
+async def test_what_somebody_wrote_over_is_said_again(world: World, reporter: Reporter) -> None:
+    instance = await world.order()
+    reporter.saw(instance)
+    reporter.report(instance.meta.uid, RUNNING)
+    await world.clock.advance(1)
+    lost = (await world.instance()).reported(InstanceStatus(phase=Phase.LOST))
+    await world.store.commit(Put(lost))
+    reporter.saw(await world.instance())
+    await world.clock.advance(2)
+    assert await world.status() == RUNNING
+
+
+async def test_the_status_of_one_that_was_replaced_goes_nowhere(world: World, reporter: Reporter) -> None:
+    instance = await world.order()
+    reporter.saw(instance)
+    meta = Meta(name="web-0", namespace="default", version=instance.meta.version)
+    await world.store.commit(Put(Instance(meta=meta, spec=instance.spec)))
+    reporter.report(instance.meta.uid, RUNNING)
+    await world.clock.advance(5)
+    assert (await world.status()).phase is Phase.PENDING
+
+
+async def test_what_is_over_in_the_store_stays_so(world: World, reporter: Reporter) -> None:
+    instance = await world.order()
+    await world.store.commit(Put(instance.reported(InstanceStatus(phase=Phase.STOPPED))))
+    reporter.saw(await world.instance())
+    reporter.report(instance.meta.uid, RUNNING)
+    await world.clock.advance(60)
+    assert (await world.status()).phase is Phase.STOPPED

@@ -1,0 +1,47 @@
+"""The last line of defence."""
+
+from __future__ import annotations
+
+from mandor.agent.room import Room
+from mandor.model.resources import Resources
+
+
+def test_what_fits_comes_in_once_and_what_does_not_is_refused() -> None:
+    room = Room(Resources(1000, 100))
+    assert not room.ask("a", Resources(600, 10)).refusal
+    assert not room.ask("a", Resources(600, 10)).refusal
+    assert room.claimed == Resources(600, 10)
+    assert "cpu 400m" in room.ask("b", Resources(500, 10)).refusal
+    assert not room.ask("c", Resources(400, 90)).refusal
+
+
+def test_what_can_never_fit_is_refused_though_others_are_leaving() -> None:
+    room = Room(Resources(1000, 100))
+    room.keep("a", Resources(1000, 100))
+    room.leave("a")
+    assert room.ask("b", Resources(2000, 0)).refusal
+
+
+def test_room_that_is_about_to_be_free_is_waited_for() -> None:
+    room = Room(Resources(1000, 100))
+    room.keep("a", Resources(1000, 100))
+    room.leave("a")
+    answer = room.ask("b", Resources(1000, 0))
+    assert (answer.refusal, bool(answer.wait)) == ("", True)
+    assert room.free("a")
+    assert room.ask("b", Resources(1000, 0)) == room.ask("b", Resources(1000, 0))
+    assert not room.free("a")
+
+
+def test_what_runs_is_kept_even_if_the_room_has_shrunk() -> None:
+    room = Room(Resources(100, 100))
+    room.keep("a", Resources(500, 0))
+    assert room.ask("b", Resources(1, 0)).refusal
+    assert not room.ask("c", Resources()).refusal
+    assert not room.ask("d", Resources(0, 50)).refusal
+
+
+def test_devices_count() -> None:
+    room = Room(Resources(1000, 100, devices={"gpu": 1}))
+    assert not room.ask("a", Resources(1, 1, devices={"gpu": 1})).refusal
+    assert room.ask("b", Resources(1, 1, devices={"gpu": 1})).refusal
