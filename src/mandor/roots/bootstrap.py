@@ -1,12 +1,25 @@
-"""The first keys to a new cluster, in files that only their owner can read."""
+"""What a new store needs: who the cluster is, and the first keys to it."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from mandor.api.auth import make_token, split_token
-from mandor.model.meta import Key
-from mandor.model.record import Role
+from mandor.api.cluster import KEY, read_cluster
+from mandor.errors import Conflict
+from mandor.lib.ids import new_uid
+from mandor.model.meta import Key, Meta
+from mandor.model.record import Cluster, ClusterSpec, Namespace, Role
 from mandor.store.base import Put, Store
+
+
+async def ensure_cluster(store: Store) -> ClusterSpec:
+    """The cluster's id and epoch; an empty store becomes a new cluster with one namespace."""
+    for value in (Cluster(meta=Meta(name=KEY.name), spec=ClusterSpec(new_uid())), Namespace(meta=Meta(name="default"))):
+        if await store.get(value.key) is None:
+            with suppress(Conflict):  # another server was first
+                await store.commit(Put(value))
+    return await read_cluster(store)
 
 
 async def ensure_key_file(store: Store, path: Path, *, role: Role, identity: str) -> None:

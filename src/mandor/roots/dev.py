@@ -49,7 +49,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for this program, which then ends its children in order
-                preexec_fn=_end_with_parent,
+                preexec_fn=_end_with_parent,  # noqa: PLW1509 - this program has no threads
             )
         self.started = time.monotonic()
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import uvloop
 
 from mandor.api.app import build_app
-from mandor.api.cluster import ensure_cluster
 from mandor.api.heartbeat import Heartbeats
 from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
@@ -29,7 +28,7 @@ from mandor.lib import logs
 from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.ids import new_uid
 from mandor.lib.tasks import Background
-from mandor.roots.bootstrap import ensure_key_file
+from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.scheduler.loop import Scheduler
 from mandor.store.access import StoreAccess
@@ -86,7 +85,7 @@ async def _prepare(store: Store, settings: ServerSettings, *, dev: bool) -> None
     await ensure_key_file(store, settings.directory / "join.token", role="join", identity="join:first")
     if not dev:
         await ensure_key_file(store, settings.directory / "admin.token", role="admin", identity="user:admin")
-    log.info("cluster %s, epoch %d, in %s", cluster.spec.id, cluster.spec.epoch, _shown(settings.store_url))
+    log.info("cluster %s, epoch %d, in %s", cluster.id, cluster.epoch, _shown(settings.store_url))
 
 
 async def _serve_api(
