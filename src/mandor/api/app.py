@@ -29,6 +29,10 @@ OPERATIONS: list[Operation] = [
 ]
 
 
+POLICY = b"default-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; frame-ancestors 'none'"
+"""For the page of documentation: nothing comes from elsewhere."""
+
+
 def build_app(parts: ApiParts) -> Starlette:
     """The whole API over these parts; `app.state.closing.set()` ends its streams, for a server that stops."""
     grouped: dict[str, list[Operation]] = {}
@@ -71,7 +75,7 @@ def _documentation() -> list[Operation]:
         return Text(openapi_json())
 
     async def docs(call: Call[None, None]) -> Text:
-        return Text(page(), "text/html; charset=utf-8")
+        return Text(page(), "text/html; charset=utf-8", ((b"content-security-policy", POLICY),))
 
     return [
         Operation(

@@ -30,7 +30,7 @@ class Result(Struct, frozen=True, kw_only=True):
     namespace: str
     name: str
     action: Action
-    changes: Sequence[FieldChange] = ()
+    changes: tuple[FieldChange, ...] = ()
 
 
 @dataclass(slots=True)

@@ -49,6 +49,7 @@ class Text:
 
     body: bytes
     content_type: str = JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

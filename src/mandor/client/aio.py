@@ -4,6 +4,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from io import BytesIO
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -21,6 +22,7 @@ CONNECT_SECONDS = 5.0
 TOTAL_SECONDS = 30.0
 SILENT_SECONDS = 35.0
 """A watch has a bookmark every ten seconds, so one that is silent for so long is dead."""
+PIECE_BYTES = 64 * 1024
 FRAME_BYTES_MOST = 1024 * 1024
 PROBLEM_BYTES_MOST = 1024 * 1024
 _FIXED = frozenset({"type", "title", "status", "code", "detail", "hint"})
@@ -91,7 +93,8 @@ class Client:
                     method,
                     server + path,
                     params=_plain(query),
-                    data=body,
+                    # Large bodies go out piece by piece, so that others get their turn.
+                    data=BytesIO(body) if body is not None and len(body) > PIECE_BYTES else body,
                     headers=self._headers(headers),
                     timeout=self._timeout,
                     allow_redirects=False,

@@ -1,0 +1,241 @@
+"""Manifests over HTTP: apply, diff, prune, delete, and what bad ones get."""
+
+from typing import Any
+
+import pytest
+
+from mandor.client.aio import Client
+from mandor.errors import Conflict, Invalid, MandorError, TooLarge
+from mandor.model.meta import Key
+from mandor.model.record import Audit
+from mandor.model.workload import Workload
+from mandor.store.base import Put
+from mandor.testing.store import make_instance
+from tests.api.conftest import Api
+
+YAML = "application/yaml"
+WEB = "name: web\nlabels: {app: shop}\ncommand: [sleep, '60']\nreplicas: 3\n"
+
+
+async def send(client: Client, text: str | bytes, path: str = "/v1/apply", **query: Any) -> dict[str, Any]:
+    import msgspec
+
+    data = text.encode() if isinstance(text, str) else text
+    answer = await client.request("POST", path, query=query, body=data, content_type=YAML)
+    found: dict[str, Any] = msgspec.json.decode(answer)
+    return found
+
+
+def actions(answer: dict[str, Any]) -> dict[str, str]:
+    return {each["name"]: each["action"] for each in answer["results"]}
+
+
+async def stored(api: Api, name: str, namespace: str = "default") -> Workload | None:
+    found = await api.store.get(Key("workload", namespace, name))
+    assert found is None or isinstance(found, Workload)
+    return found
+
+
+@pytest.mark.req("S2-11", "S0-32")
+async def test_applying_creates_changes_and_then_leaves_alone(dev: Api) -> None:
+    client = await dev.client()
+    first = await send(client, WEB)
+    assert actions(first) == {"web": "created"}
+    again = await send(client, WEB)
+    assert actions(again) == {"web": "unchanged"}
+    made = await stored(dev, "web")
+    assert made is not None
+    assert made.meta.version == first["revision"]
+    changed = await send(client, WEB.replace("'60'", "'90'").replace("3", "4"))
+    assert actions(changed) == {"web": "changed"}
+    assert changed["results"][0]["changes"] == [
+        {"path": "spec.groups.main.replicas", "before": 3, "after": 4},
+        {"path": "spec.groups.main.tasks.main.command", "before": ["sleep", "60"], "after": ["sleep", "90"]},
+    ]
+
+
+async def test_several_files_are_applied_together(dev: Api) -> None:
+    client = await dev.client()
+    files = [{"name": "a.yaml", "text": WEB}, {"name": "b.yaml", "text": "name: api\ncommand: [sleep]"}]
+    answer = await client.call("POST", "/v1/apply", dict, body={"files": files})
+    assert actions(answer) == {"web": "created", "api": "created"}
+    found = [await stored(dev, name) for name in ("web", "api")]
+    assert all(each is not None and each.meta.version == answer["revision"] for each in found)
+
+
+async def test_a_json_manifest_is_a_manifest(dev: Api) -> None:
+    client = await dev.client()
+    body = {"name": "web", "command": ["sleep", "1"]}
+    assert actions(await client.call("POST", "/v1/apply", dict, body=body)) == {"web": "created"}
+
+
+@pytest.mark.req("S2-11")
+async def test_an_apply_without_replicas_keeps_the_count(dev: Api) -> None:
+    client = await dev.client()
+    await send(client, WEB)
+    await client.call("PATCH", "/v1/workloads/web", dict, body={"spec": {"groups": {"main": {"replicas": 7}}}})
+    answer = await send(client, WEB.replace("replicas: 3\n", "priority: 1\n"))
+    assert [each["path"] for each in answer["results"][0]["changes"]] == ["spec.priority"]
+    found = await stored(dev, "web")
+    assert found is not None
+    assert found.spec.groups["main"].replicas == 7
+
+
+async def test_an_apply_forgets_no_restart(dev: Api) -> None:
+    client = await dev.client()
+    await send(client, WEB)
+    await client.call("PATCH", "/v1/workloads/web", dict, body={"spec": {"restarted": 2}})
+    assert actions(await send(client, WEB)) == {"web": "unchanged"}
+    found = await stored(dev, "web")
+    assert found is not None
+    assert found.spec.restarted == 2
+
+
+async def test_a_dry_run_tells_and_does_nothing(dev: Api) -> None:
+    client = await dev.client()
+    before = (await dev.store.list(None)).revision
+    assert actions(await send(client, WEB, dry_run=True)) == {"web": "created"}
+    assert (await dev.store.list(None)).revision == before
+    await send(client, WEB)
+    diff = await send(client, WEB.replace("3", "5"), dry_run=True)
+    assert diff["results"][0]["changes"] == [{"path": "spec.groups.main.replicas", "before": 3, "after": 5}]
+    found = await stored(dev, "web")
+    assert found is not None
+    assert found.spec.groups["main"].replicas == 3
+
+
+async def test_prune_deletes_only_what_has_the_labels_and_is_not_named(dev: Api) -> None:
+    client = await dev.client()
+    await send(client, "kind: namespace\nname: team\n---\n" + WEB.replace("web", "far") + "namespace: team\n")
+    for name, app in (("old", "shop"), ("other", "blog")):
+        await send(client, f"name: {name}\nlabels: {{app: {app}}}\ncommand: [sleep]")
+    plan = await send(client, WEB, prune=True, labels="app=shop", dry_run=True)
+    assert actions(plan) == {"web": "created", "old": "deleted"}
+    assert await stored(dev, "old") is not None
+    assert actions(await send(client, WEB, prune=True, labels="app=shop")) == {"web": "created", "old": "deleted"}
+    assert await stored(dev, "old") is None
+    assert await stored(dev, "other") is not None
+    assert await stored(dev, "far", "team") is not None
+    with pytest.raises(Invalid):
+        await send(client, WEB, prune=True)
+
+
+async def test_delete_removes_what_the_file_names(dev: Api) -> None:
+    client = await dev.client()
+    await send(client, WEB)
+    await send(client, "name: other\ncommand: [sleep]")
+    assert actions(await send(client, WEB, "/v1/delete", dry_run=True)) == {"web": "deleted"}
+    assert await stored(dev, "web") is not None
+    assert actions(await send(client, WEB, "/v1/delete")) == {"web": "deleted"}
+    assert await stored(dev, "web") is None
+    assert await stored(dev, "other") is not None
+    assert actions(await send(client, WEB, "/v1/delete")) == {"web": "unchanged"}
+
+
+async def test_a_file_with_a_namespace_and_what_lives_in_it_can_be_applied_and_deleted(dev: Api) -> None:
+    client = await dev.client()
+    text = WEB + "namespace: team\n---\nkind: namespace\nname: team\nengines: [process]\npriority_most: 5\n"
+    with pytest.raises(MandorError) as caught:
+        await send(client, text)
+    assert caught.value.code == "forbidden"
+    assert caught.value.facts["line"] == 1
+    text = text.replace("replicas: 3", "engine: process")
+    assert actions(await send(client, text)) == {"web": "created", "team": "created"}
+    await dev.store.commit(Put(make_instance("web-0", namespace="team")))
+    with pytest.raises(Conflict):
+        await send(client, text, "/v1/delete")
+    assert await stored(dev, "web", "team") is None
+
+
+async def test_more_objects_than_one_commit_holds_are_applied(dev: Api) -> None:
+    client = await dev.client()
+    text = "\n---\n".join(f"name: w{number:03}\ncommand: [sleep]" for number in range(250))
+    answer = await send(client, text)
+    assert set(actions(answer).values()) == {"created"}
+    assert len((await dev.store.list("workload")).items) == 250
+    assert set(actions(await send(client, text)).values()) == {"unchanged"}
+
+
+async def test_ninety_nine_objects_are_one_commit(dev: Api) -> None:
+    client = await dev.client()
+    text = "\n---\n".join(f"name: w{number:03}\ncommand: [sleep]" for number in range(99))
+    answer = await send(client, text)
+    assert {each.meta.version for each in (await dev.store.list("workload")).items} == {answer["revision"]}
+    (record,) = (await dev.store.list("audit")).items
+    assert isinstance(record, Audit)
+    assert "99 objects" in record.spec.about
+
+
+# What bad input gets: a clear error with code, hint and line, and nothing stored.
+
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "\n".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]" for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+
+
+@pytest.mark.req("S2-12")
+@pytest.mark.parametrize(
+    ("text", "code", "line", "word"),
+    [
+        (WEB + "---\nname: api\ncomand: [sleep]\n", "invalid", 7, "command"),
+        (WEB + "resources: {memory: 5 parsec}\n", "invalid", 5, "256Mi"),
+        (WEB.replace("3", "-3"), "invalid", 4, ""),
+        (f"name: {'x' * 300}\ncommand: [sleep]\n", "invalid", 1, "63"),
+        (WEB + "---\n" + WEB, "invalid", 6, ""),
+        (WEB + "engine: proces\n", "invalid", 1, "process"),
+        (WEB + "engine: warp-drive\n", "invalid", 1, "process"),
+        (WEB + BOMB, None, None, ""),
+        (b"\x00\x01\x02\xff\xfe\xfd" * 50, None, None, ""),
+        (b"\x7fELF\x02\x01\x01" + bytes(range(256)), None, None, ""),
+        ("name: web\n  command: [", "invalid", None, ""),
+        ("[" * 10_000, None, None, ""),
+        ("", "invalid", None, ""),
+        ("just text", "invalid", 1, ""),
+        ("kind: pod\nname: x", "invalid", 1, ""),
+        (WEB + "name: twice\n", "invalid", 5, ""),
+        (WEB + "namespace: nowhere\n", "invalid", 1, ""),
+    ],
+)
+async def test_a_bad_manifest_is_refused_in_words_and_stores_nothing(
+    dev: Api, text: str | bytes, code: str | None, line: int | None, word: str
+) -> None:
+    client = await dev.client()
+    before = (await dev.store.list(None)).revision
+    with pytest.raises(MandorError) as caught:
+        await send(client, text)
+    error = caught.value
+    assert error.code in ({code} if code else {"invalid", "too_large"})
+    assert error.message
+    if line is not None:
+        assert error.facts["line"] == line
+    assert word in f"{error.message} {error.hint}"
+    assert (await dev.store.list(None)).revision == before
+
+
+async def test_the_file_of_a_mistake_is_named(dev: Api) -> None:
+    client = await dev.client()
+    files = [{"name": "a.yaml", "text": WEB}, {"name": "b.yaml", "text": "name: api\n\ncomand: [sleep]"}]
+    with pytest.raises(Invalid) as caught:
+        await client.call("POST", "/v1/apply", dict, body={"files": files})
+    assert (caught.value.facts["file"], caught.value.facts["line"]) == ("b.yaml", 3)
+    assert await stored(dev, "web") is None
+
+
+async def test_a_manifest_of_ten_mebibytes_is_too_large(dev: Api) -> None:
+    client = await dev.client()
+    with pytest.raises(TooLarge):
+        await send(client, WEB + "# " + "x" * (10 * 1024 * 1024))
+    with pytest.raises(TooLarge):
+        await send(client, WEB + "# " + "x" * (2 * 1024 * 1024))
+    assert await stored(dev, "web") is None
+
+
+async def test_a_body_without_a_length_is_bounded_too(dev: Api) -> None:
+    session = await dev.session()
+
+    async def endless() -> Any:
+        for _ in range(20):
+            yield b"#" * 1024 * 1024
+
+    async with session.post("/v1/apply", data=endless(), headers={"content-type": YAML}) as answer:
+        assert answer.status == 413
