@@ -37,7 +37,7 @@ def backup_command(client: "Client", file: str, force: bool) -> None:
         raise Invalid(f"{target} exists already", hint="give --force to write over it")
     part = target.with_name(f".{target.name}.part-{os.getpid()}")
     try:
-        with part.open("xb", opener=_private) as out:
+        with open(part, "xb", opener=_private) as out:
             count = _copy(client, out)
             out.flush()
             os.fsync(out.fileno())

@@ -1,0 +1,209 @@
+"""Which server, who we are, and what happens when a server does not answer."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import trustme
+
+from mandor.client.sync import Client, parse_server
+from mandor.errors import Invalid, Unavailable
+from tests.components.ports import free_port
+from tests.unit.cli.conftest import LiveApi, Mandor
+
+
+def test_the_server_of_the_command_line_wins(api: LiveApi, mandor: Mandor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MANDOR_SERVER", "http://127.0.0.1:9")
+    assert mandor("get", "clusters").code == 1
+    assert mandor("--server", api.url, "get", "clusters").code == 0
+    assert mandor("get", "clusters", "--server", api.url).code == 0
+    assert mandor("--server", "http://127.0.0.1:9", "get", "clusters", "--server", api.url).code == 0
+
+
+def test_the_dev_cluster_of_this_folder_is_found(
+    api: LiveApi, mandor: Mandor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("MANDOR_SERVER")
+    (tmp_path / ".mandor").mkdir()
+    (tmp_path / ".mandor" / "url").write_text(api.url + "\n")
+    assert mandor("get", "clusters").code == 0
+
+
+def test_a_server_that_is_down_is_passed_over(api: LiveApi, mandor: Mandor) -> None:
+    dead = f"http://127.0.0.1:{free_port()}"
+    assert mandor("--server", f"{dead},{api.url}", "get", "clusters").code == 0
+    assert mandor("--server", f"{dead}, {api.url}", "scale", "nobody", "1").err.startswith(
+        "error: there is no workload"
+    )
+
+
+def test_a_server_is_asked_last_after_it_failed(api: LiveApi) -> None:
+    dead = f"http://127.0.0.1:{free_port()}"
+    client = Client([dead, api.url])
+    client.list("nodes")
+    assert [str(server) for server in client.servers] == [api.url, dead]
+
+
+def test_without_a_token_a_guarded_cluster_is_closed(guarded_api: LiveApi, mandor: Mandor) -> None:
+    told = mandor("--server", guarded_api.url, "get", "nodes")
+    assert told.code == 1
+    assert "token" in told.err
+
+
+def test_a_token_opens_a_guarded_cluster(guarded_api: LiveApi, mandor: Mandor, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = guarded_api.do(lambda api: api.token("admin", "user:ani"))
+    assert mandor("--server", guarded_api.url, "get", "nodes", "--token", token).code == 0
+    monkeypatch.setenv("MANDOR_TOKEN", token)
+    monkeypatch.setenv("MANDOR_SERVER", guarded_api.url)
+    assert mandor("get", "nodes").code == 0
+    made = mandor("token", "create", "budi", "--role", "viewer", "-n", "team", "--expires", "30d")
+    assert made.code == 0, made.err
+    assert made.out.startswith("mdr_")
+    assert "user:budi (viewer)" in made.err
+    listed = mandor("token", "list")
+    assert "user:budi" in listed.out
+    assert made.out.strip().rpartition("_")[2] not in listed.out
+    name = made.out.split("_")[1]
+    assert mandor("token", "revoke", name).out == f"token {name} revoked\n"
+    monkeypatch.setenv("MANDOR_TOKEN", made.out.strip())
+    assert mandor("get", "nodes").code == 1
+
+
+def test_the_version_of_the_cluster_is_shown(api: LiveApi, mandor: Mandor) -> None:
+    assert "cluster c1, epoch 1" in mandor("version").out
+    assert mandor("version", "-o", "json").data["server"]["cluster"]["id"] == "c1"
+    told = mandor("--server", "http://127.0.0.1:9", "version")
+    assert told.code == 0
+    assert "server unknown" in told.err
+
+
+def test_the_schema_needs_no_server(mandor: Mandor) -> None:
+    assert mandor("schema").data["title"] == "Mandor manifest"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("127.0.0.1:8080", "http://127.0.0.1:8080"),
+        ("http://h", "http://h:80"),
+        ("https://h/", "https://h:443"),
+        ("https://h:1/prefix/", "https://h:1/prefix"),
+        ("http://[::1]:80", "http://[::1]:80"),
+    ],
+)
+def test_an_address_may_leave_out_what_is_usual(text: str, shown: str) -> None:
+    assert str(parse_server(text)) == shown
+
+
+# Servers that are none of ours.
+
+
+class _Odd(BaseHTTPRequestHandler):
+    status, body, kind = 200, b"<html>", "text/html"
+
+    def _answer(self) -> None:
+        self.send_response(self.status)
+        self.send_header("Content-Type", self.kind)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    do_GET = do_POST = do_PATCH = _answer  # noqa: N815
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def odd() -> Iterator[HTTPServer]:
+    server = HTTPServer(("127.0.0.1", 0), _Odd)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "body"), [(200, b"<html>"), (200, b"[1]"), (200, b""), (404, b"nope"), (500, b"{}"), (502, b'{"a": 1}')]
+)
+def test_what_is_no_mandor_server_is_told_as_such(
+    odd: HTTPServer, mandor: Mandor, monkeypatch: pytest.MonkeyPatch, status: int, body: bytes
+) -> None:
+    monkeypatch.setattr(_Odd, "status", status)
+    monkeypatch.setattr(_Odd, "body", body)
+    told = mandor("--server", f"http://127.0.0.1:{odd.server_port}", "get", "nodes")
+    assert told.code == 1
+    assert "hint: is this a mandor server?" in told.err
+
+
+def test_an_order_that_was_not_answered_is_not_given_twice() -> None:
+    """A POST may have been done; only a person can know whether to try again."""
+    heard: list[bytes] = []
+
+    def listen(server: socket.socket) -> None:
+        for _ in range(2):
+            try:
+                peer, _ = server.accept()
+            except OSError:
+                return
+            heard.append(peer.recv(65536))
+            peer.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=listen, args=(server,), daemon=True)
+        thread.start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(Unavailable, match="did not answer") as caught:
+            Client([address, address]).post("/v1/tokens", {})
+        assert "look whether it was done" in str(caught.value.hint)
+        assert len(heard) == 1
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+
+
+# TLS.
+
+
+@pytest.fixture
+def secure(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """An https server of a private authority: its address and the authority's certificate."""
+    authority = trustme.CA()
+    ca_file = tmp_path / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca_file))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+
+    class Empty(_Odd):
+        status, body, kind = 200, b'{"items": [], "revision": 1}', "application/json"
+
+    server = HTTPServer(("127.0.0.1", 0), Empty)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"https://127.0.0.1:{server.server_port}", ca_file
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_certificate_is_checked(secure: tuple[str, Path], mandor: Mandor) -> None:
+    url, ca_file = secure
+    told = mandor("--server", url, "get", "nodes")
+    assert told.code == 1
+    assert "its certificate is not trusted" in told.err
+    assert "--ca FILE" in told.err
+    assert mandor("--server", url, "--ca", str(ca_file), "get", "nodes").code == 0
+    assert mandor("--server", url, "get", "nodes", "--ca", "nowhere.pem").code == 1
+
+
+def test_a_client_needs_a_server() -> None:
+    with pytest.raises(Invalid):
+        Client([])

@@ -1,0 +1,365 @@
+"""`mandor get`, `describe`, `events`, and small changes, against a real API."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, StopOrder, TaskStatus
+from mandor.model.manifest import load_manifests
+from mandor.model.meta import Meta
+from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatus, Taint
+from mandor.model.phase import Phase
+from mandor.model.record import Event, EventSpec
+from mandor.model.resources import Resources
+from mandor.model.workload import Workload, WorkloadStatus, make_release
+from tests.unit.cli.conftest import LiveApi, Mandor
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def node(name: str, **labels: str) -> Node:
+    return Node(
+        meta=Meta(name=name, labels=labels),
+        spec=NodeSpec(taints=(Taint("dedicated", "db"),)),
+        status=NodeStatus(
+            phase=NodePhase.READY,
+            capacity=Resources(4000, 8 << 30),
+            engines={"process": Capabilities(version="1"), "docker": Capabilities(up=False, message="no socket")},
+            facts={"os": "linux"},
+        ),
+    )
+
+
+def workload(text: str, **status: object) -> Workload:
+    (document,) = load_manifests(text)
+    assert isinstance(document.object, Workload)
+    return document.object.changed(status=WorkloadStatus(phase="Running", **status))  # type: ignore[arg-type]
+
+
+def instance(name: str, phase: Phase = Phase.RUNNING, *, on: str = "n1", **status: object) -> Instance:
+    return Instance(
+        meta=Meta(name=name, namespace="default"),
+        spec=InstanceSpec(workload=name.rpartition("-")[0], release="web.1", index=0, node=on),
+        status=InstanceStatus(phase=phase, **status),  # type: ignore[arg-type]
+    )
+
+
+def event(name: str, about: str, message: str, *, at: float = 0.0, count: int = 1, namespace: str = "default") -> Event:
+    spec = EventSpec(about=about, reason="Started", message=message, source="agent n1", last_at=at, count=count)
+    return Event(meta=Meta(name=name, namespace=namespace), spec=spec)
+
+
+# get
+
+
+@pytest.mark.req("S2-10", "S2-19")
+def test_a_table_has_aligned_columns(api: LiveApi, mandor: Mandor) -> None:
+    api.put(node("n1", zone="a"), node("a-node-with-a-long-name"))
+    told = mandor("get", "nodes")
+    head, *rows = told.out.splitlines()
+    assert head.split() == ["NAME", "PHASE", "POOL", "ENGINES", "CPU", "MEMORY", "AGE"]
+    assert [row.split()[:2] for row in rows] == [["a-node-with-a-long-name", "Ready"], ["n1", "Ready"]]
+    assert all(row.index("Ready") == head.index("PHASE") for row in rows)
+    assert "docker (down),process" in rows[0]
+    assert "\x1b" not in told.out
+
+
+def test_wide_tables_tell_more(api: LiveApi, mandor: Mandor) -> None:
+    api.put(node("n1", zone="a"))
+    assert "zone=a" in mandor("get", "no", "-o", "wide").out
+    assert "zone=a" not in mandor("get", "no").out
+
+
+def test_data_has_a_stable_shape(api: LiveApi, mandor: Mandor) -> None:
+    api.put(node("n1"), node("n2"))
+    one = mandor("get", "node", "n1", "-o", "json").data
+    assert list(one) == ["kind", "meta", "spec", "status"]
+    assert one["status"]["phase"] == "Ready"
+    many = mandor("get", "nodes", "-o", "json").data
+    assert list(many) == ["items"]
+    assert [item["meta"]["name"] for item in many["items"]] == ["n1", "n2"]
+    named = mandor("get", "nodes", "n2", "n1", "-o", "json").data
+    assert [item["meta"]["name"] for item in named["items"]] == ["n2", "n1"]
+    assert mandor("get", "nodes", "-o", "name").out == "node/n1\nnode/n2\n"
+    assert mandor("get", "nodes", "-o", "yaml").out.startswith("items:\n- kind: node\n  meta:\n    name: n1\n")
+
+
+def test_an_empty_list_is_said_on_stderr_and_is_empty_data(api: LiveApi, mandor: Mandor) -> None:
+    told = mandor("get", "instances")
+    assert (told.code, told.out, told.err) == (0, "", "there are no instances here\n")
+    assert mandor("get", "instances", "-o", "json").data == {"items": []}
+
+
+def test_labels_and_nodes_select(api: LiveApi, mandor: Mandor) -> None:
+    api.put(node("n1", zone="a"), node("n2", zone="b"), instance("web-0"), instance("web-1", on="n2"))
+    assert mandor("get", "nodes", "-l", "zone=b", "-o", "name").out == "node/n2\n"
+    assert mandor("get", "instances", "--node", "n2", "-o", "name").out == "instance/web-1\n"
+    assert mandor("get", "node", "n1", "-l", "zone=a").code == 2
+    told = mandor("get", "nodes", "-l", "=,")
+    assert told.code == 1
+    assert told.err.startswith("error: ")
+
+
+def test_a_name_that_is_not_there_gets_a_near_one(api: LiveApi, mandor: Mandor) -> None:
+    api.put(node("worker-1"))
+    told = mandor("get", "node", "wroker-1")
+    assert told.code == 1
+    assert "error: there is no node called wroker-1\nhint: did you mean `worker-1`?\n" in told.err
+
+
+def test_more_than_one_page_is_read_to_its_end(api: LiveApi, mandor: Mandor) -> None:
+    api.put(*(node(f"n{number:04}") for number in range(1203)))
+    assert len(mandor("get", "nodes", "-o", "name").out.splitlines()) == 1203
+
+
+def test_every_kind_can_be_listed(api: LiveApi, mandor: Mandor) -> None:
+    from mandor.cli.kinds import KINDS
+
+    api.put(node("n1"), instance("web-0"), workload("name: web\nimage: x"), event("e1", "node n1", "x", namespace=""))
+    for kind in KINDS:
+        told = mandor("get", kind.plural)
+        assert told.code == 0, told.err
+    assert mandor("get", "clusters").out.splitlines()[1].split()[:3] == ["cluster", "c1", "1"]
+
+
+def test_escape_sequences_of_a_program_do_not_reach_the_terminal(api: LiveApi, mandor: Mandor) -> None:
+    api.put(event("e1", "instance default/web-0", "evil \x1b[2J text\nsecond"))
+    told = mandor("get", "events")
+    assert "\x1b" not in told.out
+    assert "evil ?[2J text second" in told.out
+
+
+def test_a_stopping_instance_says_why(api: LiveApi, mandor: Mandor) -> None:
+    stopping = instance("web-0")
+    stopping = stopping.changed(spec=msgspec.structs.replace(stopping.spec, stop=StopOrder("scaled down")))
+    api.put(stopping)
+    assert "stopping: scaled down" in mandor("get", "instances").out
+
+
+def test_watch_shows_what_is_there_and_then_every_change(api: LiveApi) -> None:
+    api.put(node("n1"))
+    command = [sys.executable, "-m", "mandor.cli.main", "get", "nodes", "-o", "json", "--watch"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())
+        assert (first["before"], first["after"]["meta"]["name"]) == (None, "n1")
+        api.put(node("n2"))
+        assert json.loads(process.stdout.readline())["after"]["meta"]["name"] == "n2"
+        api.put(node("n1", zone="b"))
+        changed = json.loads(process.stdout.readline())
+        assert changed["before"]["meta"].get("labels") is None
+        assert changed["after"]["meta"]["labels"] == {"zone": "b"}
+        process.send_signal(2)  # as Ctrl-C does
+        assert process.wait(60) == 130
+        assert process.stderr is not None
+        assert process.stderr.read().strip() == ""
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_reader_that_has_enough_is_no_error(api: LiveApi) -> None:
+    api.put(*(node(f"n{number:04}") for number in range(2000)))
+    command = f"{sys.executable} -m mandor.cli.main get nodes -o json | head -1"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
+
+
+# describe
+
+
+def test_a_workload_tells_its_story(api: LiveApi, mandor: Mandor) -> None:
+    text = (EXAMPLES / "probes.yaml").read_text().replace("name: files", "name: web")
+    api.put(
+        workload(text, release="web.1", wanted=2, ready=1, message="web-1: no node fits"),
+        instance("web-0", ready=True),
+        instance("web-1", Phase.PENDING, on="", reason="Unschedulable", message="no node fits"),
+        event("e1", "workload default/web", "web.1 follows web.0", at=time.time() - 120),
+        event("e2", "workload default/other", "not about it"),
+    )
+    told = mandor("describe", "workload", "web")
+    assert told.code == 0, told.err
+    lines = told.out.splitlines()
+    assert lines[0] == "workload default/web: Running, 1 of 2 ready"
+    assert "web-1: no node fits" in told.out
+    assert "http / every 5s" in told.out
+    assert "instances: 2" in told.out
+    assert any(line.split()[:2] == ["web-0", "Running"] for line in lines)
+    assert "2m ago" in told.out
+    assert "not about it" not in told.out
+
+
+def test_an_instance_tells_its_story(api: LiveApi, mandor: Mandor) -> None:
+    api.put(
+        instance(
+            "web-0",
+            Phase.RUNNING,
+            restarts=3,
+            exit_code=137,
+            reason="OOMKilled",
+            message="it used more than 256Mi",
+            tasks=(TaskStatus(name="app", phase=Phase.RUNNING, restarts=3, reason="OOMKilled"),),
+        ),
+        event("e1", "instance default/web-0", "restarted", count=3),
+    )
+    told = mandor("describe", "inst", "web-0")
+    assert told.out.startswith("instance default/web-0: Running, not ready, on n1\n")
+    assert "OOMKilled it used more than 256Mi" in told.out
+    assert "137" in told.out
+    assert "Started x3" in told.out
+
+
+def test_a_node_tells_its_story(api: LiveApi, mandor: Mandor) -> None:
+    api.put(node("n1"), instance("web-0"), event("e1", "node n1", "joined", namespace=""))
+    told = mandor("describe", "node", "n1")
+    assert told.out.startswith("node n1: Ready\n")
+    assert "dedicated=db:NoSchedule" in told.out
+    assert "docker (down: no socket)" in told.out
+    assert "cpu 4, memory 8.0GiB" in told.out
+    assert "instances: 1" in told.out
+    assert "joined" in told.out
+
+
+def test_other_kinds_show_their_spec(api: LiveApi, mandor: Mandor) -> None:
+    made = workload("name: web\nimage: x")
+    api.put(make_release(made, 1))
+    told = mandor("describe", "release", "web.1")
+    assert told.code == 0
+    assert "sequence: 1" in told.out
+
+
+# events
+
+
+def test_events_come_in_order_and_can_be_about_one_object(api: LiveApi, mandor: Mandor) -> None:
+    now = time.time()
+    api.put(
+        event("b", "instance default/web-0", "second", at=now - 5),
+        event("a", "instance default/web-1", "third", at=now - 1),
+        event("c", "node n1", "first", at=now - 9, namespace=""),
+        event("d", "instance team/web-0", "elsewhere", at=now, namespace="team"),
+    )
+    told = mandor("events")
+    assert [line.split()[-1] for line in told.out.splitlines()[1:]] == ["first", "second", "third"]
+    assert mandor("events", "--for", "instance/web-0", "-o", "json").data["items"][0]["spec"]["message"] == "second"
+    assert "first" in mandor("events", "--for", "node/n1").out
+    assert [line.split()[-1] for line in mandor("events", "--last", "1").out.splitlines()[1:]] == ["third"]
+    assert "elsewhere" in mandor("events", "-A").out
+
+
+@pytest.mark.req("S2-10")
+def test_changes_are_audited_and_can_be_read_back(api: LiveApi, mandor: Mandor, tmp_path: Path) -> None:
+    (tmp_path / "web.yaml").write_text("name: web\nimage: x\n")
+    mandor("apply", "-f", "web.yaml")
+    told = mandor("events", "--audit")
+    assert "user:local" in told.out
+    assert "workload default/web" in told.out
+
+
+# Small changes.
+
+
+@pytest.mark.req("S2-11", "S2-18")
+def test_scale_sets_the_count(api: LiveApi, mandor: Mandor) -> None:
+    api.put(workload("name: web\nimage: x\nreplicas: 2"))
+    assert mandor("scale", "web", "5").out == "workload default/web scaled from 2 to 5\n"
+    assert api.get("workload", "web").spec.groups["main"].replicas == 5
+    assert mandor("scale", "wbe", "5").err.endswith("hint: did you mean `web`?\n")
+    assert mandor("scale", "web", "100001").code == 2
+
+
+def test_scale_asks_for_a_group_where_there_are_several(api: LiveApi, mandor: Mandor) -> None:
+    api.put(workload((EXAMPLES / "groups.yaml").read_text()))
+    told = mandor("scale", "shop", "4")
+    assert told.code == 1
+    assert "name one with --group: front, back" in told.err
+    assert mandor("scale", "shop", "4", "--group", "frnt").err.endswith("hint: did you mean `front`?\n")
+    assert mandor("scale", "shop", "4", "--group", "front").code == 0
+    groups = api.get("workload", "shop").spec.groups
+    assert (groups["front"].replicas, groups["back"].replicas) == (4, 1)
+
+
+def test_a_batch_is_not_scaled(api: LiveApi, mandor: Mandor) -> None:
+    api.put(workload((EXAMPLES / "batch.yaml").read_text()))
+    assert "is a batch" in mandor("scale", "squares", "4").err
+
+
+def test_restart_asks_for_new_instances(api: LiveApi, mandor: Mandor) -> None:
+    api.put(workload("name: web\nimage: x"))
+    assert mandor("restart", "web").code == 0
+    assert mandor("restart", "web").out == "workload default/web restarts\n"
+    assert api.get("workload", "web").spec.restarted == 2
+
+
+def test_cordon_and_uncordon(api: LiveApi, mandor: Mandor) -> None:
+    api.put(node("n1"), node("n2"))
+    assert mandor("cordon", "n1", "n2").out == "node n1 cordoned\nnode n2 cordoned\n"
+    assert api.get("node", "n1", "").spec.cordoned
+    assert "Ready,cordoned" in mandor("get", "nodes").out
+    assert mandor("cordon", "n1").out == "node n1 is cordoned already\n"
+    assert mandor("uncordon", "n1").out == "node n1 uncordoned\n"
+    assert not api.get("node", "n1", "").spec.cordoned
+    assert mandor("cordon", "n1", "n9").code == 1
+    assert not api.get("node", "n1", "").spec.cordoned, "nothing is done if one name is wrong"
+
+
+# Waiting.
+
+
+def test_wait_returns_when_everything_is_ready(api: LiveApi, mandor: Mandor, tmp_path: Path) -> None:
+    (tmp_path / "web.yaml").write_text("name: web\nimage: x\nreplicas: 0\n")
+    mandor("apply", "-f", "web.yaml")
+    stored = api.get("workload", "web")
+    api.put(make_release(stored, 1), stored.changed(status=WorkloadStatus(phase="Running", release="web.1")))
+    told = mandor("apply", "-f", "web.yaml", "--wait", "--timeout", "30s")
+    assert told.code == 0, told.err
+    assert "workload default/web is ready" in told.err
+
+
+def test_wait_does_not_take_an_old_status_for_the_new_one(api: LiveApi, mandor: Mandor, tmp_path: Path) -> None:
+    (tmp_path / "web.yaml").write_text("name: web\nimage: x\nreplicas: 0\n")
+    mandor("apply", "-f", "web.yaml")
+    stored = api.get("workload", "web")
+    api.put(make_release(stored, 1), stored.changed(status=WorkloadStatus(phase="Running", release="web.1")))
+    (tmp_path / "web.yaml").write_text("name: web\nimage: y\nreplicas: 0\n")
+    told = mandor("apply", "-f", "web.yaml", "--wait", "--timeout", "600ms")
+    assert told.code == 1
+    assert "gave up after 0.6 s: web is not taken up yet" in told.err
+
+
+def test_wait_tells_what_is_missing_when_it_gives_up(api: LiveApi, mandor: Mandor) -> None:
+    made = workload("name: web\nimage: x\nreplicas: 2", release="web.1", wanted=2, ready=1, message="no node fits")
+    api.put(made, make_release(made, 1))
+    told = mandor("scale", "web", "2", "--wait", "--timeout", "600ms")
+    assert told.code == 1
+    assert "web is Running, 1 of 2 ready (no node fits)" in told.err
+
+
+def test_wait_ends_with_a_failed_batch(api: LiveApi, mandor: Mandor, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("name: job\nimage: x\ntype: batch\n")
+    mandor("apply", "-f", "job.yaml")
+    stored = api.get("workload", "job")
+    api.put(
+        make_release(stored, 1),
+        stored.changed(status=WorkloadStatus(phase="Failed", release="job.1", message="job-0 failed 4 times")),
+    )
+    told = mandor("apply", "-f", "job.yaml", "--wait")
+    assert told.code == 1
+    assert "error: the workload job has failed: job-0 failed 4 times" in told.err
+
+
+def test_delete_waits_until_no_instance_is_left(api: LiveApi, mandor: Mandor) -> None:
+    api.put(workload("name: web\nimage: x"), instance("web-0"))
+    told = mandor("delete", "workload", "web", "--wait", "--timeout", "600ms")
+    assert told.code == 1
+    assert "1 instances of web are left: web-0" in told.err
