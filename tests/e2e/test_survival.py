@@ -34,6 +34,12 @@ def alive(pid: int) -> bool:
     return True
 
 
+def told(cluster: Cluster, instance: str) -> str:
+    """All that the events say about an instance."""
+    specs = [event["spec"] for event in cluster.items("events")]
+    return " ".join(spec["message"] for spec in specs if spec["about"].endswith(f"/{instance}"))
+
+
 def run_sleepers(cluster: Cluster, log: Path, *, name: str = "sleeper", replicas: int = 2) -> list[int]:
     cluster.apply(SLEEPER.format(name=name, replicas=replicas, log=log))
     cluster.wait_running(name, replicas)
@@ -55,8 +61,9 @@ def test_a_killed_instance_is_restarted_in_place_and_says_why(cluster: Cluster, 
     )[0]
     assert after["meta"]["uid"] == before["meta"]["uid"]
     assert after["spec"]["node"] == "n1"
-    events = [event["spec"] for event in cluster.items("events") if "sleeper-0" in event["spec"]["about"]]
-    assert any("137" in event["message"] or "SIGKILL" in event["message"] for event in events), events
+    eventually(
+        "an event says why", lambda: "137" in told(cluster, "sleeper-0") or "SIGKILL" in told(cluster, "sleeper-0")
+    )
 
 
 @pytest.mark.req("S0-28", "S0-27", "S0-29")
@@ -194,10 +201,7 @@ def test_a_crash_loop_backs_off_then_fails_and_is_replaced_with_the_reason_shown
     eventually(
         "another took its place", lambda: [one for one in cluster.instances("broken") if one["meta"]["uid"] != before]
     )
-    told = " ".join(
-        event["spec"]["message"] for event in cluster.items("events") if "broken-0" in event["spec"]["about"]
-    )
-    assert "3" in told, told
+    eventually("an event says why", lambda: "exit code 3" in told(cluster, "broken-0"))
 
 
 @pytest.mark.req("S2-12", "S0-32")
