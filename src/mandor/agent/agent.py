@@ -71,18 +71,22 @@ class Agent:
     async def run(self) -> None:
         """For ever; raises only when this node was refused before it ever belonged to a cluster."""
         await self.node.look()
+        refusal: MandorError | None = None
         async with Background() as tasks:
             self.crew.begin(tasks)
             tasks.start(self._recorder.run(), "events")
             tasks.start(self.crew.settle_after(self._settings.news_seconds), "news")
             try:
-                await self._join()
-                for work, name in self._duties():
-                    tasks.start(work, name)
-                await tasks.wait()
+                refusal = await self._join()
+                if refusal is None:
+                    for work, name in self._duties():
+                        tasks.start(work, name)
+                    await tasks.wait()
             finally:
                 await self.streams.close()
                 await self.crew.close()
+        if refusal is not None:
+            raise refusal
 
     def _duties(self) -> list[tuple[Any, str]]:
         heart = Heart(
@@ -108,17 +112,17 @@ class Agent:
         self.joined.set()
         log.info("node %s has joined", self._settings.name)
 
-    async def _join(self) -> None:
-        """Until it succeeds; the work goes on meanwhile."""
+    async def _join(self) -> MandorError | None:
+        """Until it succeeds, while the work goes on; without any, a refusal is the end."""
         failures = 0
         while True:
             try:
                 await self._join_once()
-                return
+                return None
             except MandorError as error:
                 failures += 1
                 if isinstance(error, REFUSALS) and self.presence.belonging is None and not self.crew.workers:
-                    raise
+                    return error
                 hint = f"; {error.hint}" if error.hint else ""
                 log.log(
                     logging.ERROR if isinstance(error, REFUSALS) else logging.WARNING,

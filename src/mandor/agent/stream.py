@@ -98,6 +98,8 @@ class Streams:
             return
         running = await engine.exec(unit, spec.command, terminal=spec.terminal, rows=spec.rows, columns=spec.columns)
         try:
+            if not spec.stdin:
+                await running.write(b"")
             await _until_either(_send_output(running, line), _take_input(running, line))
         finally:
             await running.close()

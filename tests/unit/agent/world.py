@@ -104,6 +104,7 @@ class World:
         self.settings = AgentSettings(name=NODE, data=data, **settings)
         self.agent: Agent | None = None
         self.dial: Any = None
+        self.link: Any = None
         self._task: asyncio.Task[None] | None = None
 
     # The control plane's part.
@@ -165,7 +166,7 @@ class World:
         # Another engine object over the same units: what a new agent process would have.
         self.engine = FakeEngine(self.clock, world=self.units)
         self.engines["fake"] = self.engine
-        link = DirectLink(self.wire, NODE, beat=lambda _, beat: self.beats.append(beat), dial=self._dial)
+        link = self.link or DirectLink(self.wire, NODE, beat=lambda _, beat: self.beats.append(beat), dial=self._dial)
         self.agent = Agent(
             self.settings,
             self.wire,
@@ -179,6 +180,11 @@ class World:
         self._task = asyncio.ensure_future(self.agent.run())
         await self.clock.advance(0.1)
         return self.agent
+
+    async def ended(self) -> None:
+        assert self._task is not None
+        task, self._task = self._task, None
+        await task
 
     async def _dial(self, session: Any) -> Any:
         return await self.dial(session)

@@ -1,0 +1,327 @@
+"""An agent with real processes, joined to a real server over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from mandor.agent.agent import Agent
+from mandor.agent.http_link import HttpLink
+from mandor.agent.journal import Journal
+from mandor.agent.settings import AgentSettings
+from mandor.api.app import build_app
+from mandor.api.auth import make_token
+from mandor.api.heartbeat import Heartbeats
+from mandor.api.parts import ApiParts
+from mandor.api.server import ApiServer, open_socket
+from mandor.api.settings import ApiSettings
+from mandor.client.aio import Client
+from mandor.engines.process import ProcessEngine
+from mandor.errors import Conflict, Unauthenticated
+from mandor.lib.clock import SystemClock
+from mandor.model.codec import from_plain
+from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
+from mandor.model.meta import Key, Meta
+from mandor.model.node import Node
+from mandor.model.phase import Phase
+from mandor.model.record import Cluster, ClusterSpec
+from mandor.model.workload import Workload, WorkloadSpec, make_release
+from mandor.store.base import Delete, Put
+from mandor.store.memory import MemoryStore
+from mandor.store.remote import RemoteStore
+
+CLOCK = SystemClock()
+
+
+async def eventually(true: Callable[[], Awaitable[Any]], seconds: float = 60.0) -> Any:
+    async with asyncio.timeout(seconds):
+        while not (found := await true()):
+            await asyncio.sleep(0.05)
+        return found
+
+
+@dataclass
+class Place:
+    """A server over a memory store, which can go away and come back at the same address."""
+
+    folder: Path
+    store: MemoryStore = field(default_factory=MemoryStore)
+    url: str = ""
+    parts: Any = None
+    join_token: str = ""
+    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _port: int = 0
+    _serving: Any = None
+
+    async def found(self) -> None:
+        await self.store.commit(Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1"))))
+        token, self.join_token = make_token("join", "join:test")
+        user, self.user_token = make_token("admin", "user:test")
+        await self.store.commit(Put(token), Put(user))
+
+    async def serve(self) -> None:
+        listener = open_socket("127.0.0.1", self._port)
+        self._port = listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self._port}"
+        settings = ApiSettings(address=self.url, tokens_required=True)
+        self.parts = ApiParts(
+            store=self.store, clock=CLOCK, heartbeats=Heartbeats(self.store, CLOCK, "s1", self.url), settings=settings
+        )
+        server = ApiServer(build_app(self.parts), self.parts, listener)
+        self._serving = (server, asyncio.create_task(server.serve()))
+        await server.listening()
+
+    async def go_away(self) -> None:
+        server, task = self._serving
+        server.stop()
+        async with asyncio.timeout(30):
+            await task
+
+    def settings(self, name: str = "n1", folder: str = "n1", token: str | None = "") -> AgentSettings:
+        return AgentSettings(
+            name=name,
+            data=self.folder / folder,
+            servers=[self.url],
+            join_token=self.join_token if token == "" else token,
+            heartbeat_seconds=0.5,
+            news_seconds=2.0,
+            labels={"zone": "a"},
+            pool="edge",
+        )
+
+    @asynccontextmanager
+    async def agent(self, settings: AgentSettings | None = None) -> AsyncIterator[Agent]:
+        settings = settings or self.settings()
+        journal = Journal(settings.data)
+        async with (
+            Client(list(settings.servers)) as client,
+            ProcessEngine(settings.data / "process", limits=False) as engine,
+        ):
+            link = HttpLink(client, settings, journal)
+            agent = Agent(settings, RemoteStore(client), link, {"process": engine}, CLOCK, journal=journal)
+            running = asyncio.create_task(agent.run())
+            try:
+                yield agent
+            finally:
+                running.cancel()
+                with suppress(asyncio.CancelledError):
+                    await running
+
+    async def order(self, script: str, name: str = "web", **group: Any) -> Instance:
+        tasks = {"main": {"command": ["/bin/sh", "-c", script], "stop": {"grace": "1s"}}}
+        spec = from_plain({"groups": {"main": {"tasks": tasks, **group}}}, WorkloadSpec)
+        workload = Workload(meta=Meta(name=name, namespace="default"), spec=spec)
+        meta = Meta(name=f"{name}-0", namespace="default")
+        instance = Instance(
+            meta=meta,
+            spec=InstanceSpec(workload=name, release=f"{name}.1", index=0, node="n1"),
+            status=InstanceStatus(phase=Phase.RESERVED),
+        )
+        await self.store.commit(Put(workload), Put(make_release(workload, 1)), Put(instance))
+        return await self.instance(name)
+
+    async def instance(self, name: str = "web") -> Instance:
+        found = await self.store.get(Key("instance", "default", f"{name}-0"))
+        assert isinstance(found, Instance)
+        return found
+
+    async def node(self) -> Node | None:
+        found = await self.store.get(Key("node", "", "n1"))
+        return found if isinstance(found, Node) else None
+
+    async def until(self, phase: Phase, name: str = "web") -> Instance:
+        async def reached() -> bool:
+            return (await self.instance(name)).phase is phase
+
+        await eventually(reached)
+        return await self.instance(name)
+
+    async def end(self) -> None:
+        """Stop what still runs, as a user would."""
+        for each in (await self.store.list("instance")).items:
+            assert isinstance(each, Instance)
+            if not each.phase.over:
+                await self.store.commit(Put(each.stopping("the test is over")))
+                await self.until(Phase.STOPPED, each.spec.workload)
+
+    @asynccontextmanager
+    async def get(self, path: str, **query: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        headers = {"authorization": f"Bearer {self.user_token}"}
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.get(self.url + path, params=query) as answer,
+        ):
+            yield answer
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    place = Place(tmp_path)
+    await place.found()
+    await place.serve()
+    yield place
+    await place.go_away()
+    await place.store.close()
+
+
+@pytest.mark.req("S0-22", "S2-24")
+async def test_a_node_joins_with_a_token_and_then_has_a_credential_of_its_own(place: Place) -> None:
+    async with place.agent() as agent:
+        await asyncio.wait_for(agent.joined.wait(), 30)
+
+        async def told() -> bool:
+            node = await place.node()
+            return node is not None and "process" in node.status.engines
+
+        await eventually(told)
+    node = await place.node()
+    assert node is not None
+    assert (node.meta.labels, node.spec.pool, node.status.address) == ({"zone": "a"}, "edge", "127.0.0.1")
+    credential = place.folder / "n1" / "credential"
+    assert stat.S_IMODE(credential.stat().st_mode) == 0o600
+    # The join token is not needed a second time.
+    async with place.agent(place.settings(token=None)) as again:
+        await asyncio.wait_for(again.joined.wait(), 30)
+    after = await place.node()
+    assert after is not None
+    assert after.meta.uid == node.meta.uid
+
+
+@pytest.mark.req("S0-21", "S0-31")
+async def test_a_second_agent_of_that_name_is_refused_without_the_credential(place: Place) -> None:
+    async with place.agent() as agent:
+        await asyncio.wait_for(agent.joined.wait(), 30)
+        other = place.settings(folder="other")
+        async with Client([place.url]) as client:
+            link = HttpLink(client, other, Journal(other.data))
+            with pytest.raises(Conflict, match="already") as caught:
+                await link.join()
+            assert caught.value.hint
+    wrong = place.settings(folder="third", token="mdr_x_y")
+    async with Client([place.url]) as client:
+        with pytest.raises(Unauthenticated):
+            await HttpLink(client, wrong, Journal(wrong.data)).join()
+
+
+@pytest.mark.req("S0-23", "S2-26", "S0-30")
+async def test_heartbeats_and_real_usage_reach_the_server(place: Place) -> None:
+    await place.order("while :; do :; done")
+    async with place.agent():
+        await place.until(Phase.RUNNING)
+
+        async def heard() -> bool:
+            report = place.parts.heartbeats.usage("n1")
+            used = report.instances.get("default/web-0") if report else None
+            return used is not None and used.cpu_milli > 100
+
+        await eventually(heard)
+        usage = place.parts.heartbeats.usage("n1").usage
+        assert usage.cpu_milli > 100
+        assert usage.memory_bytes > 1 << 20
+        assert usage.disk_bytes > 1 << 20
+        await place.end()
+
+
+@pytest.mark.req("S0-13", "S0-30")
+async def test_logs_and_exec_reach_into_a_real_process(place: Place) -> None:
+    await place.order('echo "hello from $MANDOR_INSTANCE"; echo bad >&2; exec sleep 1000')
+    async with place.agent():
+        await place.until(Phase.RUNNING)
+
+        async def printed() -> bool:
+            async with place.get("/v1/instances/web-0/logs") as answer:
+                return "bad" in await answer.text()
+
+        await eventually(printed)
+        async with place.get("/v1/instances/web-0/logs", tail=1000) as answer:
+            assert "hello from web-0" in (await answer.text()).splitlines()
+
+        async with Client([place.url], token=place.user_token) as client:
+            query = [("command", "sh"), ("command", "-c"), ("command", "read line; echo got $line; exit 4")]
+            async with await client.dial("/v1/instances/web-0/exec", query=query) as line:
+                await line.send(b"\x00" + b"water\n")
+                frames = []
+                async with asyncio.timeout(30):
+                    while (frame := await line.receive()) is not None:
+                        frames.append(frame)
+        assert b"".join(frame[1:] for frame in frames if frame[0] == 1) == b"got water\n"
+        assert frames[-1] == b'\x03{"code":4}'
+        await place.end()
+
+
+@pytest.mark.req("S0-17", "S0-18")
+async def test_a_server_that_goes_and_comes_back_restarts_nothing(place: Place) -> None:
+    await place.order("exec sleep 1000")
+    async with place.agent() as agent:
+        running = await place.until(Phase.RUNNING)
+        await place.go_away()
+
+        async def silent() -> bool:
+            return (agent.presence.silence or 0.0) > 2.0
+
+        await eventually(silent)
+        await place.serve()
+
+        async def heard_again() -> bool:
+            return (agent.presence.silence or 9.0) < 1.0
+
+        await eventually(heard_again)
+        await place.order("exec sleep 1000", name="after")
+        await place.until(Phase.RUNNING, "after")
+        assert (await place.instance()).status == running.status
+        await place.end()
+
+
+@pytest.mark.req("S0-28")
+async def test_processes_outlive_the_agent_and_are_adopted(place: Place, tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    await place.order(f"echo $$ >> {pids}; exec sleep 1000")
+    async with place.agent():
+        before = await place.until(Phase.RUNNING)
+        await eventually(lambda: asyncio.to_thread(pids.exists))
+    async with place.agent():
+        await asyncio.sleep(1)
+        await place.store.commit(Put((await place.instance()).stopping("enough")))
+        after = await place.until(Phase.STOPPED)
+    assert after.meta.uid == before.meta.uid
+    assert len(pids.read_text().split()) == 1
+    assert after.status.restarts == 0
+
+
+async def test_a_program_that_does_not_exist_is_shown_as_the_reason(place: Place) -> None:
+    workload = from_plain({"groups": {"main": {"tasks": {"main": {"command": ["/no/such/program"]}}}}}, WorkloadSpec)
+    await place.store.commit(Put(Workload(meta=Meta(name="bad", namespace="default"), spec=workload)))
+    stored = await place.store.get(Key("workload", "default", "bad"))
+    assert isinstance(stored, Workload)
+    spec = InstanceSpec(workload="bad", release="bad.1", index=0, node="n1")
+    instance = Instance(
+        meta=Meta(name="bad-0", namespace="default"), spec=spec, status=InstanceStatus(phase=Phase.RESERVED)
+    )
+    await place.store.commit(Put(make_release(stored, 1)), Put(instance))
+    async with place.agent():
+        failed = await place.until(Phase.FAILED, "bad")
+    assert failed.status.reason == "StartFailed"
+    assert "/no/such/program" in failed.status.message
+
+
+async def test_when_the_object_is_gone_so_are_its_files(place: Place) -> None:
+    instance = await place.order("exec sleep 1000")
+    async with place.agent():
+        await place.until(Phase.RUNNING)
+        now = await place.instance()
+        await place.store.commit(Delete(now.key, now.meta.version))
+        units = place.folder / "n1" / "process" / "units"
+
+        async def clean() -> bool:
+            left = [path.name for path in units.iterdir() if path.name.startswith(instance.meta.uid)]
+            return not left and not list((place.folder / "n1" / "orders").iterdir())
+
+        await eventually(clean)

@@ -1,0 +1,258 @@
+"""Logs and exec over a line that is held in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+import pytest
+
+from mandor.agent.absence import Source
+from mandor.agent.stream import END, RESIZE, STDERR, STDIN, STDOUT, Streams, choose_task
+from mandor.engines.base import Engine, Execution, Launch, Unit
+from mandor.engines.fake import FakeEngine
+from mandor.errors import Invalid, NotFound, Unavailable
+from mandor.lib.clock import settle
+from mandor.model.meta import Meta
+from mandor.model.record import Session, SessionSpec
+from mandor.store.base import Change
+
+pytestmark = pytest.mark.req("S0-30")
+
+UNIT = Unit("u1", "main", 1)
+SOURCE = Source("c1", 1, 1)
+
+
+class Line:
+    """The agent's end; the test holds the other one."""
+
+    def __init__(self) -> None:
+        self.sent: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.incoming: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self.closed = asyncio.Event()
+
+    async def send(self, frame: bytes) -> None:
+        if self.closed.is_set():
+            raise Unavailable("the line is broken")
+        await self.sent.put(frame)
+
+    async def receive(self) -> bytes | None:
+        return await self.incoming.get()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.closed.set()
+        await self.sent.put(None)
+
+    async def frames(self) -> list[bytes]:
+        """Everything that was sent until the agent closed the line."""
+        found = []
+        async with asyncio.timeout(20):
+            while (frame := await self.sent.get()) is not None:
+                found.append(frame)
+        await settle()
+        return found
+
+
+class Desk:
+    """Streams of a fake engine, and lines for whoever dials."""
+
+    def __init__(self, engine: FakeEngine, most: int = 64) -> None:
+        self.engine = engine
+        self.lines: list[Line] = []
+        self.refuse = False
+        self.streams = Streams(self, self._find, most=most)  # type: ignore[arg-type]
+        self._count = 0
+
+    def _find(self, uid: str, task: str) -> tuple[Engine, Unit]:
+        if uid != "u1":
+            raise NotFound("nothing of this instance has run here yet")
+        return self.engine, Unit(uid, task or "main", 1)
+
+    async def dial(self, session: Session) -> Line:
+        if self.refuse:
+            raise Unavailable("nobody waits")
+        self.lines.append(Line())
+        return self.lines[-1]
+
+    async def open(self, verb: Any, **spec: Any) -> Line:
+        self._count += 1
+        whole = SessionSpec(
+            verb=verb, instance="web-0", uid=spec.pop("uid", "u1"), node="n1", server="", secret="", **spec
+        )
+        name = f"s{self._count}"
+        self.session = Session(meta=Meta(name=name, namespace="default", uid=name), spec=whole)
+        self.streams.changed(Change(1, None, self.session), SOURCE)
+        async with asyncio.timeout(20):
+            while len(self.lines) < self._count:
+                await asyncio.sleep(0.001)
+        return self.lines[-1]
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[FakeEngine]:
+    async with FakeEngine() as engine:
+        options = {"stdout": ["one", "two\nthree", "ünï"], "stderr": ["oops"]}
+        await engine.start(UNIT, Launch(name="web-0", options=options))
+        yield engine
+
+
+@pytest.fixture
+async def desk(engine: FakeEngine) -> AsyncIterator[Desk]:
+    desk = Desk(engine)
+    yield desk
+    await desk.streams.close()
+
+
+def lines(frames: list[bytes]) -> list[tuple[int, str]]:
+    return [
+        (frame[0], msgspec.json.decode(line)["text"])
+        for frame in frames
+        for line in frame[1:].splitlines()
+        if frame[0] != END
+    ]
+
+
+async def test_logs_come_as_lines_on_their_channels_and_then_the_line_is_closed(desk: Desk) -> None:
+    frames = await (await desk.open("logs")).frames()
+    assert lines(frames) == [(STDOUT, "one"), (STDOUT, "two"), (STDOUT, "three"), (STDOUT, "ünï"), (STDERR, "oops")]
+    assert len(frames) == 2, "lines that are there share a frame"
+
+
+async def test_only_the_last_lines_when_asked_for(desk: Desk) -> None:
+    assert lines(await (await desk.open("logs", tail=1)).frames()) == [(STDERR, "oops")]
+
+
+async def test_following_goes_on_until_the_unit_ends(desk: Desk, engine: FakeEngine) -> None:
+    line = await desk.open("logs", follow=True)
+    async with asyncio.timeout(20):
+        assert await line.sent.get() is not None
+    assert not line.closed.is_set()
+    engine.end(UNIT, 0)
+    await line.frames()
+    assert line.closed.is_set()
+
+
+async def test_a_caller_who_hangs_up_ends_the_stream(desk: Desk) -> None:
+    line = await desk.open("logs", follow=True)
+    await line.incoming.put(None)
+    await line.frames()
+    assert len(desk.streams) == 0
+
+
+async def test_many_lines_come_in_frames_of_a_bounded_size(desk: Desk, engine: FakeEngine) -> None:
+    unit = Unit("u1", "chatty", 1)
+    await engine.start(unit, Launch(name="web-0", options={"stdout": ["x" * 1000] * 20_000}))
+    line = await desk.open("logs", task="chatty")
+    frames = await line.frames()
+    assert sum(frame.count(b"\n") for frame in frames) == 20_000
+    assert max(len(frame) for frame in frames) <= 40_000
+
+
+async def test_exec_has_output_and_an_exit_code(desk: Desk) -> None:
+    frames = await (await desk.open("exec", command=("echo", "hi"))).frames()
+    assert frames == [bytes([STDOUT]) + b"hi\n", bytes([END]) + b'{"code":0}']
+    frames = await (await desk.open("exec", command=("exit", "7"))).frames()
+    assert frames == [bytes([END]) + b'{"code":7}']
+
+
+async def test_exec_takes_input_until_its_end(desk: Desk) -> None:
+    line = await desk.open("exec", command=("cat",), stdin=True)
+    await line.incoming.put(bytes([STDIN]) + b"hello")
+    await line.incoming.put(b"")
+    await line.incoming.put(bytes([99]) + b"from a newer client")
+    await line.incoming.put(bytes([STDIN]))
+    frames = await line.frames()
+    assert frames[0] == bytes([STDOUT]) + b"hello"
+    assert frames[-1] == bytes([END]) + b'{"code":0}'
+
+
+async def test_without_input_a_command_sees_its_end_at_once(desk: Desk) -> None:
+    frames = await (await desk.open("exec", command=("cat",), stdin=False)).frames()
+    assert frames == [bytes([END]) + b'{"code":0}']
+
+
+async def test_a_terminal_is_resized_and_nonsense_is_passed_over(desk: Desk, engine: FakeEngine) -> None:
+    sizes: list[tuple[int, int]] = []
+    original = engine.exec
+
+    async def remember(*args: Any, **kwargs: Any) -> Execution:
+        execution = await original(*args, **kwargs)
+
+        async def resize(rows: int, columns: int) -> None:
+            sizes.append((rows, columns))
+
+        execution.resize = resize  # type: ignore[method-assign]
+        return execution
+
+    engine.exec = remember  # type: ignore[method-assign]
+    line = await desk.open("exec", command=("cat",), terminal=True, stdin=True)
+    for data in (b"garbage", b'{"rows": -1, "columns": 5}', b'{"rows": 50, "columns": 120}'):
+        await line.incoming.put(bytes([RESIZE]) + data)
+    await line.incoming.put(bytes([STDIN]))
+    await line.frames()
+    assert sizes == [(50, 120)]
+
+
+async def test_a_caller_who_hangs_up_ends_the_command(desk: Desk, engine: FakeEngine) -> None:
+    line = await desk.open("exec", command=("cat",), stdin=True)
+    await line.incoming.put(None)
+    await line.frames()
+    assert len(desk.streams) == 0
+
+
+async def test_what_cannot_be_served_is_said(desk: Desk, engine: FakeEngine) -> None:
+    problem = (await (await desk.open("logs", uid="u9")).frames())[-1]
+    assert problem[0] == END
+    assert msgspec.json.decode(problem[1:])["code"] == "not_found"
+    engine.end(UNIT)
+    problem = (await (await desk.open("exec", command=("cat",))).frames())[-1]
+    assert "not running" in msgspec.json.decode(problem[1:])["detail"]
+
+
+async def test_one_too_many_is_refused_and_the_others_go_on(engine: FakeEngine) -> None:
+    desk = Desk(engine, most=2)
+    for _ in range(2):
+        await desk.open("logs", follow=True)
+    problem = (await (await desk.open("logs", follow=True)).frames())[-1]
+    assert msgspec.json.decode(problem[1:])["code"] == "too_many"
+    assert len(desk.streams) == 2
+    await desk.streams.close()
+    assert len(desk.streams) == 0
+
+
+async def test_a_session_is_served_once_however_often_it_is_seen(desk: Desk) -> None:
+    await (await desk.open("logs")).frames()
+    desk.streams.changed(Change(2, None, desk.session), SOURCE)
+    desk.streams.listed([desk.session], SOURCE)
+    await asyncio.sleep(0.01)
+    assert len(desk.lines) == 1
+
+
+async def test_a_server_that_does_not_answer_costs_one_session(desk: Desk, caplog: pytest.LogCaptureFixture) -> None:
+    desk.refuse = True
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await desk.open("logs")
+    assert "cannot be dialled: nobody waits" in caplog.text
+    assert len(desk.streams) == 0
+
+
+# Which task.
+
+
+def test_the_only_main_is_meant_unless_another_is_named() -> None:
+    assert choose_task("", ["app"], ["init", "app", "ship"]) == "app"
+    assert choose_task("ship", ["app"], ["init", "app", "ship"]) == "ship"
+    with pytest.raises(NotFound, match="no task x"):
+        choose_task("x", ["app"], ["app"])
+    with pytest.raises(Invalid) as caught:
+        choose_task("", ["a", "b"], ["a", "b"])
+    assert "a, b" in str(caught.value.hint)
