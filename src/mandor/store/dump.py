@@ -1,0 +1,206 @@
+"""A portable backup: what a cluster is, in a file that every home can take.
+
+gzip'd JSON lines: a header, then the objects in order of their keys, then a line with their number
+and the SHA-256 of all before it. Leases, hearings and sessions stay out: they speak of processes,
+not of the cluster.
+"""
+
+import asyncio
+import hashlib
+import zlib
+from collections.abc import AsyncIterator, Iterator
+from typing import BinaryIO, Final, Literal, Protocol, runtime_checkable
+
+import msgspec
+from msgspec import Struct
+
+from mandor.errors import Conflict, Invalid, Unsupported
+from mandor.model.codec import decode, decode_as, encode
+from mandor.model.meta import Meta, Object
+from mandor.model.record import Cluster, ClusterSpec, Hearing, Lease, Session
+from mandor.store.base import WRITES_MOST, Delete, Put, Store, Write
+
+LEFT_OUT = frozenset({Lease.kind, Hearing.kind, Session.kind})
+FORMAT: Final = "mandor-dump/1"
+CHUNK = 200
+"""So many objects are packed before others get their turn."""
+LINE_BYTES_MOST = 4 << 20
+
+
+class Header(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    format: Literal["mandor-dump/1"]
+    cluster: str = ""
+    epoch: int = 0
+    revision: int
+    """The state is that of this revision of the store it came from."""
+
+
+class Trailer(Struct, frozen=True, kw_only=True):
+    objects: int
+    sha256: str
+
+
+@runtime_checkable
+class Restorable(Protocol):
+    """A store whose revision can be raised, so that no version of the old one comes again."""
+
+    async def skip_to(self, revision: int) -> None: ...
+
+
+# Writing.
+
+
+async def dump(store: Store) -> AsyncIterator[bytes]:
+    """The backup in pieces, while the store goes on; everything is as it was at one revision."""
+    listing = await store.list(None)
+    clusters = [item for item in listing.items if isinstance(item, Cluster)]
+    spec = clusters[0].spec if clusters else ClusterSpec(id="", epoch=0)
+    packer = _Packer()
+    yield packer.pack([Header(format=FORMAT, cluster=spec.id, epoch=spec.epoch, revision=listing.revision)])
+    count = 0
+    for start in range(0, len(listing.items), CHUNK):
+        chunk = [item for item in listing.items[start : start + CHUNK] if item.kind not in LEFT_OUT]
+        count += len(chunk)
+        yield packer.pack(chunk)
+        await asyncio.sleep(0)
+    yield packer.finish(count)
+
+
+async def write_dump(store: Store, file: BinaryIO) -> None:
+    """Write the backup to a file."""
+    async for piece in dump(store):
+        await asyncio.to_thread(file.write, piece)
+
+
+class _Packer:
+    def __init__(self) -> None:
+        self._zip = zlib.compressobj(level=6, wbits=31)
+        self._hash = hashlib.sha256()
+
+    def pack(self, values: "list[Object] | list[Header]") -> bytes:
+        data = b"".join(encode(value) + b"\n" for value in values)
+        self._hash.update(data)
+        return self._zip.compress(data)
+
+    def finish(self, count: int) -> bytes:
+        line = msgspec.json.encode(Trailer(objects=count, sha256=self._hash.hexdigest())) + b"\n"
+        return self._zip.compress(line) + self._zip.flush()
+
+
+# Reading.
+
+
+class Dump:
+    """A backup that is being read: its header at once, its objects one by one.
+
+    The checksum stands at the end, so only after the last object is it known to be whole.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._lines = _lines(file)
+        self._hash = hashlib.sha256()
+        line = next(self._lines, b"")
+        self._hash.update(line)
+        try:
+            self.header = decode_as(line, Header)
+        except Invalid as error:
+            raise Invalid("this is no backup of mandor", hint="`mandor backup FILE` makes one") from error
+
+    def __iter__(self) -> Iterator[Object]:
+        for count, line in enumerate(self._lines):
+            if line.startswith(b'{"objects":'):
+                self._check(decode_as(line, Trailer), count)
+                return
+            self._hash.update(line)
+            yield decode(line)
+        raise Invalid("the backup is cut off", hint="copy it again, or take an earlier one")
+
+    def _check(self, trailer: Trailer, count: int) -> None:
+        if trailer.objects != count or trailer.sha256 != self._hash.hexdigest():
+            raise Invalid("the backup is damaged: its checksum does not fit", hint="take another one")
+        if next(self._lines, b""):
+            raise Invalid("the backup goes on after its end", hint="take another one")
+
+
+def read_dump(file: BinaryIO) -> Dump:
+    """Begin to read a backup; `Invalid` if it is none, and while reading, if it is damaged."""
+    return Dump(file)
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    unpacker = zlib.decompressobj(wbits=31)
+    left = b""
+    try:
+        while not unpacker.eof:
+            piece = unpacker.unconsumed_tail or file.read(1 << 16)
+            if not piece:
+                break
+            left += unpacker.decompress(piece, 1 << 20)
+            *lines, left = left.split(b"\n")
+            yield from (line + b"\n" for line in lines)
+            if len(left) > LINE_BYTES_MOST:
+                raise Invalid(f"the backup has a line of more than {LINE_BYTES_MOST} bytes")
+    except zlib.error as error:
+        raise Invalid(f"the backup cannot be unpacked: {error}", hint="is it whole, and made by mandor?") from error
+    if left:
+        yield left
+
+
+async def load_dump(store: Store, file: BinaryIO) -> Header:
+    """Fill an empty store from a backup. The cluster stays the same, its epoch and revision go up.
+
+    The file is read twice. The cluster object is written last: a store that was only half filled is nobody's.
+    """
+    if not isinstance(store, Restorable):
+        raise Unsupported("this store cannot be restored", hint="restore into sqlite: or etcd:, with no server running")
+    # Twice through the file: nothing is written before the checksum is known to be right.
+    backup = read_dump(file)
+    for _ in backup:
+        pass
+    file.seek(0)
+    await _make_empty(store)
+    backup = read_dump(file)
+    await store.skip_to(backup.header.revision)
+    clusters: list[Object] = []
+    batch: list[Write] = []
+    for item in backup:
+        if isinstance(item, Cluster):
+            clusters.append(item)
+            continue
+        batch.append(Put(_fresh(item)))
+        if len(batch) == WRITES_MOST:
+            await store.commit(*batch)
+            batch = []
+    raised = [item.changed(spec=ClusterSpec(id=item.spec.id, epoch=item.spec.epoch + 1)) for item in clusters]
+    batch += [Put(_fresh(item)) for item in raised]
+    if batch:
+        await store.commit(*batch)
+    return backup.header
+
+
+def _fresh(item: Object) -> Object:
+    """The same object, with its uid, as new to this store."""
+    meta = item.meta
+    return item.changed(
+        meta=Meta(
+            name=meta.name,
+            namespace=meta.namespace,
+            uid=meta.uid,
+            labels=meta.labels,
+            created_at=meta.created_at,
+        )
+    )
+
+
+async def _make_empty(store: Store) -> None:
+    """Only what a backup leaves out may be there, and it goes."""
+    items = (await store.list(None)).items
+    others = [item for item in items if item.kind not in LEFT_OUT]
+    if others:
+        raise Conflict(
+            f"the store is not empty: it holds {len(others)} objects, {others[0].key} for one",
+            hint="restore into a new one",
+        )
+    for start in range(0, len(items), WRITES_MOST):
+        chunk = items[start : start + WRITES_MOST]
+        await store.commit(*[Delete(item.key, item.meta.version) for item in chunk])

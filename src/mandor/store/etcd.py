@@ -1,0 +1,312 @@
+"""EtcdStore: the home of a cluster that must outlive its servers.
+
+An object is one key, `<prefix>objects/<kind>/<namespace>/<name>`; its version is the key's
+mod_revision, so a commit is one transaction that compares mod_revisions. Every server keeps the
+whole state in memory by one watch over the prefix; reads and watches are answered from there, and
+a commit returns once it is there, too.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from mandor.errors import Conflict, Invalid, MandorError, Unavailable, Unsupported
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import Clock, SystemClock
+from mandor.lib.ids import NewId, ordered_uid
+from mandor.model.meta import Key, Object
+from mandor.store.access import NOBODY, StoreAccess
+from mandor.store.base import ALL, Change, Delete, Filter, Listing, Put, Store, Write, check_writes
+from mandor.store.draft import conflict, encoded, other_uid, stamp
+from mandor.store.feed import Watch, list_index
+from mandor.store.index import BUFFER_MOST, HISTORY_MOST, Index
+
+try:
+    from mandor.store.etcd_client import Compacted, Denied, EtcdClient, Lost
+    from mandor.store.etcd_state import EtcdState
+    from mandor.store.etcd_wire import COMPACT, COMPARE_MOD, RANGE, TXN, messages
+except ImportError as error:  # without grpcio and protobuf
+    raise Unsupported(f"a store in etcd needs {error.name}", hint="pip install 'mandor[etcd]'") from error
+
+log = logging.getLogger(__name__)
+
+FLIGHT_MOST = 256
+"""So many transactions are on their way at once; further commits wait."""
+WAIT_SECONDS = 15.0
+"""A commit that is not through by then is reported as not known to be stored."""
+KICK_SECONDS = 2.0
+COMPACT_SECONDS = 300.0
+BACKOFF = Backoff(first_seconds=0.05, most_seconds=1.0, jitter=0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class _Transaction:
+    """A commit as etcd gets it, and what to look for should no answer come."""
+
+    request: Any
+    wanted: list[tuple[Key, int]]
+    """The version each key must have."""
+    values: dict[Key, bytes]
+    """What is put where."""
+    gone: frozenset[Key]
+
+
+class EtcdStore(Store):
+    """Made by `open`."""
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        prefix: str,
+        *,
+        clock: Clock | None = None,
+        new_uid: NewId = ordered_uid,
+        history_most: int = HISTORY_MOST,
+        buffer_most: int = BUFFER_MOST,
+        wait_seconds: float = WAIT_SECONDS,
+        compact_seconds: float = COMPACT_SECONDS,
+    ) -> None:
+        self.index = Index(history_most=history_most, buffer_most=buffer_most)
+        self._client = client
+        self._state = EtcdState(client, prefix, self.index)
+        self._clock = clock or SystemClock()
+        self._new_uid = new_uid
+        self._wait_seconds = wait_seconds
+        self._compact_seconds = compact_seconds
+        self._slots = asyncio.Semaphore(FLIGHT_MOST)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    # Opening and closing.
+
+    @classmethod
+    async def open(
+        cls, endpoints: Sequence[str], *, prefix: str = "/mandor/", access: StoreAccess = NOBODY, **settings: Any
+    ) -> Self:
+        """Connect, and load what is there; the settings are those of the constructor."""
+        client = EtcdClient(endpoints, access)
+        store = cls(client, prefix, **settings)
+        try:
+            await store._load()
+        except BaseException:
+            await client.close()
+            raise
+        store._tasks = [
+            asyncio.create_task(store._state.follow(), name="etcd watch"),
+            asyncio.create_task(store._compact(), name="etcd compaction"),
+        ]
+        for task in store._tasks:
+            task.add_done_callback(store._look_at)
+        return store
+
+    def _look_at(self, task: "asyncio.Task[None]") -> None:
+        """These tasks end only when the store closes; anything else is a bug, and must not go unseen."""
+        if not task.cancelled() and task.exception() is not None:
+            log.critical("%s ended", task.get_name(), exc_info=task.exception())
+            self._state.broken = Unavailable(f"{task.get_name()} ended: {task.exception()!r}", hint="see the log")
+
+    async def _load(self) -> None:
+        failures = 0
+        while True:
+            try:
+                return await self._state.load()
+            except (Lost, Compacted) as error:
+                failures += 1
+                if failures >= 5:
+                    raise Unavailable(f"cannot load the state from etcd: {error}") from error
+                await asyncio.sleep(BACKOFF.pause(failures))
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.index.fail_watchers(Unavailable("the store is closed"))
+        await self._client.close()
+
+    # The four verbs.
+
+    async def get(self, key: Key) -> Object | None:
+        return self.index.get(key)
+
+    async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
+        return await list_index(self.index, kind, where)
+
+    def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
+        return Watch(self.index, kind, since, where)
+
+    async def commit(self, *writes: Write) -> int:
+        keys = check_writes(writes)
+        if self._closed:
+            raise Unavailable("the store is closed")
+        if self._state.broken is not None:
+            raise self._state.broken
+        transaction = self._prepare(writes, keys)
+        async with self._slots:
+            try:
+                revision = await self._transact(transaction)
+            except Conflict as error:
+                await self._show_winner(error, transaction)
+                raise
+        await self._show(revision)
+        return revision + self._state.offset
+
+    # A commit on its way.
+
+    def _prepare(self, writes: Sequence[Write], keys: Sequence[Key]) -> _Transaction:
+        """The transaction; what is known to fail is refused at once."""
+        now, state = self._clock.now(), self._state
+        request = TXN.request()
+        wanted: list[tuple[Key, int]] = []
+        values: dict[Key, bytes] = {}
+        gone = set()
+        for write, key in zip(writes, keys, strict=True):
+            version = write.value.meta.version if isinstance(write, Put) else write.version
+            self._refuse(write, key, version)
+            path = state.path(key)
+            wanted.append((key, version))
+            compared = version - state.offset if version else 0
+            request.compare.add(target=COMPARE_MOD, key=path, mod_revision=compared)
+            request.failure.add(request_range=RANGE.request(key=path, keys_only=True))
+            if isinstance(write, Put):
+                value = encoded(stamp(write.value, version=0, now=now, new_uid=self._new_uid), key)
+                values[key] = value
+                request.success.add(request_put=messages["PutRequest"](key=path, value=value))
+            elif isinstance(write, Delete):
+                gone.add(key)
+                request.success.add(request_delete_range=messages["DeleteRangeRequest"](key=path))
+        return _Transaction(request, wanted, values, frozenset(gone))
+
+    def _refuse(self, write: Write, key: Key, version: int) -> None:
+        """Versions only grow: a later one in the index, or an earlier history, can never fit again."""
+        before = self.index.objects.get(key)
+        known = before.meta.version if before is not None else 0
+        if 0 < version < known or 0 < version <= self._state.offset or (isinstance(write, Delete) and not version):
+            raise conflict(key, version, known)
+        if isinstance(write, Put) and before is not None and version == known:
+            given, stored = write.value.meta.uid, before.meta.uid
+            if given and given != stored:
+                raise other_uid(key, given, stored)
+
+    async def _transact(self, transaction: _Transaction) -> int:
+        """etcd's revision of the commit. A lost answer is asked for again: comparing makes that safe."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._wait_seconds
+        failures, unsure = 0, False
+        while True:
+            try:
+                answer = await self._client.call(TXN, transaction.request)
+            except Denied:
+                raise
+            except Unavailable as error:
+                failure, unsure = error, unsure or isinstance(error, Lost)
+            else:
+                if answer.succeeded:
+                    return self._revision(answer, transaction)
+                if not unsure:
+                    raise self._conflict(answer, transaction)
+                return await self._find_own(transaction)
+            failures += 1
+            if loop.time() >= deadline:
+                raise Unavailable(f"not known to be stored: {failure}", hint=failure.hint) from failure
+            await asyncio.sleep(BACKOFF.pause(failures))
+
+    def _revision(self, answer: Any, transaction: _Transaction) -> int:
+        if transaction.values or transaction.gone:
+            return int(answer.header.revision)
+        # Only checks: nothing was written, and what they found must be seen here, too.
+        return max([self._state.seen, *(version - self._state.offset for _, version in transaction.wanted if version)])
+
+    def _conflict(self, answer: Any, transaction: _Transaction) -> Conflict:
+        offset = self._state.offset
+        for (key, version), response in zip(transaction.wanted, answer.responses, strict=True):
+            pairs = response.response_range.kvs
+            found = pairs[0].mod_revision + offset if pairs else 0
+            if found != version:
+                return conflict(key, version, found)
+        raise AssertionError("a transaction failed, and every version is as it was wanted")
+
+    async def _find_own(self, transaction: _Transaction) -> int:
+        """An earlier try may have been carried out: then everything is as we wrote it, by one revision."""
+        revisions: set[int] = set()
+        for key, value in transaction.values.items():
+            answer = await self._client.call(RANGE, RANGE.request(key=self._state.path(key)))
+            revisions.update(pair.mod_revision if pair.value == value else 0 for pair in answer.kvs)
+            revisions.update([] if answer.kvs else [0])
+        if len(revisions) == 1 and (revision := revisions.pop()):
+            return int(revision)
+        raise Unavailable("not known to be stored: etcd gave no answer, and then others wrote", hint="read it again")
+
+    async def _show(self, revision: int) -> None:
+        """Wait until the index has it, so that whoever commits can read it."""
+        if await self._state.reached(revision, KICK_SECONDS):
+            return
+        self._state.kick()
+        if not await self._state.reached(revision, self._wait_seconds):
+            raise Unavailable(
+                f"stored with revision {revision}, but the watch does not get there",
+                hint="look at the log: can this server watch etcd?",
+            )
+
+    async def _show_winner(self, error: Conflict, transaction: _Transaction) -> None:
+        """Wait until the index has what won, so that whoever lost reads something new."""
+        key: Any = error.facts["key"]
+        wanted = dict(transaction.wanted)[key]
+
+        def moved_on() -> bool:
+            found = self.index.objects.get(key)
+            return wanted != (found.meta.version if found is not None else 0)
+
+        await self._state.shows(moved_on, KICK_SECONDS)
+
+    # Housekeeping.
+
+    async def skip_to(self, revision: int) -> None:
+        """Later revisions are greater than this one; only for a store that holds nothing yet."""
+        state = self._state
+        if revision <= self.index.revision:
+            return
+        if len(self.index):
+            raise Unsupported("the revision can only be raised in an empty store")
+        raised = state.offset + revision - self.index.revision
+        put = messages["PutRequest"](key=state.offset_path, value=b"%d" % raised)
+        state.offset = raised
+        answer = await self._client.call(TXN, TXN.request(success=[messages["RequestOp"](request_put=put)]))
+        await self._show(answer.header.revision)
+        self.index.start_at(state.seen + raised)
+
+    async def _compact(self) -> None:
+        """etcd keeps every version of every key until it is told to forget; we need none older than a period."""
+        while self._compact_seconds > 0:
+            target = self._state.seen
+            await asyncio.sleep(self._compact_seconds)
+            with suppress(Compacted):  # another server was faster
+                try:
+                    await self._client.call(COMPACT, COMPACT.request(revision=target))
+                except MandorError as error:
+                    log.warning("etcd: cannot compact: %s", error)
+
+
+async def open_etcd(address: str, access: StoreAccess = NOBODY) -> EtcdStore:
+    """For `etcd://h1:p1,h2:p2/prefix`; `user:password@` before the hosts is taken, too."""
+    hosts, _, prefix = address.removeprefix("//").partition("/")
+    credentials, at, hosts = hosts.rpartition("@")
+    if at:
+        user, _, password = credentials.partition(":")
+        access = replace(access, user=user, password=password or access.password)
+    endpoints = [_endpoint(host) for host in hosts.split(",") if host]
+    return await EtcdStore.open(endpoints, prefix=f"/{prefix.strip('/') or 'mandor'}/", access=access)
+
+
+def _endpoint(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    if not colon or port.endswith("]"):
+        return f"{host}:2379"
+    if not name or not port.isdigit():
+        raise Invalid(f"{host!r} is no host and port", hint="etcd://10.0.0.1:2379,10.0.0.2:2379/mandor")
+    return host

@@ -1,0 +1,227 @@
+"""A small etcd client over gRPC: several endpoints with fail-over, TLS, user and password."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from mandor.errors import Invalid, TooLarge, Unavailable
+from mandor.store.access import StoreAccess
+from mandor.store.etcd_wire import AUTHENTICATE, WATCH, Method, messages
+
+log = logging.getLogger(__name__)
+
+CALL_SECONDS = 5.0
+CHANNEL_OPTIONS = (
+    ("grpc.max_receive_message_length", 256 << 20),
+    ("grpc.max_send_message_length", 16 << 20),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A member that hangs, or a network that swallows: notice it on a stream that is silent by nature.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+_AUTH_AGAIN = ("invalid auth token", "user name is empty", "revision of auth store is old")
+_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+_READY = grpc.ChannelConnectivity.READY
+
+
+class Lost(Unavailable):
+    """No answer: the request may have been carried out, or not."""
+
+
+class Refused(Unavailable):
+    """etcd answered that it did not carry the request out, and may do so later."""
+
+
+class Denied(Unavailable):
+    """etcd will not carry the request out, however often it is asked."""
+
+
+class Compacted(Exception):
+    """The history the watch asked for is gone."""
+
+
+class EtcdClient:
+    """Calls go to one endpoint until it fails, then to the next that is connected."""
+
+    def __init__(self, endpoints: Sequence[str], access: StoreAccess, *, call_seconds: float = CALL_SECONDS) -> None:
+        if not endpoints:
+            raise Invalid("etcd needs at least one endpoint", hint="etcd://127.0.0.1:2379/mandor")
+        self._endpoints = list(endpoints)
+        self._access = access
+        self._call_seconds = call_seconds
+        credentials = _credentials(access) if access.secure else None
+        self._channels = [_channel(endpoint, credentials) for endpoint in endpoints]
+        self._current = 0
+        self._token = ""
+        self._authenticating = asyncio.Lock()
+
+    @property
+    def endpoint(self) -> str:
+        """Where the calls go at the moment."""
+        return self._endpoints[self._current]
+
+    async def call(self, method: Method, request: Any) -> Any:
+        """One try; `Lost` or `Refused` if it failed, after which the next one may go elsewhere."""
+        for _ in range(2):
+            token = await self._authenticated()
+            index = await self._connected()
+            try:
+                return await self._send(self._channels[index], method, request, token)
+            except grpc.aio.AioRpcError as error:
+                if self._access.user and _wants_auth(error):
+                    self._token = "" if self._token == token else self._token
+                    continue
+                raise self._failed(index, error) from error
+        raise Denied("etcd does not take the token it gave us", hint="look at etcd's log")
+
+    async def watch(self, key: bytes, end: bytes, start: int) -> AsyncGenerator[Any, None]:
+        """The responses of one watch, which ends with an error; `Compacted` if `start` is too old."""
+        token = await self._authenticated()
+        index = await self._connected()
+        open_stream: Any = self._channels[index].stream_stream(
+            WATCH.path,
+            request_serializer=WATCH.request.SerializeToString,
+            response_deserializer=WATCH.response.FromString,
+        )
+        # A member that lost its leader ends the watch instead of staying silent.
+        stream = open_stream(metadata=_metadata(token, ("hasleader", "true")))
+        try:
+            create = messages["WatchCreateRequest"](key=key, range_end=end, start_revision=start)
+            await stream.write(WATCH.request(create_request=create))
+            while (response := await stream.read()) is not _EOF:
+                if response.canceled:
+                    self._canceled(response, token)
+                yield response
+            raise Lost(f"the watch at {self._endpoints[index]} ended")
+        except grpc.aio.AioRpcError as error:
+            raise self._failed(index, error) from error
+        except asyncio.InvalidStateError as error:  # what grpc.aio raises when the connection broke while we wrote
+            self._leave(index)
+            raise Lost(f"the watch at {self._endpoints[index]} ended: {error}") from error
+        finally:
+            stream.cancel()
+
+    def leave(self) -> None:
+        """Go elsewhere with the next call."""
+        self._leave(self._current)
+
+    async def close(self) -> None:
+        for channel in self._channels:
+            await channel.close(None)
+
+    # How it is done.
+
+    async def _send(self, channel: grpc.aio.Channel, method: Method, request: Any, token: str) -> Any:
+        call = channel.unary_unary(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.response.FromString,
+        )
+        return await call(request, timeout=self._call_seconds, metadata=_metadata(token))
+
+    async def _connected(self) -> int:
+        """The number of an endpoint with a connection: the current one, or else the first to have one."""
+        if self._channels[self._current].get_state(try_to_connect=True) is _READY:
+            return self._current
+        count = len(self._channels)
+        order = [(self._current + step) % count for step in range(count)]
+        waiting = {asyncio.ensure_future(self._channels[index].channel_ready()): index for index in order}
+        try:
+            done, _ = await asyncio.wait(waiting, timeout=self._call_seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in waiting:
+                task.cancel()
+        if not done:
+            raise Refused(
+                f"no etcd answers at {', '.join(self._endpoints)}",
+                hint="is it running? If it speaks TLS, the URL begins with etcds:// and its CA must be known",
+            )
+        found = min((waiting[task] for task in done), key=order.index)
+        if found != self._current:
+            log.info("etcd: from %s to %s", self.endpoint, self._endpoints[found])
+        self._current = found
+        return found
+
+    def _leave(self, index: int) -> None:
+        if index == self._current:
+            self._current = (index + 1) % len(self._channels)
+
+    async def _authenticated(self) -> str:
+        if not self._access.user or self._token:
+            return self._token
+        async with self._authenticating:
+            if not self._token:
+                index = await self._connected()
+                request = AUTHENTICATE.request(name=self._access.user, password=self._access.password)
+                try:
+                    answer = await self._send(self._channels[index], AUTHENTICATE, request, "")
+                except grpc.aio.AioRpcError as error:
+                    raise self._failed(index, error) from error
+                self._token = answer.token
+            return self._token
+
+    def _canceled(self, response: Any, token: str) -> None:
+        if response.compact_revision:
+            raise Compacted
+        if any(word in response.cancel_reason for word in _AUTH_AGAIN) and self._token == token:
+            self._token = ""
+        raise Lost(f"etcd ended the watch: {response.cancel_reason}")
+
+    def _failed(self, index: int, error: grpc.aio.AioRpcError) -> Exception:
+        """What the caller is told, and whether the endpoint is left."""
+        code, details = error.code(), error.details() or ""
+        story = f"etcd at {self._endpoints[index]}: {details or code.name.lower()}"
+        if code is grpc.StatusCode.OUT_OF_RANGE:
+            return Compacted(story)
+        if "too large" in details or "larger than max" in details:
+            return TooLarge(story, hint="raise etcd's --max-request-bytes, or split the commit")
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            return Refused(story, hint="if its space is used up: compact, defragment, `etcdctl alarm disarm`")
+        if code in {
+            grpc.StatusCode.INVALID_ARGUMENT,
+            grpc.StatusCode.UNAUTHENTICATED,
+            grpc.StatusCode.PERMISSION_DENIED,
+            grpc.StatusCode.FAILED_PRECONDITION,
+        }:
+            return Denied(story, hint="check the user, the password and the role that etcd has for us")
+        self._leave(index)
+        return Lost(story)
+
+
+def _wants_auth(error: grpc.aio.AioRpcError) -> bool:
+    details = error.details() or ""
+    return any(word in details for word in _AUTH_AGAIN)
+
+
+def _metadata(token: str, *more: tuple[str, str]) -> list[tuple[str, str]]:
+    return [("token", token), *more] if token else list(more)
+
+
+def _channel(endpoint: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+    if credentials is None:
+        return grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(endpoint, credentials, options=CHANNEL_OPTIONS)
+
+
+def _credentials(access: StoreAccess) -> grpc.ChannelCredentials:
+    if bool(access.cert) != bool(access.key):
+        raise Invalid("a client certificate needs both a certificate and its key")
+    return grpc.ssl_channel_credentials(
+        root_certificates=_read(access.ca), private_key=_read(access.key), certificate_chain=_read(access.cert)
+    )
+
+
+def _read(name: str) -> bytes | None:
+    if not name:
+        return None
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise Invalid(f"cannot read {name}: {error.strerror}") from error

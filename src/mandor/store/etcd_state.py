@@ -1,0 +1,253 @@
+"""The state under a prefix of etcd, kept in an Index by one watch that resumes where it broke off."""
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from itertools import count
+from typing import Any
+
+from msgspec.structs import force_setattr
+
+from mandor.errors import Invalid, MandorError, Unavailable
+from mandor.lib.backoff import Backoff
+from mandor.model.codec import KINDS, decode
+from mandor.model.meta import Key, Object
+from mandor.store.base import Change
+from mandor.store.etcd_client import Compacted, EtcdClient
+from mandor.store.etcd_wire import EVENT_DELETE, RANGE
+from mandor.store.index import Index
+
+log = logging.getLogger(__name__)
+
+PAGE = 500
+BACKOFF = Backoff(first_seconds=0.05, most_seconds=2.0, jitter=0.3)
+
+
+class EtcdState:
+    """Revisions inside are etcd's own; those outside are larger by `offset`, which a restore raises."""
+
+    def __init__(self, client: EtcdClient, prefix: str, index: Index) -> None:
+        self._client = client
+        self._first = prefix.encode()
+        self._end = _prefix_end(self._first)
+        self._objects = self._first + b"objects/"
+        self.offset_path = self._first + b"offset"
+        self._index = index
+        self._cluster = 0
+        self._attempt: asyncio.Task[None] | None = None
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._watching: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self._count = count()
+        self.offset = 0
+        self.seen = 0
+        """Everything up to this revision of etcd is in the index."""
+        self.broken: Unavailable | None = None
+        """Why nothing can be written until this process starts anew."""
+
+    # Names.
+
+    def path(self, key: Key) -> bytes:
+        return self._objects + "/".join(key).encode()
+
+    def _key(self, path: bytes) -> Key | None:
+        """The key of an object; None for what is none, or is of a kind that a later version brought."""
+        if not path.startswith(self._objects):
+            return None
+        parts = path[len(self._objects) :].decode(errors="replace").split("/")
+        return Key(*parts) if len(parts) == 3 and parts[0] in KINDS else None
+
+    def _object(self, path: bytes, value: bytes, revision: int) -> Object:
+        try:
+            found = decode(value)
+        except Invalid as error:
+            raise Invalid(
+                f"etcd holds {path.decode(errors='replace')}, which this version of mandor cannot read: {error}",
+                hint="was it written by a newer version? upgrade mandor",
+            ) from error
+        force_setattr(found.meta, "version", revision + self.offset)  # nobody else has seen it yet
+        return found
+
+    # Reading it all.
+
+    async def load(self) -> None:
+        """Fill the index, the first time."""
+        revision, pairs = await self._read_all()
+        self._take_offset(pairs)
+        for start in range(0, len(pairs), PAGE):
+            chunk = pairs[start : start + PAGE]
+            self._index.load(
+                self._object(pair.key, pair.value, pair.mod_revision) for pair in chunk if self._key(pair.key)
+            )
+            await asyncio.sleep(0)
+        self.seen = revision
+        self._index.start_at(revision + self.offset)
+
+    def _take_offset(self, pairs: Sequence[Any]) -> None:
+        for pair in pairs:
+            if pair.key == self.offset_path:
+                self.offset = int(pair.value)
+
+    async def _read_all(self) -> tuple[int, list[Any]]:
+        """All pairs under the prefix, as they were at one revision."""
+        pairs: list[Any] = []
+        revision, first = 0, self._first
+        while True:
+            page = await self._client.call(
+                RANGE, RANGE.request(key=first, range_end=self._end, limit=PAGE, revision=revision)
+            )
+            revision = revision or page.header.revision
+            self._cluster = self._cluster or page.header.cluster_id
+            pairs += page.kvs
+            if not page.more:
+                return revision, pairs
+            first = page.kvs[-1].key + b"\0"
+
+    # Following.
+
+    async def follow(self) -> None:
+        """Keep the index equal to etcd, for ever."""
+        failures = 0
+        while True:
+            before = self.seen
+            self._attempt = asyncio.create_task(self._watch_once())
+            try:
+                await asyncio.wait({self._attempt})
+            finally:
+                self._attempt.cancel()
+            try:
+                self._attempt.result()
+            except asyncio.CancelledError:
+                log.info("etcd: the watch is begun anew at %s", self._client.endpoint)
+            except MandorError as error:
+                log.warning("etcd: the watch broke off: %s", error)
+            failures = 1 if self.seen > before else failures + 1
+            await asyncio.sleep(BACKOFF.pause(failures))
+
+    def kick(self) -> None:
+        """Begin the watch anew: what was committed should have been seen by now."""
+        if self._attempt is not None:
+            self._attempt.cancel()
+
+    async def _watch_once(self) -> None:
+        await self._check_history()
+        responses = self._client.watch(self._first, self._end, self.seen + 1)
+        try:
+            async with aclosing(responses) as stream:
+                async for response in stream:
+                    self._take(response.events)
+        except Compacted:
+            log.warning("etcd: what happened after revision %d is compacted; listing again", self.seen)
+            await self._list_again()
+
+    async def _check_history(self) -> None:
+        """An etcd that was restored from a backup has another past than the one we know."""
+        answer = await self._client.call(RANGE, RANGE.request(key=self._first, count_only=True))
+        header = answer.header
+        if header.revision < self.seen or header.cluster_id != self._cluster:
+            self._break(f"etcd was restored: it is at revision {header.revision}, we have seen {self.seen}")
+
+    def _break(self, story: str) -> None:
+        if self.broken is None:
+            log.critical("%s; restart this server", story)
+        self.broken = Unavailable(story, hint="restart this server: it knows a past that etcd has forgotten")
+        raise self.broken
+
+    def _take(self, events: Sequence[Any]) -> None:
+        """Publish what happened; the events of one revision come together, and in order."""
+        changes: list[Change] = []
+        ahead: dict[Key, Object | None] = {}
+        revision = self.seen
+        for event in events:
+            pair = event.kv
+            revision = pair.mod_revision
+            if pair.key == self.offset_path and int(pair.value or b"0") != self.offset:
+                self._break("the cluster was restored from a backup")
+            key = self._key(pair.key)
+            if key is None:
+                continue
+            before = ahead[key] if key in ahead else self._index.objects.get(key)
+            after = None if event.type == EVENT_DELETE else self._object_or(before, pair)
+            ahead[key] = after
+            if before is not None or after is not None:
+                changes.append(Change(revision + self.offset, before, after))
+        self._index.publish(changes)
+        self.seen = max(self.seen, revision)
+        self._index.advance(self.seen + self.offset)
+        self._release()
+
+    def _object_or(self, before: Object | None, pair: Any) -> Object | None:
+        """What cannot be read is not deleted: better an old object than none."""
+        try:
+            return self._object(pair.key, pair.value, pair.mod_revision)
+        except Invalid as error:
+            log.error("%s", error)
+            return before
+
+    async def _list_again(self) -> None:
+        """Publish the difference between what we have and what etcd has by now."""
+        revision, pairs = await self._read_all()
+        there: dict[Key, Any] = {}
+        for pair in pairs:
+            if key := self._key(pair.key):
+                there[key] = pair
+        changes = []
+        for number, (key, pair) in enumerate(there.items()):
+            if number % PAGE == 0:
+                await asyncio.sleep(0)
+            before = self._index.objects.get(key)
+            if before is None or before.meta.version != pair.mod_revision + self.offset:
+                changes.append(Change(pair.mod_revision + self.offset, before, self._object_or(before, pair)))
+        changes.sort(key=lambda change: change.revision)
+        gone = [value for key, value in self._index.objects.items() if key not in there]
+        changes += [Change(revision + self.offset, value, None) for value in gone]
+        self._index.publish(changes)
+        self.seen = revision
+        self._index.start_at(revision + self.offset)
+        self._release()
+
+    # Waiting for it.
+
+    async def reached(self, revision: int, seconds: float) -> bool:
+        """Wait until the index shows this revision (etcd's); False: not in time."""
+        if self.seen >= revision:
+            return True
+        waiter = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (revision, next(self._count), waiter))
+        return await _in_time(waiter, seconds)
+
+    async def shows(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Wait until the index fulfils the condition; False: not in time."""
+        if condition():
+            return True
+        waiter = asyncio.get_running_loop().create_future()
+        self._watching.append((condition, waiter))
+        return await _in_time(waiter, seconds)
+
+    def _release(self) -> None:
+        while self._waiting and self._waiting[0][0] <= self.seen:
+            _, _, waiter = heapq.heappop(self._waiting)
+            if not waiter.done():
+                waiter.set_result(None)
+        if self._watching:
+            still = []
+            for condition, waiter in self._watching:
+                if waiter.done():
+                    continue
+                if condition():
+                    waiter.set_result(None)
+                else:
+                    still.append((condition, waiter))
+            self._watching = still
+
+
+async def _in_time(waiter: "asyncio.Future[None]", seconds: float) -> bool:
+    done, _ = await asyncio.wait({waiter}, timeout=seconds)
+    waiter.cancel()
+    return bool(done)
+
+
+def _prefix_end(prefix: bytes) -> bytes:
+    """The first key after all that begin with the prefix."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])

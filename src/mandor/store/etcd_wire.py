@@ -1,0 +1,114 @@
+"""The part of etcd's v3 protocol that a store needs, as a table; messages are made from it at run time.
+
+Names and numbers are the protocol's. A field is `number: (name, type)`; a type that starts with a
+capital is a message of this table; `*` means repeated.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+Fields = dict[int, tuple[str, str]]
+
+_HEADER: Fields = {1: ("header", "ResponseHeader")}
+
+MESSAGES: dict[str, Fields] = {
+    "ResponseHeader": {1: ("cluster_id", "uint64"), 2: ("member_id", "uint64"), 3: ("revision", "int64")},
+    "KeyValue": {
+        1: ("key", "bytes"),
+        2: ("create_revision", "int64"),
+        3: ("mod_revision", "int64"),
+        5: ("value", "bytes"),
+    },
+    "Event": {1: ("type", "int32"), 2: ("kv", "KeyValue")},
+    "RangeRequest": {
+        1: ("key", "bytes"),
+        2: ("range_end", "bytes"),
+        3: ("limit", "int64"),
+        4: ("revision", "int64"),
+        8: ("keys_only", "bool"),
+        9: ("count_only", "bool"),
+    },
+    "RangeResponse": {**_HEADER, 2: ("kvs", "*KeyValue"), 3: ("more", "bool"), 4: ("count", "int64")},
+    "PutRequest": {1: ("key", "bytes"), 2: ("value", "bytes")},
+    "PutResponse": {**_HEADER},
+    "DeleteRangeRequest": {1: ("key", "bytes"), 2: ("range_end", "bytes")},
+    "DeleteRangeResponse": {**_HEADER, 2: ("deleted", "int64")},
+    "Compare": {1: ("result", "int32"), 2: ("target", "int32"), 3: ("key", "bytes"), 6: ("mod_revision", "int64")},
+    "RequestOp": {
+        1: ("request_range", "RangeRequest"),
+        2: ("request_put", "PutRequest"),
+        3: ("request_delete_range", "DeleteRangeRequest"),
+    },
+    "ResponseOp": {1: ("response_range", "RangeResponse")},
+    "TxnRequest": {1: ("compare", "*Compare"), 2: ("success", "*RequestOp"), 3: ("failure", "*RequestOp")},
+    "TxnResponse": {**_HEADER, 2: ("succeeded", "bool"), 3: ("responses", "*ResponseOp")},
+    "CompactionRequest": {1: ("revision", "int64")},
+    "CompactionResponse": {**_HEADER},
+    "WatchCreateRequest": {
+        1: ("key", "bytes"),
+        2: ("range_end", "bytes"),
+        3: ("start_revision", "int64"),
+        4: ("progress_notify", "bool"),
+    },
+    "WatchRequest": {1: ("create_request", "WatchCreateRequest")},
+    "WatchResponse": {
+        **_HEADER,
+        3: ("created", "bool"),
+        4: ("canceled", "bool"),
+        5: ("compact_revision", "int64"),
+        6: ("cancel_reason", "string"),
+        11: ("events", "*Event"),
+    },
+    "AuthenticateRequest": {1: ("name", "string"), 2: ("password", "string")},
+    "AuthenticateResponse": {**_HEADER, 2: ("token", "string")},
+}
+
+EVENT_DELETE = 1
+COMPARE_EQUAL = 0
+COMPARE_MOD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    path: str
+    request: Any
+    response: Any
+
+
+def _build() -> dict[str, Any]:
+    """The message classes by name, in a pool of their own: no other library's etcd gets in the way."""
+    proto = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="mandor/etcd.proto", package="mandor.etcd", syntax="proto3")
+    for name, fields in MESSAGES.items():
+        message = file.message_type.add(name=name)
+        for number, (field, kind) in fields.items():
+            repeated, kind = kind.startswith("*"), kind.lstrip("*")
+            added = message.field.add(
+                name=field, number=number, label=proto.LABEL_REPEATED if repeated else proto.LABEL_OPTIONAL
+            )
+            if kind[0].isupper():
+                added.type, added.type_name = proto.TYPE_MESSAGE, f".mandor.etcd.{kind}"
+            else:
+                added.type = proto.Type.Value(f"TYPE_{kind.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"mandor.etcd.{name}")) for name in MESSAGES
+    }
+
+
+messages = _build()
+
+
+def _method(service: str, name: str, message: str) -> Method:
+    return Method(f"/etcdserverpb.{service}/{name}", messages[f"{message}Request"], messages[f"{message}Response"])
+
+
+RANGE = _method("KV", "Range", "Range")
+PUT = _method("KV", "Put", "Put")
+TXN = _method("KV", "Txn", "Txn")
+COMPACT = _method("KV", "Compact", "Compaction")
+WATCH = _method("Watch", "Watch", "Watch")
+AUTHENTICATE = _method("Auth", "Authenticate", "Authenticate")
