@@ -82,28 +82,24 @@ def plan_batch(
         if each.spec.index >= batch.completions:
             slot.lose(draft, each, "fewer completions are wanted", world.now)
     members = [each for each in members if each.spec.index < batch.completions]
-    held = [each for each in members if _holds_place(each, workload, name, world)]
+    held = [each for each in members if not slot.ended(each)]
     _stop_outdated(draft, held, release, world)
-    _stop_excess(draft, held, batch.parallelism, release, world)
+    current = [each for each in held if each.spec.release == release.meta.name and each.spec.stop is None]
+    # Someone lowered the parallelism: the cheapest go, and have their turn later.
+    by_worth = sorted(current, key=lambda each: (-slot.worth(each), each.spec.index))
+    for each in by_worth[batch.parallelism :]:
+        slot.stop(draft, each, "less parallelism is wanted", world.now)
+    for each in by_worth[: batch.parallelism]:
+        if slot.replaceable(each, workload.spec.groups[name], world):
+            draft.note(each, "Replaced", f"its node {each.spec.node} is lost", warning=True)
+            slot.replace(draft, each, release, attempt=each.spec.attempt, avoid=each.spec.avoid)
     _fill(draft, workload, name, members, batch.parallelism - len(held), release, world)
-
-
-def _holds_place(each: Instance, workload: Workload, name: str, world: World) -> bool:
-    return not slot.ended(each) and not slot.replaceable(each, workload.spec.groups[name], world)
 
 
 def _stop_outdated(draft: Draft, held: Sequence[Instance], release: Release, world: World) -> None:
     for each in held:
         if each.spec.release != release.meta.name:
             slot.stop(draft, each, f"updated to {release.meta.name}", world.now)
-
-
-def _stop_excess(draft: Draft, held: Sequence[Instance], most: int, release: Release, world: World) -> None:
-    """Someone lowered the parallelism: the cheapest go, and have their turn later."""
-    current = [each for each in held if each.spec.release == release.meta.name and each.spec.stop is None]
-    cheapest = sorted(current, key=lambda each: (slot.worth(each), -each.spec.index))
-    for each in cheapest[: max(0, len(current) - most)]:
-        slot.stop(draft, each, "less parallelism is wanted", world.now)
 
 
 def _fill(
@@ -131,7 +127,7 @@ def _fill(
 
 def _start_again(draft: Draft, workload: Workload, name: str, each: Instance, release: Release, world: World) -> bool:
     group = workload.spec.groups[name]
-    if succeeded(each, release) or _holds_place(each, workload, name, world):
+    if succeeded(each, release) or not slot.ended(each):
         return False
     if each.spec.release != release.meta.name:
         slot.replace(draft, each, release)

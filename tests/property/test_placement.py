@@ -1,0 +1,411 @@
+"""Placement on random clusters: the vector form says what a plain loop says, and the table never loses count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.node import Capabilities, Node, NodePhase, Taint
+from mandor.model.placement import Strength, Toleration, Where
+from mandor.model.workload import GroupTemplate
+from mandor.placement.cycle import decide
+from mandor.placement.framework.ask import Ask, HostPort, Shape
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.snapshot import node_facts
+from mandor.placement.plugins.avoid import Avoid
+from mandor.placement.plugins.engine_fit import EngineFit
+from mandor.placement.plugins.node_affinity import NodeAffinity
+from mandor.placement.plugins.node_ports import NodePorts
+from mandor.placement.plugins.node_resources_fit import NodeResourcesFit
+from mandor.placement.plugins.node_unschedulable import NodeUnschedulable
+from mandor.placement.plugins.pool_fit import PoolFit
+from mandor.placement.plugins.taint_toleration import TaintToleration
+from mandor.placement.profiles import default_profile
+from mandor.placement.table import Table
+from tests.scenarios.make import make_node, make_template
+
+MI = 1024**2
+NAMES = [f"n{index}" for index in range(6)]
+STATE = CycleState()
+BRIEFLY = settings(max_examples=50, deadline=None)
+
+words = st.sampled_from(["a", "b", "c"])
+taints = st.builds(
+    Taint,
+    key=words,
+    value=st.sampled_from(["", "a"]),
+    effect=st.sampled_from(["NoSchedule", "PreferNoSchedule", "NoExecute"]),
+)
+tolerations = st.builds(
+    Toleration,
+    key=st.sampled_from(["", "a", "b"]),
+    value=st.sampled_from([None, "", "a"]),
+    effect=st.sampled_from([None, "NoSchedule", "PreferNoSchedule", "NoExecute"]),
+)
+engines = st.dictionaries(
+    st.sampled_from(["docker", "podman", "process"]), st.builds(Capabilities, up=st.booleans(), images=st.booleans())
+)
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str) -> Node:
+    return make_node(
+        name,
+        cpu=draw(st.sampled_from([0, 0.5, 1, 2, 4])),
+        memory=draw(st.sampled_from([0, 256, 512, 1024])) * MI,
+        devices=draw(st.dictionaries(st.sampled_from(["gpu", "tpu"]), st.integers(0, 2))),
+        phase=draw(st.sampled_from(list(NodePhase))),
+        cordoned=draw(st.booleans()),
+        pool=draw(words),
+        taints=tuple(draw(st.lists(taints, max_size=2))),
+        engines=draw(engines),
+        labels=draw(st.dictionaries(st.sampled_from(["zone", "disk"]), words)),
+        facts=draw(st.dictionaries(st.sampled_from(["zone", "arch"]), words)),
+    )
+
+
+rules = st.sampled_from(
+    [
+        "zone == a",
+        "zone != a",
+        "zone in [a, b]",
+        "zone not in [b]",
+        "disk exists",
+        "arch not exists",
+        "engine == docker",
+        "engine != process",
+        "pool == a",
+        "node == n1",
+    ]
+)
+
+
+@st.composite
+def wheres(draw: st.DrawFn) -> Where:
+    strengths: list[Strength] = ["must", "should", "prefer"]
+    strength = draw(st.sampled_from(strengths))
+    weight = draw(st.sampled_from([None, 1, 50, 100])) if strength == "prefer" else None
+    if draw(st.booleans()):
+        return Where(rule=draw(rules), strength=strength, weight=weight)
+    return Where(any=tuple(draw(st.lists(rules, min_size=1, max_size=3))), strength=strength, weight=weight)
+
+
+@st.composite
+def templates(draw: st.DrawFn) -> GroupTemplate:
+    fields: dict[str, Any] = {
+        "cpu": draw(st.sampled_from(["0", "250m", "1", "2"])),
+        "memory": draw(st.sampled_from(["0", "200Mi", "512Mi"])),
+        "engine": draw(st.lists(st.sampled_from(["docker", "podman", "process"]), unique=True, max_size=2)),
+    }
+    if draw(st.booleans()):
+        fields["image"] = "web:1"
+    if draw(st.booleans()):
+        fields["ports"] = {"http": {"port": 80, "host": draw(st.sampled_from([80, 81]))}}
+    made = make_template(**fields)
+    placement = type(made.placement)(
+        pool=draw(st.sampled_from([None, "a"])),
+        where=tuple(draw(st.lists(wheres(), max_size=3))),
+        tolerate=tuple(draw(st.lists(tolerations, max_size=2))),
+    )
+    return GroupTemplate(engine=made.engine, ports=made.ports, placement=placement, tasks=made.tasks)
+
+
+def key(index: int) -> Key:
+    return Key(Instance.kind, "default", f"web-{index}")
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[list[Node], list[tuple[str, Shape]], Ask]:
+    """Nodes, what is placed on them already, and one more who asks."""
+    found = [draw(nodes(name)) for name in NAMES[: draw(st.integers(0, 6))]]
+    shapes = [Shape.of(draw(templates())) for _ in range(2)]
+    placed = [
+        (draw(st.sampled_from(found)).meta.name, draw(st.sampled_from(shapes)))
+        for _ in range(draw(st.integers(0, 6)) if found else 0)
+    ]
+    shape = Shape.of(draw(templates()))
+    ask = Ask(
+        key(99),
+        shape,
+        avoid=frozenset(draw(st.sets(st.sampled_from(NAMES), max_size=2))),
+        dropped=draw(st.integers(0, len(shape.should))),
+    )
+    return found, placed, ask
+
+
+def build(found: list[Node], placed: list[tuple[str, Shape]]) -> Table:
+    table = Table()
+    for node in found:
+        table.set_node(node)
+    for index, (node_name, shape) in enumerate(placed):
+        table.set_charge(key(index), node_name, shape)
+    return table
+
+
+# The same rules once more, one node at a time, in the plainest words.
+
+
+def used_on(node: Node, placed: list[tuple[str, Shape]], resource: str) -> int:
+    return sum(dict(shape.wanted).get(resource, 0) for name, shape in placed if name == node.meta.name)
+
+
+def room_on(node: Node, resource: str) -> int:
+    room = node.allocatable
+    sizes = {"cpu": room.cpu_milli, "memory": room.memory_bytes, "disk": room.disk_bytes, **room.devices}
+    return sizes.get(resource, 0)
+
+
+def plain_resources(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
+    return all(amount <= room_on(node, name) - used_on(node, placed, name) for name, amount in ask.shape.wanted)
+
+
+def plain_unschedulable(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
+    return node.status.phase is NodePhase.READY and not node.spec.cordoned
+
+
+def plain_engine(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
+    for name, capabilities in node.status.engines.items():
+        named = not ask.shape.engines or name in ask.shape.engines
+        if named and capabilities.up and all(image == capabilities.images for image in ask.shape.images):
+            return True
+    return False
+
+
+def plain_pool(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
+    return ask.shape.pool is None or node.spec.pool == ask.shape.pool
+
+
+def tolerated(taint: Taint, toleration: Toleration) -> bool:
+    return (
+        (toleration.key == "" or toleration.key == taint.key)
+        and (toleration.value is None or toleration.value == taint.value)
+        and (toleration.effect is None or toleration.effect == taint.effect)
+    )
+
+
+def untolerated(ask: Ask, node: Node) -> list[Taint]:
+    return [each for each in node.spec.taints if not any(tolerated(each, other) for other in ask.shape.tolerate)]
+
+
+def plain_taints(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
+    return all(each.effect == "PreferNoSchedule" for each in untolerated(ask, node))
+
+
+def keeps(where: Where, node: Node) -> bool:
+    for rule in where.rules:
+        if rule.fact == "engine":
+            values: list[str | None] = list(node.status.engines) or [None]
+            every = rule.op in {"!=", "not in", "not exists"}
+            if (all if every else any)(rule.test(value) for value in values):
+                return True
+        elif rule.test(node_facts(node).get(rule.fact)):
+            return True
+    return False
+
+
+def plain_affinity(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
+    return all(keeps(where, node) for where in ask.hard)
+
+
+def plain_ports(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
+    taken: set[HostPort] = {port for name, shape in placed if name == node.meta.name for port in shape.host_ports}
+    return not taken & set(ask.shape.host_ports)
+
+
+def plain_avoid(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
+    return node.meta.name not in ask.avoid
+
+
+FILTERS = [
+    (NodeResourcesFit(), plain_resources),
+    (NodeUnschedulable(), plain_unschedulable),
+    (EngineFit(), plain_engine),
+    (PoolFit(), plain_pool),
+    (TaintToleration(), plain_taints),
+    (NodeAffinity(), plain_affinity),
+    (NodePorts(), plain_ports),
+    (Avoid(), plain_avoid),
+]
+
+
+@pytest.mark.parametrize(("plugin", "plain"), FILTERS, ids=[plugin.name for plugin, _ in FILTERS])
+@BRIEFLY
+@given(cluster=clusters())
+def test_a_vectorised_filter_says_what_a_plain_loop_says(plugin: Any, plain: Any, cluster: Any) -> None:
+    found, placed, ask = cluster
+    snapshot = build(found, placed).snapshot()
+    skipped = hasattr(plugin, "pre_filter") and plugin.pre_filter(STATE, ask, snapshot) is not None
+    mask = np.ones(len(found), dtype=bool) if skipped else plugin.filter(STATE, ask, snapshot)
+    assert mask.tolist() == [plain(ask, node, placed) for node in found]
+
+
+def plain_least_allocated(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> int:
+    """As Kubernetes writes it: (capacity - requested) * 100 / capacity, whole numbers, the mean over resources."""
+    total = weights = 0
+    for index, resource in enumerate(("cpu", "memory")):
+        capacity = room_on(node, resource)
+        if capacity == 0:
+            continue
+        requested = ask.shape.counted[index]
+        requested += sum(shape.counted[index] for name, shape in placed if name == node.meta.name)
+        weights += 1
+        if requested <= capacity:
+            total += (capacity - requested) * 100 // capacity
+    return total // weights if weights else 0
+
+
+def plain_soft_taints(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> int:
+    return sum(each.effect == "PreferNoSchedule" for each in untolerated(ask, node))
+
+
+def plain_preference(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> int:
+    preferred = sum((where.weight or 1) for where in ask.shape.prefer if keeps(where, node))
+    return preferred + sum(100 for where in ask.given_up if keeps(where, node))
+
+
+SCORES = [
+    (NodeResourcesFit(), plain_least_allocated),
+    (TaintToleration(), plain_soft_taints),
+    (NodeAffinity(), plain_preference),
+]
+
+
+@pytest.mark.req("S2-14")
+@pytest.mark.parametrize(("plugin", "plain"), SCORES, ids=[plugin.name for plugin, _ in SCORES])
+@BRIEFLY
+@given(cluster=clusters())
+def test_a_vectorised_score_says_what_a_plain_loop_says(plugin: Any, plain: Any, cluster: Any) -> None:
+    found, placed, ask = cluster
+    everyone = np.ones(len(found), dtype=bool)
+    raw = plugin.score(STATE, ask, build(found, placed).snapshot(), everyone)
+    assert raw.tolist() == [plain(ask, node, placed) for node in found]
+    if len(found):
+        final = plugin.normalize(STATE, ask, raw)
+        assert 0 <= final.min() <= final.max() <= 100
+
+
+PROFILE = default_profile()
+
+
+@BRIEFLY
+@given(cluster=clusters())
+def test_a_decision_is_a_node_that_passes_every_filter_or_none_does(cluster: Any) -> None:
+    found, placed, ask = cluster
+    decision = decide(PROFILE, ask, build(found, placed).snapshot())
+    by_name = {node.meta.name: node for node in found}
+    soft = {plain_affinity, plain_avoid}
+    hard = [plain for _, plain in FILTERS if plain not in soft]
+
+    def fits(node: Node) -> bool:
+        return all(plain(ask, node, placed) for plain in hard) and all(keeps(where, node) for where in ask.shape.must)
+
+    assert not decision.fault
+    if decision.node:
+        chosen = by_name[decision.node]
+        assert fits(chosen)
+        if not decision.relaxed:
+            assert plain_affinity(ask, chosen, placed)
+            assert plain_avoid(ask, chosen, placed)
+        else:
+            assert not any(
+                fits(node) and plain_affinity(ask, node, placed) and plain_avoid(ask, node, placed) for node in found
+            ), "nothing is given up without need"
+    else:
+        assert not any(map(fits, found))
+        assert decision.message.startswith(f"0/{len(found)} nodes fit")
+
+
+@BRIEFLY
+@given(cluster=clusters(), order=st.randoms(use_true_random=False))
+def test_the_same_cluster_gives_the_same_placement_whatever_the_order_it_was_told_in(cluster: Any, order: Any) -> None:
+    found, placed, ask = cluster
+    first = decide(PROFILE, ask, build(found, placed).snapshot())
+    shuffled = list(found)
+    order.shuffle(shuffled)
+    again = decide(PROFILE, ask, build(shuffled, placed).snapshot())
+    assert (again.node, again.relaxed) == (first.node, first.relaxed)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[Any, ...]]:
+    shapes = [Shape.of(draw(templates())) for _ in range(3)]
+    steps: list[tuple[Any, ...]] = []
+    for _ in range(draw(st.integers(0, 25))):
+        what = draw(st.sampled_from(["node", "node", "gone", "charge", "charge", "drop"]))
+        if what == "node":
+            steps.append((what, draw(nodes(draw(st.sampled_from(NAMES))))))
+        elif what == "gone":
+            steps.append((what, draw(st.sampled_from(NAMES))))
+        elif what == "charge":
+            steps.append((what, draw(st.integers(0, 5)), draw(st.sampled_from(NAMES)), draw(st.sampled_from(shapes))))
+        else:
+            steps.append((what, draw(st.integers(0, 5))))
+    return steps
+
+
+@BRIEFLY
+@given(steps=histories(), ask=clusters())
+def test_a_table_kept_change_by_change_equals_one_built_anew(steps: Any, ask: Any) -> None:
+    table = Table()
+    known: dict[str, Node] = {}
+    charges: dict[int, tuple[str, Shape]] = {}
+    for step in steps:
+        if step[0] == "node":
+            table.set_node(step[1])
+            known[step[1].meta.name] = step[1]
+        elif step[0] == "gone":
+            table.remove_node(step[1])
+            known.pop(step[1], None)
+        elif step[0] == "charge":
+            table.set_charge(key(step[1]), step[2], step[3])
+            charges[step[1]] = (step[2], step[3])
+        else:
+            table.drop_charge(key(step[1]))
+            charges.pop(step[1], None)
+        table.snapshot().fact("zone")  # a column made early is kept up to date, too
+    fresh = Table()
+    for node in known.values():
+        fresh.set_node(node)
+    for index, (name, shape) in charges.items():
+        fresh.set_charge(key(index), name, shape)
+    assert {name: table.free(name) for name in known} == {
+        name: {**dict.fromkeys(table.free(name), 0), **fresh.free(name)} for name in known
+    }
+    asking = ask[2]
+    for plugin, _ in FILTERS:
+        kept = dict(
+            zip(
+                (node.meta.name for node in table.snapshot().nodes),
+                plugin.filter(STATE, asking, table.snapshot()).tolist(),
+                strict=True,
+            )
+        )
+        anew = dict(
+            zip(
+                (node.meta.name for node in fresh.snapshot().nodes),
+                plugin.filter(STATE, asking, fresh.snapshot()).tolist(),
+                strict=True,
+            )
+        )
+        assert kept == anew, plugin.name
+    assert decide(PROFILE, asking, table.snapshot()).node == decide(PROFILE, asking, fresh.snapshot()).node
+
+
+@BRIEFLY
+@given(cluster=clusters(), count=st.integers(1, 30))
+def test_no_node_is_ever_over_its_capacity(cluster: Any, count: int) -> None:
+    found, _, ask = cluster
+    table = build(found, [])
+    for index in range(count):
+        one = Ask(key(index), ask.shape)
+        decision = decide(PROFILE, one, table.snapshot())
+        if decision.node:
+            table.set_charge(one.key, decision.node, one.shape)
+    for name in (node.meta.name for node in found):
+        assert all(amount >= 0 for amount in table.free(name).values())

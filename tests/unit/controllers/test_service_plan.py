@@ -1,0 +1,335 @@
+"""The plan for a service, case by case."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from mandor.controllers.draft import Draft
+from mandor.controllers.service_plan import outdated_to_stop
+from mandor.controllers.slot import World
+from mandor.controllers.workload_plan import Seen, plan
+from mandor.model.instance import Instance
+from mandor.model.phase import Phase
+from mandor.model.workload import Release, Workload
+from mandor.store.base import Delete, Put
+from tests.scenarios.make import NOW, make_instance, make_stored_release, make_workload
+
+
+def run(
+    workload: Workload | None,
+    instances: Sequence[Instance] = (),
+    *,
+    releases: Sequence[Release] | None = None,
+    ready: frozenset[str] = frozenset({"n1", "n2"}),
+    now: float = NOW,
+) -> Draft:
+    known = [make_stored_release(workload)] if releases is None and workload else releases or []
+    return plan(Seen(workload, known, instances), World(now, ready))
+
+
+def words(draft: Draft) -> list[str]:
+    """The writes on instances and releases, as a person would say them."""
+    said = []
+    for write in draft.writes:
+        if isinstance(write, Delete):
+            said.append(f"delete {write.key.name}")
+        elif isinstance(write, Put) and isinstance(write.value, Instance):
+            value = write.value
+            if value.meta.uid:
+                said.append(f"stop {value.meta.name}: {value.spec.stop.reason if value.spec.stop else '-'}")
+            else:
+                verb = "replace" if value.meta.version else "create"
+                tail = f" attempt {value.spec.attempt} avoid {','.join(value.spec.avoid)}" if value.spec.attempt else ""
+                said.append(f"{verb} {value.meta.name} of {value.spec.release}{tail}")
+        elif isinstance(write, Put) and isinstance(write.value, Release):
+            said.append(f"release {write.value.meta.name}")
+    return said
+
+
+def ready(index: int, **fields: Any) -> Instance:
+    return make_instance(index, Phase.RUNNING, **fields)
+
+
+def test_a_new_workload_gets_a_release_and_its_instances() -> None:
+    assert words(run(make_workload(replicas=2), releases=[])) == [
+        "release web.1",
+        "create web-0 of web.1",
+        "create web-1 of web.1",
+    ]
+
+
+def test_what_is_as_wanted_is_left_alone() -> None:
+    workload = make_workload(replicas=2)
+    draft = run(workload, [ready(0), ready(1)])
+    assert words(draft) == []
+    [status] = [write.value for write in draft.writes if isinstance(write, Put)]
+    assert run(workload.changed(status=status.status), [ready(0), ready(1)]).writes == [], "told once"
+
+
+CASES: list[tuple[str, dict[str, Any], list[Instance], list[str]]] = [
+    (
+        "scale up takes the lowest free numbers",
+        {"replicas": 3},
+        [ready(1)],
+        ["create web-0 of web.1", "create web-2 of web.1"],
+    ),
+    (
+        "scale down takes the newest",
+        {"replicas": 1},
+        [ready(0), ready(1, created_at=NOW + 5)],
+        ["stop web-1: scaled down"],
+    ),
+    (
+        "scale down takes what is not placed first",
+        {"replicas": 1},
+        [make_instance(0, Phase.PENDING), ready(1)],
+        ["delete web-0"],
+    ),
+    (
+        "then what is not ready",
+        {"replicas": 1},
+        [make_instance(0, Phase.RUNNING, ready=False), ready(1, created_at=NOW + 9)],
+        ["stop web-0: scaled down"],
+    ),
+    ("what is told to stop is not told again", {"replicas": 0}, [ready(0, stop="scaled down")], []),
+    ("what is over goes", {"replicas": 0}, [make_instance(0, Phase.STOPPED, stop="scaled down")], ["delete web-0"]),
+    ("a stopping one counts as the one to lose", {"replicas": 1}, [ready(0, stop="x"), ready(1)], []),
+    (
+        "one stopped by its user comes back at once",
+        {"replicas": 1},
+        [make_instance(0, Phase.STOPPED, stop="deleted by user", attempt=4)],
+        ["replace web-0 of web.1"],
+    ),
+    (
+        "a waiting one that is told to stop is replaced at once",
+        {"replicas": 1},
+        [make_instance(0, Phase.PENDING, stop="deleted by user")],
+        ["replace web-0 of web.1"],
+    ),
+    ("a failed one waits", {"replicas": 1}, [make_instance(0, Phase.FAILED, since=NOW - 29)], []),
+    (
+        "and is then tried elsewhere",
+        {"replicas": 1},
+        [make_instance(0, Phase.FAILED, since=NOW - 30)],
+        ["replace web-0 of web.1 attempt 1 avoid n1"],
+    ),
+    ("the next time it waits longer", {"replicas": 1}, [make_instance(0, Phase.FAILED, since=NOW - 59, attempt=1)], []),
+    (
+        "and remembers both nodes",
+        {"replicas": 1},
+        [make_instance(0, Phase.FAILED, since=NOW - 60, attempt=1, avoid=("n2",))],
+        ["replace web-0 of web.1 attempt 2 avoid n2,n1"],
+    ),
+    (
+        "five nodes at most",
+        {"replicas": 1},
+        [make_instance(0, Phase.FAILED, since=0, attempt=9, avoid=("a", "b", "c", "d", "e"))],
+        ["replace web-0 of web.1 attempt 10 avoid b,c,d,e,n1"],
+    ),
+    (
+        "a long life wipes out earlier failures",
+        {"replicas": 1},
+        [make_instance(0, Phase.FAILED, since=NOW - 31, started_at=NOW - 9000, attempt=7)],
+        ["replace web-0 of web.1 attempt 1 avoid n1"],
+    ),
+    (
+        "a service that ends well is started again, too",
+        {"replicas": 1},
+        [make_instance(0, Phase.SUCCEEDED, since=NOW - 31)],
+        ["replace web-0 of web.1 attempt 1 avoid "],
+    ),
+    (
+        "a clock that runs ahead does not stop anything for ever",
+        {"replicas": 1},
+        [make_instance(0, Phase.FAILED, since=NOW + 90_000)],
+        [],
+    ),
+    (
+        "one that its node refused is placed again soon, and that counts as nothing",
+        {"replicas": 1},
+        [make_instance(0, Phase.FAILED, reason="Refused", since=NOW - 2)],
+        ["replace web-0 of web.1"],
+    ),
+    (
+        "a lost one is replaced at once",
+        {"replicas": 1},
+        [make_instance(0, Phase.LOST, node="gone", attempt=2, avoid=("n9",))],
+        ["replace web-0 of web.1 attempt 2 avoid n9"],
+    ),
+    ("not when its node is back", {"replicas": 1}, [make_instance(0, Phase.LOST, node="n1")], []),
+    (
+        "and not when the author said so",
+        {"replicas": 1, "disconnect": {"replace": False}},
+        [make_instance(0, Phase.LOST, node="gone")],
+        [],
+    ),
+    (
+        "but a lost one that is told to stop is over",
+        {"replicas": 1, "disconnect": {"replace": False}},
+        [make_instance(0, Phase.LOST, node="gone", stop="deleted by user")],
+        ["replace web-0 of web.1"],
+    ),
+    (
+        "a surplus lost one goes",
+        {"replicas": 1},
+        [make_instance(0, Phase.LOST, node="gone"), ready(1)],
+        ["delete web-0"],
+    ),
+    (
+        "a group that is no more goes",
+        {"replicas": 1},
+        [ready(0), ready(0, group="old", version=3)],
+        ["stop web-old-0: there is no group old any more"],
+    ),
+]
+
+
+@pytest.mark.req("S2-16", "S2-18", "S2-49")
+@pytest.mark.parametrize(("fields", "instances", "expected"), [case[1:] for case in CASES], ids=[c[0] for c in CASES])
+def test_a_service(fields: dict[str, Any], instances: list[Instance], expected: list[str]) -> None:
+    assert words(run(make_workload(**fields), instances)) == expected
+
+
+def test_a_plan_says_when_to_look_again() -> None:
+    draft = run(
+        make_workload(replicas=2), [make_instance(0, Phase.FAILED, since=NOW - 10), make_instance(1, Phase.FAILED)]
+    )
+    assert draft.again_seconds == 20
+    ahead = run(make_workload(replicas=1), [make_instance(0, Phase.FAILED, since=NOW + 90_000)])
+    assert ahead.again_seconds == 30
+
+
+def test_nothing_lost_is_replaced_while_no_node_is_ready() -> None:
+    lost = make_instance(0, Phase.LOST, node="gone")
+    assert words(run(make_workload(replicas=1), [lost], ready=frozenset())) == []
+
+
+# Releases.
+
+
+def test_the_same_template_again_is_a_new_release() -> None:
+    first, second = make_workload(replicas=0), make_workload(replicas=0, env={"V": "2"})
+    releases = [make_stored_release(first, 1), make_stored_release(second, 2)]
+    assert words(run(first, releases=releases)) == ["release web.3"]
+    assert words(run(second, releases=releases)) == []
+
+
+@pytest.mark.parametrize(
+    "fields", [{"replicas": 5}, {"restart": {"attempts": 3}}, {"disconnect": {"replace": False}}, {"priority": 7}]
+)
+def test_what_is_not_part_of_the_template_makes_no_release(fields: dict[str, Any]) -> None:
+    releases = [make_stored_release(make_workload(replicas=1))]
+    assert not [said for said in words(run(make_workload(**fields), releases=releases)) if said.startswith("release")]
+
+
+def test_a_restart_makes_a_release() -> None:
+    releases = [make_stored_release(make_workload(replicas=0))]
+    assert words(run(make_workload(replicas=0, restarted=1), releases=releases)) == ["release web.2"]
+
+
+def test_old_releases_go_unless_someone_runs_them() -> None:
+    workload = make_workload(replicas=1)
+    releases = [make_stored_release(make_workload(env={"V": str(n)}), n) for n in range(1, 12)]
+    releases.append(make_stored_release(workload, 12))
+    assert [
+        said for said in words(run(workload, [ready(0, release="web.1")], releases=releases)) if "delete" in said
+    ] == ["delete web.2"]
+
+
+# Updates.
+
+
+def test_one_old_instance_at_a_time_is_stopped() -> None:
+    old = [ready(0), ready(1), ready(2)]
+    assert [each.meta.name for each in outdated_to_stop(old, "web.2")] == ["web-0"]
+
+
+@pytest.mark.parametrize(
+    "under_way",
+    [
+        make_instance(0, Phase.RUNNING, release="web.2", ready=False),
+        make_instance(0, Phase.STARTING, release="web.2"),
+        make_instance(0, Phase.PENDING, release="web.2"),
+        make_instance(0, Phase.RUNNING, stop="updated to web.2"),
+        make_instance(0, Phase.STOPPED, stop="updated to web.2"),
+        make_instance(0, Phase.LOST),
+    ],
+    ids=lambda each: f"{each.phase.value} {each.spec.release}",
+)
+def test_the_next_one_waits_until_the_one_before_it_is_ready(under_way: Instance) -> None:
+    assert outdated_to_stop([under_way, ready(1), ready(2)], "web.2") == []
+
+
+def test_what_is_not_ready_is_updated_first() -> None:
+    sick = make_instance(2, Phase.RUNNING, ready=False)
+    assert outdated_to_stop([ready(0), ready(1), sick], "web.2") == [sick]
+
+
+def test_what_waits_with_an_old_template_gets_the_new_one_at_once() -> None:
+    first, second = make_workload(replicas=2), make_workload(replicas=2, env={"V": "2"})
+    waiting = [make_instance(0, Phase.PENDING), make_instance(1, Phase.PENDING)]
+    assert words(run(second, waiting, releases=[make_stored_release(first)])) == [
+        "release web.2",
+        "replace web-0 of web.2",
+        "replace web-1 of web.2",
+    ]
+
+
+def test_a_failed_one_gets_a_fresh_chance_with_a_new_template() -> None:
+    first, second = make_workload(replicas=1), make_workload(replicas=1, env={"V": "2"})
+    failed = make_instance(0, Phase.FAILED, attempt=6, avoid=("n1",))
+    assert words(run(second, [failed], releases=[make_stored_release(first)])) == [
+        "release web.2",
+        "replace web-0 of web.2",
+    ]
+
+
+# The end.
+
+
+def test_a_deleted_workload_stops_its_instances_and_keeps_releases_until_they_are_over() -> None:
+    releases = [make_stored_release(make_workload())]
+    instances = [
+        ready(0),
+        make_instance(1, Phase.PENDING),
+        make_instance(2, Phase.STOPPED),
+        make_instance(3, Phase.LOST),
+    ]
+    assert words(run(None, instances, releases=releases)) == [
+        "stop web-0: its workload was deleted",
+        "delete web-1",
+        "delete web-2",
+        "delete web-3",
+    ]
+    assert words(run(None, [], releases=releases)) == ["delete web.1"]
+
+
+# Status.
+
+
+@pytest.mark.parametrize(
+    ("instances", "phase"),
+    [
+        ([], "Pending"),
+        ([make_instance(0, Phase.PENDING), make_instance(1, Phase.PENDING)], "Pending"),
+        ([ready(0), make_instance(1, Phase.PENDING)], "Running"),
+        ([ready(0), ready(1)], "Running"),
+        ([ready(0), ready(1, release="web.0")], "Updating"),
+    ],
+)
+def test_the_status_in_one_word(instances: list[Instance], phase: str) -> None:
+    draft = run(make_workload(replicas=2), instances)
+    [workload] = [write.value for write in draft.writes if isinstance(write, Put) and isinstance(write.value, Workload)]
+    assert workload.status.phase == phase
+    assert workload.status.wanted == 2
+
+
+def test_the_status_says_what_the_first_in_trouble_says() -> None:
+    instances = [ready(0), make_instance(1, Phase.PENDING, reason="Unschedulable", message="0/2 nodes fit: 2 PoolFit")]
+    draft = run(make_workload(replicas=2), instances)
+    [workload] = [write.value for write in draft.writes if isinstance(write, Put) and isinstance(write.value, Workload)]
+    assert workload.status.message == "web-1: 0/2 nodes fit: 2 PoolFit"
+    assert (workload.status.running, workload.status.ready, workload.status.pending) == (1, 1, 1)

@@ -1,0 +1,296 @@
+"""The framework: order of points, who is blamed, bad plugins, profiles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mandor.errors import Invalid
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.placement.cycle import Decision, decide
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.column import Column, Mask, Scores
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import (
+    SKIP,
+    FilterPlugin,
+    Happening,
+    Only,
+    PermitPlugin,
+    Plugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    ScorePlugin,
+    Skip,
+    Wait,
+    scaled,
+)
+from mandor.placement.framework.profile import Enabled, Profile
+from mandor.placement.framework.snapshot import NodeView, Snapshot
+from mandor.placement.plugins.node_resources_fit import NodeResourcesFit
+from mandor.placement.plugins.priority_sort import PrioritySort
+from mandor.placement.profiles import default_profile
+from mandor.placement.table import Table
+from tests.scenarios.make import make_node, make_template
+
+ASK = Ask(Key(Instance.kind, "default", "web-0"), Shape.of(make_template(cpu="1")))
+
+
+def make_table(count: int = 3) -> Table:
+    table = Table()
+    for index in range(count):
+        table.set_node(make_node(f"n{index}", cpu=index + 1))
+    return table
+
+
+def run(*plugins: Plugin, table: Table | None = None) -> Decision:
+    profile = Profile("test", [Enabled(PrioritySort()), *map(Enabled, plugins)])
+    return decide(profile, ASK, (table or make_table()).snapshot())
+
+
+class OddOnly(FilterPlugin):
+    """The one-node form."""
+
+    name = "OddOnly"
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
+        self.asked.append(view.name)
+        return int(view.name[1:]) % 2 == 1
+
+
+class Longest(ScorePlugin):
+    name = "Longest"
+
+    def score_node(self, state: CycleState, ask: Ask, view: NodeView) -> int:
+        return view.free["cpu"]
+
+    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+        return scaled(scores)
+
+
+def test_the_one_node_form_is_enough() -> None:
+    assert run(OddOnly()).node == "n1"
+    assert run(Longest()).node == "n2"
+
+
+def test_a_plugin_that_defines_neither_form_is_refused_when_it_is_written() -> None:
+    with pytest.raises(TypeError, match="filter or filter_node"):
+
+        class Empty(FilterPlugin):
+            name = "Empty"
+
+    with pytest.raises(TypeError, match="score or score_node"):
+
+        class AlsoEmpty(ScorePlugin):
+            name = "AlsoEmpty"
+
+
+class Nobody(FilterPlugin):
+    name = "Nobody"
+    retry_on = frozenset({Happening.ROOM_FREED})
+
+    def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
+        return False
+
+
+def test_the_first_to_say_no_is_blamed_and_a_node_counts_once() -> None:
+    assert run(OddOnly(), Nobody()).message == "0/3 nodes fit: 2 OddOnly, 1 Nobody"
+    assert run(Nobody(), OddOnly()).message == "0/3 nodes fit: 3 Nobody"
+
+
+def test_when_no_node_is_left_nobody_else_is_asked() -> None:
+    late = OddOnly()
+    run(Nobody(), late)
+    assert late.asked == []
+
+
+def test_a_refusal_says_what_makes_another_try_worthwhile() -> None:
+    assert run(Nobody()).retry_on == {Happening.ROOM_FREED, Happening.NODE_ADDED}
+
+
+class Narrow(PreFilterPlugin):
+    name = "Narrow"
+
+    def __init__(self, *names: str) -> None:
+        self.names = frozenset(names)
+
+    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Only | Skip | None:
+        return Only(self.names)
+
+
+def test_a_pre_filter_narrows_the_nodes() -> None:
+    assert run(Narrow("n0", "n9")).node == "n0"
+    assert run(Narrow("n9")).message == "0/3 nodes fit: 3 Narrow"
+
+
+class SkipsItself(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
+    name = "SkipsItself"
+
+    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Only | Skip | None:
+        state.write(self.name, 7)
+        return SKIP
+
+    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        raise AssertionError("skipped")
+
+    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        assert state.read(self.name, int) == 7, "the state lives for the whole cycle"
+        return SKIP
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        raise AssertionError("skipped")
+
+
+def test_a_plugin_that_says_skip_is_skipped() -> None:
+    assert run(SkipsItself()).fault == ""
+
+
+def test_the_state_of_a_cycle_is_typed() -> None:
+    state = CycleState()
+    state.write("a", 1)
+    assert state.read("a", int) == 1
+    with pytest.raises(TypeError):
+        state.read("a", str)
+    with pytest.raises(KeyError):
+        state.read("b", int)
+
+
+class Fixed(ScorePlugin):
+    def __init__(self, name: str, answer: object) -> None:
+        self.name = name  # type: ignore[misc]
+        self.answer = answer
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        return self.answer  # type: ignore[return-value]
+
+
+def test_scores_are_weighed() -> None:
+    one, two = Fixed("One", np.array([100, 0, 0])), Fixed("Two", np.array([0, 60, 0]))
+    table = make_table()
+    for weight, node in ((1, "n0"), (2, "n1")):
+        profile = Profile("test", [Enabled(PrioritySort()), Enabled(one), Enabled(two, weight=weight)])
+        assert decide(profile, ASK, table.snapshot()).node == node
+
+
+@pytest.mark.parametrize(
+    ("answer", "problem"),
+    [
+        (np.array([1, 2]), "answered int64(2,); expected int64(3,)"),
+        (np.array([1.0, float("nan"), 2.0]), "answered float64(3,)"),
+        ([1, 2, 3], "answered list"),
+        (None, "answered NoneType"),
+        (np.array([0, 0, 101]), "they are 0..100"),
+        (np.array([-1, 0, 0]), "they are 0..100"),
+    ],
+)
+def test_an_answer_that_is_none_fails_the_cycle_by_the_plugins_name(answer: object, problem: str) -> None:
+    decision = run(Fixed("Bad", answer))
+    assert (decision.node, decision.fault) == ("", "Bad")
+    assert problem in decision.message
+
+
+class Raises(FilterPlugin):
+    name = "Raises"
+
+    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        raise RuntimeError("oops")
+
+
+class Scribbles(FilterPlugin):
+    name = "Scribbles"
+
+    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        nodes.free[0, 0] = 1_000_000
+        return nodes.free[0] > 0
+
+
+def test_a_plugin_that_raises_fails_the_cycle_by_its_name() -> None:
+    assert run(Raises()).message == "the plugin Raises raised RuntimeError: oops"
+
+
+def test_a_plugin_cannot_change_the_table() -> None:
+    table = make_table()
+    assert "read-only" in run(Scribbles(), table=table).message
+    assert table.free("n0")["cpu"] == 1000
+    mask = table.snapshot().pools.where("q", lambda pool: True)
+    with pytest.raises(ValueError, match="read-only"):
+        mask[0] = False
+
+
+class Waits(PermitPlugin):
+    name = "Waits"
+
+    def permit(self, state: CycleState, ask: Ask, node: str) -> Wait | str | None:
+        return None
+
+
+class SecondSort(PrioritySort):
+    name = "SecondSort"
+
+
+@pytest.mark.parametrize(
+    ("enabled", "problem"),
+    [
+        ([], "exactly one QueueSort plugin is enabled, not 0"),
+        ([Enabled(PrioritySort()), Enabled(SecondSort())], "not 2 \\(PrioritySort, SecondSort\\)"),
+        ([Enabled(PrioritySort()), Enabled(PrioritySort())], "enabled twice"),
+        ([Enabled(PrioritySort()), Enabled(NodeResourcesFit(), weight=0)], "a weight is 1 or more"),
+        ([Enabled(PrioritySort()), Enabled(NodeResourcesFit(), weight=-1)], "a weight is 1 or more"),
+        ([Enabled(PrioritySort()), Enabled(Waits())], "Waits serves Permit, a point that this version does not run"),
+    ],
+)
+def test_a_wrong_profile_is_refused(enabled: list[Enabled], problem: str) -> None:
+    with pytest.raises(Invalid, match=problem):
+        Profile("odd", enabled)
+
+
+def test_normalising_never_divides_by_zero() -> None:
+    nothing = np.zeros(3, dtype=np.int64)
+    assert scaled(nothing).tolist() == [0, 0, 0]
+    assert scaled(nothing, reverse=True).tolist() == [100, 100, 100]
+    assert scaled(np.array([1, 2, 3])).tolist() == [33, 66, 100]
+    assert scaled(np.array([1, 2, 3]), reverse=True).tolist() == [67, 34, 0]
+    assert scaled(np.zeros(0, dtype=np.int64)).tolist() == []
+
+
+def test_ties_are_broken_by_the_seed_and_not_by_the_order_of_nodes() -> None:
+    def placed(seed: str, names: list[str]) -> list[str]:
+        table = Table(seed)
+        for name in names:
+            table.set_node(make_node(name))
+        keys = [Key(Instance.kind, "default", f"web-{index}") for index in range(20)]
+        return [decide(default_profile(), Ask(key, ASK.shape), table.snapshot()).node for key in keys]
+
+    names = [f"n{index}" for index in range(8)]
+    assert placed("a", names) == placed("a", names[::-1])
+    assert placed("a", names) != placed("b", names)
+    assert len(set(placed("a", names))) > 3, "equals share the work"
+
+
+def test_a_column_asks_once_for_each_distinct_value() -> None:
+    column: Column[str] = Column(2)
+    for index in range(1000):
+        column.append("ab"[index % 2])
+    asked: list[str] = []
+    mask = column.where("q", lambda value: bool(asked.append(value)) or value == "a")
+    assert sorted(asked) == ["a", "b"]
+    assert mask.sum() == 500
+    assert column.where("q", lambda value: False) is mask, "asked again, it answers from memory"
+    column.set(1, "a")
+    assert column.where("q", lambda value: value == "a").sum() == 501
+    for _ in range(1000):
+        column.remove(0)
+    assert len(column) == 0
+    assert len(column.where("q", lambda value: True)) == 0
+
+
+def test_values_nobody_has_any_more_are_forgotten() -> None:
+    column: Column[str] = Column(1)
+    column.append("0")
+    for index in range(1, 500):
+        column.set(0, str(index))
+    assert len(column._values) <= 2

@@ -1,0 +1,252 @@
+"""Each plugin: what it answers, and what it says to people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.node import Capabilities, Node, NodePhase, Taint
+from mandor.model.resources import Resources
+from mandor.model.workload import GroupTemplate
+from mandor.placement.cycle import Decision, decide
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.plugins.engine_fit import EngineFit
+from mandor.placement.plugins.node_affinity import NodeAffinity
+from mandor.placement.plugins.node_resources_fit import NodeResourcesFit
+from mandor.placement.profiles import default_profile
+from mandor.placement.table import Table
+from tests.scenarios.make import DOCKER, GI, MI, PROCESS, make_node, make_template
+
+STATE = CycleState()
+PROFILE = default_profile()
+
+
+def key(name: str) -> Key:
+    return Key(Instance.kind, "default", name)
+
+
+def make_table(*nodes: Node) -> Table:
+    table = Table()
+    for node in nodes:
+        table.set_node(node)
+    return table
+
+
+def place(table: Table, template: GroupTemplate, name: str = "web-0", **fields: Any) -> Decision:
+    return decide(PROFILE, Ask(key(name), Shape.of(template), **fields), table.snapshot())
+
+
+def test_an_empty_cluster_says_so() -> None:
+    assert place(Table(), make_template()).message == "0/0 nodes fit: there are no nodes"
+
+
+@pytest.mark.req("S2-13")
+def test_a_shortage_is_told_with_the_least_that_is_missing() -> None:
+    table = make_table(
+        make_node("n1", memory=GI), make_node("n2", memory=GI + 512 * MI), make_node("n3", cordoned=True)
+    )
+    decision = place(table, make_template(memory="2Gi"))
+    assert decision.message == (
+        "0/3 nodes fit: 2 NodeResourcesFit (short of 512Mi memory), 1 NodeUnschedulable (1 cordoned)"
+    )
+
+
+def test_what_a_node_reserves_for_itself_is_not_given_away() -> None:
+    table = make_table(make_node("n1", cpu=2, reserved=Resources(cpu_milli=500)))
+    assert place(table, make_template(cpu="2")).message == "0/1 nodes fit: 1 NodeResourcesFit (short of 500m cpu)"
+    assert place(table, make_template(cpu="1500m")).node == "n1"
+
+
+def test_one_that_asks_for_nothing_fits_on_a_full_node() -> None:
+    table = make_table(make_node("n1", cpu=1))
+    table.set_charge(key("a"), "n1", Shape.of(make_template(cpu="1")))
+    table.set_node(make_node("n1", cpu=0.5))
+    assert table.free("n1")["cpu"] == -500, "someone took memory out of the machine"
+    assert place(table, make_template()).node == "n1"
+    assert place(table, make_template(cpu="1m")).node == ""
+
+
+def test_a_device_no_node_has_is_a_shortage() -> None:
+    shape = Shape.of(make_template())
+    wanted = Ask(
+        key("ai-0"), Shape(**{**{name: getattr(shape, name) for name in Shape.__slots__}, "wanted": (("gpu", 1),)})
+    )
+    assert "short of 1 gpu" in decide(PROFILE, wanted, make_table(make_node("n1")).snapshot()).message
+    assert decide(PROFILE, wanted, make_table(make_node("n1", devices={"gpu": 2})).snapshot()).node == "n1"
+
+
+@pytest.mark.req("S2-14")
+@pytest.mark.parametrize(
+    ("capacity", "taken", "asked", "score"),
+    [
+        ((4000, 10_000 * MI), (0, 0), (3000, 5000 * MI), 37),
+        ((6000, 10_000 * MI), (0, 0), (3000, 5000 * MI), 50),
+        ((10_000, 20_000 * MI), (3000, 5000 * MI), (3000, 5000 * MI), 45),
+        ((10_000, 20_000 * MI), (6000, 10_000 * MI), (3000, 5000 * MI), 17),
+        ((4000, 20_000 * MI), (3000, 5000 * MI), (3000, 5000 * MI), 25),
+        ((0, 10_000 * MI), (0, 0), (0, 5000 * MI), 50),
+    ],
+)
+def test_least_allocated_gives_kubernetes_numbers(
+    capacity: tuple[int, int], taken: tuple[int, int], asked: tuple[int, int], score: int
+) -> None:
+    """(capacity - requested) * 100 / capacity for CPU and memory, each rounded down, and their mean rounded down."""
+    table = make_table(make_node("n1", cpu=capacity[0] / 1000, memory=capacity[1]))
+    if any(taken):
+        table.set_charge(key("old"), "n1", sized(*taken))
+    snapshot = table.snapshot()
+    everyone = snapshot.free[0] == snapshot.free[0]
+    assert NodeResourcesFit().score(STATE, Ask(key("new"), sized(*asked)), snapshot, everyone).tolist() == [score]
+
+
+def sized(cpu: int, memory: int) -> Shape:
+    return Shape.of(make_template(cpu=f"{cpu}m", memory=str(memory)))
+
+
+def test_programs_that_ask_for_nothing_still_weigh_something_in_scores() -> None:
+    assert sized(0, 0).counted == (100, 200 * MI)
+    assert sized(250, 0).counted == (250, 200 * MI)
+    assert sized(0, 0).wanted == ()
+
+
+def test_nodes_that_are_not_ready_say_what_they_are() -> None:
+    table = make_table(
+        make_node("n1", phase=NodePhase.DOWN),
+        make_node("n2", phase=NodePhase.SUSPECT),
+        make_node("n3", phase=NodePhase.DOWN),
+        make_node("n4", phase=NodePhase.UNKNOWN),
+    )
+    assert place(table, make_template()).message == (
+        "0/4 nodes fit: 4 NodeUnschedulable (2 Down, 1 Suspect, 1 Unknown)"
+    )
+
+
+def test_an_image_needs_an_engine_that_runs_images_and_a_command_one_that_does_not() -> None:
+    table = make_table(make_node("docker", engines=DOCKER), make_node("bare", engines=PROCESS))
+    assert place(table, make_template(image="web:1")).node == "docker"
+    assert place(table, make_template()).node == "bare"
+
+
+def test_an_engine_that_is_down_or_missing_is_told() -> None:
+    down = {"docker": Capabilities(images=True, up=False)}
+    table = make_table(make_node("n1", engines=down), make_node("n2", engines={}))
+    assert place(table, make_template(image="web:1", engine=["docker", "podman"])).message == (
+        "0/2 nodes fit: 2 EngineFit (no docker or podman that is up and runs images)"
+    )
+    assert place(table, make_template()).message == "0/2 nodes fit: 2 EngineFit (no engine is up that runs commands)"
+
+
+def test_the_engine_named_first_is_preferred() -> None:
+    podman = {"podman": Capabilities(images=True)}
+    table = make_table(make_node("n1", engines=podman), make_node("n2", engines=DOCKER))
+    ask = Ask(key("web-0"), Shape.of(make_template(image="web:1", engine=["docker", "podman"])))
+    snapshot = table.snapshot()
+    everyone = EngineFit().filter(STATE, ask, snapshot)
+    assert EngineFit().score(STATE, ask, snapshot, everyone).tolist() == [50, 100]
+    assert place(table, make_template(image="web:1", engine=["docker", "podman"])).node == "n2"
+    assert place(table, make_template(image="web:1", engine=["podman", "docker"])).node == "n1"
+
+
+def test_a_pool_is_kept_to() -> None:
+    table = make_table(make_node("n1"), make_node("n2", pool="web"))
+    assert place(table, make_template(placement={"pool": "web"})).node == "n2"
+    assert place(table, make_template(placement={"pool": "db"})).message == (
+        "0/2 nodes fit: 2 PoolFit (not in the pool db)"
+    )
+
+
+def test_a_taint_keeps_away_what_does_not_tolerate_it() -> None:
+    table = make_table(make_node("n1", taints=(Taint("dedicated", "db"), Taint("old", effect="NoExecute"))))
+    assert place(table, make_template()).message == "0/1 nodes fit: 1 TaintToleration (1 with dedicated=db:NoSchedule)"
+    one = {"tolerate": [{"key": "dedicated", "value": "db"}]}
+    assert "old:NoExecute" in place(table, make_template(placement=one)).message
+    both = {"tolerate": [{"key": "dedicated", "value": "db"}, {"key": "old"}]}
+    assert place(table, make_template(placement=both)).node == "n1"
+    assert place(table, make_template(placement={"tolerate": [{}]})).node == "n1", "no key: all"
+
+
+def test_a_soft_taint_is_a_last_resort() -> None:
+    soft = (Taint("slow", effect="PreferNoSchedule"),)
+    table = make_table(make_node("n1", taints=soft, cpu=64), make_node("n2", cpu=2))
+    assert place(table, make_template(cpu="1")).node == "n2"
+    assert place(table, make_template(cpu="4")).node == "n1"
+
+
+def test_rules_on_nodes_must_hold() -> None:
+    table = make_table(
+        make_node("n1", labels={"zone": "a", "disk": "ssd"}),
+        make_node("n2", labels={"zone": "b"}, facts={"kernel.version": "6.1.0"}),
+    )
+    assert place(table, make_template(where=[{"rule": "zone == b"}])).node == "n2"
+    assert place(table, make_template(where=[{"any": ["zone == c", "disk == ssd"]}])).node == "n1"
+    assert place(table, make_template(where=[{"rule": "kernel.version version >= 5.4"}])).node == "n2"
+    assert place(
+        table, make_template(where=[{"rule": "zone == c"}, {"any": ["disk == hdd", "arch exists"]}])
+    ).message == ("0/2 nodes fit: 2 NodeAffinity (not `zone == c`; not `disk == hdd` or `arch exists`)")
+
+
+def test_preferences_are_weighed() -> None:
+    table = make_table(make_node("n1", labels={"zone": "a"}), make_node("n2", labels={"disk": "ssd"}))
+    rules = [
+        {"rule": "zone == a", "strength": "prefer", "weight": 30},
+        {"rule": "disk == ssd", "strength": "prefer", "weight": 60},
+    ]
+    ask = Ask(key("web-0"), Shape.of(make_template(where=rules)))
+    snapshot = table.snapshot()
+    everyone = snapshot.free[0] > 0
+    raw = NodeAffinity().score(STATE, ask, snapshot, everyone)
+    assert NodeAffinity().normalize(STATE, ask, raw).tolist() == [50, 100]
+    assert place(table, make_template(where=rules)).node == "n2"
+
+
+def test_a_should_rule_is_kept_while_it_can_be_and_named_when_it_cannot() -> None:
+    rules = [{"rule": "zone == a", "strength": "should"}, {"rule": "disk == ssd", "strength": "should"}]
+    both = make_node("n1", labels={"zone": "a", "disk": "ssd"})
+    zone = make_node("n2", labels={"zone": "a"})
+    disk = make_node("n3", labels={"disk": "ssd"})
+    neither = make_node("n4")
+    template = make_template(where=rules)
+    assert place(make_table(neither, disk, zone, both), template).node == "n1"
+    second = place(make_table(neither, disk, zone), template)
+    assert (second.node, second.relaxed) == ("n2", ("disk == ssd",)), "the last declared is given up first"
+    third = place(make_table(neither, disk), template)
+    assert (third.node, third.relaxed) == ("n3", ("disk == ssd", "zone == a")), "given up, yet still preferred"
+    assert place(make_table(neither), template).relaxed == ("disk == ssd", "zone == a")
+
+
+def test_a_must_rule_is_never_given_up() -> None:
+    rules = [{"rule": "zone == a"}, {"rule": "disk == ssd", "strength": "should"}]
+    decision = place(make_table(make_node("n1", labels={"disk": "ssd"})), make_template(where=rules))
+    assert decision.message == "0/1 nodes fit: 1 NodeAffinity (not `zone == a`)"
+
+
+def test_a_host_port_belongs_to_one_instance_of_a_node() -> None:
+    table = make_table(make_node("n1"), make_node("n2"))
+    template = make_template(ports={"http": {"port": 80, "host": 8080}})
+    shape = Shape.of(template)
+    table.set_charge(key("a"), "n1", shape)
+    assert place(table, template).node == "n2"
+    table.set_charge(key("b"), "n2", shape)
+    assert place(table, template).message == "0/2 nodes fit: 2 NodePorts (tcp port 8080 is taken)"
+    udp = make_template(ports={"dns": {"port": 80, "host": 8080, "protocol": "udp"}})
+    assert place(table, udp).node, "another protocol is another port"
+    table.drop_charge(key("a"))
+    assert place(table, template).node == "n1"
+
+
+def test_where_it_failed_comes_last() -> None:
+    table = make_table(make_node("n1", cpu=64), make_node("n2", cpu=1))
+    assert place(table, make_template(), avoid=frozenset({"n1"})).node == "n2"
+    again = place(table, make_template(cpu="2"), avoid=frozenset({"n1"}))
+    assert (again.node, again.relaxed) == ("n1", ("avoid nodes where it failed",))
+
+
+def test_a_label_speaks_over_what_the_agent_found_and_nobody_over_name_and_pool() -> None:
+    node = make_node("n1", labels={"zone": "a", "node": "lie", "pool": "lie"}, facts={"zone": "b", "arch": "arm64"})
+    table = make_table(node)
+    rules = ["zone == a", "arch == arm64", "node == n1", "pool == default", "engine == process"]
+    assert place(table, make_template(where=[{"rule": rule} for rule in rules])).node == "n1"

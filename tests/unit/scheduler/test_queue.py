@@ -1,0 +1,136 @@
+"""The scheduling queue, with time passed in."""
+
+from __future__ import annotations
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.points import NODES, Happening
+from mandor.placement.plugins.priority_sort import PrioritySort
+from mandor.scheduler.queue import Entry, Place, SchedulingQueue
+from tests.scenarios.make import make_template
+
+SHAPE = Shape.of(make_template())
+ROOM = frozenset({Happening.ROOM_FREED})
+
+
+def key(name: str) -> Key:
+    return Key(Instance.kind, "default", name)
+
+
+def make_queue(*names: str) -> SchedulingQueue:
+    queue = SchedulingQueue(PrioritySort())
+    for name in names:
+        add(queue, name)
+    return queue
+
+
+def add(queue: SchedulingQueue, name: str, *, priority: int = 0, at: float = 0.0, uid: str = "u1") -> None:
+    queue.add(Ask(key(name), SHAPE, priority=priority), uid, at)
+
+
+def pop(queue: SchedulingQueue) -> Entry:
+    entry = queue.pop()
+    assert entry is not None
+    return entry
+
+
+def drain(queue: SchedulingQueue) -> list[str]:
+    names = []
+    while (entry := queue.pop()) is not None:
+        names.append(entry.ask.key.name)
+    return names
+
+
+def test_higher_priority_goes_first_then_the_older_then_who_came_first() -> None:
+    queue = make_queue()
+    add(queue, "young", at=20)
+    add(queue, "old", at=10)
+    add(queue, "low", priority=-5, at=1)
+    add(queue, "high", priority=9, at=30)
+    add(queue, "same", at=20)
+    assert drain(queue) == ["high", "old", "young", "same", "low"]
+
+
+def test_one_that_is_known_keeps_its_place() -> None:
+    queue = make_queue("a")
+    queue.put_back(pop(queue), now=0, retry_on=ROOM)
+    add(queue, "a")
+    assert queue.place(key("a")) is Place.UNSCHEDULABLE
+    assert len(queue) == 1
+
+
+def test_another_one_of_the_same_name_starts_anew() -> None:
+    queue = make_queue("a")
+    queue.put_back(pop(queue), now=0, retry_on=ROOM)
+    add(queue, "a", uid="u2")
+    assert queue.place(key("a")) is Place.ACTIVE
+    assert pop(queue).attempts == 0
+
+
+def test_what_is_removed_is_never_given_out() -> None:
+    queue = make_queue("a", "b", "c")
+    queue.remove(key("b"))
+    queue.remove(key("nobody"))
+    assert drain(queue) == ["a", "c"]
+    assert len(queue) == 0
+
+
+def test_a_failure_pauses_for_a_second_and_then_twice_as_long_up_to_ten() -> None:
+    queue = make_queue("a")
+    now = 100.0
+    for pause in (1, 2, 4, 8, 10, 10):
+        queue.back_off(pop(queue), now=now)
+        queue.flush(now=now + pause - 0.01)
+        assert queue.place(key("a")) is Place.BACKING_OFF
+        assert queue.next_at() == now + pause
+        now += pause
+        queue.flush(now=now)
+        assert queue.place(key("a")) is Place.ACTIVE
+
+
+def test_who_does_not_fit_waits_for_what_can_change_that() -> None:
+    queue = make_queue("room", "node")
+    queue.put_back(pop(queue), now=0, retry_on=ROOM)
+    queue.put_back(pop(queue), now=0, retry_on=NODES)
+    queue.happened({Happening.ROOM_FREED}, now=50)
+    assert (queue.place(key("room")), queue.place(key("node"))) == (Place.ACTIVE, Place.UNSCHEDULABLE)
+    queue.happened({Happening.NODE_ADDED}, now=50)
+    assert queue.place(key("node")) is Place.ACTIVE
+    queue.happened(set(), now=60)
+
+
+def test_a_change_that_comes_during_the_pause_is_not_forgotten() -> None:
+    queue = make_queue("a")
+    queue.put_back(pop(queue), now=10, retry_on=ROOM)
+    queue.happened(ROOM, now=10.2)
+    assert queue.place(key("a")) is Place.BACKING_OFF
+    queue.flush(now=11)
+    assert queue.place(key("a")) is Place.ACTIVE
+
+
+def test_after_five_minutes_everybody_is_tried_again() -> None:
+    queue = make_queue("a", "b")
+    queue.put_back(pop(queue), now=0, retry_on=frozenset())
+    queue.put_back(pop(queue), now=100, retry_on=frozenset())
+    assert queue.next_at() == 300
+    queue.flush(now=299)
+    assert drain(queue) == []
+    queue.flush(now=300)
+    assert drain(queue) == ["a"]
+    assert queue.next_at() == 400
+
+
+def test_an_idle_queue_waits_for_nothing() -> None:
+    queue = make_queue("a")
+    assert queue.next_at() is None
+    queue.back_off(pop(queue), now=0)
+    queue.remove(key("a"))
+    assert queue.next_at() is None
+
+
+def test_a_retry_is_active_at_once() -> None:
+    queue = make_queue("a")
+    queue.retry(pop(queue))
+    entry = pop(queue)
+    assert entry.attempts == 1
