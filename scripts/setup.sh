@@ -66,6 +66,10 @@ install_with_uv() {
   index="${UV_DEFAULT_INDEX:-${PIP_INDEX_URL:-$("$VENV/bin/python" -m pip config get global.index-url 2>/dev/null || true)}}"
   if [ -n "$index" ]; then export UV_DEFAULT_INDEX="$index"; fi
   if [ -n "${PIP_CERT:-}" ]; then export SSL_CERT_FILE="${SSL_CERT_FILE:-$PIP_CERT}"; fi
+  # uv trusts a list of its own; a company's authority stands in the system's. (The second name is for older ones.)
+  if [ -e /etc/ssl/certs/ca-certificates.crt ]; then
+    export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-true}" UV_NATIVE_TLS="${UV_NATIVE_TLS:-true}"
+  fi
   export VIRTUAL_ENV="$PWD/$VENV"
   "$uv" pip install --quiet --require-hashes -r requirements.lock &&
     "$uv" pip install --quiet --no-deps --no-build-isolation -e .
