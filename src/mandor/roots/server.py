@@ -65,7 +65,7 @@ async def serve(settings: ServerSettings, *, dev: bool = False) -> None:
     server_id = new_uid()[:10]
     with _listener(settings) as listener:
         url = settings.address or _url(listener, secure=bool(settings.tls_cert))
-        async with await open_store(settings.store_url, access=_access(settings)) as store:
+        async with await open_store(settings.store_url, access=store_access(settings)) as store:
             await _prepare(store, settings, dev=dev)
             async with Background() as tasks:
                 for role, work in WORK.items():
@@ -151,7 +151,7 @@ def _url(listener: socket.socket, *, secure: bool) -> str:
     return f"{'https' if secure else 'http'}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-def _access(settings: ServerSettings) -> StoreAccess:
+def store_access(settings: ServerSettings) -> StoreAccess:
     password = Path(settings.store_password_file).read_text().strip() if settings.store_password_file else ""
     return StoreAccess(
         ca=settings.store_ca,

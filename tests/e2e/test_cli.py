@@ -1,0 +1,225 @@
+"""The command line against a real cluster: a server, an agent, processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from fcntl import ioctl
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.cluster import Cluster, eventually
+
+MANDOR = Path(sys.executable).with_name("mandor")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SLEEPER = "name: sleeper\ncommand: [sh, -c, 'echo up; echo odd >&2; exec sleep 1000']\nstop: {grace: 1s}\n"
+
+Told = subprocess.CompletedProcess[str]
+Mandor = Callable[..., Told]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One server and one agent, `n1`, for all tests of this file."""
+    with Cluster(tmp_path_factory.mktemp("cluster")) as running:
+        running.start_server()
+        running.start_agent("n1")
+        running.wait_nodes("n1")
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_for_the_next_test(mandor: Mandor) -> Iterator[None]:
+    yield
+    names = [word.partition("/")[2] for word in mandor("get", "workloads", "-o", "name").stdout.split()]
+    if names:
+        mandor("delete", "workload", *names, "--wait", "--timeout", "60s")
+    mandor("uncordon", "n1")
+
+
+@pytest.fixture(scope="module")
+def mandor(cluster: Cluster) -> Mandor:
+    """`mandor("get", "nodes")` against the test's cluster."""
+
+    def call(*words: str, code: int | None = 0, given: str = "") -> Told:
+        env = {**os.environ, "MANDOR_SERVER": cluster.urls[0]}
+        done = subprocess.run(
+            [MANDOR, *words], input=given, capture_output=True, text=True, env=env, timeout=120, check=False
+        )
+        assert code is None or done.returncode == code, (words, done.stdout, done.stderr)
+        return done
+
+    return call
+
+
+@pytest.fixture
+def sleeper(mandor: Mandor) -> str:
+    """An instance that runs and has written two lines."""
+    mandor("apply", "-f", "-", "--wait", given=SLEEPER)
+    eventually("it wrote", lambda: len(mandor("logs", "sleeper-0").stdout.splitlines()) == 2)
+    return "sleeper-0"
+
+
+@pytest.mark.req("S0-32", "S2-10", "S2-11")
+def test_a_workload_is_applied_seen_scaled_restarted_and_deleted(mandor: Mandor) -> None:
+    mandor("apply", "-f", str(EXAMPLES / "hello.yaml"), "--wait")
+    assert "2/2" in mandor("get", "workloads").stdout
+    names = mandor("get", "instances", "-o", "name").stdout.split()
+    assert names == ["instance/hello-0", "instance/hello-1"]
+    eventually("it says hello", lambda: "hello from process" in mandor("logs", "hello-0").stdout)
+
+    mandor("scale", "hello", "3", "--wait")
+    assert len(mandor("get", "instances", "-o", "name").stdout.split()) == 3
+
+    before = {item["meta"]["uid"] for item in json.loads(mandor("get", "instances", "-o", "json").stdout)["items"]}
+    mandor("restart", "hello", "--wait")
+    after = {item["meta"]["uid"] for item in json.loads(mandor("get", "instances", "-o", "json").stdout)["items"]}
+    assert not before & after
+
+    assert "hello.2" in mandor("describe", "workload", "hello").stdout
+    assert "Running" in mandor("describe", "instance", "hello-0").stdout
+    assert mandor("events").stdout.count("\n") > 1
+
+    mandor("delete", "workload", "hello", "--wait")
+    assert mandor("get", "instances", "-o", "name").stdout == ""
+
+
+@pytest.mark.parametrize("name", ["batch", "groups", "limits", "probes"])
+@pytest.mark.req("S0-32")
+def test_an_example_runs(mandor: Mandor, name: str) -> None:
+    mandor("apply", "-f", str(EXAMPLES / f"{name}.yaml"), "--wait", "--timeout", "60s")
+    mandor("delete", "-f", str(EXAMPLES / f"{name}.yaml"), "--wait", "--timeout", "60s")
+
+
+def test_a_cordoned_node_gets_nothing_new_and_the_reason_is_shown(mandor: Mandor) -> None:
+    mandor("cordon", "n1")
+    mandor("apply", "-f", "-", given=SLEEPER)
+    eventually("it says why it waits", lambda: "Unschedulable" in mandor("get", "instances").stdout)
+    assert "Pending" in mandor("describe", "instance", "sleeper-0").stdout
+    mandor("uncordon", "n1")
+    mandor("apply", "-f", "-", "--wait", given=SLEEPER)
+
+
+# Logs.
+
+
+def test_logs_show_both_streams_and_can_be_cut(mandor: Mandor, sleeper: str) -> None:
+    assert sorted(mandor("logs", sleeper).stdout.split()) == ["odd", "up"]
+    assert len(mandor("logs", sleeper, "--tail", "1").stdout.splitlines()) == 1
+    assert mandor("logs", "sleeper").stdout == mandor("logs", sleeper).stdout
+    lines = [json.loads(line) for line in mandor("logs", sleeper, "-o", "json").stdout.splitlines()]
+    assert {(line["stream"], line["text"]) for line in lines} == {("stdout", "up"), ("stderr", "odd")}
+    assert mandor("logs", sleeper, "--timestamps").stdout.startswith("20")
+    assert mandor("logs", sleeper, "--since", "0s").stdout == ""
+
+
+def test_logs_of_a_name_that_is_not_there(mandor: Mandor, sleeper: str) -> None:
+    told = mandor("logs", "sleper-0", code=1)
+    assert "hint: did you mean `sleeper-0`?" in told.stderr
+    assert "has no task" in mandor("logs", sleeper, "--task", "nobody", code=1).stderr
+
+
+def test_logs_follow_until_interrupted(cluster: Cluster, mandor: Mandor) -> None:
+    mandor("apply", "-f", str(EXAMPLES / "hello.yaml"), "--wait")
+    env = {**os.environ, "MANDOR_SERVER": cluster.urls[0]}
+    command = [str(MANDOR), "logs", "-f", "hello-0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=env) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith("hello from process")
+        assert process.stdout.readline().startswith("hello from process"), "the second comes five seconds later"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stderr.read().strip() == ""
+
+
+# Exec.
+
+
+def test_exec_gives_back_output_and_exit_status(mandor: Mandor, sleeper: str) -> None:
+    told = mandor("exec", sleeper, "--", "sh", "-c", "echo out; echo err >&2; exit 3", code=3)
+    assert (told.stdout, told.stderr) == ("out\n", "err\n")
+    assert mandor("exec", sleeper, "true").stdout == ""
+
+
+def test_exec_passes_standard_input_on(mandor: Mandor, sleeper: str) -> None:
+    assert mandor("exec", "-i", sleeper, "--", "sort", given="b\na\n").stdout == "a\nb\n"
+    assert mandor("exec", sleeper, "--", "sort", given="ignored\n").stdout == ""
+
+
+def test_exec_carries_a_megabyte(mandor: Mandor, sleeper: str) -> None:
+    text = "0123456789abcdef" * 65536
+    assert mandor("exec", "-i", sleeper, "--", "cat", given=text).stdout == text
+
+
+def test_exec_of_what_cannot_be_run_is_told(mandor: Mandor, sleeper: str) -> None:
+    told = mandor("exec", sleeper, "--", "no-such-program", code=None)
+    assert told.returncode != 0
+    assert told.stderr != ""
+    assert "there is no instance called nobody-0" in mandor("exec", "nobody-0", "true", code=1).stderr
+
+
+def test_exec_gives_a_terminal_with_its_size(cluster: Cluster, sleeper: str) -> None:
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.environ["MANDOR_SERVER"] = cluster.urls[0]
+        os.execv(MANDOR, [str(MANDOR), "exec", "-it", sleeper, "--", "sh"])
+    seen = b""
+
+    def shows(text: bytes) -> None:
+        nonlocal seen
+        deadline = time.monotonic() + 60
+        while text not in seen:
+            assert time.monotonic() < deadline, seen
+            seen += os.read(fd, 4096)
+
+    ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 101, 0, 0))
+    try:
+        time.sleep(1)  # until the terminal is raw, whatever is typed is echoed twice
+        os.write(fd, b"stty size; tty; echo do''ne\n")
+        shows(b"done")
+        assert b"33 101" in seen
+        assert b"/dev/pts/" in seen
+        ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 44, 99, 0, 0))
+        seen = b""
+        deadline = time.monotonic() + 60
+        while b"44 99" not in seen:
+            assert time.monotonic() < deadline, seen
+            os.write(fd, b"stty size; echo ne''xt\n")
+            shows(b"next")
+        os.write(fd, b"sleep 1000\n")
+        time.sleep(1)
+        os.write(fd, b"\x03")  # Ctrl-C is for the command there, not for us
+        os.write(fd, b"exit 7\n")
+        _, status = os.waitpid(pid, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+    finally:
+        os.close(fd)
+        try:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass
+
+
+# On a terminal.
+
+
+def test_a_table_on_a_terminal_has_colours(cluster: Cluster, mandor: Mandor) -> None:
+    controller, terminal = pty.openpty()
+    env = {**os.environ, "MANDOR_SERVER": cluster.urls[0], "TERM": "xterm-256color", "COLUMNS": "100"}
+    env.pop("NO_COLOR", None)
+    subprocess.run([MANDOR, "get", "nodes"], stdout=terminal, env=env, timeout=60, check=True)
+    os.close(terminal)
+    shown = os.read(controller, 65536)
+    os.close(controller)
+    assert b"\x1b[32mReady" in shown

@@ -1,0 +1,189 @@
+"""Several servers on one etcd; a server for others, with TLS and tokens; a cluster that moves house."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+import trustme
+
+from tests.components.etcd import Etcd
+from tests.components.ports import free_port
+from tests.e2e.cluster import Cluster, Program, eventually
+
+TALKER = "name: talker\nengine: process\ncommand: [sh, -c, 'echo one; exec sleep 1000']\n"
+
+
+@pytest.mark.real("etcd")
+@pytest.mark.req("S0-7", "S2-23", "S0-30")
+def test_two_servers_share_one_etcd_and_either_one_may_die(tmp_path: Path, etcd: Etcd) -> None:
+    store = f"etcd://{','.join(etcd.endpoints)}{etcd.prefix()}"
+    with Cluster(tmp_path, store=store) as cluster:
+        cluster.start_server()
+        cluster.start_server()
+        cluster.start_agent("n1")
+        cluster.wait_nodes("n1")
+        cluster.apply(TALKER, server=1)
+        (before,) = cluster.wait_running("talker", 1)
+
+        def read_logs(server: int) -> bytes:
+            status, body = cluster.call("GET", "/v1/instances/talker-0/logs", server=server)
+            return body if status == 200 else b""
+
+        for server in (0, 1):
+            # The agent dials back to whichever server holds the caller.
+            assert eventually(f"logs through server {server}", lambda server=server: read_logs(server)) == b"one\n"
+
+        cluster.servers[0].kill()
+        cluster.urls[0] = cluster.urls[1]
+        cluster.apply(TALKER.replace("talker", "second"))
+        cluster.wait_running("second", 1)
+        (after,) = cluster.instances("talker", phase="Running")
+        assert after["meta"]["uid"] == before["meta"]["uid"]
+        assert after["status"].get("restarts", 0) == 0
+
+
+@pytest.mark.req("S0-4")
+def test_a_server_on_another_address_needs_tls_or_does_not_start(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mandor.cli.main",
+            "server",
+            "--data",
+            str(tmp_path),
+            "--listen",
+            f"0.0.0.0:{free_port()}",
+        ],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "without TLS" in done.stderr
+    assert "--tls-cert" in done.stderr
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> tuple[Path, Path, Path]:
+    """CA, certificate and key for localhost."""
+    authority = trustme.CA()
+    issued = authority.issue_cert("localhost", "127.0.0.1")
+    paths = tmp_path / "ca.pem", tmp_path / "cert.pem", tmp_path / "key.pem"
+    authority.cert_pem.write_to_path(paths[0])
+    issued.cert_chain_pems[0].write_to_path(paths[1])
+    issued.private_key_pem.write_to_path(paths[2])
+    return paths
+
+
+def mandor(*words: str, url: str, ca: Path, token: str = "") -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "MANDOR_SERVER": url, "MANDOR_TOKEN": token}
+    command = [sys.executable, "-m", "mandor.cli.main", "--ca", str(ca), *words]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env=env)
+
+
+def test_a_server_with_tls_and_tokens_serves_those_who_have_one(
+    tmp_path: Path, certificates: tuple[Path, Path, Path]
+) -> None:
+    ca, cert, key = certificates
+    home, url = tmp_path / "server", f"https://localhost:{(port := free_port())}"
+    base = [sys.executable, "-m", "mandor.cli.main"]
+    tls = ["--tls-cert", str(cert), "--tls-key", str(key)]
+    joining = ["--join-token-file", str(home / "join.token"), "--heartbeat", "500ms"]
+    server = Program(
+        "server",
+        [*base, "server", "--data", str(home), "--listen", f"127.0.0.1:{port}", "--address", url, *tls],
+        tmp_path / "server.log",
+    )
+    agent = Program(
+        "agent",
+        [
+            *base,
+            "agent",
+            "--data",
+            str(tmp_path / "n1"),
+            "--name",
+            "n1",
+            "--server",
+            url,
+            "--server-ca",
+            str(ca),
+            *joining,
+        ],
+        tmp_path / "agent.log",
+    )
+    try:
+        server.start()
+        context = ssl.create_default_context(cafile=str(ca))
+        eventually(
+            "it is ready", lambda: urllib.request.urlopen(f"{url}/readyz", context=context, timeout=5).status == 200
+        )
+        agent.start()
+        admin = (home / "admin.token").read_text().strip()
+        assert (home / "admin.token").stat().st_mode & 0o077 == 0
+
+        refused = mandor("get", "nodes", url=url, ca=ca)
+        assert refused.returncode == 1
+        assert "token" in refused.stderr
+        eventually("the node is ready", lambda: "Ready" in mandor("get", "nodes", url=url, ca=ca, token=admin).stdout)
+
+        made = mandor("token", "create", "--role", "viewer", "ani", url=url, ca=ca, token=admin)
+        assert made.returncode == 0, made.stderr
+        viewer = made.stdout.strip().split()[-1]
+        assert mandor("get", "nodes", url=url, ca=ca, token=viewer).returncode == 0
+        denied = mandor("cordon", "n1", url=url, ca=ca, token=viewer)
+        assert denied.returncode == 1
+        assert "may not" in denied.stderr
+        assert admin not in server.text() + agent.text()
+        assert (tmp_path / "server" / "join.token").read_text().strip() not in server.text() + agent.text()
+    finally:
+        agent.kill()
+        server.kill()
+
+
+@pytest.mark.req("S0-18", "S2-22")
+def test_a_backup_is_restored_and_running_work_is_neither_killed_nor_restarted(tmp_path: Path) -> None:
+    def command(*words: str) -> None:
+        env = {**os.environ, "MANDOR_SERVER": cluster.urls[0]}
+        done = subprocess.run(
+            [sys.executable, "-m", "mandor.cli.main", *words], check=False, capture_output=True, text=True, env=env
+        )
+        assert done.returncode == 0, done.stderr
+
+    with Cluster(tmp_path) as cluster:
+        server = cluster.start_server()
+        agent = cluster.start_agent("n1")
+        cluster.wait_nodes("n1")
+        cluster.apply(TALKER)
+        (before,) = cluster.wait_running("talker", 1)
+        command("backup", str(tmp_path / "saved"))
+        cluster.apply(TALKER.replace("talker", "unknown"))  # what the backup does not know
+        cluster.wait_running("unknown", 1)
+        work = {path.name for path in cluster.units("n1")}
+        assert len(work) == 2
+
+        server.kill()
+        for path in (tmp_path / "server0").glob("state.db*"):
+            path.unlink()
+        command("restore", str(tmp_path / "saved"), "--data", str(tmp_path / "server0"))
+        server.start()
+        cluster.wait_ready()
+        cluster.wait_nodes("n1")
+
+        def held() -> bool:
+            return "unknown" in cluster.call("GET", "/v1/nodes/n1")[1]["status"]["facts"].get("held", "")
+
+        eventually("the node tells what it holds", held, patience=120)
+        (after,) = cluster.instances("talker", phase="Running")
+        assert after["meta"]["uid"] == before["meta"]["uid"]
+        assert after["status"].get("restarts", 0) == 0
+        assert {path.name for path in cluster.units("n1")} == work
+        assert agent.running
+        assert cluster.call("GET", "/v1")[1]["cluster"]["epoch"] == 2
