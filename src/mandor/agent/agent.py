@@ -63,7 +63,17 @@ class Agent:
             join=self._join_once,
             locate=locate,
         )
-        self.crew = Crew(settings, store, self._engines, clock, self._journal, self.presence, self._recorder, blocking)
+        self.crew = Crew(
+            settings,
+            store,
+            self._engines,
+            clock,
+            self._journal,
+            self.presence,
+            self._recorder,
+            blocking,
+            changed=self.node.poke,
+        )
         self.streams = Streams(link, self._find_unit, most=settings.sessions_most)
         self._meter = InstanceMeter(clock)
         self.joined = asyncio.Event()
@@ -79,6 +89,10 @@ class Agent:
             try:
                 refusal = await self._join()
                 if refusal is None:
+                    # Whoever must not run alone is judged by silence: break it before orders are looked at.
+                    heart = self._make_heart()
+                    pause = await heart.beat()
+                    tasks.start(heart.run(pause), "heartbeat")
                     for work, name in self._duties():
                         tasks.start(work, name)
                     await tasks.wait()
@@ -88,8 +102,8 @@ class Agent:
         if refusal is not None:
             raise refusal
 
-    def _duties(self) -> list[tuple[Any, str]]:
-        heart = Heart(
+    def _make_heart(self) -> Heart:
+        return Heart(
             self._link,
             self.presence,
             Meter(self._clock, self._settings.data),
@@ -97,12 +111,13 @@ class Agent:
             seconds=self._settings.heartbeat_seconds,
             instances=self._usage,
         )
+
+    def _duties(self) -> list[tuple[Any, str]]:
         readers = ((Instance.kind, self), (Node.kind, self.node), (Session.kind, self.streams))
         feeds = [
             Feed(self._store, kind, self._settings.name, self._clock, reader, self._whose) for kind, reader in readers
         ]
         return [
-            (heart.run(), "heartbeat"),
             (self.node.run(), "node"),
             *((feed.run(), f"feed of {kind}s") for feed, (kind, _) in zip(feeds, readers, strict=True)),
         ]
@@ -150,15 +165,10 @@ class Agent:
         if isinstance(before, Instance) and (after is None or after.meta.uid != before.meta.uid):
             self.crew.missing(before.meta.uid, source)
 
-    def lost(self, error: MandorError) -> None:
+    def lost(self, error: MandorError, failures: int) -> None:
         if isinstance(error, Forbidden | Unauthenticated):
-            log.error(
-                "orders cannot be followed: %s; %s",
-                error,
-                error.hint or "the work goes on",
-                extra={"facts": error.facts},
-            )
-        else:
+            log.error("orders cannot be followed: %s; %s", error, error.hint or "the work goes on")
+        elif failures == 1:
             log.warning("orders cannot be followed: %s; the work goes on", error)
 
     def _mine(self, value: Object) -> bool:

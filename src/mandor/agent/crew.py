@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 from mandor.agent.absence import Source, judge
@@ -44,7 +44,11 @@ class Crew:
         presence: Presence,
         recorder: Recorder,
         blocking: Blocking,
+        *,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
+        """`changed` is called when the node has something new to show: an engine came or went, something is held."""
+        self._changed = changed
         self.clock = clock
         self.fetch = Fetch(store, clock)
         self.starts = asyncio.Semaphore(settings.starts_most)
@@ -54,7 +58,7 @@ class Crew:
         self._node = settings.name
         self._journal, self._presence, self._recorder, self._blocking = journal, presence, recorder, blocking
         self._observers = {
-            name: Observer(engine, clock, self._engine_changed, poll_seconds=settings.poll_seconds)
+            name: Observer(engine, clock, self._engine_changed, poll_seconds=settings.poll_seconds, turned=changed)
             for name, engine in engines.items()
         }
         self._capabilities: Mapping[str, Capabilities] = {}
@@ -120,8 +124,10 @@ class Crew:
         what, why = judge(worker.order, source, self._forget_before_epoch)
         if what == "gone" and not self._sticky(worker):
             worker.dismiss()
-        elif what == "held":
+        elif what == "held" and worker.memory.held != why:
             worker.hold(why)
+            self._recorder.note(worker.order.instance, "Held", why, type="warning", node=self._node)
+            self._changed()
 
     def _sticky(self, worker: Worker) -> bool:
         """What was held once stays so until someone says that it may be forgotten."""
@@ -192,8 +198,12 @@ class Crew:
         return self._settled.is_set()
 
     @property
-    def silence(self) -> float | None:
+    def silence(self) -> float:
         return self._presence.silence
+
+    @property
+    def heard(self) -> bool:
+        return self._presence.heard_since_boot
 
     def engine(self, name: str) -> Engine:
         observer = self._observers.get(name)

@@ -29,8 +29,8 @@ class Reader(Protocol):
     def changed(self, change: Change, source: Source) -> None:
         """What happened after that; never a bookmark."""
 
-    def lost(self, error: MandorError) -> None:
-        """The control plane does not answer, or not for us."""
+    def lost(self, error: MandorError, failures: int) -> None:
+        """The control plane does not answer, or not for us; so often in a row."""
 
 
 class Feed:
@@ -50,23 +50,20 @@ class Feed:
         self._reader, self._whose = reader, whose
         self._revision: int | None = None
         self._cluster: ClusterSpec | None = None
+        self._failures = 0
 
     async def run(self) -> None:
-        failures = 0
         while True:
-            before = self._revision
             try:
                 await self._follow()
-            except Expired:
-                self._revision = None
-                failures += before is None
             except MandorError as error:
-                failures += 1
-                self._reader.lost(error)
-            if self._revision is not None and self._revision != before:
-                failures = min(failures, 1)
-            if failures:
-                await self._clock.sleep(BACKOFF.pause(failures))
+                self._failures += 1
+                if isinstance(error, Expired):
+                    self._revision = None
+                else:
+                    self._reader.lost(error, self._failures)
+                if not isinstance(error, Expired) or self._failures > 1:
+                    await self._clock.sleep(BACKOFF.pause(self._failures))
 
     async def _follow(self) -> None:
         cluster = await self._whose()
@@ -99,7 +96,7 @@ class Feed:
                     if await self._whose() != cluster:
                         self._revision = None
                         raise Unavailable("another cluster answers now")
-                    sure = True
+                    sure, self._failures = True, 0
                 self._take(batch, cluster)
         finally:
             close = getattr(stream, "aclose", None)

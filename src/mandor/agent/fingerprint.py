@@ -1,5 +1,6 @@
 """What this machine is and has: capacity, facts, engines, address."""
 
+import asyncio
 import logging
 import platform
 import socket
@@ -21,6 +22,7 @@ log = logging.getLogger(__name__)
 
 _ARCH = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 _PROC = Path("/proc")
+PROBE_SECONDS = 15.0
 
 
 def capacity(data: Path) -> Resources:
@@ -89,12 +91,16 @@ def local_address(server: str) -> str:
 
 async def capabilities(engines: Mapping[str, Engine]) -> dict[str, Capabilities]:
     """What each engine can do now; one that does not answer is not up, and the node goes on without it."""
-    return {name: await _probe(name, engine) for name, engine in engines.items()}
+    found = await asyncio.gather(*(_probe(name, engine) for name, engine in engines.items()))
+    return dict(zip(engines, found, strict=True))
 
 
 async def _probe(name: str, engine: Engine) -> Capabilities:
     try:
-        return await engine.probe()
+        async with asyncio.timeout(PROBE_SECONDS):
+            return await engine.probe()
+    except TimeoutError:
+        return Capabilities(up=False, message=f"no answer within {PROBE_SECONDS:.0f}s")
     except (MandorError, OSError) as error:
         return Capabilities(up=False, message=str(error) or type(error).__name__)
     except Exception as error:  # An engine from elsewhere may raise anything: that is its affair, not the node's.

@@ -34,9 +34,10 @@ class Heart:
         self._backoff = Backoff(min(1.0, seconds), seconds, jitter=0.4)
         self._failures = 0
 
-    async def run(self) -> None:
+    async def run(self, pause: float = 0.0) -> None:
         while True:
-            await self._clock.sleep(await self.beat())
+            await self._clock.sleep(pause)
+            pause = await self.beat()
 
     async def beat(self) -> float:
         """One heartbeat; how long to wait before the next."""

@@ -1,11 +1,13 @@
 """This node's own object: read for what users say about it, written when its facts change."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from mandor.agent.absence import Source
 from mandor.agent.fingerprint import capabilities, capacity, local_address, node_status
 from mandor.agent.settings import AgentSettings
+from mandor.agent.wait import sleep_or
 from mandor.engines.base import Engine
 from mandor.errors import Conflict, MandorError
 from mandor.lib.backoff import Backoff
@@ -18,6 +20,8 @@ from mandor.store.base import Change, Put, Store
 log = logging.getLogger(__name__)
 
 TRIES_MOST = 5
+LEAST_SECONDS = 1.0
+"""The machine is looked at no more often than that, whatever happens to it."""
 
 
 class NodeKeeper:
@@ -37,6 +41,7 @@ class NodeKeeper:
         self._extra, self._changed, self._join = extra, changed, join
         self._locate = locate or self._find_address
         self._node: Node | None = None
+        self._news = asyncio.Event()
         self.engines: dict[str, Capabilities] = {}
         self.capacity = settings.capacity or Resources()
 
@@ -54,10 +59,15 @@ class NodeKeeper:
         self.capacity = self._settings.capacity or capacity(self._settings.data)
         self._changed()
 
+    def poke(self) -> None:
+        """Something may be different: an engine came or went, something is held."""
+        self._news.set()
+
     async def run(self) -> None:
         """Keep the stored facts true; `look` has happened once before."""
         failures = 0
         while True:
+            self._news.clear()
             try:
                 await self.write()
                 failures = 0
@@ -66,7 +76,8 @@ class NodeKeeper:
                 failures += 1
                 pause = Backoff(1, self._settings.fingerprint_seconds, jitter=0.3).pause(failures)
                 log.warning("the node's facts were not taken: %s", error, extra={"facts": error.facts})
-            await self._clock.sleep(pause)
+            await self._clock.sleep(min(pause, LEAST_SECONDS))
+            await sleep_or(self._clock, pause - LEAST_SECONDS, self._news)
             await self.look()
 
     async def write(self) -> None:
@@ -121,5 +132,5 @@ class NodeKeeper:
         elif change.after is None:
             self._node = None
 
-    def lost(self, error: MandorError) -> None:
+    def lost(self, error: MandorError, failures: int) -> None:
         log.debug("the node's own object cannot be followed: %s", error)

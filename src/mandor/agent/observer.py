@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
+from mandor.agent.wait import sleep_or
 from mandor.engines.base import Engine, Observed, UnitPhase
 from mandor.errors import MandorError, Unsupported
 from mandor.lib.backoff import Backoff
@@ -17,13 +18,24 @@ Changed = Callable[[Iterable[str] | None], None]
 
 SAFETY_SECONDS = 30.0
 """An engine that sends events is still asked so often, in case one was lost; so is one where nothing runs."""
+LIST_SECONDS = 60.0
 GAP_SECONDS = 0.05
 """Events of a burst share one look."""
 
 
 class Observer:
-    def __init__(self, engine: Engine, clock: Clock, changed: Changed, *, poll_seconds: float) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        clock: Clock,
+        changed: Changed,
+        *,
+        poll_seconds: float,
+        turned: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`turned` is called when the engine stops answering, and when it answers again."""
         self.engine = engine
+        self._turned = turned
         self._clock, self._changed, self._poll_seconds = clock, changed, poll_seconds
         self._units: dict[str, tuple[Observed, ...]] | None = None
         self.looked = False
@@ -66,13 +78,15 @@ class Observer:
 
     async def _look(self) -> None:
         try:
-            found = await self.engine.list()
+            async with asyncio.timeout(LIST_SECONDS):
+                found = await self.engine.list()
         except Exception as error:  # An engine from elsewhere may raise anything: it does not answer, that is all.
             self._lose(error)
             return
-        if self._failures:
+        again, self._failures, self.looked = self._failures > 0, 0, True
+        if again:
             log.info("engine %s answers again", self.engine.name)
-        self._failures, self.looked = 0, True
+            self._turned()
         before, now = self._units, _by_uid(found)
         self._units = now
         if before is None:
@@ -88,21 +102,16 @@ class Observer:
             self._changed(None)
         if self._failures == 1:
             expected = isinstance(error, MandorError | OSError)
-            log.warning("engine %s does not answer: %s", self.engine.name, error, exc_info=not expected)
+            shown = str(error) or type(error).__name__
+            log.warning("engine %s does not answer: %s", self.engine.name, shown, exc_info=not expected)
+            self._turned()
 
     async def _pause(self) -> None:
         if self._wake.is_set():
             if not self._fresh:
                 await self._clock.sleep(GAP_SECONDS)
             return
-        sleeping = asyncio.ensure_future(self._clock.sleep(self._interval()))
-        waking = asyncio.ensure_future(self._wake.wait())
-        try:
-            await asyncio.wait({sleeping, waking}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (sleeping, waking):
-                task.cancel()
-            await asyncio.gather(sleeping, waking, return_exceptions=True)
+        await sleep_or(self._clock, self._interval(), self._wake)
 
     def _interval(self) -> float:
         if self._failures:

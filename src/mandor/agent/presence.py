@@ -1,7 +1,6 @@
 """Which cluster this agent belongs to, and how long it has not heard of it."""
 
 import logging
-from collections.abc import Callable
 
 from mandor.agent.journal import Belonging, Contact, Journal
 from mandor.errors import Forbidden
@@ -21,17 +20,22 @@ class Presence:
         contact = journal.contact
         same_boot = contact is not None and contact.boot == boot and contact.monotonic <= clock.monotonic()
         self._heard: float | None = contact.monotonic if contact is not None and same_boot else None
+        self._began = clock.monotonic()
         self._kept = -KEEP_SECONDS
-        self.keep_contact: Callable[[], bool] = lambda: True
 
     @property
     def belonging(self) -> Belonging | None:
         return self._belonging
 
     @property
-    def silence(self) -> float | None:
-        """Seconds since a heartbeat was answered; None: none has been since this machine booted."""
-        return None if self._heard is None else max(0.0, self._clock.monotonic() - self._heard)
+    def heard_since_boot(self) -> bool:
+        return self._heard is not None
+
+    @property
+    def silence(self) -> float:
+        """Seconds since a heartbeat was answered; if none ever was, since this agent began to listen."""
+        since = self._began if self._heard is None else self._heard
+        return max(0.0, self._clock.monotonic() - since)
 
     def check(self, cluster: ClusterSpec) -> None:
         """`Forbidden` for a foreign cluster: nothing that it says is for this agent."""
@@ -52,7 +56,7 @@ class Presence:
     def heard(self, at: float) -> None:
         """A heartbeat that was sent then has been answered."""
         self._heard = max(at, self._heard) if self._heard is not None else at
-        if self.keep_contact() and self._clock.monotonic() - self._kept >= KEEP_SECONDS:
+        if self._clock.monotonic() - self._kept >= KEEP_SECONDS:
             self._kept = self._clock.monotonic()
             try:
                 self._journal.touch(Contact(self._boot, self._heard))

@@ -37,5 +37,9 @@ class Seen:
     """Why it may not begin yet."""
     settled: bool = True
     """False: the agent has just started and the control plane may still have news."""
-    silence: float | None = 0.0
-    """Seconds since the control plane last answered; None: not since this machine booted."""
+    trouble: tuple[str, str] = ("", "")
+    """Reason and message of what went wrong when the agent last acted."""
+    silence: float = 0.0
+    """Seconds since the control plane last answered, as far as is known."""
+    heard: bool = True
+    """It has answered since this machine booted."""

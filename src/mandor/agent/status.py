@@ -133,6 +133,8 @@ def _ready(order: Order, memory: Memory, seen: Seen, name: str) -> bool:
 def _words(order: Order, memory: Memory, seen: Seen, phase: Phase) -> tuple[str, str]:
     if phase is Phase.STOPPING and memory.ending is not None:
         return memory.ending.reason, memory.ending.message
+    if phase is not Phase.RUNNING and seen.trouble[0]:
+        return seen.trouble
     if seen.wait and phase is Phase.RESERVED:
         return "Waiting", seen.wait
     several = order.template is not None and len(order.template.tasks) > 1

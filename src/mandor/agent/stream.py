@@ -56,7 +56,7 @@ class Streams:
                 del self._served[next(iter(self._served))]
             self._serve(session)
 
-    def lost(self, error: MandorError) -> None:
+    def lost(self, error: MandorError, failures: int) -> None:
         log.debug("sessions cannot be followed: %s", error)
 
     async def close(self) -> None:

@@ -118,7 +118,7 @@ def _end_from_outside(order: Order, memory: Memory, seen: Seen, now: float) -> I
     if seen.refusal and not begun:
         return final(Phase.FAILED, "Refused", seen.refusal)
     limit = order.care.stop_after
-    if seen.settled and begun and seen.silence is not None and seen.silence >= limit:
+    if seen.settled and begun and seen.silence >= limit:
         return final(Phase.STOPPED, "Disconnected", f"no control plane for {limit}")
     return None
 
@@ -209,7 +209,7 @@ def _run(order: Order, memory: Memory, seen: Seen, now: float) -> Decision:
     if ending is not None:
         return _wind_down(order, msgspec.structs.replace(memory, ending=ending), seen, now)
     _tidy(step, seen.units or ())
-    if order.care.stop_after != float("inf") and seen.silence is not None:
+    if order.care.stop_after != float("inf"):
         step.wake(now + max(0.0, order.care.stop_after - seen.silence))
     return Decision(memory, tuple(step.actions), describe(order, memory, seen, now), step.wake_at)
 
@@ -248,8 +248,9 @@ def _begin(step: _Step, order: Order, unit: Unit, known: TaskMemory, seen: Seen,
     if known.due > now:
         step.wake(known.due)
         return
-    cut_off = seen.silence is None or seen.silence >= order.care.stop_after
-    if not seen.settled or (seen.wait and known.attempt == 0) or (cut_off and order.care.stop_after != float("inf")):
+    # Whoever must not run alone does not begin before the control plane was heard.
+    alone = order.care.stop_after != float("inf") and not seen.heard
+    if not seen.settled or alone or (seen.wait and known.attempt == 0):
         return
     step.memory = step.memory.with_task(unit.task, msgspec.structs.replace(known, attempt=unit.attempt))
     step.actions.append(Start(unit, make_launch(order, unit.task, step.memory.engine)))

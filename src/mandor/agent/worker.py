@@ -15,6 +15,7 @@ from mandor.agent.room import Answer
 from mandor.agent.seen import Seen
 from mandor.agent.status import failed
 from mandor.agent.sync import Action, Decision, Remove, Start, Stop, live, sync
+from mandor.agent.wait import sleep_or
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
 from mandor.errors import MandorError, NotFound
 from mandor.lib.backoff import Backoff
@@ -25,6 +26,8 @@ from mandor.model.node import Capabilities
 log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(1, 60, jitter=0.2)
+PATIENCE_SECONDS = 120.0
+"""An engine that has not ended or removed a unit by then, beyond the grace, is asked again."""
 T = TypeVar("T")
 
 
@@ -39,7 +42,9 @@ class Surroundings(Protocol):
     @property
     def settled(self) -> bool: ...
     @property
-    def silence(self) -> float | None: ...
+    def silence(self) -> float: ...
+    @property
+    def heard(self) -> bool: ...
     def engine(self, name: str) -> Engine: ...
     def engines(self) -> dict[str, Capabilities]: ...
     def look(self, uid: str, engine: str) -> tuple[str, tuple[Observed, ...] | None]:
@@ -65,6 +70,7 @@ class Worker:
         self._kept: Entry | None = entry if entry.order.template is not None else None
         self._known: set[Unit] = set()
         self._refusal = ""
+        self._trouble: Exception | None = None
         self._news = asyncio.Event()
         self._must_end = asyncio.Event()
         self._last: tuple[Action, ...] = ()
@@ -117,16 +123,18 @@ class Worker:
                 self._news.clear()
                 try:
                     pause = await self._step()
-                    failures = 0
+                    failures, self._trouble = 0, None
                 except Exception as error:
                     failures += 1
                     pause = BACKOFF.pause(failures)
+                    self._trouble = error
                     # An engine from elsewhere may raise anything; one instance must not end the others.
-                    expected = isinstance(error, MandorError | OSError)
-                    log.warning("%s: %s; again in %.0fs", self.order.name, error, pause, exc_info=not expected)
+                    expected = isinstance(error, MandorError | OSError | TimeoutError)
+                    shown = str(error) or type(error).__name__
+                    log.warning("%s: %s; again in %.0fs", self.order.name, shown, pause, exc_info=not expected)
                 if pause is not None and pause < 0:
                     return
-                await self._wait(pause)
+                await sleep_or(self._around.clock, pause, self._news)
         finally:
             await self._nursing.close()
 
@@ -136,7 +144,7 @@ class Worker:
             return None
         seen = await self._seen()
         decision = sync(self.order, self.memory, seen, self._around.clock.now())
-        self._known |= {each.unit for each in seen.units or ()}
+        self._remember(seen.units or ())
         await self._write_down(decision)
         self._tell(decision)
         self._nursing.attend(self.order, self.memory, self._nursed(seen.units), self._around)
@@ -149,6 +157,11 @@ class Worker:
             return self._pause_after(decision)
         self._last, self._repeats = (), 0
         return None if decision.wake_at is None else max(0.0, decision.wake_at - self._around.clock.now())
+
+    def _remember(self, units: Sequence[Observed]) -> None:
+        """Who was seen; of each task only the latest can still be missed."""
+        known = self._known | {each.unit for each in units}
+        self._known = {unit for unit in known if unit.attempt >= self.memory.task(unit.task).attempt}
 
     def _nursed(self, units: Sequence[Observed] | None) -> Sequence[Observed]:
         if self.memory.ending is not None or self.gone:
@@ -203,6 +216,8 @@ class Worker:
             wait=wait,
             settled=around.settled,
             silence=around.silence,
+            heard=around.heard,
+            trouble=_words(self._trouble),
         )
 
     def _ended(self, units: Sequence[Observed] | None) -> bool:
@@ -254,10 +269,12 @@ class Worker:
         stops = [action for action in actions if isinstance(action, Stop)]
         try:
             if stops:
-                await asyncio.gather(*(engine.stop(each.unit, grace_seconds=each.grace_seconds) for each in stops))
+                async with asyncio.timeout(max(each.grace_seconds for each in stops) + PATIENCE_SECONDS):
+                    await asyncio.gather(*(engine.stop(each.unit, grace_seconds=each.grace_seconds) for each in stops))
             for action in actions:
                 if isinstance(action, Remove):
-                    await engine.remove(action.unit)
+                    async with asyncio.timeout(PATIENCE_SECONDS):
+                        await engine.remove(action.unit)
                 elif isinstance(action, Start):
                     await self._start(engine, action)
         except Exception:
@@ -291,22 +308,6 @@ class Worker:
         self._last = decision.actions
         return BACKOFF.pause(self._repeats) if self._repeats else 0.0
 
-    async def _wait(self, seconds: float | None) -> None:
-        if seconds is None:
-            await self._news.wait()
-            return
-        if seconds == 0 or self._news.is_set():
-            await asyncio.sleep(0)
-            return
-        sleeping = asyncio.ensure_future(self._around.clock.sleep(seconds))
-        waking = asyncio.ensure_future(self._news.wait())
-        try:
-            await asyncio.wait({sleeping, waking}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (sleeping, waking):
-                task.cancel()
-            await asyncio.gather(sleeping, waking, return_exceptions=True)
-
     @property
     def alive(self) -> bool:
         """Something of it runs, as far as the engine says."""
@@ -329,3 +330,10 @@ def fresh_entry(instance: Instance, cluster: str, epoch: int) -> Entry:
     """For an order that is not in the journal; its last status tells which engine had it, if any."""
     order = Order(instance=instance, cluster=cluster, epoch=epoch)
     return Entry(order=order, memory=Memory(engine=instance.status.engine))
+
+
+def _words(trouble: Exception | None) -> tuple[str, str]:
+    """A reason and a message for the status; none without trouble."""
+    if trouble is None:
+        return "", ""
+    return type(trouble).__name__, str(trouble)[:500]

@@ -265,13 +265,13 @@ async def test_a_server_that_goes_and_comes_back_restarts_nothing(place: Place) 
         await place.go_away()
 
         async def silent() -> bool:
-            return (agent.presence.silence or 0.0) > 2.0
+            return agent.presence.silence > 2.0
 
         await eventually(silent)
         await place.serve()
 
         async def heard_again() -> bool:
-            return (agent.presence.silence or 9.0) < 1.0
+            return agent.presence.silence < 1.0
 
         await eventually(heard_again)
         await place.order("exec sleep 1000", name="after")

@@ -102,7 +102,8 @@ async def test_without_an_answer_it_tries_again_sooner_and_then_no_more_often_th
     gaps = [later - earlier for earlier, later in itertools.pairwise(server.at)]
     assert gaps[0] < 2
     assert all(gap >= 5 for gap in gaps[6:])
-    assert presence.silence is None
+    assert not presence.heard_since_boot
+    assert presence.silence == 3600
 
 
 async def test_silence_is_counted_from_the_last_beat_that_was_answered(
@@ -120,7 +121,7 @@ async def test_an_answer_from_a_foreign_cluster_is_no_answer(
 ) -> None:
     server.cluster_now = ClusterSpec("c2", 1)
     await beat_for(60, server, presence, clock, tmp_path)
-    assert presence.silence is None
+    assert not presence.heard_since_boot
     assert presence.belonging == Belonging("c1", 1)
 
 
@@ -153,7 +154,8 @@ def test_the_first_cluster_is_ones_own_and_every_other_is_foreign(tmp_path: Path
 def test_the_last_contact_survives_an_agent_but_not_a_boot(tmp_path: Path, clock: ManualClock) -> None:
     Journal(tmp_path).touch(Contact("boot-1", clock.monotonic() - 50))
     assert Presence(Journal(tmp_path), clock, "boot-1").silence == 50
-    assert Presence(Journal(tmp_path), clock, "boot-2").silence is None
+    rebooted = Presence(Journal(tmp_path), clock, "boot-2")
+    assert (rebooted.silence, rebooted.heard_since_boot) == (0, False)
 
 
 # Usage.
@@ -180,10 +182,7 @@ def traffic(sent: int, received: int) -> SimpleNamespace:
 def test_network_rates_are_per_second_and_leave_loopback_out(
     tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counters = {
-        "lo": psutil._ntp.snetio(9, 9, 0, 0, 0, 0, 0, 0),
-        "eth0": psutil._ntp.snetio(100, 1000, 0, 0, 0, 0, 0, 0),
-    }
+    counters = {"lo": traffic(9, 9), "eth0": traffic(sent=100, received=1000)}
     monkeypatch.setattr(psutil, "net_io_counters", lambda pernic: counters)
     meter = Meter(clock, tmp_path)
     clock._time += 10

@@ -134,7 +134,8 @@ def test_the_opinion_is_that_of_the_last_long_enough_run(
 
 
 async def test_the_question_is_asked_at_every_interval_and_changes_are_told(engine: FakeEngine) -> None:
-    clock, told = ManualClock(), []
+    clock = ManualClock()
+    told: list[str] = []
     probe = Probe(command=("exit", "1"), interval=Seconds(5), failures=3)
     tally = Tally(probe, good=True)
     asking = asyncio.ensure_future(keep_asking(probe, RUNNING, engine, {}, clock, tally, told.append))

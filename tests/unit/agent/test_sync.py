@@ -433,10 +433,10 @@ def test_without_such_a_limit_silence_changes_nothing() -> None:
 
 def test_after_a_boot_what_must_not_run_alone_waits_for_the_control_plane() -> None:
     vanished = exited(None, reason="Vanished", at=NOW - 100)
-    step = decide(make_order(**CUT), vanished, memory=ONCE, silence=None)
+    step = decide(make_order(**CUT), vanished, memory=ONCE, heard=False)
     assert step.actions == ()
     assert step.memory.ending is None
-    step = decide(make_order(**CUT), vanished, memory=step.memory, silence=0.0)
+    step = decide(make_order(**CUT), vanished, memory=step.memory)
     assert [type(action) for action in step.actions] == [Start]
 
 
