@@ -244,7 +244,7 @@ class Index:
         if peers is None:
             return
         overflown = []
-        for subscription in peers:
+        for subscription in tuple(peers):  # A watcher that was dropped may be collected, and leave, at any moment.
             seen: Change | None = change
             if subscription.where is not ALL:
                 seen = filtered(change, subscription.where)
