@@ -323,6 +323,8 @@ def _malformed(error: yaml.YAMLError, text: str) -> Malformed:
         hint = "YAML is indented with spaces, never with tabs"
     elif "mapping values are not allowed" in problem:
         hint = "put a text with `: ` in quotes, and check the indentation"
+    elif "did not find expected ','" in problem:
+        hint = "close the bracket, or put a text with brackets in quotes"
     # What was never closed shows at the end of the text; where it was opened says more.
     context = getattr(error, "context_mark", None)
     line = context.line if context is not None and mark.line >= len(lines) else mark.line

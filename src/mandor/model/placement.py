@@ -15,9 +15,14 @@ class Where(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
     """A rule on nodes: one `rule`, or `any` of several."""
 
     rule: str | None = None
+    """`FACT == VALUE`, `FACT in [A, B]`, `FACT exists`, `FACT >= 4`, `FACT version >= 5.4`, `FACT =~ /REGEX/`;
+    against it `!=`, `not in`, `not exists`."""
     any: tuple[str, ...] = ()
+    """One of these rules is enough."""
     strength: Strength = "must"
+    """`must`: never elsewhere; `should`: elsewhere rather than not at all; `prefer`: better there."""
     weight: Weight | None = None
+    """How much better, with `prefer`."""
 
     def __post_init__(self) -> None:
         if (self.rule is None) == (not self.any):
@@ -47,5 +52,8 @@ class Toleration(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
 
 class Placement(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     pool: str | None = None
+    """Only nodes of this pool."""
     where: tuple[Where, ...] = ()
+    """Rules on nodes; all of them count."""
     tolerate: tuple[Toleration, ...] = ()
+    """Taints that do not keep it away."""

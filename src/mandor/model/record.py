@@ -70,6 +70,7 @@ class NamespaceSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     users: tuple[str, ...] | None = None
     """The system users its tasks may run as; absent: all."""
     priority_most: int | None = None
+    """The highest priority its workloads may have; absent: any."""
 
 
 class Namespace(Object, frozen=True, tag="namespace"):

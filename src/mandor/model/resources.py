@@ -49,8 +49,11 @@ class Limits(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_f
     """The most a task may use; an absent one is no limit."""
 
     cpu: Cpu | None = None
+    """Cores; it is slowed down to that."""
     memory: Size | None = None
+    """It is killed above that."""
     processes: int | None = None
+    """Processes and threads."""
 
     def __post_init__(self) -> None:
         if self.processes is not None and self.processes < 1:
@@ -61,9 +64,13 @@ class TaskResources(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """What a task asks for (the scheduler counts it) and the most it may use (the engine enforces it)."""
 
     cpu: Cpu = Cpu(0)
+    """Cores kept for it."""
     memory: Size = Size(0)
+    """Memory kept for it."""
     disk: Size = Size(0)
+    """Disk kept for it."""
     limits: Limits = Limits()
+    """The most it may use."""
 
     def __post_init__(self) -> None:
         if self.limits.cpu is not None and self.limits.cpu < self.cpu:

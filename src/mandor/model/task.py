@@ -22,15 +22,21 @@ class Probe(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
     """A question asked again and again: one of `http` (a path), `tcp` (a port) or `command`."""
 
     http: str | None = None
+    """A path; an answer below 400 is good."""
     tcp: str | PortNumber | None = None
+    """A port, by number or name; a connection is good."""
     command: tuple[Text, ...] | None = None
+    """Run inside the task; exit status 0 is good."""
     port: str | PortNumber | None = None
     """For `http`: a number, or the name of one of the group's ports."""
     interval: Seconds = Seconds(10)
+    """From one question to the next."""
     timeout: Seconds = Seconds(2)
+    """No answer by then is a bad one."""
     failures: Count = 3
     """So many bad answers in a row change a good opinion."""
     successes: Count = 1
+    """So many good answers in a row change a bad opinion."""
     start_period: Seconds = Seconds(0)
     """Bad answers do not count until then."""
 
@@ -54,8 +60,11 @@ class File(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     """A small file put in place before the task starts."""
 
     path: Text
+    """Where it is put; the process engine takes paths inside the task's own folder only."""
     content: Annotated[str, Bounds(max_length=1 << 20)]
+    """All of its text."""
     mode: str = "0644"
+    """Who may read and write it, in octal."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"0?[0-7]{3}", self.mode):
@@ -68,7 +77,9 @@ class Stop(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     """How a task is asked to end, and how long it gets."""
 
     signal: str = "SIGTERM"
+    """What it is sent first."""
     grace: Seconds = Seconds(10)
+    """After so long it is killed."""
 
     def __post_init__(self) -> None:
         if not hasattr(signal, self.signal) or not self.signal.startswith("SIG") or self.signal.startswith("SIG_"):
@@ -84,17 +95,29 @@ class Security(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown
 
 class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     role: Literal["main", "init", "sidecar"] = "main"
+    """`init` runs to its end before the others, `sidecar` beside them; `main` decides how the instance ends."""
     image: Text | None = None
+    """What to run, for engines that run images."""
     command: tuple[Text, ...] = ()
+    """The program and its first arguments; over an image: instead of its own."""
     args: tuple[Text, ...] = ()
+    """Further arguments."""
     env: dict[str, str] = {}
+    """Environment variables, beside MANDOR_INSTANCE, MANDOR_INDEX, MANDOR_NODE, MANDOR_PORT_<NAME> and the like."""
     files: tuple[File, ...] = ()
+    """Small files put in place before it starts."""
     working_dir: Text | None = None
+    """Where it starts; absent: a folder of its own, or the image's."""
     resources: TaskResources = TaskResources()
+    """What it asks for, and the most it may use."""
     health: Probe | None = None
+    """Bad answers restart the task."""
     readiness: Probe | None = None
+    """Good answers make the instance ready; absent: it is ready when it runs."""
     stop: Stop = Stop()
+    """How it is asked to end."""
     security: Security = Security()
+    """As whom it runs."""
     options: dict[str, dict[str, Any]] = {}
     """What only one engine knows, by engine."""
 

@@ -25,7 +25,9 @@ class Port(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     """A port a task listens on; `host`: the node's port that leads to it."""
 
     port: PortNumber
+    """The number the task listens on."""
     host: PortNumber | None = None
+    """The node's port; two instances that ask for the same one cannot share a node."""
     protocol: Literal["tcp", "udp"] = "tcp"
 
 
@@ -35,9 +37,13 @@ class Restart(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_
     policy: Literal["always", "on-failure", "never"] | None = None
     """Absent: always for a service, on-failure for a batch."""
     attempts: Annotated[int, Bounds(ge=0, le=10_000)] = 10
+    """Restarts within `interval` before the instance has failed."""
     interval: Seconds = Seconds(1800)
+    """Older restarts are forgiven."""
     delay: Seconds = Seconds(10)
+    """Before the first restart; each next one waits twice as long."""
     max_delay: Seconds = Seconds(300)
+    """The longest wait."""
 
     def __post_init__(self) -> None:
         if self.max_delay < self.delay:
@@ -48,7 +54,9 @@ class Reschedule(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
     """After failing on a node, a replacement elsewhere: `delay` doubling to `max_delay`."""
 
     delay: Seconds = Seconds(30)
+    """Before the first replacement; each next one waits twice as long."""
     max_delay: Seconds = Seconds(3600)
+    """The longest wait."""
 
 
 class Disconnect(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -59,15 +67,20 @@ class Disconnect(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
     stop_after: SecondsOrNever = NEVER
     """The agent itself stops the instance after so long without a control plane."""
     replace: bool = True
+    """Whether a lost instance is replaced on another node."""
     reconcile: Literal["keep-replacement"] = "keep-replacement"
     """A node that comes back stops what was replaced."""
 
 
 class Batch(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     completions: Annotated[int, Bounds(ge=1, le=100_000)] = 1
+    """So many instances must succeed."""
     parallelism: Annotated[int, Bounds(ge=1, le=100_000)] = 1
+    """So many run at a time."""
     retries: Annotated[int, Bounds(ge=0, le=1000)] = 3
+    """An instance that failed is tried again so often; then the batch has failed."""
     deadline: Seconds | None = None
+    """A batch that is not done by then has failed."""
 
 
 class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -76,8 +89,11 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     engine: tuple[str, ...] = ()
     """Any of these, in order of preference; empty: whichever can run it."""
     ports: dict[str, Port] = {}
+    """Ports by name; a number alone is the port the task listens on."""
     placement: Placement = Placement()
+    """Where it may go."""
     tasks: dict[str, Task]
+    """Programs by name."""
 
     def __post_init__(self) -> None:
         for engine in self.engine:
@@ -127,8 +143,11 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
     replicas: Replicas | None = None
     """Absent: 1 when new; an apply that leaves it out keeps the current count."""
     restart: Restart = Restart()
+    """What happens when a task ends by itself."""
     reschedule: Reschedule = Reschedule()
+    """What happens when an instance has failed for good."""
     disconnect: Disconnect = Disconnect()
+    """What happens when its node falls silent."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -153,12 +172,17 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
 
 class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     type: WorkloadType = "service"
+    """`service` keeps its instances alive, `batch` runs them to their end."""
     priority: PriorityNumber = 0
+    """Higher is placed first."""
     profile: str = "default"
+    """The scheduler profile that places it."""
     batch: Batch | None = None
+    """How often and how many at a time; absent: every replica once."""
     restarted: int = 0
     """How often someone asked for a restart of all its instances."""
     groups: dict[str, Group]
+    """Groups by name."""
 
     def __post_init__(self) -> None:
         if not self.groups:

@@ -124,6 +124,7 @@ def test_a_list_that_is_never_closed_is_reported_where_it_was_opened() -> None:
     with pytest.raises(Malformed) as caught:
         load_all("a: 1\nb: [1,\nc\n")
     assert caught.value.line == 2
+    assert "bracket" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

@@ -91,12 +91,12 @@ def restore_command(file: str, **flags: str | None) -> None:
     No server may run on that store. The cluster's epoch is raised: work that agents still run and that the
     saved state does not know is reported and held, not killed.
     """
-    from mandor.roots import restore
+    from mandor.roots.restore import run
 
     if not Path(file).is_file():
         raise Invalid(f"there is no file {file}")
     try:
-        told = restore.run(file, flags={name: value for name, value in flags.items() if value is not None})
+        told = run(file, flags={name: value for name, value in flags.items() if value is not None})
     except OSError as error:
         raise MandorError(f"cannot restore {file}: {(error.strerror or str(error)).lower()}") from error
     click.echo(told, err=True)
