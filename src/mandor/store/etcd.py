@@ -213,7 +213,8 @@ class EtcdStore(Store):
                 return await self._find_own(transaction)
             failures += 1
             if loop.time() >= deadline:
-                raise Unavailable(f"not known to be stored: {failure}", hint=failure.hint) from failure
+                known = "not known to be stored" if unsure else "not stored"
+                raise Unavailable(f"{known}: {failure}", hint=failure.hint) from failure
             await asyncio.sleep(BACKOFF.pause(failures))
 
     def _revision(self, answer: Any, transaction: _Transaction) -> int:
