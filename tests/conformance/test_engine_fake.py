@@ -69,7 +69,7 @@ class FakeSuite(EngineSuite):
         return self.fake(parts, after="50ms", exit_code=2)
 
     def burns_cpu(self, **parts: Any) -> Launch:
-        return self.fake(parts, cpu=0.2, stop_code=0)
+        return self.fake(parts, cpu=0.2, stop_code=0, stdout=["begun"])
 
     def exits_later(self, seconds: float, code: int, **parts: Any) -> Launch:
         return self.fake(parts, after=seconds, exit_code=code)

@@ -70,16 +70,16 @@ class EngineHooks:
         return self.launch(**{"command": ("sh", "-c"), "args": (script,)} | parts)
 
     def sleeps(self, **parts: Any) -> Launch:
-        """Runs until it is asked to stop, and then ends well."""
+        """Prints `begun`, runs until it is asked to stop, and then ends well."""
         return self.shell("trap 'exit 0' TERM; echo begun; while :; do sleep 0.1; done", **parts)
 
     def obeys(self, signal: str, code: int, **parts: Any) -> Launch:
-        """Runs until it gets that signal, and then ends with that code."""
+        """Prints `begun`, runs until it gets that signal, and then ends with that code."""
         script = f"trap 'exit {code}' {signal.removeprefix('SIG')}; echo begun; while :; do sleep 0.1; done"
         return self.shell(script, stop_signal=signal, **parts)
 
     def ignores(self, **parts: Any) -> Launch:
-        """Does not listen when it is asked to stop, and has children that do not listen either."""
+        """Prints `begun`, and does not listen when it is asked to stop."""
         return self.shell("trap '' TERM; sleep 3600 & echo begun; while :; do sleep 0.1; done", **parts)
 
     def exits(self, code: int, **parts: Any) -> Launch:
@@ -134,7 +134,8 @@ class EngineHooks:
         return self.shell(script, **parts)
 
     def burns_cpu(self, **parts: Any) -> Launch:
-        return self.shell("trap 'exit 0' TERM; while :; do :; done", **parts)
+        """Prints `begun`, and computes for nothing until it is asked to stop."""
+        return self.shell("trap 'exit 0' TERM; echo begun; while :; do :; done", **parts)
 
     # Commands to run beside a task.
 
@@ -192,6 +193,7 @@ class EngineSuite(EngineHooks):
         unit = await self._start(engine, self.sleeps())
         running = await self._running(engine, unit)
         assert abs(running.started_at - time.time()) < self.patience_seconds
+        await self._printed(engine, unit, 1)
         await engine.stop(unit, grace_seconds=self.patience_seconds)
         ended = await self._look(engine, unit)
         assert (ended.phase, ended.exit_code, ended.reason) == (UnitPhase.EXITED, 0, "Completed")
@@ -352,7 +354,7 @@ class EngineSuite(EngineHooks):
         capabilities = await engine.probe()
         begun = time.monotonic()
         unit = await self._start(engine, self.burns_cpu(cpu_milli=200))
-        await self._running(engine, unit)
+        await self._printed(engine, unit, 1)
         if "cpu" in capabilities.limits and "stats" in capabilities.extras:
             await asyncio.sleep(2.0)
             used = (await engine.usage())[unit].cpu_seconds

@@ -15,6 +15,8 @@ import pytest
 
 from mandor.engines.base import Launch, Unit, UnitPhase
 from mandor.engines.process.folder import UnitFolder
+from mandor.engines.process.hierarchy import Hierarchies
+from mandor.engines.process.launch import make_record
 from mandor.engines.process.spawn import spawn_supervisor
 from tests.integration.engines.conftest import Bench, lives, supervisor_of, until
 
@@ -180,6 +182,23 @@ async def test_what_a_crash_left_half_made_is_started_as_if_it_had_never_been(be
     await bench.again()
     assert await bench.look(other) is None
     assert not bench.folder(other).exists()
+
+
+@pytest.mark.req("S0-27")
+async def test_a_folder_that_was_taken_away_cannot_be_begun_by_a_supervisor_on_its_way(bench: Bench) -> None:
+    unit = bench.unit()
+    await bench.engine.list()
+    folder = UnitFolder(bench.folder(unit))
+    folder.make()
+    launch = Launch(name="test", command=("sh", "-c", "sleep 3600"))
+    trees = Hierarchies.detect(bench.directory)
+    folder.write_launch(make_record(unit, launch, folder, trees, "boot"))
+    trash = bench.directory / "trash" / "taken"
+    assert folder.take_away(trash)
+    late, ready = spawn_supervisor(UnitFolder(trash))
+    assert await ready.wait(60)
+    assert os.waitpid(late, 0)[1] == 0
+    assert not (trash / "running.json").exists()
 
 
 async def test_after_a_restart_of_the_machine_a_task_has_vanished(bench: Bench) -> None:

@@ -201,9 +201,10 @@ class ProcessEngine(Engine):
             if self._look(unit) is None:
                 tracked.folder.take_away(self._trash_folder / f"{unit}.{time.monotonic_ns()}")
                 self._forget(unit)
-        for paths in self._trees.left_over({*os.listdir(self._units_folder), SUPERVISORS}).values():
-            groups.kill(paths)
-            groups.remove(paths, seconds=1.0)
+        made = self._trees.made()  # Before the folders are listed: a unit's folder is there before its groups.
+        for name in made.keys() - {*os.listdir(self._units_folder), SUPERVISORS}:
+            groups.kill(made[name])
+            groups.remove(made[name], seconds=1.0)
         if any(self._trash_folder.iterdir()):
             self._cleaning = asyncio.get_running_loop().run_in_executor(None, empty, self._trash_folder)
 

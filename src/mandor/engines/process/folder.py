@@ -119,6 +119,8 @@ class UnitFolder:
             return True
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # A supervisor may be on its way still, with this folder as its own: it must find nothing to begin.
+            (self.path / "launch.json").unlink(missing_ok=True)
             os.rename(self.path, trash)
         except BlockingIOError:
             return False

@@ -106,14 +106,12 @@ class Hierarchies:
         top = f"{tree.mount}/mandor"
         return [(top, controllers), (f"{top}/{self._own}", controllers)]
 
-    def left_over(self, known: Iterable[str]) -> dict[str, list[str]]:
-        """Groups of ours by unit, of units that are not known."""
-        keep = set(known)
+    def made(self) -> dict[str, list[str]]:
+        """The groups there are in this engine's place, by name."""
         found: dict[str, list[str]] = {}
         for folder in self.paths(""):
             for name in _folders(folder):
-                if name not in keep:
-                    found.setdefault(name, []).append(f"{folder}{name}")
+                found.setdefault(name, []).append(f"{folder}{name}")
         return found
 
     def remove_empty(self) -> None:
