@@ -178,7 +178,9 @@ async def post(session: aiohttp.ClientSession, headers: dict[str, str], path: st
         return answer.status
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "10.0.0.1", "", "localhost.x"])
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "10.0.0.1", "", "localhost.x"]
+)
 async def test_a_rebound_host_name_is_refused(dev: Api, host: str) -> None:
     session = await dev.session()
     for path in ("/v1/nodes", "/healthz", "/docs", "/openapi.json"):
@@ -284,9 +286,7 @@ async def test_a_workload_in_a_namespace_that_does_not_exist_is_refused_with_a_g
 async def test_who_writes_too_fast_is_slowed_down(start_api: object) -> None:
     dev: Api = await start_api(tokens_required=False, writes_per_second=1.0, writes_burst=3)  # type: ignore[operator]
     client = await dev.client()
-    codes = [
-        await attempt(client, "PUT", f"/v1/workloads/w{number}", body={"spec": SPEC}) for number in range(5)
-    ]
+    codes = [await attempt(client, "PUT", f"/v1/workloads/w{number}", body={"spec": SPEC}) for number in range(5)]
     assert codes[:3] == ["ok"] * 3
     assert "too_many" in codes[3:]
 

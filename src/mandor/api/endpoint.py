@@ -54,7 +54,9 @@ class Endpoint:
         if isinstance(answer, Stream):
             await answer.run(receive, send)
         elif isinstance(answer, Text):
-            await send_body(send, status, [(b"content-type", answer.content_type.encode()), *answer.headers], answer.body)
+            await send_body(
+                send, status, [(b"content-type", answer.content_type.encode()), *answer.headers], answer.body
+            )
         else:
             await send_body(send, status, [_JSON_HEADER], encode(answer))
 

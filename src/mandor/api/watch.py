@@ -21,6 +21,7 @@ log = logging.getLogger("mandor.api")
 
 CHUNK = 500
 """So many lines are sent at once at most."""
+CHECK_SECONDS = 10.0
 START = {
     "type": "http.response.start",
     "status": 200,
@@ -101,13 +102,16 @@ class OpenWatch:
                 await closing()
 
     async def _send_all(self, send: Send) -> None:
-        plain = self.stream.plain
+        plain, parts = self.stream.plain, self.stream.parts
         batch = self.first
         self.first = ()
+        checked = parts.clock.monotonic()
         while True:
-            if batch[-1].bookmark:
+            now = parts.clock.monotonic()
+            if now - checked > CHECK_SECONDS or batch[-1].bookmark:
                 # A token that was revoked ends its watches, too.
-                await self.stream.parts.auth.check_still(self.stream.caller)
+                checked = now
+                await parts.auth.check_still(self.stream.caller)
             if not plain:
                 batch = await self.stream.narrowed(batch)
             for start in range(0, len(batch), CHUNK):

@@ -1,6 +1,7 @@
 """One writer per field: which identity may change which field of which kind."""
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -8,10 +9,12 @@ import msgspec
 from mandor.api.caller import Caller
 from mandor.errors import Forbidden, Invalid
 from mandor.model.codec import KINDS
-from mandor.model.instance import Instance
+from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Object
-from mandor.model.phase import may_move
+from mandor.model.node import NodePhase, NodeStatus
+from mandor.model.phase import Phase, may_move
 from mandor.model.record import Event
+from mandor.model.workload import WorkloadStatus
 
 EXISTENCE = "existence"
 """Creating, deleting, or putting another object in its place."""
@@ -57,6 +60,12 @@ _CONTROLLERS: Rights = {
     "hearing": frozenset({EXISTENCE}),
 }
 _EVERYTHING: Rights = {kind: frozenset({EXISTENCE, "meta.labels", "spec", "status"}) for kind in KINDS}
+
+_FIRST: Mapping[type[msgspec.Struct], dict[str, Any]] = {
+    InstanceStatus: {"phase": Phase.PENDING},
+    NodeStatus: {"phase": NodePhase.UNKNOWN},
+    WorkloadStatus: {"phase": "Pending"},
+}
 
 _COMPONENTS: Mapping[str, Rights] = {"component:scheduler": _SCHEDULER, "component:controllers": _CONTROLLERS}
 """Components with a name of their own write only their fields; any other stands for the whole control plane."""
@@ -110,19 +119,30 @@ def changed_fields(before: Object | None, after: Object | None) -> list[str]:
         found.append("meta.labels")
     for part in ("spec", "status"):
         new = getattr(after, part)
-        old = getattr(base, part) if base is not None else _default(type(after), part)
-        if type(old) is not type(new):
-            found += [f"{part}.{name}" for name in new.__struct_fields__]
-        elif old != new:
-            found += [f"{part}.{name}" for name in new.__struct_fields__ if getattr(old, name) != getattr(new, name)]
+        old = getattr(base, part) if base is not None else None
+        if old != new:
+            found += [f"{part}.{name}" for name in new.__struct_fields__ if _differs(type(new), old, new, name)]
     return found
 
 
-def _default(kind: type[Object], part: str) -> Any:
-    for each in msgspec.structs.fields(kind):
-        if each.name == part and each.default_factory is not msgspec.NODEFAULT:
-            return each.default_factory()
-    return None
+def _differs(kind: type[msgspec.Struct], old: Any, new: Any, name: str) -> bool:
+    value = getattr(new, name)
+    if old is not None:
+        return bool(getattr(old, name) != value)
+    return name not in _defaults(kind) or bool(_defaults(kind)[name] != value)
+
+
+@cache
+def _defaults(kind: type[msgspec.Struct]) -> Mapping[str, Any]:
+    """What a new object says of a field without anybody having written it."""
+    found = {each.name: each.default for each in msgspec.structs.fields(kind) if each.default is not msgspec.NODEFAULT}
+    found |= {
+        each.name: each.default_factory()
+        for each in msgspec.structs.fields(kind)
+        if each.default_factory is not msgspec.NODEFAULT
+    }
+    # A new object is in some phase, and these are the ones it begins with.
+    return found | _FIRST.get(kind, {})
 
 
 def _check_node(caller: Caller, before: Object | None, after: Object | None, value: Object) -> None:

@@ -1,0 +1,169 @@
+"""The client: moves on between servers, raises what the server said, trusts only whom it is told."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+
+from mandor.api.app import build_app
+from mandor.api.heartbeat import Heartbeats
+from mandor.api.parts import ApiParts
+from mandor.api.server import ApiServer, ServerTls, open_socket
+from mandor.api.settings import ApiSettings
+from mandor.client.aio import Client
+from mandor.errors import BY_CODE, Invalid, MandorError, NotFound, Unavailable
+from mandor.lib.clock import SystemClock
+from mandor.model.meta import Key
+from mandor.store.base import Put
+from mandor.store.memory import MemoryStore
+from mandor.store.remote import RemoteStore
+from mandor.testing.store import make_node
+from tests.api.conftest import StartApi
+from tests.components.ports import free_port
+
+
+async def test_a_client_moves_on_to_a_server_that_answers_and_stays_there(start_api: StartApi) -> None:
+    store = MemoryStore()
+    first = await start_api(store=store, tokens_required=False)
+    second = await start_api(store=store, tokens_required=False)
+    async with Client([f"http://127.0.0.1:{free_port()}", first.url, second.url]) as client:
+        await client.request("GET", "/v1/nodes")
+        assert client.server == first.url
+        remote = RemoteStore(client)
+        await remote.commit(Put(make_node("n1")))
+        first.server.stop()
+        async with asyncio.timeout(30):
+            while client.server != second.url:
+                try:
+                    await client.request("GET", "/v1/nodes")
+                except Unavailable:
+                    continue
+        await remote.commit(Put(make_node("n2")))
+        assert await remote.get(Key("node", "", "n2")) is not None
+        watch = remote.watch("node", since=0)
+        assert [change.key.name for change in await anext(watch) if not change.bookmark] == ["n1", "n2"]
+
+
+async def test_no_server_at_all_is_unavailable_with_their_addresses() -> None:
+    urls = [f"http://127.0.0.1:{free_port()}" for _ in range(2)]
+    async with Client(urls) as client:
+        for attempt in (
+            client.request("GET", "/v1/nodes"),
+            client.request("POST", "/v1/commit", body=b"{}"),
+            client.dial("/v1/sessions/x"),
+            anext(RemoteStore(client).watch("node", since=0)),
+            RemoteStore(client).list("node"),
+        ):
+            with pytest.raises(Unavailable) as caught:
+                await attempt
+            assert urls[0] in caught.value.message
+    with pytest.raises(Invalid):
+        Client([])
+
+
+@asynccontextmanager
+async def answering(*answers: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
+    """A server that says what it is told to, and then hangs up; and the requests it got."""
+    asked: list[bytes] = []
+    left = list(answers)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        if left:
+            writer.write(left.pop(0))
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", asked
+
+
+async def test_a_write_whose_answer_is_lost_is_not_sent_again() -> None:
+    """It may have happened; only the caller can know what to do."""
+    async with answering() as (url, asked), Client([url, url.replace("127.0.0.1", "localhost")]) as client:
+        with pytest.raises(Unavailable):
+            await RemoteStore(client).commit(Put(make_node("n1")))
+        assert len(asked) == 1
+        with pytest.raises(Unavailable):
+            await client.request("GET", "/v1/nodes")
+        assert len(asked) >= 3
+
+
+@pytest.mark.parametrize("code", sorted(BY_CODE))
+async def test_every_error_comes_back_as_what_it_was(code: str) -> None:
+    body = b'{"code":"%b","detail":"so it is","hint":"do that","version":7,"status":400}' % code.encode()
+    head = b"HTTP/1.1 400 Bad\r\ncontent-type: application/problem+json\r\nconnection: close\r\n\r\n"
+    async with answering(head + body) as (url, _), Client([url]) as client:
+        with pytest.raises(MandorError) as caught:
+            await client.request("POST", "/v1/commit", body=b"{}")
+    assert type(caught.value) is BY_CODE[code]
+    assert (caught.value.message, caught.value.hint) == ("so it is", "do that")
+    assert caught.value.facts == {"version": 7}
+
+
+async def test_an_answer_that_is_no_problem_document_is_an_error_all_the_same() -> None:
+    head = b"HTTP/1.1 502 Bad Gateway\r\nconnection: close\r\n\r\n<html>nginx</html>"
+    async with answering(head) as (url, _), Client([url]) as client:
+        with pytest.raises(Unavailable):
+            await client.request("POST", "/v1/commit", body=b"{}")
+
+
+async def test_a_server_that_never_answers_is_unavailable() -> None:
+    ended = asyncio.Semaphore(0)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        ended.release()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with server:
+        async with Client([url], timeout_seconds=0.2) as client:
+            with pytest.raises(Unavailable):
+                await client.request("GET", "/v1/nodes")
+            with pytest.raises(Unavailable):
+                await anext(RemoteStore(client).watch("node", since=0))
+        async with asyncio.timeout(30):
+            for _ in range(2):
+                await ended.acquire()
+
+
+async def test_tls_works_with_the_right_authority_and_not_without(tmp_path: Path) -> None:
+    authority, other = trustme.CA(), trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    cert, key, ca, wrong = (tmp_path / name for name in ("cert.pem", "key.pem", "ca.pem", "wrong.pem"))
+    issued.cert_chain_pems[0].write_to_path(str(cert))
+    issued.private_key_pem.write_to_path(str(key))
+    authority.cert_pem.write_to_path(str(ca))
+    other.cert_pem.write_to_path(str(wrong))
+    listener = open_socket("127.0.0.1", 0)
+    url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+    store, clock = MemoryStore(), SystemClock()
+    parts = ApiParts(store, clock, Heartbeats(store, clock, "s1", url), ApiSettings(tokens_required=False))
+    server = ApiServer(build_app(parts), parts, listener, tls=ServerTls(cert, key))
+    serving = asyncio.create_task(server.serve())
+    await server.listening()
+    async with Client([url], ca_file=str(ca)) as client:
+        assert await client.request("GET", "/healthz")
+        with pytest.raises(NotFound):
+            await client.request("GET", "/v1/nodes/n1")
+    for wrong_ca in (str(wrong), ""):
+        async with Client([url], ca_file=wrong_ca) as client:
+            with pytest.raises(Unavailable, match=r"(?i)certificate"):
+                await client.request("GET", "/healthz")
+    server.stop()
+    await serving
+
+
+async def test_a_port_that_is_taken_says_so() -> None:
+    taken = open_socket("127.0.0.1", 0)
+    with taken, pytest.raises(Unavailable) as caught:
+        open_socket("127.0.0.1", taken.getsockname()[1])
+    assert "--listen" in (caught.value.hint or "")
