@@ -1,0 +1,162 @@
+"""The index: order, history, and subscribers that cost only what concerns them."""
+
+import random
+
+import pytest
+
+from mandor.errors import Expired, Unavailable
+from mandor.model.instance import Instance
+from mandor.model.meta import Key, Object
+from mandor.store.base import Change, Filter
+from mandor.store.index import Index
+from mandor.store.order import BLOCK_MOST, OrderedKeys
+from mandor.testing.store import make_instance, make_node, make_workload
+
+
+def put(index: Index, value: Object) -> Change:
+    revision = index.revision + 1
+    change = Change(revision, index.get(value.key), value.stamped(version=revision, uid="u"))
+    index.publish([change])
+    return change
+
+
+def bind(index: Index, name: str, node: str) -> Change:
+    found = index.get(Key("instance", "default", name))
+    assert isinstance(found, Instance)
+    return put(index, found.bound(node, at=1.0))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ordered_keys_equal_a_sorted_set(seed: int) -> None:
+    chance = random.Random(seed)
+    keys, model = OrderedKeys(), set[Key]()
+    for _ in range(6 * BLOCK_MOST):
+        key = Key("node", chance.choice("ab"), str(chance.randint(0, 9999)))
+        if key in model:
+            keys.remove(key)
+            model.remove(key)
+        else:
+            keys.add(key)
+            model.add(key)
+        if chance.random() < 0.003:
+            assert list(keys) == sorted(model)
+    assert list(keys) == sorted(model)
+    for first in (Key("node", "", ""), Key("node", "a", "5"), Key("node", "b", ""), Key("node", "c", "")):
+        assert list(keys.since(first)) == sorted(key for key in model if key >= first)
+    for key in sorted(model):
+        keys.remove(key)
+    assert list(keys) == []
+
+
+def test_an_empty_order_has_no_keys_from_anywhere() -> None:
+    assert list(OrderedKeys().since(Key("node", "", ""))) == []
+
+
+def test_a_snapshot_by_node_follows_objects_that_move() -> None:
+    index = Index()
+    for name in ("web-0", "web-1"):
+        put(index, make_instance(name))
+    assert index.snapshot("instance", Filter(node="n1")) == []
+    bind(index, "web-0", "n1")
+    assert [item.meta.name for item in index.snapshot("instance", Filter(node="n1"))] == ["web-0"]
+    bind(index, "web-0", "n2")
+    assert index.snapshot("instance", Filter(node="n1")) == []
+    assert [item.meta.name for item in index.snapshot("instance", Filter(node="n2"))] == ["web-0"]
+    assert [item.meta.name for item in index.snapshot("instance", Filter(node=""))] == ["web-1"]
+
+
+def test_a_snapshot_of_every_kind_is_ordered_by_key() -> None:
+    index = Index()
+    for value in (make_workload("web"), make_node("n2"), make_instance("web-0"), make_node("n1")):
+        put(index, value)
+    assert [item.key for item in index.snapshot(None)] == sorted(index.objects)
+
+
+def test_history_is_bounded_and_what_fell_out_is_expired() -> None:
+    index = Index(history_most=10)
+    for number in range(30):
+        put(index, make_node(f"n{number}"))
+    assert [change.revision for change in index.subscribe("node", 20).take()] == list(range(21, 31))
+    with pytest.raises(Expired) as caught:
+        index.subscribe("node", 19)
+    assert caught.value.facts == {"since": 19, "oldest": 20}
+    with pytest.raises(Expired):
+        index.subscribe("node", 31)
+
+
+def test_a_commit_of_which_only_a_part_is_kept_is_expired_as_a_whole() -> None:
+    index = Index(history_most=10)
+    index.publish([Change(1, None, make_node(f"n{number}").stamped(version=1)) for number in range(15)])
+    with pytest.raises(Expired):
+        index.subscribe("node", 0)
+    assert index.subscribe("node", 1).take() == []
+
+
+def test_a_subscriber_that_does_not_read_is_expired_and_dropped() -> None:
+    index = Index(buffer_most=5)
+    lazy, busy = index.subscribe("node", 0), index.subscribe("node", 0)
+    for number in range(20):
+        put(index, make_node(f"n{number}"))
+        busy.take()
+    with pytest.raises(Expired):
+        lazy.take()
+    assert index.watchers == 1
+    index.unsubscribe(lazy)
+    index.unsubscribe(busy)
+    assert index.watchers == 0
+
+
+def test_a_change_is_handed_only_to_those_it_concerns() -> None:
+    index = Index()
+    put(index, make_instance("web-0", node="n1"))
+    start = index.revision
+    by_node = {f"n{number}": index.subscribe("instance", start, Filter(node=f"n{number}")) for number in range(100)}
+    everything, nodes = index.subscribe(None, start), index.subscribe("node", start)
+    any_kind_on_n2 = index.subscribe(None, start, Filter(node="n2"))
+    woken: list[str] = []
+    for name, subscription in by_node.items():
+        subscription.wake = lambda name=name: woken.append(name)
+    bind(index, "web-0", "n2")
+    assert sorted(woken) == ["n1", "n2"]
+    assert [name for name, subscription in by_node.items() if subscription.buffer] == ["n1", "n2"]
+    assert by_node["n1"].take()[0].after is None
+    assert by_node["n2"].take()[0].before is None
+    assert len(everything.take()) == len(any_kind_on_n2.take()) == 1
+    assert nodes.take() == []
+
+
+def test_an_unfiltered_change_is_one_object_for_all_watchers() -> None:
+    index = Index()
+    subscriptions = [index.subscribe("node", 0) for _ in range(3)]
+    change = put(index, make_node("n1"))
+    assert all(subscription.take()[0] is change for subscription in subscriptions)
+
+
+def test_a_wake_is_called_once_for_a_burst() -> None:
+    index = Index()
+    subscription = index.subscribe("node", 0)
+    calls: list[int] = []
+    subscription.wake = lambda: calls.append(1)
+    index.publish([Change(number + 1, None, make_node(f"n{number}").stamped(version=1)) for number in range(50)])
+    assert calls == [1]
+    assert len(subscription.take()) == 50
+
+
+def test_failing_the_watchers_reaches_all_of_them() -> None:
+    index = Index()
+    subscriptions = [index.subscribe("node", 0), index.subscribe(None, 0), index.subscribe(None, 0, Filter(node="n"))]
+    index.fail_watchers(Unavailable("closed"))
+    for subscription in subscriptions:
+        with pytest.raises(Unavailable):
+            subscription.take()
+    assert index.watchers == 0
+
+
+def test_revisions_never_go_back() -> None:
+    index = Index()
+    put(index, make_node("n1"))
+    index.start_at(10)
+    with pytest.raises(AssertionError):
+        index.publish([Change(9, None, make_node("n2"))])
+    index.advance(5)
+    assert index.revision == 10
