@@ -32,7 +32,12 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
     `mandor dev --stop` ends it. It listens on this machine only and asks for no token.
     """
     from mandor.roots import dev
+    from mandor.roots.settings import split_address
 
+    try:
+        split_address(listen)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--listen") from None
     if stop:
         dev.stop(data=data, say=_say)
     else:
