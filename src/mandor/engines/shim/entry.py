@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _TIOCSCTTY = 0x540E
 _SIGNALS = range(1, 65)
+ID_MAX = 2**32 - 1
+"""Users and groups have smaller numbers."""
 
 
 class Refused(Exception):
@@ -40,7 +42,7 @@ def find_person(wanted: "str | None") -> "Person | None":
         entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
         person = Person(entry.pw_uid, entry.pw_gid, entry.pw_name, entry.pw_dir)
     except (KeyError, OverflowError):
-        if not user.isdecimal():
+        if not _is_number(user):
             raise Refused(f"there is no user `{user}` on this machine") from None
         person = Person(int(user), int(user), user, "/")
     if group:
@@ -50,11 +52,15 @@ def find_person(wanted: "str | None") -> "Person | None":
     return person
 
 
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and int(text) < ID_MAX
+
+
 def _find_group(wanted: str) -> int:
     import grp
 
     try:
-        return int(wanted) if wanted.isdecimal() else grp.getgrnam(wanted).gr_gid
+        return int(wanted) if _is_number(wanted) else grp.getgrnam(wanted).gr_gid
     except KeyError:
         raise Refused(f"there is no group `{wanted}` on this machine") from None
 

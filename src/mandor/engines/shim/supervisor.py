@@ -74,11 +74,11 @@ class Supervisor:
                 groups.make(group)
             self._furnish(person)
             streams = self._begin(person, log)
-        except (Refused, OSError) as error:
+        except Exception as error:
             self._sweep()
             if self._task:
                 os.waitpid(self._task, 0)
-            self._record(None, "StartFailed", str(error))
+            self._record(None, "StartFailed", str(error) or repr(error))
             return
         self._announce()
         self._watch(streams)

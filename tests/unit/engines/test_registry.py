@@ -1,0 +1,49 @@
+"""Engines are found by name, and what is wrong is said in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mandor.engines.fake import FakeEngine
+from mandor.engines.process import ProcessEngine
+from mandor.engines.registry import known_engines, make_engine
+from mandor.errors import Invalid
+
+
+def test_the_built_in_engines_are_known() -> None:
+    assert {"process", "fake"} <= set(known_engines())
+
+
+def test_an_engine_is_made_by_name_with_its_settings(tmp_path: Path) -> None:
+    assert isinstance(make_engine("process", directory=tmp_path / "p", limits=False), ProcessEngine)
+    fake = make_engine("fake", directory=tmp_path / "f", seed=7)
+    assert isinstance(fake, FakeEngine)
+
+
+def test_an_engine_that_does_not_exist_is_refused_with_a_guess(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="no engine called 'proces'") as caught:
+        make_engine("proces", directory=tmp_path)
+    assert caught.value.hint == "did you mean `process`?"
+
+
+def test_a_setting_that_does_not_exist_is_refused_with_a_guess(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="no setting `limit`") as caught:
+        make_engine("process", directory=tmp_path, limit=True)
+    assert "limits" in (caught.value.hint or "")
+
+
+def test_something_that_is_no_engine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mandor.lib.registry.load", lambda group, name: lambda directory: "not an engine")
+    with pytest.raises(Invalid, match="is not one"):
+        make_engine("strange", directory=tmp_path)
+
+
+def test_an_engine_whose_package_is_broken_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(group: str, name: str) -> object:
+        raise ModuleNotFoundError("No module named 'missing'")
+
+    monkeypatch.setattr("mandor.lib.registry.load", load)
+    with pytest.raises(Invalid, match="cannot be loaded: No module named 'missing'"):
+        make_engine("broken", directory=tmp_path)
