@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from mandor.model.workload import GroupTemplate
 from mandor.placement.cycle import decide
 from mandor.placement.framework.ask import Ask, HostPort, Shape
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import SKIP, FilterPlugin, PreFilterPlugin, ScorePlugin
 from mandor.placement.framework.snapshot import node_facts
 from mandor.placement.plugins.avoid import Avoid
 from mandor.placement.plugins.engine_fit import EngineFit
@@ -33,7 +35,7 @@ from tests.scenarios.make import make_node, make_template
 MI = 1024**2
 NAMES = [f"n{index}" for index in range(6)]
 STATE = CycleState()
-BRIEFLY = settings(max_examples=50, deadline=None)
+BRIEFLY = settings(max_examples=60, deadline=None)
 
 words = st.sampled_from(["a", "b", "c"])
 taints = st.builds(
@@ -222,7 +224,7 @@ def plain_avoid(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
     return node.meta.name not in ask.avoid
 
 
-FILTERS = [
+FILTERS: list[tuple[FilterPlugin, Callable[..., bool]]] = [
     (NodeResourcesFit(), plain_resources),
     (NodeUnschedulable(), plain_unschedulable),
     (EngineFit(), plain_engine),
@@ -234,15 +236,15 @@ FILTERS = [
 ]
 
 
-@pytest.mark.parametrize(("plugin", "plain"), FILTERS, ids=[plugin.name for plugin, _ in FILTERS])
 @BRIEFLY
 @given(cluster=clusters())
-def test_a_vectorised_filter_says_what_a_plain_loop_says(plugin: Any, plain: Any, cluster: Any) -> None:
+def test_a_vectorised_filter_says_what_a_plain_loop_says(cluster: Any) -> None:
     found, placed, ask = cluster
     snapshot = build(found, placed).snapshot()
-    skipped = hasattr(plugin, "pre_filter") and plugin.pre_filter(STATE, ask, snapshot) is not None
-    mask = np.ones(len(found), dtype=bool) if skipped else plugin.filter(STATE, ask, snapshot)
-    assert mask.tolist() == [plain(ask, node, placed) for node in found]
+    for plugin, plain in FILTERS:
+        skipped = isinstance(plugin, PreFilterPlugin) and plugin.pre_filter(STATE, ask, snapshot) is SKIP
+        mask = np.ones(len(found), dtype=bool) if skipped else plugin.filter(STATE, ask, snapshot)
+        assert mask.tolist() == [plain(ask, node, placed) for node in found], plugin.name
 
 
 def plain_least_allocated(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> int:
@@ -269,7 +271,7 @@ def plain_preference(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> i
     return preferred + sum(100 for where in ask.given_up if keeps(where, node))
 
 
-SCORES = [
+SCORES: list[tuple[ScorePlugin, Callable[..., int]]] = [
     (NodeResourcesFit(), plain_least_allocated),
     (TaintToleration(), plain_soft_taints),
     (NodeAffinity(), plain_preference),
@@ -277,17 +279,17 @@ SCORES = [
 
 
 @pytest.mark.req("S2-14")
-@pytest.mark.parametrize(("plugin", "plain"), SCORES, ids=[plugin.name for plugin, _ in SCORES])
 @BRIEFLY
 @given(cluster=clusters())
-def test_a_vectorised_score_says_what_a_plain_loop_says(plugin: Any, plain: Any, cluster: Any) -> None:
+def test_a_vectorised_score_says_what_a_plain_loop_says(cluster: Any) -> None:
     found, placed, ask = cluster
     everyone = np.ones(len(found), dtype=bool)
-    raw = plugin.score(STATE, ask, build(found, placed).snapshot(), everyone)
-    assert raw.tolist() == [plain(ask, node, placed) for node in found]
-    if len(found):
-        final = plugin.normalize(STATE, ask, raw)
-        assert 0 <= final.min() <= final.max() <= 100
+    for plugin, plain in SCORES:
+        raw = plugin.score(STATE, ask, build(found, placed).snapshot(), everyone)
+        assert raw.tolist() == [plain(ask, node, placed) for node in found], plugin.name
+        if len(found):
+            final = plugin.normalize(STATE, ask, raw)
+            assert 0 <= final.min() <= final.max() <= 100, plugin.name
 
 
 PROFILE = default_profile()

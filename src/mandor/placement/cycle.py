@@ -1,8 +1,8 @@
 """One decision: the node for an instance, or the reason why there is none."""
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,8 @@ from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_scores
 from mandor.placement.framework.snapshot import Snapshot
 
-_SPREAD = np.uint64(0x9E3779B97F4A7C15)
+_SPREAD = 0x9E3779B97F4A7C15
+_ALL_ONES = 2**64 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +69,15 @@ def _best(
 ) -> str:
     if len(among) > 1:
         totals = run_scores(profile, state, ask, nodes, verdict.feasible, among)
-        among = among[totals == totals.max()]
+        among = among[totals == totals[totals.argmax()]]
     slot = among[0] if len(among) == 1 else among[_lucky(ask.key, nodes.luck[among])]
     return nodes.nodes[int(slot)].meta.name
 
 
 def _lucky(key: Key, luck: NDArray[np.uint64]) -> int:
     """Which of several equals: by a hash of instance, node and seed, so that the same input gives the same answer."""
-    digest = hashlib.blake2b(f"{key.namespace}/{key.name}".encode(), digest_size=8).digest()
-    mixed = (luck ^ np.uint64(int.from_bytes(digest, "big"))) * _SPREAD
+    own = crc32(f"{key.namespace}/{key.name}".encode())
+    mixed = (luck ^ np.uint64(own * _SPREAD & _ALL_ONES)) * np.uint64(_SPREAD)
     return int((mixed ^ (mixed >> np.uint64(29))).argmin())
 
 

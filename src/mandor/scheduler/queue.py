@@ -2,7 +2,7 @@
 
 import heapq
 from collections.abc import Hashable, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -38,11 +38,8 @@ class Entry:
     """Marks its one valid place in a heap: what is left of earlier ones is skipped."""
 
 
-@dataclass(order=True, slots=True)
-class _Seat:
-    rank: Any
-    ticket: int
-    entry: Entry = field(compare=False)
+_Seat = tuple[Any, int, Entry]
+"""Rank, ticket, entry: tickets differ, so that entries are never compared."""
 
 
 class SchedulingQueue:
@@ -86,10 +83,10 @@ class SchedulingQueue:
     def pop(self) -> Entry | None:
         """The next one; it is out of the queue until it is put back."""
         while self._active:
-            seat = heapq.heappop(self._active)
-            if seat.entry.ticket == seat.ticket:
-                self.remove(seat.entry.ask.key)
-                return seat.entry
+            _, ticket, entry = heapq.heappop(self._active)
+            if entry.ticket == ticket:
+                self.remove(entry.ask.key)
+                return entry
         return None
 
     def put_back(self, entry: Entry, *, now: float, retry_on: frozenset[Happening]) -> None:
@@ -122,10 +119,10 @@ class SchedulingQueue:
 
     def flush(self, *, now: float) -> None:
         """Those whose pause is over are active again, and those who have waited too long for a change."""
-        while self._backing_off and self._backing_off[0].rank <= now:
-            seat = heapq.heappop(self._backing_off)
-            if seat.entry.ticket == seat.ticket:
-                self._activate(seat.entry)
+        while self._backing_off and self._backing_off[0][0] <= now:
+            _, ticket, entry = heapq.heappop(self._backing_off)
+            if entry.ticket == ticket:
+                self._activate(entry)
         # The longest waiting stand first.
         while self._unschedulable:
             entry = next(iter(self._unschedulable.values()))
@@ -135,9 +132,9 @@ class SchedulingQueue:
 
     def next_at(self) -> float | None:
         """When `flush` next has something to do; `None`: when nothing happens, never."""
-        while self._backing_off and self._backing_off[0].entry.ticket != self._backing_off[0].ticket:
+        while self._backing_off and self._backing_off[0][2].ticket != self._backing_off[0][1]:
             heapq.heappop(self._backing_off)
-        times = [self._backing_off[0].rank] if self._backing_off else []
+        times: list[float] = [self._backing_off[0][0]] if self._backing_off else []
         if self._unschedulable:
             times.append(next(iter(self._unschedulable.values())).failed_at + self._flush_seconds)
         return min(times, default=None)
@@ -164,4 +161,4 @@ class SchedulingQueue:
     def _seat(self, entry: Entry, rank: object) -> _Seat:
         self._tickets += 1
         entry.ticket = self._tickets
-        return _Seat(rank, self._tickets, entry)
+        return rank, self._tickets, entry

@@ -205,7 +205,7 @@ class Scribbles(FilterPlugin):
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         nodes.free[0, 0] = 1_000_000
-        return nodes.free[0] > 0
+        return np.ones(len(nodes), dtype=np.bool_)
 
 
 def test_a_plugin_that_raises_fails_the_cycle_by_its_name() -> None:
@@ -276,7 +276,12 @@ def test_a_column_asks_once_for_each_distinct_value() -> None:
     for index in range(1000):
         column.append("ab"[index % 2])
     asked: list[str] = []
-    mask = column.where("q", lambda value: bool(asked.append(value)) or value == "a")
+
+    def is_a(value: str) -> bool:
+        asked.append(value)
+        return value == "a"
+
+    mask = column.where("q", is_a)
     assert sorted(asked) == ["a", "b"]
     assert mask.sum() == 500
     assert column.where("q", lambda value: False) is mask, "asked again, it answers from memory"

@@ -15,7 +15,7 @@ from mandor.scheduler.binding import Binder, chunks
 from mandor.scheduler.queue import Entry
 from mandor.scheduler.view import Promise
 from mandor.store.base import Check, Put
-from mandor.store.election import FencedStore
+from mandor.store.fence import FencedStore
 from mandor.store.memory import MemoryStore
 from tests.scenarios.make import make_instance, make_node, make_template
 

@@ -34,15 +34,15 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
         )
 
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
-        sums = np.zeros(len(nodes), dtype=np.int64)
-        counted = np.zeros(len(nodes), dtype=np.int64)
-        for index, resource in enumerate((CPU, MEMORY)):
-            capacity = nodes.allocatable[nodes.rows[resource]]
-            left = capacity - nodes.counted[index] - ask.shape.counted[index]
-            has = capacity > 0
-            sums += np.where(left > 0, left * SCORE_MOST // np.maximum(capacity, 1), 0) * has
-            counted += has
-        scores: Scores = sums // np.maximum(counted, 1)
+        capacity = nodes.allocatable[:2]  # CPU and memory
+        left = capacity - nodes.counted
+        left -= np.array(ask.shape.counted)[:, np.newaxis]
+        np.maximum(left, 0, out=left)
+        left *= SCORE_MOST
+        left //= np.maximum(capacity, 1)
+        # A node that has none of a resource is judged by the other.
+        counted = (capacity[0] > 0).astype(np.int64) + (capacity[1] > 0)
+        scores: Scores = (left[0] + left[1]) // np.maximum(counted, 1)
         return scores
 
 

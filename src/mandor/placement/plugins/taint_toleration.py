@@ -2,16 +2,27 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from mandor.model.node import Taint
 from mandor.model.placement import Toleration
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import NODES, FilterPlugin, ScorePlugin, scaled, tally
+from mandor.placement.framework.points import (
+    NODES,
+    SKIP,
+    FilterPlugin,
+    PreScorePlugin,
+    ScorePlugin,
+    Skip,
+    scaled,
+    tally,
+)
 from mandor.placement.framework.snapshot import Snapshot
 
 
-class TaintToleration(FilterPlugin, ScorePlugin):
+class TaintToleration(FilterPlugin, PreScorePlugin, ScorePlugin):
     """The score: the fewer `PreferNoSchedule` taints it does not tolerate, the better."""
 
     name = "TaintToleration"
@@ -24,6 +35,10 @@ class TaintToleration(FilterPlugin, ScorePlugin):
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
         first = (_hard(nodes.taints[int(slot)], ask.shape.tolerate)[0] for slot in refused.nonzero()[0])
         return tally(f"with {_shown(taint)}" for taint in first)
+
+    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        """Without such taints all nodes are equal."""
+        return None if np.count_nonzero(self.score(state, ask, nodes, feasible)) else SKIP
 
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
         tolerate = ask.shape.tolerate

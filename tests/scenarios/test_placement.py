@@ -1,0 +1,102 @@
+"""Placement scenarios: `placement/*.txt`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mandor.lib.quantity import Cpu, Size
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.node import NodePhase, Taint
+from mandor.placement.cycle import decide
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.profiles import default_profile
+from mandor.placement.table import Table
+from tests.scenarios.make import GI, make_node, make_template
+from tests.scenarios.script import Step, parse_value, read_script
+
+FILES = sorted((Path(__file__).parent / "placement").glob("*.txt"))
+
+
+class Board:
+    """A table one talks to in words."""
+
+    def __init__(self) -> None:
+        self.table = Table()
+        self.profile = default_profile()
+
+    def do(self, step: Step) -> str:
+        answer: str = getattr(self, f"do_{step.verb.replace('-', '_')}")(step)
+        return answer
+
+    def do_nodes(self, step: Step) -> str:
+        for index in range(int(step.words[0])):
+            self._add(f"n{index}", step.fields)
+        return "ok"
+
+    def do_node(self, step: Step) -> str:
+        self._add(step.words[0], step.fields)
+        return "ok"
+
+    def _add(self, name: str, fields: dict[str, str]) -> None:
+        labels = {key.removeprefix("label."): value for key, value in fields.items() if key.startswith("label.")}
+        key, _, rest = fields.get("taint", "").partition("=")
+        value, _, effect = rest.partition(":")
+        self.table.set_node(
+            make_node(
+                name,
+                cpu=Cpu.parse(fields.get("cpu", "4")) / 1000,
+                memory=Size.parse(fields.get("memory", str(8 * GI))),
+                phase=NodePhase(fields.get("phase", "Ready")),
+                cordoned=fields.get("cordoned") == "yes",
+                pool=fields.get("pool", "default"),
+                taints=(Taint(key, value, effect or "NoSchedule"),) if key else (),  # type: ignore[arg-type]
+                labels=labels,
+            )
+        )
+
+    def do_remove(self, step: Step) -> str:
+        self.table.remove_node(step.words[0])
+        return "ok"
+
+    def do_place(self, step: Step) -> str:
+        fields: dict[str, Any] = {key: parse_value(value) for key, value in step.fields.items()}
+        fields |= {key: step.fields[key] for key in ("cpu", "memory", "disk") if key in step.fields}
+        avoid = frozenset(str(fields.pop("avoid", "")).split(",")) - {""}
+        if isinstance(fields.get("where"), dict):
+            fields["where"] = [fields["where"]]
+        shape = Shape.of(make_template(**fields))
+        said = []
+        for name in step.words:
+            key = Key(Instance.kind, "default", name)
+            decision = decide(self.profile, Ask(key, shape, avoid=avoid), self.table.snapshot())
+            if decision.node:
+                self.table.set_charge(key, decision.node, shape)
+                without = "".join(f", without `{rule}`" for rule in decision.relaxed)
+                said.append(f"{name} -> {decision.node}{without}")
+            else:
+                said.append(f"{name} waits: {decision.message}")
+        return "\n".join(said)
+
+    def do_end(self, step: Step) -> str:
+        return "ok" if self.table.drop_charge(Key(Instance.kind, "default", step.words[0])) else "it had no place"
+
+    def do_free(self, step: Step) -> str:
+        names = step.words or sorted(node.meta.name for node in self.table.snapshot().nodes)
+        rooms = {name: self.table.free(name) for name in names}
+        return "\n".join(f"{name} cpu {Cpu(room['cpu'])} memory {Size(room['memory'])}" for name, room in rooms.items())
+
+
+@pytest.mark.req("S2-13", "S2-14")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_placement(path: Path) -> None:
+    board = Board()
+    for step in read_script(path):
+        assert board.do(step) == step.expected, f"{path.name}:{step.line}: {step.command}"
+
+
+def test_there_are_scenarios() -> None:
+    assert len(FILES) >= 3
