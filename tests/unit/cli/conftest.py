@@ -28,6 +28,7 @@ class LiveApi:
     """The API of a cluster without controllers and agents: a test writes what they would."""
 
     def __init__(self, *, tokens_required: bool) -> None:
+        self._away_seconds: float | None = None
         self._settings = ApiSettings(tokens_required=tokens_required)
         self._ready = threading.Event()
         self._over: asyncio.Event | None = None
@@ -40,9 +41,25 @@ class LiveApi:
         self._over = asyncio.Event()
         async with MemoryStore() as store:
             await store.commit(Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1"))))
-            async with running_api(store, self._settings) as self.api:
-                self._ready.set()
-                await self._over.wait()
+            while True:
+                async with running_api(store, self._settings) as self.api:
+                    self._ready.set()
+                    await self._over.wait()
+                if self._away_seconds is None:
+                    return
+                await asyncio.sleep(self._away_seconds)
+                self._away_seconds = None
+                self._over.clear()
+
+    def restart(self, *, away_seconds: float) -> None:
+        """End the server, and start it again after a while, at the same store but another address."""
+        self._away_seconds = away_seconds
+        assert self._over is not None
+        self._ready.clear()
+        self._loop.call_soon_threadsafe(self._over.set)
+
+    def wait_ready(self) -> None:
+        assert self._ready.wait(PATIENCE), "the API did not start"
 
     def stop(self) -> None:
         assert self._over is not None

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from mandor.api.server import open_socket
+from mandor.cli.commands import get
+from mandor.cli.kinds import find_kind
+from mandor.client.sync import Client
+from mandor.errors import Unavailable
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, StopOrder, TaskStatus
 from mandor.model.manifest import load_manifests
 from mandor.model.meta import Meta
@@ -20,6 +26,7 @@ from mandor.model.record import Event, EventSpec
 from mandor.model.resources import Resources
 from mandor.model.workload import Workload, WorkloadStatus, make_release
 from tests.unit.cli.conftest import LiveApi, Mandor
+from tests.unit.cli.test_front_door import completed
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -173,6 +180,46 @@ def test_a_reader_that_has_enough_is_no_error(api: LiveApi) -> None:
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, timeout=120, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
+
+
+def test_a_watch_goes_on_when_its_server_was_away(api: LiveApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = int(api.url.rpartition(":")[2])
+    monkeypatch.setattr("tests.api.conftest.open_socket", lambda host, _: open_socket(host, port))
+    api.put(node("n1"))
+    seen = get.changes(Client([api.url]), find_kind("node"), {})
+    assert next(seen)["after"]["meta"]["name"] == "n1"
+
+    def come_back() -> None:
+        api.restart(away_seconds=2)
+        api.wait_ready()
+        api.put(node("n2"))
+
+    thread = threading.Thread(target=come_back)
+    thread.start()
+    assert next(seen)["after"]["meta"]["name"] == "n2"
+    thread.join()
+
+
+def test_a_watch_gives_up_when_no_server_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(get, "PATIENCE_SECONDS", 0.5)
+    api = LiveApi(tokens_required=False)
+    api.put(node("n1"))
+    seen = get.changes(Client([api.url]), find_kind("node"), {})
+    assert next(seen)["after"]["meta"]["name"] == "n1"
+    threading.Timer(0.2, api.stop).start()
+    with pytest.raises(Unavailable):
+        next(seen)
+
+
+def test_names_of_the_cluster_are_completed(
+    api: LiveApi, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.put(node("n1"), node("m1"), workload("name: web\nimage: x"), instance("web-0"))
+    assert completed("mandor get nodes ", monkeypatch, capsys) == ["m1", "n1"]
+    assert completed("mandor cordon n", monkeypatch, capsys) == ["n1"]
+    assert completed("mandor scale ", monkeypatch, capsys) == ["web"]
+    assert completed("mandor logs w", monkeypatch, capsys) == ["web-0"]
+    assert completed("mandor logs -n team w", monkeypatch, capsys) == []
 
 
 # describe

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,13 @@ from mandor.cli.options import (
     output_option,
 )
 from mandor.cli.output import aligned, ordered, show_data, show_table, widths
-from mandor.errors import Expired
+from mandor.errors import Expired, Unavailable
 
 if TYPE_CHECKING:
     from mandor.client.sync import Client
+
+PATIENCE_SECONDS = 60.0
+"""A watch waits so long for a server that does not answer."""
 
 
 @click.command("get")
@@ -125,23 +129,25 @@ def _watch(
 
 def changes(client: "Client", kind: Kind, query: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """What is there now, then each change, for ever; a watch that breaks off is taken up again."""
-    import time
-
     known: dict[tuple[str, str], int] = {}
     since: int | None = None
+    heard = time.monotonic()
     while True:
-        if since is None:
-            items, since = client.list(kind.plural, query)
-            for item in items:
-                key = (item["meta"].get("namespace", ""), item["meta"]["name"])
-                if known.get(key) != item["meta"]["version"]:
-                    known[key] = item["meta"]["version"]
-                    yield {"revision": since, "before": None, "after": item}
         try:
+            if since is None:
+                items, since = client.list(kind.plural, query)
+                for item in items:
+                    key = (item["meta"].get("namespace", ""), item["meta"]["name"])
+                    if known.get(key) != item["meta"]["version"]:
+                        known[key] = item["meta"]["version"]
+                        yield {"revision": since, "before": None, "after": item}
             for change in client.watch(kind.name, since=since, query=query):
-                since = change["revision"]
+                since, heard = change["revision"], time.monotonic()
                 if change.get("before") or change.get("after"):
                     yield {"revision": since, "before": change.get("before"), "after": change.get("after")}
         except Expired:
             since = None
+        except Unavailable:
+            if since is None or time.monotonic() - heard > PATIENCE_SECONDS:
+                raise
         time.sleep(0.5)  # the server is restarting, or the watch fell behind
