@@ -77,6 +77,8 @@ class Listing:
     items: Sequence[Object]
     revision: int
     """Watch from here to miss nothing."""
+    keys: Sequence[Key] = ()
+    """The keys of the items, if the store has them at hand; see `Change.place`."""
 
 
 @dataclass(slots=True)
@@ -88,6 +90,8 @@ class Change:
     after: Object | None
     line: bytes | None = None
     """Its form on the wire, kept by whoever needed it first: one change goes to thousands of watchers."""
+    place: Key | None = field(default=None, repr=False, compare=False)
+    """Its key, likewise: an index and its mirrors file a new object under one and the same tuple."""
 
     @property
     def bookmark(self) -> bool:
@@ -101,7 +105,9 @@ class Change:
 
     @property
     def key(self) -> Key:
-        return self.value.key
+        if self.place is None:
+            self.place = self.value.key
+        return self.place
 
 
 class Store(ABC):

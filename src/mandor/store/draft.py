@@ -1,7 +1,6 @@
 """What a commit would change: the rules of versions and uids, the same in every home."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from msgspec.structs import force_setattr
 
@@ -14,16 +13,10 @@ from mandor.store.base import Change, Delete, Put, Write
 OBJECT_BYTES_MOST = 1 << 20
 """The most bytes of one object: what etcd takes."""
 
+_NO_LABELS: dict[str, str] = {}
+
 Pending = Mapping[Key, Change]
 NOTHING: Pending = {}
-
-
-@dataclass(slots=True)
-class Draft:
-    """The changes a commit makes, and where; keys are built once, for everyone who files by them."""
-
-    changes: list[Change]
-    keys: list[Key]
 
 
 def draft(
@@ -35,13 +28,12 @@ def draft(
     now: float,
     new_uid: NewId,
     pending: Pending = NOTHING,
-) -> Draft:
+) -> list[Change]:
     """The changes these writes make at this revision, on top of those that are pending.
 
     `Conflict` if an object has moved on.
     """
     changes: list[Change] = []
-    changed: list[Key] = []
     for write, key in zip(writes, keys, strict=True):
         before = pending[key].after if key in pending else objects.get(key)
         version = before.meta.version if before is not None else 0
@@ -52,8 +44,8 @@ def draft(
                 raise conflict(key, meta.version, version)
             if meta.uid and before is not None and meta.uid != before.meta.uid:
                 raise other_uid(key, meta.uid, before.meta.uid)
-            changes.append(Change(revision, before, stamp(value, version=revision, now=now, new_uid=new_uid)))
-            changed.append(key)
+            after = stamp(value, version=revision, now=now, new_uid=new_uid)
+            changes.append(Change(revision, before, after, None, key))
             continue
         assert not isinstance(write, Put)
         if write.version != version:
@@ -61,9 +53,8 @@ def draft(
         if type(write) is Delete:
             if before is None:
                 raise conflict(key, 0, 0)
-            changes.append(Change(revision, before, None))
-            changed.append(key)
-    return Draft(changes, changed)
+            changes.append(Change(revision, before, None, None, key))
+    return changes
 
 
 def conflict(key: Key, wanted: int, version: int) -> Conflict:
@@ -92,9 +83,16 @@ def stamp(value: Object, *, version: int, now: float, new_uid: NewId) -> Object:
     if not meta.uid:
         force_setattr(meta, "uid", new_uid())
         force_setattr(meta, "created_at", now)
+    share(meta)
     stamped: Object = value.__copy__()  # type: ignore[attr-defined]
     force_setattr(stamped, "meta", meta)
     return stamped
+
+
+def share(meta: Meta) -> None:
+    """Most objects have no labels: they need not have a dict of none each."""
+    if not meta.labels:
+        force_setattr(meta, "labels", _NO_LABELS)
 
 
 def encoded(value: Object, key: Key) -> bytes:

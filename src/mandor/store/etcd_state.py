@@ -15,6 +15,7 @@ from mandor.lib.backoff import Backoff
 from mandor.model.codec import KINDS, decode
 from mandor.model.meta import Key, Object
 from mandor.store.base import Change
+from mandor.store.draft import share
 from mandor.store.etcd_client import Compacted, EtcdClient
 from mandor.store.etcd_wire import EVENT_DELETE, RANGE
 from mandor.store.index import Index
@@ -67,6 +68,7 @@ class EtcdState:
                 hint="was it written by a newer version? upgrade mandor",
             ) from error
         force_setattr(found.meta, "version", revision + self.offset)  # nobody else has seen it yet
+        share(found.meta)
         return found
 
     # Reading it all.

@@ -8,7 +8,7 @@ from itertools import takewhile
 from mandor.errors import Expired, MandorError
 from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, Change, Filter, filtered
-from mandor.store.order import OrderedKeys
+from mandor.store.order import Order
 
 HISTORY_MOST = 20_000
 BUFFER_MOST = 10_000
@@ -21,17 +21,15 @@ Interest = tuple[str | None, str | None]
 class Shelf:
     """Where the objects of one kind stand."""
 
-    order: OrderedKeys = field(default_factory=OrderedKeys)
+    order: Order = field(default_factory=Order)
     by_node: dict[str, dict[Key, None]] = field(default_factory=dict)
-    listed: tuple[Object, ...] | None = None
-    """The whole shelf in order, kept until the next change."""
 
     def put(self, key: Key, before: Object | None, after: Object) -> None:
-        self.listed = None
         node = after.node
         if before is None:
             self.order.add(key)
         else:
+            self.order.touch(key)
             left = before.node
             if left == node:
                 return
@@ -40,7 +38,6 @@ class Shelf:
             self.by_node.setdefault(node, {})[key] = None
 
     def drop(self, key: Key, before: Object) -> None:
-        self.listed = None
         self.order.remove(key)
         self._forget_node(key, before.node)
 
@@ -132,10 +129,13 @@ class Index:
         if where.namespace is not None:
             found: Sequence[Object] = [objects[key] for key in shelf.in_namespace(kind, where.namespace)]
         else:
-            if shelf.listed is None:
-                shelf.listed = tuple([objects[key] for key in shelf.order])
-            found = shelf.listed
+            found = shelf.order.items(objects)
         return found if where.node is None else [item for item in found if not item.node]
+
+    def keys(self, kind: str) -> Sequence[Key]:
+        """The keys of a kind in order: the very tuples the objects are filed under."""
+        shelf = self._shelves.get(kind)
+        return shelf.order.keys() if shelf is not None else ()
 
     # Writing.
 
@@ -156,14 +156,15 @@ class Index:
         """Nothing changed up to this revision."""
         self.revision = max(self.revision, revision)
 
-    def publish(self, changes: Sequence[Change], keys: Sequence[Key] | None = None) -> None:
+    def publish(self, changes: Sequence[Change]) -> None:
         """Apply changes, which come in the order of their revisions, and hand them to the watchers."""
         watched = bool(self._subscribers)
         objects = self.objects
-        for change, key in zip(changes, keys or [change.key for change in changes], strict=True):
+        for change in changes:
             assert change.revision >= self.revision, f"{change.revision} comes after {self.revision}"
             self.revision = change.revision
-            kind, before, after = key[0], change.before, change.after
+            key, before, after = change.key, change.before, change.after
+            kind = key[0]
             shelf = self._shelves.get(kind) or self._shelf(kind)
             if after is not None:
                 objects[key] = after

@@ -37,7 +37,7 @@ class MemoryStore(Store):
         keys = check_writes(writes)
         # Every other home lets others run here; what only works without that is a bug better found early.
         await asyncio.sleep(0)
-        made = draft(
+        changes = draft(
             writes,
             keys,
             self.index.objects,
@@ -45,7 +45,7 @@ class MemoryStore(Store):
             now=self._clock.now(),
             new_uid=self._new_uid,
         )
-        self.index.publish(made.changes, made.keys)
+        self.index.publish(changes)
         return self.index.revision
 
     def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:

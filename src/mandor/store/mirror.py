@@ -119,19 +119,20 @@ class Mirror:
         for start in range(0, len(listing.items), CHUNK):
             if start:
                 await asyncio.sleep(0)
-            self._adopt(listing.items[start : start + CHUNK], known, revision)
+            items = listing.items[start : start + CHUNK]
+            keys = listing.keys[start : start + CHUNK] or [item.key for item in items]
+            self._adopt(items, keys, known, revision)
         for key in known:
             self._apply(Change(revision, self._objects[key], None))
         self.revision, self.complete = revision, True
         self._release()
 
-    def _adopt(self, items: Sequence[Object], known: set[Key], revision: int) -> None:
-        for item in items:
-            key = item.key
+    def _adopt(self, items: Sequence[Object], keys: Sequence[Key], known: set[Key], revision: int) -> None:
+        for item, key in zip(items, keys, strict=True):
             known.discard(key)
             before = self._objects.get(key)
             if before is None or before.meta.version != item.meta.version or before.meta.uid != item.meta.uid:
-                self._apply(Change(revision, before, item))
+                self._apply(Change(revision, before, item, None, key))
 
     def _apply(self, change: Change) -> None:
         if change.after is not None:

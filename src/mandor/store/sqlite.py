@@ -158,7 +158,7 @@ class SqliteStore(Store):
         if self._closing:
             raise Unavailable("the store is closed")
         revision = self._issued + 1
-        made = draft(
+        changes = draft(
             writes,
             keys,
             self.index.objects,
@@ -169,8 +169,8 @@ class SqliteStore(Store):
         )
         rows: list[tuple[str, bytes | None]] = []
         size = 0
-        for change, key in zip(made.changes, made.keys, strict=True):
-            before, after = change.before, change.after
+        for change in changes:
+            key, before, after = change.key, change.before, change.after
             if before is not None and (after is None or after.meta.uid != before.meta.uid):
                 rows.append((row_key(before.meta.uid, key), None))
             if after is not None:
@@ -179,11 +179,12 @@ class SqliteStore(Store):
                 rows.append((row_key(after.meta.uid, key), data))
         if not rows:
             revision = self._issued
-        return Commit(revision, made, rows, size, self._round, self._loop.time(), self._loop.create_future())
+        return Commit(revision, changes, rows, size, self._round, self._loop.time(), self._loop.create_future())
 
     def _submit(self, commit: Commit) -> None:
         self._issued = commit.revision
-        self._pending.update(zip(commit.draft.keys, commit.draft.changes, strict=True))
+        for change in commit.changes:
+            self._pending[change.key] = change
         self._flight.append(commit)
         self._flight_writes += len(commit.rows)
         self._flight_bytes += commit.size
@@ -224,17 +225,15 @@ class SqliteStore(Store):
     def _settle(self, batch: Sequence[Commit]) -> None:
         """The batch is on disk: publish it, then tell its writers."""
         changes: list[Change] = []
-        keys: list[Key] = []
         for commit in batch:
             assert self._flight.popleft() is commit
             self._flight_writes -= len(commit.rows)
             self._flight_bytes -= commit.size
-            changes += commit.draft.changes
-            keys += commit.draft.keys
-        for change, key in zip(changes, keys, strict=True):
-            if self._pending[key] is change:
-                del self._pending[key]
-        self.index.publish(changes, keys)
+            changes += commit.changes
+        for change in changes:
+            if self._pending[change.key] is change:
+                del self._pending[change.key]
+        self.index.publish(changes)
         for commit in batch:
             if not commit.done.done():
                 commit.done.set_result(commit.revision)

@@ -11,6 +11,7 @@ from mandor.errors import Invalid, Unavailable
 from mandor.lib.lock import Held, hold
 from mandor.model.codec import KINDS, decode
 from mandor.model.meta import Key, Object
+from mandor.store.draft import share
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +111,7 @@ class StateFile:
         connection.execute("pragma locking_mode=exclusive")
         connection.execute("pragma journal_mode=wal")
         connection.execute("pragma synchronous=full")
-        connection.execute("pragma cache_size=-16384")
+        connection.execute("pragma cache_size=-4096")
         connection.execute("pragma wal_autocheckpoint=4000")
         connection.execute("pragma journal_size_limit=67108864")
         (owner,) = connection.execute("pragma application_id").fetchone()
@@ -141,12 +142,14 @@ class StateFile:
                     unknown[kind] = unknown.get(kind, 0) + 1
                     continue
                 try:
-                    yield decode(data)
+                    found = decode(data)
                 except Invalid as error:
                     raise Invalid(
                         f"{self.path} holds {key}, which this version of mandor cannot read: {error}",
                         hint="was it written by a newer version? upgrade mandor, or restore a backup",
                     ) from error
+                share(found.meta)
+                yield found
         except sqlite3.Error as error:
             raise self._refused(error) from error
         for kind, count in sorted(unknown.items()):

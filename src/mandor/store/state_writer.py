@@ -12,7 +12,7 @@ from typing import Any
 
 from mandor.errors import MandorError, Unavailable
 from mandor.model.meta import Object
-from mandor.store.draft import Draft
+from mandor.store.base import Change
 from mandor.store.state_file import StateFile
 
 log = logging.getLogger(__name__)
@@ -26,7 +26,7 @@ class Commit:
     """One commit on its way to the disk."""
 
     revision: int
-    draft: Draft
+    changes: list[Change]
     rows: list[tuple[str, bytes | None]]
     size: int
     round: int

@@ -9,7 +9,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.store.base import Change, Filter
 from mandor.store.index import Index
-from mandor.store.order import BLOCK_MOST, OrderedKeys
+from mandor.store.order import BLOCK_MOST, Order
 from mandor.testing.store import make_instance, make_node, make_workload
 
 
@@ -27,29 +27,32 @@ def bind(index: Index, name: str, node: str) -> Change:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_ordered_keys_equal_a_sorted_set(seed: int) -> None:
+def test_an_order_equals_a_sorted_dict(seed: int) -> None:
     chance = random.Random(seed)
-    keys, model = OrderedKeys(), set[Key]()
-    for _ in range(6 * BLOCK_MOST):
-        key = Key("node", chance.choice("ab"), str(chance.randint(0, 9999)))
-        if key in model:
-            keys.remove(key)
-            model.remove(key)
+    order, model = Order(), dict[Key, Object]()
+    for step in range(6 * BLOCK_MOST):
+        value = make_instance(f"i{chance.randint(0, 9999)}", namespace=chance.choice("ab"), index=step)
+        key = value.key
+        if key not in model:
+            order.add(key)
+            model[key] = value
+        elif chance.random() < 0.5:
+            order.touch(key)
+            model[key] = value
         else:
-            keys.add(key)
-            model.add(key)
+            order.remove(key)
+            del model[key]
         if chance.random() < 0.003:
-            assert list(keys) == sorted(model)
-    assert list(keys) == sorted(model)
-    for first in (Key("node", "", ""), Key("node", "a", "5"), Key("node", "b", ""), Key("node", "c", "")):
-        assert list(keys.since(first)) == sorted(key for key in model if key >= first)
+            assert order.items(model) == [item for _, item in sorted(model.items())]
+    for first in (Key("instance", "", ""), Key("instance", "a", "i5"), Key("instance", "c", "")):
+        assert list(order.since(first)) == sorted(key for key in model if key >= first)
     for key in sorted(model):
-        keys.remove(key)
-    assert list(keys) == []
+        order.remove(key)
+    assert order.items({}) == []
 
 
 def test_an_empty_order_has_no_keys_from_anywhere() -> None:
-    assert list(OrderedKeys().since(Key("node", "", ""))) == []
+    assert list(Order().since(Key("node", "", ""))) == []
 
 
 def test_a_snapshot_by_node_follows_objects_that_move() -> None:
