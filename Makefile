@@ -41,7 +41,7 @@ check: setup ## Format, lint, types and import contracts (no tests)
 
 .PHONY: check-format check-lint check-types check-imports
 check-format:
-	@$(BIN)/ruff format --quiet --check . || { echo "format: run '$(BIN)/ruff format .'"; exit 1; }
+	@log=$$($(BIN)/ruff format --check . 2>&1) || { echo "$$log"; echo "format   run 'make format'"; exit 1; }
 	@echo "format   ok"
 check-lint:
 	@$(BIN)/ruff check --quiet .
@@ -56,6 +56,10 @@ check-imports:
 .PHONY: format
 format: setup ## Rewrite the sources in the project's format, with safe lint fixes
 	@$(BIN)/ruff check --quiet --fix . ; $(BIN)/ruff format .
+
+.PHONY: reference
+reference: setup ## Write docs/reference anew from the code
+	@$(BIN)/python scripts/reference.py
 
 .PHONY: bench
 bench: setup ## Measure: runs bench/run.py (ARGS="--help" for its options)
