@@ -8,12 +8,18 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from mandor.controllers.node import NodeController
+from mandor.controllers.runner import run_all
+from mandor.controllers.workload import WorkloadController
 from mandor.errors import Unavailable
 from mandor.lib.clock import settle
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.phase import Phase
+from mandor.scheduler.loop import Scheduler
 from mandor.store.base import ALL, Change, Check, Filter, Listing, Put, Store, Write
+from mandor.store.election import Election
+from mandor.store.recorder import Recorder
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
 
@@ -141,6 +147,17 @@ async def test_higher_priority_is_placed_first(world: World) -> None:
     await world.until(lambda: world.serving_count("high") == 2)
     await world.run(20)
     assert world.serving_count("low") == 0
+
+
+async def test_a_raised_priority_counts_for_those_who_wait_already(world: World) -> None:
+    await world.apply(make_workload("a", replicas=1, cpu="2", priority=5))
+    await world.apply(make_workload("b", replicas=1, cpu="2", priority=1))
+    await world.run(2)
+    await world.apply(make_workload("b", replicas=1, cpu="2", priority=9))
+    await world.run(1)
+    await world.add_nodes("n1", cpu=2)
+    await world.until(lambda: world.serving_count("b") == 1)
+    assert world.serving_count("a") == 0
 
 
 async def test_an_unknown_profile_is_said_and_hurts_nobody_else(world: World) -> None:
@@ -341,3 +358,62 @@ async def test_a_flood_of_instances_is_bound_in_batches(world: World) -> None:
     await world.until(lambda: not waiting(world) and len(world.instances()) == 1500, seconds=30)
     per_node = [sum(each.node == name for each in world.instances()) for name in world.nodes]
     assert max(per_node) - min(per_node) <= 4, "the emptiest first; scores are whole numbers, so about even"
+
+
+@pytest.mark.req("S0-25")
+async def test_two_schedulers_and_controllers_that_compete_place_everything_once() -> None:
+    """Both stand for election; the leader is killed again and again; every commit is fenced."""
+    async with World() as world:
+        await world.kill("scheduler")
+        await world.kill("controllers")
+        world.checks = [world.check_capacity, world.check_count]
+        rivals = [Rival(world, name) for name in ("s1", "s2")]
+        await world.add_nodes("n1", "n2", cpu=4)
+        for rival in rivals:
+            rival.start()
+        for count in (3, 6, 2, 5):
+            await world.apply(make_workload("web", replicas=count, cpu="1"))
+            await world.until(lambda count=count: world.serving_count("web") == count, seconds=60)  # type: ignore[misc]
+            leader = next(rival for rival in rivals if rival.leads)
+            await leader.stop()
+            uids = {each.meta.uid for each in world.instances()}
+            await world.until(lambda leader=leader: any(each.leads for each in rivals if each is not leader))  # type: ignore[misc]
+            await world.run(3)
+            assert {each.meta.uid for each in world.instances()} == uids, "a change of leaders restarts nothing"
+            leader.start()
+        for rival in rivals:
+            await rival.stop()
+
+
+class Rival:
+    """A control plane of its own, in an election."""
+
+    def __init__(self, world: World, name: str) -> None:
+        self._world = world
+        self._name = name
+        self._election = self._new_election()
+        self._task: asyncio.Task[None] | None = None
+
+    def _new_election(self) -> Election:
+        return Election(self._world.store, "plane", self._name, 10, self._world.clock)
+
+    @property
+    def leads(self) -> bool:
+        return self._election.leading
+
+    def start(self) -> None:
+        self._election = self._new_election()
+        self._task = asyncio.ensure_future(self._election.run(self._work))
+
+    async def stop(self) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait({self._task})
+
+    async def _work(self, store: Store) -> None:
+        clock, recorder = self._world.clock, Recorder(store, self._name, self._world.clock)
+        controllers = (WorkloadController(store, clock, recorder), NodeController(store, clock, recorder))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(recorder.run())
+            tasks.create_task(run_all(controllers, store, clock))
+            tasks.create_task(Scheduler(store, clock, recorder).run())

@@ -14,8 +14,12 @@ def plan_service(
     draft: Draft, workload: Workload, name: str, members: Sequence[Instance], release: Release, world: World
 ) -> None:
     group = workload.spec.groups[name]
-    # Most worth keeping first; among equals the older.
-    by_worth = sorted(members, key=lambda each: (-slot.worth(each), each.meta.created_at, each.spec.index))
+    # Most worth keeping first; among equals the newest release, then the older instance.
+    newest = release.meta.name
+    by_worth = sorted(
+        members,
+        key=lambda each: (-slot.worth(each), each.spec.release != newest, each.meta.created_at, each.spec.index),
+    )
     kept, surplus = by_worth[: group.count], by_worth[group.count :]
     for each in surplus:
         slot.lose(draft, each, "scaled down", world.now)
@@ -30,8 +34,8 @@ def plan_service(
     if surplus and not all(each.spec.stop for each in surplus):
         draft.note(workload, "ScaledDown", f"{len(surplus)} fewer of {name}: {group.count} are wanted")
     if not missing:
-        for each in outdated_to_stop(kept, release.meta.name):
-            slot.stop(draft, each, f"updated to {release.meta.name}", world.now)
+        for each in outdated_to_stop(kept, newest):
+            slot.stop(draft, each, f"updated to {newest}", world.now)
 
 
 def outdated_to_stop(members: Sequence[Instance], release: str) -> list[Instance]:

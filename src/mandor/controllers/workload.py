@@ -18,6 +18,11 @@ from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 
+PACE_SECONDS = 0.0001
+"""A workload is planned as a whole: with many instances, so long for each of them lies between two plans."""
+PACE_LEAST = 0.02
+PACE_MOST = 2.0
+
 
 class Name(NamedTuple):
     """Which workload; its object may be gone while instances of it are left."""
@@ -38,6 +43,7 @@ class WorkloadController(Controller[Name]):
         self._releases: Grouped[Name, Release] = Grouped(Release)
         self._with_lost: set[Name] = set()
         self._ready_nodes: set[str] = set()
+        self._rest_until: dict[Name, float] = {}
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._workloads = mirrors[Workload.kind]
@@ -70,8 +76,12 @@ class WorkloadController(Controller[Name]):
         return tuple(self._with_lost)
 
     async def reconcile(self, key: Name) -> float | None:
+        rest = self._rest_until.get(key, 0.0) - self._clock.monotonic()
+        if rest > 0:
+            return rest
         workload = await self._workload(key)
         instances = self._instances.of(key)
+        self._pace(key, len(instances))
         if not any(each.phase is Phase.LOST for each in instances):
             self._with_lost.discard(key)
         world = World(
@@ -85,6 +95,14 @@ class WorkloadController(Controller[Name]):
         for note in draft.notes:
             self._tell(note)
         return draft.again_seconds
+
+    def _pace(self, key: Name, count: int) -> None:
+        """Thousands of instances that start make one plan every second or so, not one for each of them."""
+        pause = min(count * PACE_SECONDS, PACE_MOST)
+        if pause >= PACE_LEAST:
+            self._rest_until[key] = self._clock.monotonic() + pause
+        else:
+            self._rest_until.pop(key, None)
 
     async def _workload(self, key: Name) -> Workload | None:
         stored = Key(Workload.kind, key.namespace, key.workload)

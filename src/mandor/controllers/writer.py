@@ -8,12 +8,10 @@ from mandor.model.meta import Key
 from mandor.store.base import WRITES_MOST, Store, Write
 from mandor.store.mirror import Mirror
 
-CHUNK = WRITES_MOST - 1
-"""One write of each commit belongs to the leader's fence."""
 SHOWN_SECONDS = 30.0
 
 
-def split(writes: Sequence[Write], size: int = CHUNK) -> Iterator[Sequence[Write]]:
+def split(writes: Sequence[Write], size: int = WRITES_MOST) -> Iterator[Sequence[Write]]:
     for start in range(0, len(writes), size):
         yield writes[start : start + size]
 

@@ -11,12 +11,12 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.scheduler.view import Promise
-from mandor.store.base import WRITES_MOST, Check, Put, Store, Write
+from mandor.store.base import OPERATIONS_MOST, WRITES_MOST, Check, Put, Store, Write
 
 log = logging.getLogger(__name__)
 
-CHUNK = WRITES_MOST - 1
-"""One write of each commit belongs to the leader's fence."""
+CHECKED_MOST = OPERATIONS_MOST - 1
+"""Binds and checks of one commit; one more belongs to the leader's fence."""
 COMMITS_MOST = 16
 AFTER_OUTAGE = Backoff(first_seconds=0.2, most_seconds=5.0, jitter=0.2)
 
@@ -86,7 +86,7 @@ class Binder:
             self._failed(promise)
 
 
-def chunks(promises: Sequence[Promise], size: int = CHUNK) -> Iterator[list[Promise]]:
+def chunks(promises: Sequence[Promise]) -> Iterator[list[Promise]]:
     """Together on a node, together in a commit: they share its check.
 
     Promises that saw different versions of a node never share one.
@@ -94,8 +94,9 @@ def chunks(promises: Sequence[Promise], size: int = CHUNK) -> Iterator[list[Prom
     chunk: list[Promise] = []
     nodes: dict[str, int] = {}
     for each in sorted(promises, key=lambda each: each.node):
-        grown = len(chunk) + 1 + len(nodes) + (each.node not in nodes)
-        if grown > size or nodes.get(each.node, each.node_version) != each.node_version:
+        writes = len(chunk) + 1
+        full = writes > WRITES_MOST or writes + len(nodes) + (each.node not in nodes) > CHECKED_MOST
+        if full or nodes.get(each.node, each.node_version) != each.node_version:
             yield chunk
             chunk, nodes = [], {}
         chunk.append(each)

@@ -21,10 +21,10 @@ from mandor.placement.cycle import Decision, decide
 from mandor.placement.framework.points import ANYTHING
 from mandor.placement.framework.profile import Profile
 from mandor.placement.profiles import default_profile
-from mandor.scheduler.binding import CHUNK, Binder, chunks
+from mandor.scheduler.binding import Binder, chunks
 from mandor.scheduler.queue import Entry, SchedulingQueue
 from mandor.scheduler.view import Promise, View
-from mandor.store.base import Put, Store, Write
+from mandor.store.base import WRITES_MOST, Put, Store, Write
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 
@@ -84,12 +84,12 @@ class Scheduler:
 
     async def _size_all(self) -> None:
         """Nothing is decided before it is known how much everything that is placed takes."""
-        for key in self.view.unsized():
-            release = await self._store.get(key)
-            if release is None:
-                self.view.without_release(key)
+        for key in self.view.missing():
+            found = await self._store.get(key)
+            if found is None:
+                self.view.without(key)
             else:
-                await self._mirrors[Release.kind].reached(release.meta.version)
+                await self._mirrors[key.kind].reached(found.meta.version)
 
     async def _schedule(self, tasks: Background) -> None:
         while True:
@@ -199,7 +199,7 @@ class Scheduler:
             await self._refused.wait()
             self._refused.clear()
             while self._refusals:
-                keys = list(self._refusals)[:CHUNK]
+                keys = list(self._refusals)[:WRITES_MOST]
                 await self._write_some({key: self._refusals.pop(key) for key in keys})
 
     async def _write_some(self, refusals: Mapping[Key, tuple[str, str]]) -> None:

@@ -59,8 +59,8 @@ class View:
         self._workloads = workloads
         self._shapes: dict[Key, dict[str, Shape]] = {}
         self._promises: dict[Key, Promise] = {}
-        self._unsized: dict[Key, set[Key]] = {}
-        """Instances whose release is not here yet, by release."""
+        self._waiting_for: dict[Key, set[Key]] = {}
+        """Instances whose release or workload is not here yet, by that."""
 
     def apply(self, change: Change) -> None:
         value = change.value
@@ -70,6 +70,8 @@ class View:
             self._apply_node(value, change.before, gone=change.after is None)
         elif isinstance(value, Release):
             self._apply_release(value, gone=change.after is None)
+        elif isinstance(value, Workload):
+            self._apply_workload(change)
 
     # Nodes and releases.
 
@@ -88,7 +90,19 @@ class View:
             self._shapes.pop(release.key, None)
             return
         self._shapes[release.key] = {name: Shape.of(group) for name, group in release.spec.groups.items()}
-        for key in self._unsized.pop(release.key, ()):
+        self._look_again(release.key)
+
+    def _apply_workload(self, change: Change) -> None:
+        before, after = change.before, change.after
+        self._look_again(change.key)
+        if isinstance(before, Workload) and isinstance(after, Workload) and _rank(before) != _rank(after):
+            for each in list(self._instances.items()):
+                if isinstance(each, Instance) and self.queue.place(each.key) and _workload_key(each) == change.key:
+                    self.queue.remove(each.key)
+                    self._enqueue(each)
+
+    def _look_again(self, arrived: Key) -> None:
+        for key in self._waiting_for.pop(arrived, ()):
             self._apply_instance(key, self._instances.get(key))
 
     # Instances.
@@ -129,28 +143,32 @@ class View:
 
     def _enqueue(self, instance: Instance) -> None:
         """A new one is active at once; one that is known keeps its place in the queue."""
+        workload = self._workloads.get(_workload_key(instance))
+        if not isinstance(workload, Workload):
+            self._wait_for(_workload_key(instance), instance)
+            return
         shape = self._shape(instance)
-        if shape is not None:
-            self.queue.add(self._ask(instance, shape), instance.meta.uid, instance.meta.created_at)
+        if shape is None:
+            return
+        ask = Ask(
+            key=instance.key,
+            shape=shape,
+            priority=workload.spec.priority,
+            profile=workload.spec.profile,
+            avoid=frozenset(instance.spec.avoid),
+        )
+        self.queue.add(ask, instance.meta.uid, instance.meta.created_at)
 
     def _shape(self, instance: Instance) -> Shape | None:
         """None: its release is not here yet; the instance is looked at again when it comes."""
         release = _release_key(instance)
         shape = self._shapes.get(release, {}).get(instance.spec.group)
         if shape is None:
-            self._unsized.setdefault(release, set()).add(instance.key)
+            self._wait_for(release, instance)
         return shape
 
-    def _ask(self, instance: Instance, shape: Shape) -> Ask:
-        workload = self._workloads.get(Key(Workload.kind, instance.meta.namespace, instance.spec.workload))
-        spec = workload.spec if isinstance(workload, Workload) else None
-        return Ask(
-            key=instance.key,
-            shape=shape,
-            priority=spec.priority if spec else 0,
-            profile=spec.profile if spec else "default",
-            avoid=frozenset(instance.spec.avoid),
-        )
+    def _wait_for(self, missing: Key, instance: Instance) -> None:
+        self._waiting_for.setdefault(missing, set()).add(instance.key)
 
     # Decisions.
 
@@ -184,16 +202,16 @@ class View:
 
     # At the start.
 
-    def unsized(self) -> Iterable[Key]:
-        """Releases that instances name and that have not been seen."""
-        return tuple(self._unsized)
+    def missing(self) -> Iterable[Key]:
+        """Releases and workloads that instances name and that have not been seen."""
+        return tuple(self._waiting_for)
 
-    def without_release(self, release: Key) -> None:
-        """It does not exist: what is placed counts as nothing, and what is not placed waits for good."""
-        for key in self._unsized.get(release, ()):
+    def without(self, missing: Key) -> None:
+        """It does not exist: what is placed counts as nothing, and what is not placed goes on waiting for it."""
+        for key in self._waiting_for.get(missing, ()):
             instance = self._instances.get(key)
             if isinstance(instance, Instance) and instance.spec.node and self.table.charge(key) is None:
-                log.warning("%s runs on %s, and its %s is gone: it counts as nothing", key, instance.node, release)
+                log.warning("%s runs on %s, and its %s is gone: it counts as nothing", key, instance.node, missing)
                 self.table.set_charge(key, instance.spec.node, NOTHING)
 
 
@@ -205,3 +223,11 @@ def _matters(node: Node) -> tuple[object, ...]:
 
 def _release_key(instance: Instance) -> Key:
     return Key(Release.kind, instance.meta.namespace, instance.spec.release)
+
+
+def _workload_key(instance: Instance) -> Key:
+    return Key(Workload.kind, instance.meta.namespace, instance.spec.workload)
+
+
+def _rank(workload: Workload) -> tuple[int, str]:
+    return workload.spec.priority, workload.spec.profile

@@ -10,7 +10,7 @@ import pytest
 
 from mandor.controllers.base import Controller
 from mandor.controllers.runner import run
-from mandor.controllers.writer import CHUNK, Writer, split
+from mandor.controllers.writer import Writer, split
 from mandor.errors import Conflict, Invalid, MandorError, Unavailable
 from mandor.lib.clock import ManualClock, settle
 from mandor.model.meta import Key, Meta
@@ -150,9 +150,8 @@ def nodes(count: int) -> list[Put]:
     return [Put(Node(meta=Meta(name=f"n{index}"))) for index in range(count)]
 
 
-def test_a_commit_leaves_room_for_the_fence() -> None:
-    assert [len(chunk) for chunk in split(nodes(250))] == [99, 99, 52]
-    assert CHUNK == 99
+def test_writes_are_split_by_the_stores_bound() -> None:
+    assert [len(chunk) for chunk in split(nodes(250))] == [100, 100, 50]
 
 
 async def test_what_was_written_is_shown_by_the_mirror_when_the_writer_returns() -> None:
@@ -169,7 +168,7 @@ async def test_a_conflict_ends_a_commit_and_what_came_before_it_is_shown() -> No
     async with Mirror(store, Node.kind) as mirror:
         with pytest.raises(Conflict):
             await Writer(store, {Node.kind: mirror}).commit(nodes(250))
-        assert len(list(mirror.items())) == 100, "the first 99, and the one in the way"
+        assert len(list(mirror.items())) == 101, "the first hundred, and the one in the way"
 
 
 async def test_where_each_write_stands_alone_a_conflict_costs_only_itself() -> None:

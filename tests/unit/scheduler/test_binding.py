@@ -30,16 +30,16 @@ def fake_promises(count: int, nodes: int, version: int = 1) -> list[Promise]:
     return [make_promise(make_instance(index, Phase.PENDING), f"n{index % nodes}", version) for index in range(count)]
 
 
-@pytest.mark.parametrize(("count", "nodes"), [(1, 1), (99, 1), (98, 1), (200, 7), (500, 500), (3, 2)])
-def test_a_commit_has_at_most_99_writes_and_each_bind_a_check_in_its_own(count: int, nodes: int) -> None:
+@pytest.mark.parametrize(("count", "nodes"), [(1, 1), (101, 1), (100, 1), (200, 7), (500, 500), (3, 2)])
+def test_a_commit_keeps_the_stores_bounds_with_a_check_for_each_node_and_the_fence(count: int, nodes: int) -> None:
     made = list(chunks(fake_promises(count, nodes)))
     assert sum(map(len, made)) == count
-    assert all(len(chunk) + len({each.node for each in chunk}) <= 99 for chunk in made)
+    assert all(len(chunk) <= 100 and len(chunk) + len({each.node for each in chunk}) <= 127 for chunk in made)
     assert all(made), "no empty commit"
 
 
 def test_binds_on_one_node_share_its_check() -> None:
-    assert len(list(chunks(fake_promises(190, 2)))) == 2, "two nodes, two checks in all"
+    assert len(list(chunks(fake_promises(200, 2)))) == 2, "two nodes, two checks in all"
 
 
 def test_two_sights_of_one_node_never_share_a_commit() -> None:

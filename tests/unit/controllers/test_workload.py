@@ -1,0 +1,59 @@
+"""The workload controller: nothing is concluded from what is only not seen yet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+from mandor.controllers.runner import run
+from mandor.controllers.workload import WorkloadController
+from mandor.lib.clock import ManualClock, settle
+from mandor.model.instance import Instance
+from mandor.model.meta import Key, Meta, Object
+from mandor.model.phase import Phase
+from mandor.model.workload import Workload, make_release
+from mandor.store.base import ALL, Change, Filter, Listing, Put, Store, Write
+from mandor.store.memory import MemoryStore
+from mandor.store.recorder import Recorder
+from tests.scenarios.make import make_instance, make_workload
+
+
+class LateStore(Store):
+    """Its lists and watches of workloads are behind: they show none."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def get(self, key: Key) -> Object | None:
+        return await self._store.get(key)
+
+    async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
+        listing = await self._store.list(kind, where)
+        return Listing((), listing.revision) if kind == Workload.kind else listing
+
+    def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
+        return self._store.watch(kind, since=since, where=where)
+
+    async def commit(self, *writes: Write) -> int:
+        return await self._store.commit(*writes)
+
+
+async def test_an_instance_seen_before_its_workload_is_not_stopped() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    workload = make_workload("web", replicas=1).changed(meta=Meta(name="web", namespace="default"))
+    running = make_instance(0, Phase.RUNNING).changed(meta=Meta(name="web-0", namespace="default"))
+    await store.commit(Put(workload))
+    await store.commit(Put(make_release(workload, 1)))
+    await store.commit(Put(running))
+    late = LateStore(store)
+    controller = WorkloadController(late, clock, Recorder(late, "test", clock))
+    task = asyncio.ensure_future(run(controller, late, clock))
+    await settle(200)
+    await clock.advance(30)
+    found = await store.get(running.key)
+    task.cancel()
+    await asyncio.wait({task})
+    assert isinstance(found, Instance)
+    assert found.spec.stop is None
+    assert found.phase is Phase.RUNNING
