@@ -46,11 +46,13 @@ async def restored(world: World, *, epoch: int, cluster: str = "c1", without: tu
 async def test_a_store_of_another_cluster_is_obeyed_in_nothing(world: World, caplog: pytest.LogCaptureFixture) -> None:
     foreign = await restored(world, epoch=1, cluster="c2", without=("web-0",))
     await world.exchange(foreign)
+    at = foreign.index.revision
+    await world.pass_time(60, step=5)
+    world.engine.end((await world.live())[0], 1)
     await world.pass_time(300, step=10)
     assert len(await world.live()) == 1
     assert "belongs to c1: no order is taken" in caplog.text
-    # Its own cluster comes back: everything goes on as before.
-    await world.exchange(await restored(world, epoch=1, cluster="c1"))
+    assert foreign.index.revision == at, "nothing was written there"
 
 
 async def test_an_order_from_a_foreign_cluster_is_not_carried_out(world: World) -> None:
@@ -174,3 +176,27 @@ async def test_a_damaged_journal_is_set_aside_loudly(world: World, caplog: pytes
     assert "is damaged" in caplog.text
     assert path.with_name(path.name + ".bad").exists()
     assert len(world.starts) == 1
+
+
+async def test_what_a_rolled_back_store_forgot_stays_held_when_its_revisions_catch_up(world: World) -> None:
+    """An old copy of the store under the same id and epoch, on which work then went on."""
+    old = MemoryStore(clock=world.clock)
+    await old.commit(Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1", 1))))
+    await world.exchange(old)
+    await world.pass_time(60, step=5)
+    await old.skip_to(10_000)
+    await world.apply("other")
+    await world.restart_agent()
+    await world.pass_time(60, step=5)
+    assert len(await world.live()) == 1
+    node = await world.node()
+    await world.store.commit(Put(node.changed(spec=NodeSpec(forget_before_epoch=2))))
+    await world.pass_time(60, step=5)
+    assert await world.live() == []
+
+
+async def test_what_is_held_is_told_as_an_event(world: World) -> None:
+    await world.exchange(await restored(world, epoch=2, without=("web-0",)))
+    await world.pass_time(60, step=5)
+    events = [item.spec for item in (await world.store.list("event")).items]
+    assert any(event.reason == "Held" and event.about == "instance default/web-0" for event in events)

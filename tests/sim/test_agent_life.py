@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -423,6 +424,33 @@ async def test_the_silence_goes_on_when_the_agent_restarts(world: World) -> None
         await world.restart_agent()
     await world.pass_time(10)
     assert await world.live() == []
+
+
+# A full disk.
+
+
+async def test_what_cannot_be_written_down_is_not_begun_and_stopping_goes_on(world: World) -> None:
+    await world.apply()
+    await world.order()
+    await world.until_phase(Phase.RUNNING)
+    with patch("mandor.agent.journal.replace_file", side_effect=OSError(errno.ENOSPC, "No space left on device")):
+        await world.order(index=1)
+        await world.pass_time(10)
+        assert len(world.starts) == 1
+        await world.stop_order()
+        await world.until_phase(Phase.STOPPED)
+    await world.until_phase(Phase.RUNNING, "web-1", seconds=120)
+
+
+async def test_trouble_with_the_engine_is_shown_while_it_lasts(world: World) -> None:
+    await world.apply(options={"fake": {"down_starts": 4}})
+    await world.order()
+    await world.pass_time(2)
+    status = await world.status()
+    assert (status.phase, status.reason) == (Phase.STARTING, "EngineDown")
+    assert "on cue" in status.message
+    status = await world.until_phase(Phase.RUNNING)
+    assert (status.reason, status.message) == ("", "")
 
 
 # Many at once, and none at all.

@@ -29,6 +29,7 @@ class Story:
     """One seed: a world, and what happens in it."""
 
     def __init__(self, world: World, seed: int) -> None:
+        random.seed(seed)  # The agent rolls dice, too: for its pauses.
         self.world, self.random = world, random.Random(seed)
         self.count = 0
         self.cut = self.down = False

@@ -13,6 +13,7 @@ from mandor.agent.heartbeat import Heart
 from mandor.agent.journal import Blocking, Journal
 from mandor.agent.link import Link
 from mandor.agent.node import NodeKeeper
+from mandor.agent.own_store import OwnStore
 from mandor.agent.presence import Presence
 from mandor.agent.settings import AgentSettings
 from mandor.agent.stream import Streams, choose_task
@@ -48,10 +49,11 @@ class Agent:
         boot: str | None = None,
         locate: Callable[[], str] | None = None,
     ) -> None:
-        self._settings, self._store, self._link, self._clock = settings, store, link, clock
+        self._settings, self._link, self._clock = settings, link, clock
         self._engines = dict(engines)
         self._journal = journal or Journal(settings.data)
         self.presence = Presence(self._journal, clock, boot_id() if boot is None else boot)
+        store = self._store = OwnStore(store, lambda: self.presence.foreign)
         self._recorder = Recorder(store, f"agent {settings.name}", clock)
         self.node = NodeKeeper(
             settings,

@@ -22,6 +22,8 @@ class Presence:
         self._heard: float | None = contact.monotonic if contact is not None and same_boot else None
         self._began = clock.monotonic()
         self._kept = -KEEP_SECONDS
+        self.foreign = False
+        """The last answer came from another cluster."""
 
     @property
     def belonging(self) -> Belonging | None:
@@ -40,11 +42,12 @@ class Presence:
     def check(self, cluster: ClusterSpec) -> None:
         """`Forbidden` for a foreign cluster: nothing that it says is for this agent."""
         mine = self._belonging
+        self.foreign = mine is not None and mine.id != cluster.id
         if mine is None:
             log.info("this node belongs to cluster %s, epoch %d", cluster.id, cluster.epoch)
             self._belong(Belonging(cluster.id, cluster.epoch))
             return
-        if mine.id != cluster.id:
+        if self.foreign:
             raise Forbidden(
                 f"the server speaks for cluster {cluster.id}, and this node belongs to {mine.id}: no order is taken",
                 hint="point the agent at its own cluster, or give it another data directory to join this one",
