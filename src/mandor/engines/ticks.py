@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from weakref import WeakSet
 
 
 class Ticks:
     """News that nobody took yet is one piece of news: a slow listener costs nothing."""
 
     def __init__(self) -> None:
-        self._listeners: set[asyncio.Event] = set()
+        self._listeners: WeakSet[asyncio.Event] = WeakSet()
         self._timer: asyncio.TimerHandle | None = None
 
     def tick(self) -> None:
-        for listener in self._listeners:
+        for listener in list(self._listeners):
             listener.set()
 
     def later(self, seconds: float) -> None:
@@ -26,18 +27,20 @@ class Ticks:
         self._timer = None
         self.tick()
 
-    async def stream(self) -> AsyncGenerator[None]:
+    def stream(self) -> AsyncGenerator[None]:
+        """News from now on, not only from when somebody begins to wait for it."""
         news = asyncio.Event()
         self._listeners.add(news)
-        try:
-            while True:
-                await news.wait()
-                news.clear()
-                yield
-        finally:
-            self._listeners.discard(news)
+        return _take(news)
 
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+async def _take(news: asyncio.Event) -> AsyncGenerator[None]:
+    while True:
+        await news.wait()
+        news.clear()
+        yield

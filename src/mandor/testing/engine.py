@@ -461,6 +461,7 @@ class EngineSuite(EngineHooks):
             with pytest.raises(NotFound):
                 await engine.exec(each, self.says("hello"))
 
+    @pytest.mark.req("S2-26")
     async def test_what_a_unit_uses_is_counted_while_it_runs(self, engine: Engine) -> None:
         unit, other = await self._start(engine, self.burns_cpu()), await self._start(engine, self.exits(0))
         await self._ended(engine, other)
@@ -496,7 +497,7 @@ class EngineSuite(EngineHooks):
             assert await engine.list() == []
             assert lives()
 
-    @pytest.mark.req("S0-29", "S2-26")
+    @pytest.mark.req("S0-29")
     async def test_an_engine_made_anew_adopts_what_runs(self, directory: Path) -> None:
         async with self.make_engine(directory) as engine:
             unit = await self._start(engine, self.ticks())
@@ -513,7 +514,7 @@ class EngineSuite(EngineHooks):
             await again.remove(unit)
             assert await again.list() == []
 
-    @pytest.mark.req("S0-29", "S2-26")
+    @pytest.mark.req("S0-29")
     async def test_an_end_while_no_engine_looked_is_known_afterwards(self, directory: Path) -> None:
         async with self.make_engine(directory) as engine:
             unit = await self._start(engine, self.exits_later(0.5, 9))

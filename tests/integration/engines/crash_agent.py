@@ -15,16 +15,20 @@ from pathlib import Path
 from mandor.engines.base import Launch, Unit
 from mandor.engines.process import ProcessEngine
 
-UNITS = [Unit(f"{number:020x}", "main", attempt) for number in range(100) for attempt in range(2)]
 AT_ONCE = 24
 """Each agent knows so many, and most of them were known to those before it."""
 
 
-async def give_orders(directory: Path, ledger: Path, journal: Path, seed: int) -> None:
+def make_units(prefix: str) -> list[Unit]:
+    """The same for the same prefix."""
+    return [Unit(f"{prefix}{number:04x}", "main", attempt) for number in range(100) for attempt in range(2)]
+
+
+async def give_orders(directory: Path, ledger: Path, journal: Path, units: list[Unit], seed: int) -> None:
     chance = random.Random(seed)
     engine = ProcessEngine(directory)
-    first = seed * 4 % (len(UNITS) - AT_ONCE)
-    known = UNITS[first : first + AT_ONCE]
+    first = seed * 4 % (len(units) - AT_ONCE)
+    known = units[first : first + AT_ONCE]
     # One that listens and one that does not; each says that it begins.
     scripts = [f"echo $MANDOR_UNIT >> {ledger}; {rest}" for rest in ("exec sleep 3600", "trap '' TERM; sleep 3600; :")]
 
@@ -49,12 +53,13 @@ async def give_orders(directory: Path, ledger: Path, journal: Path, seed: int) -
 
 
 def main() -> None:
-    directory, ledger, journal = map(Path, sys.argv[1:])
+    directory, ledger, journal = map(Path, sys.argv[1:4])
+    units = make_units(sys.argv[4])
     for line in sys.stdin:
         agent = os.fork()
         if agent == 0:
             os.setsid()
-            asyncio.run(give_orders(directory, ledger, journal, int(line)))
+            asyncio.run(give_orders(directory, ledger, journal, units, int(line)))
         print(agent, flush=True)
         os.waitpid(agent, 0)
         print("dead", flush=True)

@@ -41,6 +41,9 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
             {"files": (File(path="x", content=""),), "working_dir": "/tmp"}, "node's own", id="file in host folder"
         ),
         pytest.param({"stop_signal": "SIGNOTHING"}, "not a signal", id="signal"),
+        pytest.param({"env": {"A": "\ud800"}}, "surrogate", id="half a character"),
+        pytest.param({"env": {"A": "x\0y"}}, "null", id="null byte in the environment"),
+        pytest.param({"args": ("x" * 200_000,)}, "Argument list too long", id="too long"),
     ],
 )
 async def test_what_cannot_start_says_why(bench: Bench, parts: dict[str, Any], words: str) -> None:
@@ -202,6 +205,13 @@ async def test_a_command_beside_the_task_shares_its_surroundings(bench: Bench) -
     assert await execution.wait() == 0
     await execution.close()
     assert seen == expected
+
+
+async def test_a_command_that_can_be_no_command_is_refused(bench: Bench) -> None:
+    unit = await bench.start("sleep 3600")
+    for command in ([], ["a\0b"]):
+        with pytest.raises(Invalid):
+            await bench.engine.exec(unit, command)
 
 
 @pytest.mark.parametrize(("command", "code"), [("nosuchprogram", 127), ("/etc/passwd", 126)])

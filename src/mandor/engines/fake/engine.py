@@ -195,19 +195,18 @@ class FakeEngine(Engine):
                 found[record.unit] = Usage(options.cpu * (now - record.runs_at), options.memory)
         return found
 
-    async def events(self) -> AsyncIterator[None]:
-        timer: asyncio.Task[None] | None = None
-        ticks = self._ticks.stream()
+    def events(self) -> AsyncIterator[None]:
+        return self._events(self._ticks.stream())
+
+    async def _events(self, ticks: AsyncIterator[None]) -> AsyncIterator[None]:
+        timer = asyncio.create_task(self._ring())
         try:
-            timer = asyncio.create_task(self._ring())
             async for _ in ticks:
                 yield
                 timer.cancel()
                 timer = asyncio.create_task(self._ring())
         finally:
-            await ticks.aclose()
-            if timer is not None:
-                timer.cancel()
+            timer.cancel()
 
     async def close(self) -> None:
         self._ticks.close()

@@ -71,7 +71,7 @@ class ProcessEngine(Engine):
         for unit in self._units.keys() - seen:
             if not self._units[unit].busy.locked():
                 self._forget(unit)
-        found = [observed for unit in seen if (observed := self._look(unit)) is not None]
+        found = [observed for unit in sorted(seen) if (observed := self._look(unit)) is not None]
         if any(observed.phase == "starting" for observed in found):
             self._ticks.later(0.2)
         return found
@@ -270,13 +270,12 @@ class ProcessEngine(Engine):
         """Whether there is something to begin; if not, the record says why."""
         tracked.folder.make()
         try:
-            record = make_record(tracked.unit, launch, tracked.folder, self._trees, self._boot)
-        except Invalid as error:
+            tracked.folder.write_launch(make_record(tracked.unit, launch, tracked.folder, self._trees, self._boot))
+        except (Invalid, UnicodeError) as error:
             tracked.folder.write_exit(
                 Exit(code=None, reason="StartFailed", message=str(error), finished_at=time.time())
             )
             return False
-        tracked.folder.write_launch(record)
         return True
 
     async def _begin(self, tracked: Tracked) -> None:

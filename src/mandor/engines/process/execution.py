@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mandor.engines.process.spawn import spawn_inside
 from mandor.engines.process.watch import ProcessWatch
-from mandor.errors import EngineDown
+from mandor.errors import EngineDown, Invalid
 
 READ_BYTES = 64 * 1024
 END_OF_INPUT = b"\x04"
@@ -36,6 +36,8 @@ class ProcessExecution:
             pid = self._open_terminal(folder, command, rows, columns) if terminal else self._open_pipes(folder, command)
         except OSError as error:
             raise EngineDown(f"cannot run {command[0]}: {error.strerror}") from error
+        except ValueError as error:
+            raise Invalid(f"{command[0]!r} and its arguments cannot be passed on: {error}") from error
         self._watch = ProcessWatch(pid, lambda: None)
 
     def _open_pipes(self, folder: Path, command: Sequence[str]) -> int:
@@ -47,7 +49,7 @@ class ProcessExecution:
             os.set_blocking(end, False)
         try:
             return spawn_inside(folder, command, (stdin, out_end, err_end))
-        except OSError:
+        except (OSError, ValueError):
             self._let_go()
             raise
         finally:
@@ -63,7 +65,7 @@ class ProcessExecution:
         try:
             _set_size(ours, rows, columns)
             return spawn_inside(folder, command, (theirs, theirs, theirs))
-        except OSError:
+        except (OSError, ValueError):
             self._let_go()
             raise
         finally:

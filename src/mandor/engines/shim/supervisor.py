@@ -54,7 +54,7 @@ class Supervisor:
         self._bell, bell = os.pipe()
         for end in (self._bell, bell):
             os.set_blocking(end, False)
-        signal.set_wakeup_fd(bell)
+        signal.set_wakeup_fd(bell, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         for number in (signal.SIGHUP, signal.SIGINT):
