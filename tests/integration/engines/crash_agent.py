@@ -27,7 +27,7 @@ def make_units(prefix: str) -> list[Unit]:
 async def give_orders(directory: Path, ledger: Path, journal: Path, units: list[Unit], seed: int) -> None:
     chance = random.Random(seed)
     engine = ProcessEngine(directory)
-    first = seed * 4 % (len(units) - AT_ONCE)
+    first = seed * 3 % (len(units) - AT_ONCE)
     known = units[first : first + AT_ONCE]
     # One that listens and one that does not; each says that it begins.
     scripts = [f"echo $MANDOR_UNIT >> {ledger}; {rest}" for rest in ("exec sleep 3600", "trap '' TERM; sleep 3600; :")]

@@ -71,15 +71,15 @@ def kill_agents(directory: Path, ledger: Path, journal: Path, prefix: str) -> No
             except subprocess.TimeoutExpired:
                 os.kill(agent, signal.SIGKILL)
             assert nursery.stdout.readline() == "dead\n"
-            if chance.random() < 0.3:
-                kill_a_supervisor(directory, chance)
+            kill_supervisors(directory, chance)
         nursery.stdin.close()
         assert nursery.wait(60) == 0
 
 
-def kill_a_supervisor(directory: Path, chance: random.Random) -> None:
+def kill_supervisors(directory: Path, chance: random.Random) -> None:
+    """Some, at times."""
     folders = sorted((directory / "units").iterdir())
     found = [pid for folder in folders if (pid := UnitFolder(folder).supervisor()) is not None]
-    if found:
+    for pid in chance.sample(found, min(len(found), chance.randrange(6))):
         with suppress(ProcessLookupError):
-            os.kill(chance.choice(found), signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,139 @@
+"""What differs from engine to engine in the conformance suite: how to make one, and launches by what they do."""
+
+import shlex
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mandor.engines.base import Engine, Launch
+from mandor.testing.traces import find_traces
+
+MIB = 1024 * 1024
+
+
+class EngineHooks:
+    """What differs from engine to engine. Only `make_engine` has to be given."""
+
+    image: ClassVar[str | None] = None
+    other_user: ClassVar[str] = "65534"
+    """Someone else than the engine's default, as number; used where `user` is announced."""
+    patience_seconds: ClassVar[float] = 60.0
+    memory_limit_bytes: ClassVar[int] = 48 * MIB
+
+    def make_engine(self, directory: Path) -> Engine:
+        """A new engine object; called again with the same directory, it is the same engine after a restart."""
+        raise NotImplementedError("say how to make the engine")
+
+    def traces(self, uids: Sequence[str]) -> Sequence[str]:
+        """What is left on the machine of units that were removed: processes, cgroups, mounts. Extend it at will."""
+        return find_traces(uids)
+
+    @contextmanager
+    def foreigner(self) -> Iterator[Callable[[], bool]]:
+        """Something that runs on the machine and is not mandor's; the function says whether it still does."""
+        process = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+        try:
+            yield lambda: process.poll() is None
+        finally:
+            process.kill()
+            process.wait()
+
+    # Launches, by what they do.
+
+    def launch(self, **parts: Any) -> Launch:
+        return Launch(**{"name": "suite", "image": self.image} | parts)
+
+    def shell(self, script: str, **parts: Any) -> Launch:
+        return self.launch(**{"command": ("sh", "-c"), "args": (script,)} | parts)
+
+    def sleeps(self, **parts: Any) -> Launch:
+        """Prints `begun`, runs until it is asked to stop, and then ends well."""
+        return self.shell("trap 'exit 0' TERM; echo begun; while :; do sleep 0.1; done", **parts)
+
+    def obeys(self, signal: str, code: int, **parts: Any) -> Launch:
+        """Prints `begun`, runs until it gets that signal, and then ends with that code."""
+        script = f"trap 'exit {code}' {signal.removeprefix('SIG')}; echo begun; while :; do sleep 0.1; done"
+        return self.shell(script, stop_signal=signal, **parts)
+
+    def ignores(self, **parts: Any) -> Launch:
+        """Prints `begun`, and does not listen when it is asked to stop."""
+        return self.shell("trap '' TERM; sleep 3600 & echo begun; while :; do sleep 0.1; done", **parts)
+
+    def exits(self, code: int, **parts: Any) -> Launch:
+        return self.shell(f"exit {code}", **parts)
+
+    def exits_later(self, seconds: float, code: int, **parts: Any) -> Launch:
+        return self.shell(f"sleep {seconds}; exit {code}", **parts)
+
+    def dies(self, signal: str, **parts: Any) -> Launch:
+        return self.shell(f"kill -{signal.removeprefix('SIG')} $$; sleep 3600", **parts)
+
+    def cannot_start(self, **parts: Any) -> Launch:
+        return self.launch(command=("/there/is/no/such/program",), **parts)
+
+    def prints(self, stdout: Sequence[str], stderr: Sequence[str] = (), **parts: Any) -> Launch:
+        """Prints these lines, then ends well."""
+        script = [f"printf '%s\\n' {shlex.quote(line)}" for line in stdout]
+        script += [f"printf '%s\\n' {shlex.quote(line)} >&2" for line in stderr]
+        return self.shell("; ".join([*script, "exit 0"]), **parts)
+
+    def ticks(self, **parts: Any) -> Launch:
+        """Prints `tick N` several times a second, from 0 on, until it is asked to stop."""
+        script = "trap 'exit 0' TERM; n=0; while :; do echo tick $n; n=$((n+1)); sleep 0.1; done"
+        return self.shell(script, **parts)
+
+    def shows_variable(self, name: str, **parts: Any) -> Launch:
+        return self.shell(f'printf "%s\\n" "${name}"', **parts)
+
+    def shows_arguments(self, arguments: Sequence[str], **parts: Any) -> Launch:
+        """Prints each argument it got on a line of its own."""
+        return self.launch(command=("sh", "-c", 'printf "%s\\n" "$@"', "sh"), args=tuple(arguments), **parts)
+
+    def shows_file(self, path: str, **parts: Any) -> Launch:
+        return self.shell(f"cat {shlex.quote(path)}", **parts)
+
+    def shows_mode(self, path: str, **parts: Any) -> Launch:
+        """Prints the file's mode in octal."""
+        return self.shell(f"stat -c %a {shlex.quote(path)}", **parts)
+
+    def shows_folder(self, **parts: Any) -> Launch:
+        return self.shell("pwd", **parts)
+
+    def shows_user(self, **parts: Any) -> Launch:
+        return self.shell("id -u", **parts)
+
+    def eats_memory(self, **parts: Any) -> Launch:
+        return self.shell('x=0123456789abcdef; while :; do x="$x$x"; done', **parts)
+
+    def forks(self, count: int, **parts: Any) -> Launch:
+        """Tries to have so many processes at once, and ends well only if it can."""
+        script = f"n=0; while [ $n -lt {count} ]; do sleep 1 & n=$((n+1)); done; wait; exit 0"
+        return self.shell(script, **parts)
+
+    def burns_cpu(self, **parts: Any) -> Launch:
+        """Prints `begun`, and computes for nothing until it is asked to stop."""
+        return self.shell("trap 'exit 0' TERM; echo begun; while :; do :; done", **parts)
+
+    # Commands to run beside a task.
+
+    def says(self, text: str) -> Sequence[str]:
+        return ("sh", "-c", f"echo {shlex.quote(text)}")
+
+    def complains(self, text: str) -> Sequence[str]:
+        return ("sh", "-c", f"echo {shlex.quote(text)} >&2")
+
+    def ends_with(self, code: int) -> Sequence[str]:
+        return ("sh", "-c", f"exit {code}")
+
+    def copies(self) -> Sequence[str]:
+        """What comes in goes out, until the input ends."""
+        return ("cat",)
+
+    def shows_size(self) -> Sequence[str]:
+        """Prints `ROWS COLUMNS` of its terminal."""
+        return ("stty", "size")
+
+    def tells_variable(self, name: str) -> Sequence[str]:
+        return ("sh", "-c", f'echo "${name}"')
