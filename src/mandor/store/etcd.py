@@ -49,9 +49,8 @@ class _Transaction:
     request: Any
     wanted: list[tuple[Key, int]]
     """The version each key must have."""
-    values: dict[Key, bytes]
-    """What is put where."""
-    gone: frozenset[Key]
+    values: dict[Key, tuple[Object, bytes] | None]
+    """What is put where, also as etcd gets it; None: deleted."""
 
 
 class EtcdStore(Store):
@@ -163,8 +162,7 @@ class EtcdStore(Store):
         now, state = self._clock.now(), self._state
         request = TXN.request()
         wanted: list[tuple[Key, int]] = []
-        values: dict[Key, bytes] = {}
-        gone = set()
+        values: dict[Key, tuple[Object, bytes] | None] = {}
         for write, key in zip(writes, keys, strict=True):
             version = write.value.meta.version if isinstance(write, Put) else write.version
             self._refuse(write, key, version)
@@ -172,15 +170,15 @@ class EtcdStore(Store):
             wanted.append((key, version))
             compared = version - state.offset if version else 0
             request.compare.add(target=COMPARE_MOD, key=path, mod_revision=compared)
-            request.failure.add(request_range=RANGE.request(key=path, keys_only=True))
             if isinstance(write, Put):
-                value = encoded(stamp(write.value, version=0, now=now, new_uid=self._new_uid), key)
-                values[key] = value
-                request.success.add(request_put=messages["PutRequest"](key=path, value=value))
+                value = stamp(write.value, version=0, now=now, new_uid=self._new_uid)
+                data = encoded(value, key)
+                values[key] = (value, data)
+                request.success.add(request_put=messages["PutRequest"](key=path, value=data))
             elif isinstance(write, Delete):
-                gone.add(key)
+                values[key] = None
                 request.success.add(request_delete_range=messages["DeleteRangeRequest"](key=path))
-        return _Transaction(request, wanted, values, frozenset(gone))
+        return _Transaction(request, wanted, values)
 
     def _refuse(self, write: Write, key: Key, version: int) -> None:
         """Versions only grow: a later one in the index, or an earlier history, can never fit again."""
@@ -208,9 +206,10 @@ class EtcdStore(Store):
             else:
                 if answer.succeeded:
                     return self._revision(answer, transaction)
-                if not unsure:
-                    raise self._conflict(answer, transaction)
-                return await self._find_own(transaction)
+                if unsure:
+                    return await self._find_own(transaction)
+                await self._raise_conflict(transaction)
+                continue
             failures += 1
             if loop.time() >= deadline:
                 known = "not known to be stored" if unsure else "not stored"
@@ -218,27 +217,35 @@ class EtcdStore(Store):
             await asyncio.sleep(BACKOFF.pause(failures))
 
     def _revision(self, answer: Any, transaction: _Transaction) -> int:
-        if transaction.values or transaction.gone:
-            return int(answer.header.revision)
+        if transaction.values:
+            revision = int(answer.header.revision)
+            self._state.committed(revision, [(key, put and put[0]) for key, put in transaction.values.items()])
+            return revision
         # Only checks: nothing was written, and what they found must be seen here, too.
         return max([self._state.seen, *(version - self._state.offset for _, version in transaction.wanted if version)])
 
-    def _conflict(self, answer: Any, transaction: _Transaction) -> Conflict:
-        offset = self._state.offset
+    async def _raise_conflict(self, transaction: _Transaction) -> None:
+        """Say what won; should it be gone again by now, the transaction may be tried again."""
+        request = TXN.request()
+        for key, _ in transaction.wanted:
+            request.success.add(request_range=RANGE.request(key=self._state.path(key), keys_only=True))
+        answer = await self._client.call(TXN, request)
         for (key, version), response in zip(transaction.wanted, answer.responses, strict=True):
             pairs = response.response_range.kvs
-            found = pairs[0].mod_revision + offset if pairs else 0
+            found = pairs[0].mod_revision + self._state.offset if pairs else 0
             if found != version:
-                return conflict(key, version, found)
-        raise AssertionError("a transaction failed, and every version is as it was wanted")
+                raise conflict(key, version, found)
 
     async def _find_own(self, transaction: _Transaction) -> int:
         """An earlier try may have been carried out: then everything is as we wrote it, by one revision."""
         revisions: set[int] = set()
-        for key, value in transaction.values.items():
+        for key, put in transaction.values.items():
             answer = await self._client.call(RANGE, RANGE.request(key=self._state.path(key)))
-            revisions.update(pair.mod_revision if pair.value == value else 0 for pair in answer.kvs)
-            revisions.update([] if answer.kvs else [0])
+            if put is None:
+                revisions.update([0] if answer.kvs else [])
+            else:
+                found = [pair.mod_revision for pair in answer.kvs if pair.value == put[1]]
+                revisions.update(found or [0])
         if len(revisions) == 1 and (revision := revisions.pop()):
             return int(revision)
         raise Unavailable("not known to be stored: etcd gave no answer, and then others wrote", hint="read it again")

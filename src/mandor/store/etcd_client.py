@@ -58,6 +58,7 @@ class EtcdClient:
         self._call_seconds = call_seconds
         credentials = _credentials(access) if access.secure else None
         self._channels = [_channel(endpoint, credentials) for endpoint in endpoints]
+        self._calls: dict[tuple[int, str], Any] = {}
         self._current = 0
         self._token = ""
         self._authenticating = asyncio.Lock()
@@ -73,7 +74,7 @@ class EtcdClient:
             token = await self._authenticated()
             index = await self._connected()
             try:
-                return await self._send(self._channels[index], method, request, token)
+                return await self._send(index, method, request, token)
             except grpc.aio.AioRpcError as error:
                 if self._access.user and _wants_auth(error):
                     self._token = "" if self._token == token else self._token
@@ -118,12 +119,14 @@ class EtcdClient:
 
     # How it is done.
 
-    async def _send(self, channel: grpc.aio.Channel, method: Method, request: Any, token: str) -> Any:
-        call = channel.unary_unary(
-            method.path,
-            request_serializer=method.request.SerializeToString,
-            response_deserializer=method.response.FromString,
-        )
+    async def _send(self, index: int, method: Method, request: Any, token: str) -> Any:
+        call = self._calls.get((index, method.path))
+        if call is None:
+            call = self._calls[index, method.path] = self._channels[index].unary_unary(
+                method.path,
+                request_serializer=method.request.SerializeToString,
+                response_deserializer=method.response.FromString,
+            )
         return await call(request, timeout=self._call_seconds, metadata=_metadata(token))
 
     async def _connected(self) -> int:
@@ -161,7 +164,7 @@ class EtcdClient:
                 index = await self._connected()
                 request = AUTHENTICATE.request(name=self._access.user, password=self._access.password)
                 try:
-                    answer = await self._send(self._channels[index], AUTHENTICATE, request, "")
+                    answer = await self._send(index, AUTHENTICATE, request, "")
                 except grpc.aio.AioRpcError as error:
                     raise self._failed(index, error) from error
                 self._token = answer.token

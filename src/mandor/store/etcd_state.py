@@ -38,9 +38,11 @@ class EtcdState:
         self._index = index
         self._cluster = 0
         self._attempt: asyncio.Task[None] | None = None
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
-        self._watching: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self._waiting: list[tuple[int, int, asyncio.Future[bool]]] = []
+        self._watching: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []
         self._count = count()
+        self._own: dict[int, Sequence[tuple[Key, Object | None]]] = {}
+        """Commits of our own that etcd has acknowledged and the index does not show yet, by revision."""
         self.offset = 0
         self.seen = 0
         """Everything up to this revision of etcd is in the index."""
@@ -163,6 +165,8 @@ class EtcdState:
         revision = self.seen
         for event in events:
             pair = event.kv
+            if pair.mod_revision <= self.seen:
+                continue  # our own, and known already
             revision = pair.mod_revision
             if pair.key == self.offset_path and int(pair.value or b"0") != self.offset:
                 self._break("the cluster was restored from a backup")
@@ -173,9 +177,37 @@ class EtcdState:
             after = None if event.type == EVENT_DELETE else self._object_or(before, pair)
             ahead[key] = after
             if before is not None or after is not None:
-                changes.append(Change(revision + self.offset, before, after))
+                changes.append(Change(revision + self.offset, before, after, None, key))
         self._index.publish(changes)
+        self._see(revision)
+
+    def committed(self, revision: int, values: Sequence[tuple[Key, Object | None]]) -> None:
+        """A commit of our own went through. If nothing came in between, the index has it without waiting.
+
+        The watch brings it, too: one message at a time, long after etcd's answer when there are many.
+        """
+        if revision > self.seen:
+            self._own[revision] = values
+            self._catch_up()
+            self._see(self.seen)
+
+    def _catch_up(self) -> None:
+        while (values := self._own.pop(self.seen + 1, None)) is not None:
+            self.seen += 1
+            version = self.seen + self.offset
+            changes = []
+            for key, after in values:
+                if after is not None:
+                    force_setattr(after.meta, "version", version)  # made for this commit, and nobody has it yet
+                changes.append(Change(version, self._index.objects.get(key), after, None, key))
+            self._index.publish(changes)
+
+    def _see(self, revision: int) -> None:
+        """Everything up to this revision is published."""
         self.seen = max(self.seen, revision)
+        for passed in [each for each in self._own if each <= self.seen]:
+            del self._own[passed]
+        self._catch_up()
         self._index.advance(self.seen + self.offset)
         self._release()
 
@@ -205,9 +237,8 @@ class EtcdState:
         gone = [value for key, value in self._index.objects.items() if key not in there]
         changes += [Change(revision + self.offset, value, None) for value in gone]
         self._index.publish(changes)
-        self.seen = revision
         self._index.start_at(revision + self.offset)
-        self._release()
+        self._see(revision)
 
     # Waiting for it.
 
@@ -229,25 +260,30 @@ class EtcdState:
 
     def _release(self) -> None:
         while self._waiting and self._waiting[0][0] <= self.seen:
-            _, _, waiter = heapq.heappop(self._waiting)
-            if not waiter.done():
-                waiter.set_result(None)
+            _set(heapq.heappop(self._waiting)[2], True)
         if self._watching:
             still = []
             for condition, waiter in self._watching:
                 if waiter.done():
                     continue
                 if condition():
-                    waiter.set_result(None)
+                    _set(waiter, True)
                 else:
                     still.append((condition, waiter))
             self._watching = still
 
 
-async def _in_time(waiter: "asyncio.Future[None]", seconds: float) -> bool:
-    done, _ = await asyncio.wait({waiter}, timeout=seconds)
-    waiter.cancel()
-    return bool(done)
+async def _in_time(waiter: "asyncio.Future[bool]", seconds: float) -> bool:
+    timer = asyncio.get_running_loop().call_later(seconds, _set, waiter, False)
+    try:
+        return await waiter
+    finally:
+        timer.cancel()
+
+
+def _set(waiter: "asyncio.Future[bool]", result: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(result)
 
 
 def _prefix_end(prefix: bytes) -> bytes:

@@ -42,7 +42,7 @@ MESSAGES: dict[str, Fields] = {
         3: ("request_delete_range", "DeleteRangeRequest"),
     },
     "ResponseOp": {1: ("response_range", "RangeResponse")},
-    "TxnRequest": {1: ("compare", "*Compare"), 2: ("success", "*RequestOp"), 3: ("failure", "*RequestOp")},
+    "TxnRequest": {1: ("compare", "*Compare"), 2: ("success", "*RequestOp")},
     "TxnResponse": {**_HEADER, 2: ("succeeded", "bool"), 3: ("responses", "*ResponseOp")},
     "CompactionRequest": {1: ("revision", "int64")},
     "CompactionResponse": {**_HEADER},
