@@ -1,0 +1,189 @@
+"""What the scheduler knows, as changes come in, in whatever order of kinds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+import pytest
+
+from mandor.lib.clock import settle
+from mandor.model.instance import Instance, InstanceStatus
+from mandor.model.meta import Key, Meta, Object
+from mandor.model.node import Node
+from mandor.model.phase import Phase
+from mandor.model.workload import Release, make_release
+from mandor.placement.framework.points import Happening
+from mandor.placement.plugins.priority_sort import PrioritySort
+from mandor.scheduler.queue import Place, SchedulingQueue
+from mandor.scheduler.view import Promise, View
+from mandor.store.base import Delete, Put
+from mandor.store.memory import MemoryStore
+from mandor.store.mirror import Mirror
+from tests.scenarios.make import make_instance, make_node, make_workload
+
+WORKLOAD = make_workload("web", cpu="1").changed(meta=Meta(name="web", namespace="default"))
+WEB0 = Key(Instance.kind, "default", "web-0")
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.mirrors = {kind: Mirror(self.store, kind) for kind in ("instance", "workload", "release", "node")}
+        queue = SchedulingQueue(PrioritySort())
+        self.view = View(queue, self.mirrors["instance"], self.mirrors["workload"])
+        for mirror in self.mirrors.values():
+            mirror.listen(self.view.apply)
+
+    async def put(self, *values: Object) -> None:
+        await self.store.commit(*(Put(value) for value in values))
+        await settle()
+
+    async def put_instance(self) -> None:
+        made = make_instance(0, Phase.PENDING)
+        await self.put(made.changed(meta=Meta(name=made.meta.name, namespace="default")))
+
+    async def instance(self) -> Instance:
+        found = await self.store.get(WEB0)
+        assert isinstance(found, Instance)
+        return found
+
+    def place(self) -> Place | None:
+        return self.view.queue.place(WEB0)
+
+    def promise(self) -> Promise:
+        entry = self.view.queue.pop()
+        assert entry is not None
+        made = self.view.promise(entry, "n1")
+        assert made is not None
+        return made
+
+    def free_cpu(self) -> int:
+        return self.view.table.free("n1")["cpu"]
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    made = Desk()
+    async with made.mirrors["instance"], made.mirrors["workload"], made.mirrors["release"], made.mirrors["node"]:
+        await made.put(make_node("n1", cpu=4))
+        yield made
+
+
+async def test_an_instance_waits_for_its_release_and_its_workload(desk: Desk) -> None:
+    await desk.put_instance()
+    assert desk.place() is None
+    await desk.put(make_release(WORKLOAD, 1))
+    assert desk.place() is None
+    await desk.put(WORKLOAD)
+    assert desk.place() is Place.ACTIVE
+
+
+async def test_a_placed_instance_counts_as_soon_as_its_release_is_known(desk: Desk) -> None:
+    await desk.put_instance()
+    await desk.put((await desk.instance()).bound("n1", at=0.0))
+    assert desk.free_cpu() == 4000
+    assert list(desk.view.missing()) != []
+    await desk.put(make_release(WORKLOAD, 1))
+    assert desk.free_cpu() == 3000
+
+
+async def test_a_placed_instance_whose_release_is_gone_counts_as_nothing(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    await desk.put_instance()
+    await desk.put((await desk.instance()).bound("n1", at=0.0))
+    for key in desk.view.missing():
+        desk.view.without(key)
+    assert desk.free_cpu() == 4000
+    assert "is gone" in caplog.text
+
+
+async def ready(desk: Desk) -> None:
+    await desk.put(make_release(WORKLOAD, 1))
+    await desk.put(WORKLOAD)
+    await desk.put_instance()
+
+
+async def test_a_promise_holds_while_its_bind_is_on_the_way(desk: Desk) -> None:
+    await ready(desk)
+    desk.promise()
+    assert (desk.free_cpu(), desk.place()) == (3000, None)
+    now = await desk.instance()
+    await desk.put(now.changed(status=msgspec.structs.replace(now.status, message="somebody says something")))
+    assert (desk.free_cpu(), desk.place()) == (3000, None), "it is neither uncounted nor decided a second time"
+
+
+async def test_a_promise_is_confirmed_by_the_mirror(desk: Desk) -> None:
+    await ready(desk)
+    made = desk.promise()
+    await desk.put((await desk.instance()).bound("n1", at=0.0))
+    assert (desk.free_cpu(), desk.view.promises) == (3000, 0)
+    assert not desk.view.take_back(made), "what is bound is not taken back"
+    assert desk.free_cpu() == 3000
+
+
+async def test_a_promise_taken_back_frees_its_room(desk: Desk) -> None:
+    await ready(desk)
+    made = desk.promise()
+    desk.view.happened.clear()
+    assert desk.view.take_back(made)
+    assert (desk.free_cpu(), desk.place()) == (4000, None)
+    assert desk.view.happened == {Happening.ROOM_FREED}
+
+
+async def test_a_promise_to_one_that_was_replaced_is_void(desk: Desk) -> None:
+    await ready(desk)
+    made = desk.promise()
+    old = await desk.instance()
+    await desk.put(old.changed(meta=msgspec.structs.replace(old.meta, uid="")))
+    assert (desk.free_cpu(), desk.place()) == (4000, Place.ACTIVE), "the new one waits for its own decision"
+    assert not desk.view.take_back(made)
+    assert desk.place() is Place.ACTIVE
+
+
+@pytest.mark.parametrize("phase", [Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED])
+async def test_room_is_free_when_it_is_over_and_not_before(desk: Desk, phase: Phase) -> None:
+    await ready(desk)
+    await desk.put((await desk.instance()).bound("n1", at=0.0))
+    for step in (Phase.STARTING, Phase.RUNNING, Phase.STOPPING, Phase.LOST):
+        await desk.put((await desk.instance()).reported(InstanceStatus(phase=step)))
+        assert desk.free_cpu() == 3000
+    desk.view.happened.clear()
+    await desk.put((await desk.instance()).reported(InstanceStatus(phase=phase)))
+    assert desk.free_cpu() == 4000
+    assert desk.view.happened == {Happening.ROOM_FREED}
+
+
+async def test_one_told_to_stop_or_deleted_leaves_the_queue(desk: Desk) -> None:
+    await ready(desk)
+    await desk.put((await desk.instance()).stopping("scaled down"))
+    assert desk.place() is None
+    await desk.store.commit(Delete(WEB0, (await desk.instance()).meta.version))
+    await desk.put_instance()
+    assert desk.place() is Place.ACTIVE
+    await desk.store.commit(Delete(WEB0, (await desk.instance()).meta.version))
+    await settle()
+    assert desk.place() is None
+
+
+async def test_only_what_placement_looks_at_makes_a_retry_worthwhile(desk: Desk) -> None:
+    desk.view.happened.clear()
+    node = await desk.store.get(Key(Node.kind, "", "n1"))
+    assert isinstance(node, Node)
+    await desk.put(node.changed(status=msgspec.structs.replace(node.status, address="10.0.0.9")))
+    assert desk.view.happened == set()
+    node = await desk.store.get(Key(Node.kind, "", "n1"))
+    assert isinstance(node, Node)
+    await desk.put(node.changed(spec=msgspec.structs.replace(node.spec, cordoned=True)))
+    assert desk.view.happened == {Happening.NODE_CHANGED}
+
+
+async def test_a_release_that_goes_takes_no_room_with_it(desk: Desk) -> None:
+    await ready(desk)
+    await desk.put((await desk.instance()).bound("n1", at=0.0))
+    release = await desk.store.get(Key(Release.kind, "default", "web.1"))
+    assert release is not None
+    await desk.store.commit(Delete(release.key, release.meta.version))
+    await desk.put((await desk.instance()).reported(InstanceStatus(phase=Phase.STARTING)))
+    assert desk.free_cpu() == 3000
