@@ -1,6 +1,6 @@
 """The objects of a kind in the order of their keys, so that listing a hundred thousand sorts nothing."""
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
@@ -9,6 +9,8 @@ from mandor.model.meta import Key, Object
 BLOCK_MOST = 1024
 NEW_MOST = 1024
 STALE_MOST = 2048
+RUN_LEAST = 32
+"""From so many new keys on, sorting a block costs less than putting each in its place."""
 
 
 class Block:
@@ -33,6 +35,8 @@ class Order:
         self._lasts: list[Key] = []
         self._new: list[Key] = []
         self._stale: list[Key] = []
+        self._listed = False
+        """Some block remembers its objects."""
 
     def add(self, key: Key) -> None:
         """The key must not be there yet."""
@@ -42,9 +46,10 @@ class Order:
 
     def touch(self, key: Key) -> None:
         """The object under this key is another one now."""
-        self._stale.append(key)
-        if len(self._stale) >= STALE_MOST:
-            self._settle()
+        if self._listed:
+            self._stale.append(key)
+            if len(self._stale) >= STALE_MOST:
+                self._forget()
 
     def remove(self, key: Key) -> None:
         """The key must be there."""
@@ -61,6 +66,7 @@ class Order:
     def items(self, objects: Mapping[Key, Object]) -> Sequence[Object]:
         """All objects in order; a copy."""
         self._settle()
+        self._listed = True
         for block in self._blocks:
             if block.items is None:
                 block.items = [objects[key] for key in block.keys]
@@ -82,27 +88,45 @@ class Order:
                 yield from block.keys
 
     def _settle(self) -> None:
-        for key in self._new:
-            self._insert(key)
-        self._new.clear()
+        if self._new:
+            new, self._new = sorted(self._new), []
+            self._merge(new)
         for key in self._stale:
             place = bisect_left(self._lasts, key)
             if place < len(self._blocks):
                 self._blocks[place].items = None
         self._stale.clear()
 
-    def _insert(self, key: Key) -> None:
+    def _forget(self) -> None:
+        """So much has changed since the last listing that the next one builds everything anew."""
+        for block in self._blocks:
+            block.items = None
+        self._stale.clear()
+        self._listed = False
+
+    def _merge(self, new: list[Key]) -> None:
         if not self._blocks:
-            self._blocks, self._lasts = [Block([key])], [key]
-            return
-        place = min(bisect_left(self._lasts, key), len(self._blocks) - 1)
+            self._blocks, self._lasts = [Block([])], [new[-1]]
+        start = 0
+        while start < len(new):
+            place = min(bisect_left(self._lasts, new[start]), len(self._blocks) - 1)
+            last = place == len(self._blocks) - 1
+            end = len(new) if last else bisect_right(new, self._lasts[place], start)
+            self._insert(place, new[start:end])
+            start = end
+
+    def _insert(self, place: int, run: list[Key]) -> None:
         block = self._blocks[place]
-        keys = block.keys
-        insort(keys, key)
-        block.items = None
-        if len(keys) > BLOCK_MOST:
-            half = len(keys) // 2
-            self._blocks[place : place + 1] = [Block(keys[:half]), Block(keys[half:])]
-            self._lasts[place : place + 1] = [keys[half - 1], keys[-1]]
+        keys, block.items = block.keys, None
+        if len(run) > RUN_LEAST:
+            keys += run
+            keys.sort()  # which merges what is sorted already
         else:
-            self._lasts[place] = keys[-1]
+            for key in run:
+                insort(keys, key)
+        parts = [keys]
+        if len(keys) > BLOCK_MOST:
+            half = BLOCK_MOST // 2
+            parts = [keys[start : start + half] for start in range(0, len(keys), half)]
+            self._blocks[place : place + 1] = [Block(part) for part in parts]
+        self._lasts[place : place + 1] = [part[-1] for part in parts]
