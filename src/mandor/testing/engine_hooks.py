@@ -68,6 +68,7 @@ class EngineHooks:
         return self.shell(f"sleep {seconds}; exit {code}", **parts)
 
     def dies(self, signal: str, **parts: Any) -> Launch:
+        """Dies of that signal. In a container the first process cannot: there, run it under an init."""
         return self.shell(f"kill -{signal.removeprefix('SIG')} $$; sleep 3600", **parts)
 
     def cannot_start(self, **parts: Any) -> Launch:

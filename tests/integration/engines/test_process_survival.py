@@ -18,6 +18,7 @@ from mandor.engines.process.folder import UnitFolder
 from mandor.engines.process.hierarchy import Hierarchies
 from mandor.engines.process.launch import make_record
 from mandor.engines.process.spawn import spawn_supervisor
+from mandor.errors import EngineDown
 from tests.integration.engines.conftest import Bench, lives, supervisor_of, until
 
 FAMILY = "trap '' TERM; sleep 3600 & setsid sleep 3601 & (trap '' HUP; sleep 3602 &) ; echo $$ $!; wait; sleep 3603"
@@ -214,6 +215,35 @@ async def test_after_a_restart_of_the_machine_a_task_has_vanished(bench: Bench) 
     ended = await bench.ended(unit)
     assert (ended.reason, ended.message) == ("Vanished", "the machine was restarted")
     assert ended.started_at == before["started_at"]
+
+
+@pytest.mark.parametrize("record", ["exit.json", "running.json"])
+async def test_a_record_that_someone_spoiled_costs_that_unit_alone(bench: Bench, record: str) -> None:
+    running = await bench.start("echo begun; sleep 3600")
+    spoiled = await bench.start("exit 3")
+    await bench.ended(spoiled)
+    (bench.folder(spoiled) / "exit.json").unlink()
+    (bench.folder(spoiled) / record).write_bytes(b'{"code":')
+    (bench.directory / "units" / "not a unit").mkdir()
+    (bench.directory / "units" / "file.main.0").touch()
+    await bench.again()
+    assert {o.unit: (o.phase, o.reason) for o in await bench.engine.list()} == {
+        running: (UnitPhase.RUNNING, ""),
+        spoiled: (UnitPhase.EXITED, "Vanished"),
+    }
+    await bench.engine.remove(spoiled)
+    (bench.folder(running) / "launch.json").write_bytes(b"")
+    await bench.engine.stop(running, grace_seconds=60)
+    assert (await bench.ended(running)).exit_code == 143
+
+
+async def test_a_folder_that_is_gone_is_an_engine_that_is_down(bench: Bench) -> None:
+    await bench.engine.list()
+    (bench.directory / "units").rename(bench.directory / "elsewhere")
+    with pytest.raises(EngineDown):
+        await bench.engine.list()
+    (bench.directory / "elsewhere").rename(bench.directory / "units")
+    assert await bench.engine.list() == []
 
 
 @pytest.mark.req("S0-14")

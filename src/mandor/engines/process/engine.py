@@ -62,6 +62,12 @@ class ProcessEngine(Engine):
 
     async def list(self) -> Sequence[Observed]:
         self._open()
+        try:
+            return self._list()
+        except OSError as error:
+            raise EngineDown(f"the process engine cannot read {self._directory}: {error}") from error
+
+    def _list(self) -> Sequence[Observed]:
         seen = set()
         for name in os.listdir(self._units_folder):
             unit = parse_unit(name)
@@ -187,12 +193,12 @@ class ProcessEngine(Engine):
             self._directory.mkdir(mode=0o711, parents=True, exist_ok=True)
             self._units_folder.mkdir(mode=0o711, exist_ok=True)
             self._trash_folder.mkdir(mode=0o700, exist_ok=True)
+            if self._limits:
+                self._trees = Hierarchies.detect(self._directory)
+            self._tidy()
         except OSError as error:
             raise EngineDown(f"the process engine cannot use {self._directory}: {error.strerror}") from error
-        if self._limits:
-            self._trees = Hierarchies.detect(self._directory)
         self._ready = True
-        self._tidy()
 
     def _tidy(self) -> None:
         names = set(os.listdir(self._units_folder))
@@ -288,13 +294,13 @@ class ProcessEngine(Engine):
             raise EngineDown(f"the supervisor of {tracked.unit} did not begin: {tracked.folder.read_supervisor_log()}")
 
     def _order_stop(self, tracked: Tracked, grace_seconds: float) -> None:
-        launch = tracked.folder.read_launch()
-        if launch is None:
+        number = tracked.folder.read_stop_signal()
+        if number is None:
             return
         until = time.monotonic() + grace_seconds
         if tracked.stop_by is None or until < tracked.stop_by:
             tracked.stop_by = until
-            tracked.folder.write_stop(StopOrder(launch["stop_signal"], grace_seconds))
+            tracked.folder.write_stop(StopOrder(number, grace_seconds))
         if tracked.watch is not None:
             tracked.watch.signal(signal.SIGTERM)
 

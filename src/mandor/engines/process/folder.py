@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import struct
 from pathlib import Path
 from typing import Any, TypeVar
@@ -55,6 +56,12 @@ class StopOrder(Struct, frozen=True):
     grace: float
 
 
+class _Stoppable(Struct, frozen=True):
+    """The one part of a launch that is read again."""
+
+    stop_signal: int = int(signal.SIGTERM)
+
+
 class UnitFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -81,13 +88,16 @@ class UnitFolder:
         (self.path / "launch.json").unlink(missing_ok=True)
 
     def read_running(self) -> Running | None:
-        return self._read("running.json", Running)
+        return self._read("running.json", Running, Running(pid=0, started_at=0.0, boot=""))
 
     def read_exit(self) -> Exit | None:
-        return self._read("exit.json", Exit)
+        unreadable = Exit(code=None, reason="Vanished", message="the record of how it ended cannot be read")
+        return self._read("exit.json", Exit, unreadable)
 
-    def read_launch(self) -> dict[str, Any] | None:
-        return self._read("launch.json", dict[str, Any])
+    def read_stop_signal(self) -> int | None:
+        """What it is to be asked to stop with; None: there is no launch."""
+        launch = self._read("launch.json", _Stoppable, _Stoppable())
+        return None if launch is None else launch.stop_signal
 
     def read_supervisor_log(self) -> str:
         """What a supervisor said last, if anything: there it only complains."""
@@ -102,7 +112,7 @@ class UnitFolder:
         """The number of the process that holds the lock, asked without taking it; None: there is none."""
         try:
             file = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         try:
             question = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
@@ -115,7 +125,7 @@ class UnitFolder:
         """Move it out of sight in one step, unless a supervisor came to life in it."""
         try:
             file = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return True
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,8 +141,11 @@ class UnitFolder:
     def _write(self, name: str, record: Any, *, durable: bool = False) -> None:
         replace(str(self.path / name), msgspec.json.encode(record), durable=durable)
 
-    def _read(self, name: str, kind: type[T]) -> T | None:
+    def _read(self, name: str, kind: type[T], unreadable: T) -> T | None:
+        """A record that someone spoiled costs this unit, not the others."""
         try:
             return msgspec.json.decode((self.path / name).read_bytes(), type=kind)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
+        except msgspec.DecodeError:
+            return unreadable
