@@ -33,6 +33,7 @@ from mandor.store.recorder import Recorder
 log = logging.getLogger(__name__)
 
 REFUSALS = (Conflict, Forbidden, Invalid, Unauthenticated)
+AGAIN = 30
 
 
 class Agent:
@@ -79,6 +80,7 @@ class Agent:
         self.streams = Streams(link, self._find_unit, most=settings.sessions_most)
         self._meter = InstanceMeter(clock)
         self.joined = asyncio.Event()
+        self._said = ""
 
     async def run(self) -> None:
         """For ever; raises only when this node was refused before it ever belonged to a cluster."""
@@ -140,15 +142,8 @@ class Agent:
                 failures += 1
                 if isinstance(error, REFUSALS) and self.presence.belonging is None and not self.crew.workers:
                     return error
-                hint = f"; {error.hint}" if error.hint else ""
-                log.log(
-                    logging.ERROR if isinstance(error, REFUSALS) else logging.WARNING,
-                    "node %s cannot join: %s%s",
-                    self._settings.name,
-                    error,
-                    hint,
-                )
-            await self._clock.sleep(Backoff(1, 60, jitter=0.3).pause(failures))
+                self._complain(f"node {self._settings.name} cannot join", error, failures)
+            await self._clock.sleep(Backoff(0.5, 10, jitter=0.3).pause(failures))
 
     async def _whose(self) -> ClusterSpec:
         found = await self._link.cluster()
@@ -168,10 +163,14 @@ class Agent:
             self.crew.missing(before.meta.uid, source)
 
     def lost(self, error: MandorError, failures: int) -> None:
-        if isinstance(error, Forbidden | Unauthenticated):
-            log.error("orders cannot be followed: %s; %s", error, error.hint or "the work goes on")
-        elif failures == 1:
-            log.warning("orders cannot be followed: %s; the work goes on", error)
+        self._complain("orders cannot be followed", error, failures)
+
+    def _complain(self, what: str, error: MandorError, failures: int) -> None:
+        """The same again and again is said once, and then now and then."""
+        said = f"{what}: {error}; {error.hint or 'the work goes on'}"
+        if said != self._said or failures % AGAIN == 0:
+            self._said = said
+            log.log(logging.ERROR if isinstance(error, REFUSALS) else logging.WARNING, "%s", said)
 
     def _mine(self, value: Object) -> bool:
         """An order for another node is not carried out here, whoever delivers it."""

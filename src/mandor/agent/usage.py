@@ -1,5 +1,6 @@
 """What this machine and its instances use now: processors, memory, disk, network."""
 
+import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,10 +10,11 @@ import psutil
 from msgspec import Struct
 
 from mandor.engines.base import Engine, Unit, Usage
-from mandor.errors import MandorError
 from mandor.lib.clock import Clock
 
 log = logging.getLogger(__name__)
+
+USAGE_SECONDS = 2.0
 
 
 class MachineUsage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
@@ -95,10 +97,12 @@ class InstanceMeter:
 
 
 async def _usage(engine: Engine) -> Mapping[Unit, Usage]:
+    """A heartbeat waits for no engine: one that hangs, or breaks, tells nothing."""
     try:
-        return await engine.usage()
-    except (MandorError, OSError) as error:
-        log.debug("engine %s cannot tell what its units use: %s", engine.name, error)
+        async with asyncio.timeout(USAGE_SECONDS):
+            return await engine.usage()
+    except Exception as error:
+        log.debug("engine %s cannot tell what its units use: %s", engine.name, str(error) or type(error).__name__)
         return {}
 
 

@@ -210,5 +210,15 @@ async def test_what_instances_use_is_added_up_by_name(clock: ManualClock) -> Non
     assert await meter.read([engine], {"u1": "default/web-0"}) == {}
 
 
+async def test_a_heartbeat_does_not_wait_for_an_engine_that_hangs(
+    clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mandor.agent.usage.USAGE_SECONDS", 0.05)
+    engine = FakeEngine(clock)
+    engine.hang("usage")
+    async with asyncio.timeout(20):
+        assert await InstanceMeter(clock).read([engine], {}) == {}
+
+
 def test_an_idle_machine_reports_little() -> None:
     assert msgspec.json.encode(MachineUsage()) == b"{}"
