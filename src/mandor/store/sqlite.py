@@ -206,9 +206,18 @@ class SqliteStore(Store):
         except TimeoutError:
             raise self._stuck() from None
         finally:
-            if not place.done() or place.cancelled():
-                with suppress(ValueError):
-                    self._lobby.remove(place)
+            with suppress(ValueError):
+                self._lobby.remove(place)
+            if not self._flight:
+                self._admit()  # Whoever was let in and left again may have been the last to let others in.
+
+    def _admit(self) -> None:
+        free = FLIGHT_WRITES - self._flight_writes
+        while self._lobby and free > 0 and not self._full:
+            place = self._lobby.popleft()
+            if not place.done():
+                place.set_result(None)
+                free -= 1
 
     async def _gone(self, key: object) -> None:
         """Wait until what is in flight for this key is stored or has failed."""
@@ -256,12 +265,7 @@ class SqliteStore(Store):
         report, self._report = self._report, None
         if report is not None:
             report.set_result(None)
-        free = FLIGHT_WRITES - self._flight_writes
-        while self._lobby and free > 0 and not self._full:
-            place = self._lobby.popleft()
-            if not place.done():
-                place.set_result(None)
-                free -= 1
+        self._admit()
 
     def _look_for_stuck(self) -> None:
         """Whoever waits for a disk that does not answer is told so; should it answer after all, it is published."""

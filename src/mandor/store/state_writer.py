@@ -17,7 +17,7 @@ from mandor.store.state_file import StateFile
 
 log = logging.getLogger(__name__)
 
-BATCH_WRITES = 2_000
+BATCH_WRITES = 1_000
 """The most writes that share a transaction; more would hold the event loop when they are published."""
 
 
