@@ -94,7 +94,10 @@ class Cluster:
     def __enter__(self) -> Cluster:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            for program in [*self.servers, *self.agents.values()]:
+                print(f"== the log of {program.name} ends:\n{program.text()[-4000:]}")
         for name in self.agents:
             self.stop_work(name)
         for program in [*self.agents.values(), *self.servers]:
