@@ -39,10 +39,8 @@ class Ears:
         paused = self._listened_at is None or now - self._listened_at > self._gap_seconds
         fresh = paused or not alive
         self._listened_at = now
-        before = self._last
-        self._last = {
-            node: now if fresh or node in self.heard or node not in before else before[node] for node in nodes
-        }
+        before, heard = self._last, self.heard
+        self._last = {node: now if fresh or node in heard else before.get(node, now) for node in nodes}
 
     def silence(self, node: str) -> float:
         """Seconds since it was last heard; for a node just met, since then."""

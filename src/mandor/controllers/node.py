@@ -1,5 +1,6 @@
 """The node controller: listens for heartbeats, and says which nodes and instances are lost."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from mandor.controllers.base import Controller, Grouped
@@ -75,10 +76,17 @@ class NodeController(Controller[str]):
         now = self._clock.monotonic()
         nodes = [each for each in self._nodes.items() if isinstance(each, Node)]
         self._ears.listen((each.meta.name for each in nodes), now)
-        seen = [self._see(node) for node in nodes]
+        heard = Counter(each.spec.pool for each in nodes if each.meta.name in self._ears.heard)
+        # Of thousands of nodes, nearly all are heard and Ready: there is nothing to say about those.
+        seen = [
+            self._see(each)
+            for each in nodes
+            if each.meta.name not in self._ears.heard or each.status.phase is not NodePhase.READY
+        ]
+        unheard = [each for each in seen if not each.heard]
         before = self._permits
-        self._permits = permit(seen, before, self._times, now)
-        self._tell_mass(seen, self._permits.mass - before.mass)
+        self._permits = permit(unheard, heard, before, self._times, now)
+        self._tell_mass(unheard, heard, self._permits.mass - before.mass)
         writes = self._judge(seen) + await self._without_node(now)
         if writes:
             await self._writer.commit_each(writes)
@@ -140,14 +148,14 @@ class NodeController(Controller[str]):
             node, f"Node{phase.value}", message, type="normal" if phase is NodePhase.READY else "warning"
         )
 
-    def _tell_mass(self, seen: Sequence[NodeSeen], pools: Iterable[str]) -> None:
+    def _tell_mass(self, unheard: Sequence[NodeSeen], heard: Mapping[str, int], pools: Iterable[str]) -> None:
         for pool in pools:
-            members = [each for each in seen if each.node.spec.pool == pool]
+            members = [each for each in unheard if each.node.spec.pool == pool]
             silent = [each.node for each in members if each.silence_seconds >= self._times.suspect_seconds]
             self._recorder.note(
                 min(silent, key=lambda node: node.meta.name),
                 "MassSilence",
-                f"{len(silent)} of {len(members)} nodes of the pool {pool} are silent at once: "
+                f"{len(silent)} of {len(members) + heard.get(pool, 0)} nodes of the pool {pool} are silent at once: "
                 f"one is given up every {Seconds(self._times.trickle_seconds)} at most",
                 type="warning",
             )

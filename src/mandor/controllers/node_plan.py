@@ -52,21 +52,23 @@ class Permits:
     """Pools in which too many are silent at once."""
 
 
-def permit(nodes: Sequence[NodeSeen], before: Permits, times: NodeTimes, now: float) -> Permits:
-    """All that want it, but where a pool falls silent as a whole: there one by one.
+def permit(
+    unheard: Sequence[NodeSeen], heard: Mapping[str, int], before: Permits, times: NodeTimes, now: float
+) -> Permits:
+    """All that want it, but where a pool falls silent as a whole: there one by one. `heard`: how many are, by pool.
 
     Such a silence is rather a broken network than so many dead machines, and replacing everything
     would stop what still runs when the machines are heard again.
     """
-    given = _still_given(nodes, before)
+    given = _still_given(unheard, before)
     last = dict(before.last)
     mass: set[str] = set()
     pools: dict[str, list[NodeSeen]] = {}
-    for each in nodes:
+    for each in unheard:
         pools.setdefault(each.node.spec.pool, []).append(each)
     for pool, members in pools.items():
         wanting = [each for each in members if each.wants and each.node.meta.name not in given]
-        if _mass_silence(members, given, times, now):
+        if _mass_silence(members, heard.get(pool, 0), given, times, now):
             mass.add(pool)
             due = now - last.get(pool, float("-inf")) >= times.trickle_seconds
             wanting = sorted(wanting, key=lambda each: (-each.silence_seconds, each.node.meta.name))[: 1 if due else 0]
@@ -76,18 +78,20 @@ def permit(nodes: Sequence[NodeSeen], before: Permits, times: NodeTimes, now: fl
     return Permits(given, last, frozenset(mass))
 
 
-def _still_given(nodes: Sequence[NodeSeen], before: Permits) -> dict[str, float]:
+def _still_given(unheard: Sequence[NodeSeen], before: Permits) -> dict[str, float]:
     """Until it is heard again. A node that was Down before we came has been given up long ago."""
     return {
         each.node.meta.name: before.given.get(each.node.meta.name, float("-inf"))
-        for each in nodes
-        if not each.heard and (each.node.meta.name in before.given or each.node.status.phase is NodePhase.DOWN)
+        for each in unheard
+        if each.node.meta.name in before.given or each.node.status.phase is NodePhase.DOWN
     }
 
 
-def _mass_silence(members: Sequence[NodeSeen], given: Mapping[str, float], times: NodeTimes, now: float) -> bool:
+def _mass_silence(
+    unheard: Sequence[NodeSeen], heard: int, given: Mapping[str, float], times: NodeTimes, now: float
+) -> bool:
     recent = gone = 0
-    for each in members:
+    for each in unheard:
         if each.silence_seconds < times.suspect_seconds:
             continue
         given_at = given.get(each.node.meta.name)
@@ -95,7 +99,7 @@ def _mass_silence(members: Sequence[NodeSeen], given: Mapping[str, float], times
             recent += 1
         else:
             gone += 1
-    counted = len(members) - gone
+    counted = heard + len(unheard) - gone
     return counted >= times.mass_least and recent > times.mass_share * counted
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
 
+from mandor.controllers import node_plan
 from mandor.controllers.hearing import Ears
-from mandor.controllers.node_plan import NodeSeen, NodeTimes, Permits, judged, lost, lost_after, permit
+from mandor.controllers.node_plan import NodeSeen, NodeTimes, Permits, judged, lost, lost_after
 from mandor.model.node import NodePhase
 from mandor.model.phase import Phase
 from tests.scenarios.make import NOW, make_group, make_instance, make_node
@@ -164,6 +166,12 @@ def test_a_lost_instance_is_not_ready_and_says_why() -> None:
 
 
 # Many at once.
+
+
+def permit(nodes: list[NodeSeen], before: Permits, times: NodeTimes, now: float) -> Permits:
+    """As the controller asks: the silent one by one, the others only counted."""
+    counts = Counter(each.node.spec.pool for each in nodes if each.heard)
+    return node_plan.permit([each for each in nodes if not each.heard], counts, before, times, now)
 
 
 def silent(*names: str, silence: float = 60.0, pool: str = "default") -> list[NodeSeen]:
