@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -341,6 +342,26 @@ async def test_one_hanging_instance_does_not_hold_up_the_others(world: World) ->
     await world.order("stuck")
     await world.order()
     await world.until_phase(Phase.RUNNING)
+
+
+@pytest.mark.req("S0-15")
+async def test_many_hanging_starts_give_their_turns_to_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mandor.agent.worker.TURN_SECONDS", 0.05)
+    async with open_world(tmp_path, starts_most=2) as world:
+        await world.apply("stuck", options={"fake": {"hang_start": True}})
+        await world.apply()
+        for index in range(10):
+            await world.order("stuck", index)
+        await world.pass_time(1)
+        await world.order()
+        await world.stop_order("stuck-9")
+        await world.until_phase(Phase.STOPPED, "stuck-9")
+        for _ in range(200):
+            await asyncio.sleep(0.02)
+            await world.pass_time(0.1)
+            if (await world.status()).phase is Phase.RUNNING:
+                break
+        assert (await world.status()).phase is Phase.RUNNING
 
 
 @pytest.mark.req("S0-29")

@@ -11,6 +11,9 @@ from mandor.lib.quantity import Seconds
 from mandor.model.instance import InstanceStatus, TaskStatus
 from mandor.model.phase import MOVES, Phase, may_move
 
+REASON_MOST = 64
+MESSAGE_MOST = 1000
+
 
 def final(phase: Phase, reason: str, message: str, exit_code: int | None = None) -> InstanceStatus:
     """The core of a last status; the rest is filled in when nothing lives any more."""
@@ -86,6 +89,8 @@ def _filled(status: InstanceStatus, order: Order, memory: Memory, seen: Seen, no
     since = before.since if before.phase is status.phase and before.since else began
     return msgspec.structs.replace(
         status,
+        reason=status.reason[:REASON_MOST],
+        message=status.message[:MESSAGE_MOST],
         restarts=sum(max(0, task.attempt - 1) for task in memory.tasks.values()),
         engine=memory.engine,
         address=next((each.address for each in _latest(seen, memory) if each.address), ""),

@@ -26,6 +26,7 @@ from mandor.model.node import Capabilities
 log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(1, 60, jitter=0.2)
+TURN_SECONDS = 15.0
 PATIENCE_SECONDS = 120.0
 """An engine that has not ended or removed a unit by then, beyond the grace, is asked again."""
 T = TypeVar("T")
@@ -182,7 +183,7 @@ class Worker:
             return True
         if care is None:
             # Without its workload it will be told to stop soon; until then nobody can say how to look after it.
-            raise NotFound(f"its workload {order.instance.spec.workload} does not exist")
+            raise NotFound(f"its workload {order.instance.spec.workload} has no such group any more, or is gone")
         self.order = msgspec.structs.replace(self.order, template=template, care=care)
         return True
 
@@ -284,23 +285,34 @@ class Worker:
 
     async def _start(self, engine: Engine, action: Start) -> None:
         """Followed to its end, however long it takes, unless the instance must end."""
+        starting = asyncio.ensure_future(self._in_turn(engine, action))
+        ending = asyncio.ensure_future(self._must_end.wait())
+        try:
+            await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                await starting
+                self._known.add(action.unit)
+        except MandorError as error:
+            if error.retry:
+                raise
+            why = failed("StartFailed", f"task {action.unit.task} cannot start: {error}", None)
+            self.memory = msgspec.structs.replace(self.memory, ending=why)
+        finally:
+            ending.cancel()
+            starting.cancel()
+            await asyncio.gather(starting, ending, return_exceptions=True)
+
+    async def _in_turn(self, engine: Engine, action: Start) -> None:
+        """So many at once; one that takes long gives its turn to others and goes on."""
         async with self._around.starts:
             starting = asyncio.ensure_future(engine.start(action.unit, action.launch))
-            ending = asyncio.ensure_future(self._must_end.wait())
             try:
-                await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
-                if starting.done():
-                    await starting
-                    self._known.add(action.unit)
-            except MandorError as error:
-                if error.retry:
-                    raise
-                why = failed("StartFailed", f"task {action.unit.task} cannot start: {error}", None)
-                self.memory = msgspec.structs.replace(self.memory, ending=why)
-            finally:
-                ending.cancel()
+                await asyncio.wait({starting}, timeout=TURN_SECONDS)
+            except asyncio.CancelledError:
                 starting.cancel()
-                await asyncio.gather(starting, ending, return_exceptions=True)
+                await asyncio.gather(starting, return_exceptions=True)
+                raise
+        await starting
 
     def _pause_after(self, decision: Decision) -> float:
         """At once, unless the same is done again and again and the engine does not move."""

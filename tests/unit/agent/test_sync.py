@@ -267,6 +267,12 @@ def test_what_cannot_start_fails_at_once_and_says_why() -> None:
     assert "no such program: rnu" in step.status.message
 
 
+def test_what_an_engine_says_at_length_is_cut() -> None:
+    step = decide(make_order(), exited(None, reason="StartFailed", message="x" * 100_000), memory=ONCE)
+    assert step.status is not None
+    assert len(step.status.message) == 1000
+
+
 def test_a_unit_that_its_engine_forgot_has_vanished_and_is_restarted() -> None:
     step = decide(make_order(), memory=ONCE, known=frozenset({unit()}))
     assert step.memory.task("main").attempt == 2
