@@ -235,7 +235,8 @@ class SqliteStore(Store):
         """The batch is on disk: publish it, then tell its writers."""
         changes: list[Change] = []
         for commit in batch:
-            assert self._flight.popleft() is commit
+            oldest = self._flight.popleft()
+            assert oldest is commit
             self._flight_writes -= len(commit.rows)
             self._flight_bytes -= commit.size
             changes += commit.changes

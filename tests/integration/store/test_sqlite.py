@@ -272,6 +272,11 @@ async def fill(store: SqliteStore) -> int:
     return number
 
 
+def large_commit(prefix: str) -> list[Put]:
+    """More than fits into what a failed write has left."""
+    return [Put(make_node(f"{prefix}-{number}", filler="x" * 200)) for number in range(50)]
+
+
 async def test_on_a_full_disk_commits_fail_reads_go_on_and_it_recovers(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     path = small_disk / "state.db"
@@ -285,13 +290,12 @@ async def test_on_a_full_disk_commits_fail_reads_go_on_and_it_recovers(small_dis
 
             # Every further writer is told the same, alone or together, and nothing becomes visible.
             results = await asyncio.gather(
-                *[store.commit(Put(make_node(f"late{number}", filler="x" * 250))) for number in range(20)],
-                return_exceptions=True,
+                *[store.commit(*large_commit(f"late{number}")) for number in range(20)], return_exceptions=True
             )
             assert all(isinstance(result, Unavailable) for result in results), results
             assert store.index.revision == revision
             assert len((await store.list("node")).items) == stored + 1
-            assert await store.get(Key("node", "", "late0")) is None
+            assert await store.get(Key("node", "", "late0-0")) is None
             assert (await read_node(store, "first")).meta.name == "first"
 
             ballast.unlink()
@@ -313,14 +317,10 @@ async def test_a_loser_against_a_commit_that_failed_gets_its_turn(small_disk: Pa
         ballast.write_bytes(b"x" * (1 << 20))
         await fill(store)
         bids = [
-            prize.changed(
-                meta=Meta(
-                    name="prize", uid=prize.meta.uid, version=prize.meta.version, labels={"bid": str(number) * 250}
-                )
-            )
+            [Put(prize.changed(spec=NodeSpec(pool=f"bid{number}"))), *large_commit(f"bid{number}")]
             for number in range(5)
         ]
-        results = await asyncio.gather(*[store.commit(Put(bid)) for bid in bids], return_exceptions=True)
+        results = await asyncio.gather(*[store.commit(*bid) for bid in bids], return_exceptions=True)
         assert all(isinstance(result, Unavailable) for result in results), results
         ballast.unlink()
         await store.commit(Put(prize.changed(spec=NodeSpec(pool="won"))))
