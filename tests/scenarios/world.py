@@ -46,6 +46,8 @@ class ScriptedNode:
         """Name by uid: what really runs there."""
         self.behave: Behaviour = lambda instance: None
         self.ready = True
+        self.idle = False
+        """It is heard, and does nothing."""
         self.slow_stop = 0.0
         """Seconds it takes to stop something."""
 
@@ -162,7 +164,7 @@ class World:
     async def _agents(self) -> None:
         orders = {each.meta.uid: each for each in self.instances()}
         for node in self.nodes.values():
-            if not node.alive or not self.serving:
+            if not node.alive or node.idle or not self.serving:
                 continue
             for uid in [uid for uid in node.running if uid not in orders or orders[uid].node != node.name]:
                 del node.running[uid]  # Nobody ordered it any more.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+import mandor
 from mandor.controllers.node_plan import NodeTimes
 from mandor.model.instance import InstanceStatus
 from mandor.model.node import Node, NodePhase
@@ -32,6 +35,47 @@ async def test_a_service_is_placed_and_runs(world: World) -> None:
     await world.run(2)
     status = world.workload("web").status
     assert (status.phase, status.release, status.wanted, status.ready) == ("Running", "web.1", 3, 3)
+
+
+@pytest.mark.req("S0-11", "S0-12")
+async def test_the_control_plane_gives_orders_and_carries_none_out(world: World) -> None:
+    await world.add_nodes("n1")
+    world.nodes["n1"].idle = True
+    await world.apply(make_workload("web", replicas=2))
+    await world.run(30)
+    assert [each.phase for each in world.instances()] == [Phase.RESERVED, Phase.RESERVED]
+
+    await world.apply(make_workload("web", replicas=1))
+    await world.run(30)
+    stopping = [each for each in world.instances() if each.spec.stop is not None]
+    assert [each.phase for each in stopping] == [Phase.RESERVED], "ordered to stop, and nobody stopped it"
+
+    world.nodes["n1"].idle = False
+    await world.until(lambda: world.serving_count("web") == len(world.instances()) == 1)
+
+
+@pytest.mark.req("S0-12")
+def test_no_code_of_the_control_plane_can_start_a_process_or_reach_a_node() -> None:
+    forbidden = {
+        "subprocess",
+        "socket",
+        "os",
+        "shutil",
+        "aiohttp",
+        "http",
+        "websockets",
+        "mandor.engines",
+        "mandor.agent",
+    }
+    source = Path(mandor.__file__).parent
+    files = [path for part in ("controllers", "scheduler", "placement") for path in (source / part).rglob("*.py")]
+    assert len(files) > 30
+    for path in files:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            found = {name for name in names if name in forbidden or name.rpartition(".")[0] in forbidden}
+            assert not found, f"{path.name} imports {found}"
 
 
 @pytest.mark.req("S2-18")

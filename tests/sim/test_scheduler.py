@@ -62,7 +62,7 @@ async def test_a_bind_is_written_once_with_a_check_on_its_node(world: World) -> 
     assert all(len(writes) > 2 for writes, _ in binds), "several binds share a commit"
 
 
-@pytest.mark.req("S0-12", "S2-13")
+@pytest.mark.req("S2-13")
 async def test_who_does_not_fit_waits_and_is_told_why(world: World) -> None:
     await world.add_nodes("n1", "n2", memory=1024**3)
     await world.apply(make_workload("big", replicas=1, memory="1536Mi"))

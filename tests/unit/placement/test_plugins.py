@@ -79,7 +79,7 @@ def test_a_device_no_node_has_is_a_shortage() -> None:
     assert decide(PROFILE, wanted, make_table(make_node("n1", devices={"gpu": 2})).snapshot()).node == "n1"
 
 
-@pytest.mark.req("S2-14")
+@pytest.mark.req("S0-10", "S2-14")
 @pytest.mark.parametrize(
     ("capacity", "taken", "asked", "score"),
     [
