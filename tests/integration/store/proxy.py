@@ -15,6 +15,7 @@ class Proxy:
         self._writers: set[asyncio.StreamWriter] = set()
         self._server: asyncio.Server | None = None
         self._open = True
+        self._mute = False
         self._port = 0
 
     @property
@@ -41,8 +42,12 @@ class Proxy:
         for writer in self._writers:
             writer.transport.abort()
 
+    def mute(self) -> None:
+        """From now on requests get through, and answers are lost."""
+        self._mute = True
+
     def mend(self) -> None:
-        self._open = True
+        self._open, self._mute = True, False
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if not self._open:
@@ -54,14 +59,16 @@ class Proxy:
             writer.transport.abort()
             return
         self._writers |= {writer, back}
-        for source, sink in ((reader, back), (there, writer)):
-            task = asyncio.create_task(self._pass_on(source, sink))
+        for source, sink, answers in ((reader, back, False), (there, writer, True)):
+            task = asyncio.create_task(self._pass_on(source, sink, answers=answers))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pass_on(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, answers: bool) -> None:
         try:
             while data := await source.read(1 << 16):
+                if self._mute and answers:
+                    continue
                 sink.write(data)
                 await sink.drain()
         except OSError:

@@ -173,6 +173,45 @@ async def test_while_etcd_is_out_of_reach_reads_go_on_and_commits_say_so(etcd: E
         assert "n3" in await names(store)
 
 
+async def test_a_commit_whose_answer_was_lost_is_found_and_not_made_twice(etcd: Etcd) -> None:
+    prefix = etcd.prefix()
+    async with (
+        Proxy(etcd.endpoints[0]) as proxy,
+        await EtcdStore.open([proxy.endpoint], prefix=prefix) as store,
+        Watcher(store, "node", since=store.index.revision) as watcher,
+    ):
+        proxy.mute()
+        committing = asyncio.create_task(store.commit(Put(make_node("n1"))))
+        async with asyncio.timeout(60):
+            while "n1" not in await asyncio.to_thread(etcd.etcdctl, "get", "--prefix", prefix, "--keys-only"):
+                await asyncio.sleep(0.02)
+        assert not committing.done()
+        proxy.cut()
+        proxy.mend()
+        revision = await committing
+        assert (await read_node(store, "n1")).meta.version == revision
+        assert [change.revision for change in await watcher.count(1)] == [revision]
+
+
+async def test_a_commit_whose_answer_was_lost_and_that_others_overwrote_is_reported_as_unknown(etcd: Etcd) -> None:
+    prefix = etcd.prefix()
+    async with (
+        Proxy(etcd.endpoints[0]) as proxy,
+        await EtcdStore.open([proxy.endpoint], prefix=prefix) as store,
+        await EtcdStore.open(etcd.endpoints, prefix=prefix) as other,
+    ):
+        proxy.mute()
+        committing = asyncio.create_task(store.commit(Put(make_node("n1"))))
+        await until(lambda: len(other.index) == 1)
+        await other.commit(Put((await read_node(other, "n1")).changed(spec=NodeSpec(pool="theirs"))))
+        proxy.cut()
+        proxy.mend()
+        with pytest.raises(Unavailable, match="not known to be stored"):
+            await committing
+        await until(lambda: store.index.revision == other.index.revision)
+        assert (await read_node(store, "n1")).spec.pool == "theirs"
+
+
 async def test_a_watcher_of_a_server_that_missed_compacted_history_gets_the_difference(etcd: Etcd) -> None:
     prefix = etcd.prefix()
     async with (
