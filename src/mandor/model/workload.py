@@ -177,6 +177,8 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
     """Higher is placed first."""
     profile: str = "default"
     """The scheduler profile that places it."""
+    gates: tuple[str, ...] = ()
+    """While one is named here, new instances wait outside the queue; whoever set it takes it away."""
     batch: Batch | None = None
     """How often and how many at a time; absent: every replica once."""
     restarted: int = 0
@@ -189,6 +191,10 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
             raise ValueError("a workload has at least one group")
         if len(self.groups) > 32:
             raise ValueError("a workload has at most 32 groups")
+        if len(self.gates) > 16:
+            raise ValueError("a workload has at most 16 gates")
+        for gate in self.gates:
+            check_name(gate, "gate")
         for name in self.groups:
             check_name(name, "group name")
         if self.batch is not None and self.type != "batch":

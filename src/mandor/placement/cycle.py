@@ -1,7 +1,7 @@
 """One decision: the node for an instance, or the reason why there is none."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from zlib import crc32
 
 import numpy as np
@@ -11,10 +11,11 @@ from mandor.model.meta import Key
 from mandor.model.placement import Where
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import Happening
+from mandor.placement.framework.points import Happening, Plugin
 from mandor.placement.framework.profile import Profile
-from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_scores
+from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_post_filters, run_scores
 from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.watch import Overrun, Unwatched, Watch
 
 _SPREAD = 0x9E3779B97F4A7C15
 _ALL_ONES = 2**64 - 1
@@ -31,23 +32,69 @@ class Decision:
     """The soft rules that were given up for it, in the order they were."""
     retry_on: frozenset[Happening] = frozenset()
     """What makes another try worthwhile."""
+    blamed: tuple[Plugin, ...] = ()
+    """Who refused it: their hints say whether something that happened is worth another try."""
     fault: str = ""
     """A plugin went wrong: nothing is known about this instance, and it is tried again later."""
+    nominated: str = ""
+    """There is none yet, but there will be room on this node."""
+    ask: Ask | None = field(default=None, compare=False)
+    """What was decided on, without the rules that were given up."""
+    state: CycleState = field(default_factory=CycleState, compare=False)
+    """What the plugins wrote down, for the points to come."""
 
 
-def decide(profile: Profile, ask: Ask, nodes: Snapshot) -> Decision:
-    """All rules first; then without the soft ones, one by one, until something fits."""
+def decide(
+    profile: Profile,
+    ask: Ask,
+    nodes: Snapshot,
+    *,
+    nominated: str = "",
+    consulted: Mapping[str, object] | None = None,
+    watch: Watch | None = None,
+) -> Decision:
+    """All rules first; then without the soft ones, one by one, until something fits; then whoever makes room.
+
+    `nominated`: the node where room was made for it, which it takes if it fits there.
+    """
+    watch = watch or Unwatched()
     try:
-        for eased, relaxed in _ladder(ask):
-            state = CycleState()
-            verdict = run_filters(profile, state, eased, nodes)
-            among = verdict.feasible.nonzero()[0]
-            if len(among):
-                return Decision(ask.key, _best(profile, state, eased, nodes, verdict, among), relaxed=relaxed)
-        # What the last step lacked, even with every soft rule given up, is what keeps it waiting.
-        return Decision(ask.key, message=verdict.explain(eased, nodes), retry_on=_worth_a_retry(verdict))
+        return _decide(profile, ask, nodes, nominated, consulted, watch)
     except PluginFault as fault:
         return Decision(ask.key, message=str(fault), fault=fault.plugin)
+    except Overrun:
+        return broken_off(ask.key, watch.current)
+    finally:
+        watch.end()
+
+
+def _decide(
+    profile: Profile,
+    ask: Ask,
+    nodes: Snapshot,
+    nominated: str,
+    consulted: Mapping[str, object] | None,
+    watch: Watch,
+) -> Decision:
+    for eased, relaxed in _ladder(ask):
+        state = CycleState(consulted)
+        verdict = run_filters(profile, state, eased, nodes, watch)
+        among = verdict.feasible.nonzero()[0]
+        if len(among):
+            slot = nodes.slots.get(nominated) if nominated else None
+            held = slot is not None and bool(verdict.feasible[slot])
+            node = nominated if held else _best(profile, state, eased, nodes, verdict, among, watch)
+            return Decision(ask.key, node, relaxed=relaxed, ask=eased, state=state)
+    # What the last step lacked, even with every soft rule given up, is what keeps it waiting.
+    room = run_post_filters(profile, state, eased, nodes, watch)
+    refused = tuple(plugin for plugin, _ in verdict.refusals)
+    message = verdict.explain(eased, nodes) + (f"; there will be room on {room}" if room else "")
+    retry_on = frozenset({Happening.NODE_ADDED}).union(*(plugin.retry_on for plugin in refused))
+    return Decision(ask.key, message=message, retry_on=retry_on, blamed=refused, nominated=room, state=state)
+
+
+def broken_off(key: Key, plugin: str) -> Decision:
+    return Decision(key, message=f"the plugin {plugin} took too long and was broken off", fault=plugin)
 
 
 def _ladder(ask: Ask) -> Iterator[tuple[Ask, tuple[str, ...]]]:
@@ -65,10 +112,16 @@ def _ladder(ask: Ask) -> Iterator[tuple[Ask, tuple[str, ...]]]:
 
 
 def _best(
-    profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, verdict: Verdict, among: NDArray[np.intp]
+    profile: Profile,
+    state: CycleState,
+    ask: Ask,
+    nodes: Snapshot,
+    verdict: Verdict,
+    among: NDArray[np.intp],
+    watch: Watch,
 ) -> str:
     if len(among) > 1:
-        totals = run_scores(profile, state, ask, nodes, verdict.feasible, among)
+        totals = run_scores(profile, state, ask, nodes, verdict.feasible, among, watch)
         among = among[totals == totals[totals.argmax()]]
     slot = among[0] if len(among) == 1 else among[_lucky(ask.key, nodes.luck[among])]
     return nodes.nodes[int(slot)].meta.name
@@ -79,11 +132,6 @@ def _lucky(key: Key, luck: NDArray[np.uint64]) -> int:
     own = crc32(f"{key.namespace}/{key.name}".encode())
     mixed = (luck ^ np.uint64(own * _SPREAD & _ALL_ONES)) * np.uint64(_SPREAD)
     return int((mixed ^ (mixed >> np.uint64(29))).argmin())
-
-
-def _worth_a_retry(verdict: Verdict) -> frozenset[Happening]:
-    blamed = (plugin.retry_on for plugin, _ in verdict.refusals)
-    return frozenset({Happening.NODE_ADDED}).union(*blamed)
 
 
 def _shown(where: Where) -> str:

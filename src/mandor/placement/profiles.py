@@ -1,30 +1,11 @@
-"""The profiles that come with the package."""
+"""The profile that is used where nothing is configured."""
 
+from mandor.placement.built_in import DEFAULTS
+from mandor.placement.framework.handle import DETACHED, Handle
+from mandor.placement.framework.making import Registered, make_plugin
 from mandor.placement.framework.profile import Enabled, Profile
-from mandor.placement.plugins.avoid import Avoid
-from mandor.placement.plugins.engine_fit import EngineFit
-from mandor.placement.plugins.node_affinity import NodeAffinity
-from mandor.placement.plugins.node_ports import NodePorts
-from mandor.placement.plugins.node_resources_fit import NodeResourcesFit
-from mandor.placement.plugins.node_unschedulable import NodeUnschedulable
-from mandor.placement.plugins.pool_fit import PoolFit
-from mandor.placement.plugins.priority_sort import PrioritySort
-from mandor.placement.plugins.taint_toleration import TaintToleration
 
 
-def default_profile() -> Profile:
-    """Kubernetes' order and weights for the plugins that exist there; cheap questions first."""
-    return Profile(
-        "default",
-        (
-            Enabled(PrioritySort()),
-            Enabled(NodeUnschedulable()),
-            Enabled(PoolFit()),
-            Enabled(EngineFit()),
-            Enabled(TaintToleration(), weight=3),
-            Enabled(NodeAffinity(), weight=2),
-            Enabled(NodePorts()),
-            Enabled(NodeResourcesFit()),
-            Enabled(Avoid()),
-        ),
-    )
+def default_profile(handle: Handle = DETACHED) -> Profile:
+    """All defaults, each at every point it serves."""
+    return Profile("default", [Enabled(make_plugin(Registered(cls), handle), weight) for cls, weight in DEFAULTS])

@@ -17,13 +17,11 @@ from mandor.placement.framework.points import (
     FilterPlugin,
     Happening,
     Only,
-    PermitPlugin,
     Plugin,
     PreFilterPlugin,
     PreScorePlugin,
     ScorePlugin,
     Skip,
-    Wait,
     scaled,
 )
 from mandor.placement.framework.profile import Enabled, Profile
@@ -221,11 +219,8 @@ def test_a_plugin_cannot_change_the_table() -> None:
         mask[0] = False
 
 
-class Waits(PermitPlugin):
-    name = "Waits"
-
-    def permit(self, state: CycleState, ask: Ask, node: str) -> Wait | str | None:
-        return None
+class Pointless(Plugin):
+    name = "Pointless"
 
 
 class SecondSort(PrioritySort):
@@ -240,7 +235,7 @@ class SecondSort(PrioritySort):
         ([Enabled(PrioritySort()), Enabled(PrioritySort())], "enabled twice"),
         ([Enabled(PrioritySort()), Enabled(NodeResourcesFit(), weight=0)], "a weight is 1 or more"),
         ([Enabled(PrioritySort()), Enabled(NodeResourcesFit(), weight=-1)], "a weight is 1 or more"),
-        ([Enabled(PrioritySort()), Enabled(Waits())], "Waits serves Permit, a point that this version does not run"),
+        ([Enabled(PrioritySort()), Enabled(Pointless())], "Pointless serves no point"),
     ],
 )
 def test_a_wrong_profile_is_refused(enabled: list[Enabled], problem: str) -> None:

@@ -1,15 +1,17 @@
 """What plugins tell each other, and themselves, during one cycle."""
 
+from collections.abc import Mapping
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
 class CycleState:
-    """Lives for one decision. A plugin writes under its own name and reads what it needs."""
+    """Lives from the decision to its end, bound or given up. A plugin writes under its own name and reads what it
+    needs."""
 
-    def __init__(self) -> None:
-        self._values: dict[str, object] = {}
+    def __init__(self, values: Mapping[str, object] | None = None) -> None:
+        self._values: dict[str, object] = dict(values) if values else {}
 
     def write(self, key: str, value: object) -> None:
         self._values[key] = value
@@ -20,3 +22,7 @@ class CycleState:
         if not isinstance(value, kind):
             raise TypeError(f"{key} is {type(value).__name__}, not {kind.__name__}")
         return value
+
+    def find(self, key: str, kind: type[T]) -> T | None:
+        """None: nobody wrote it."""
+        return self.read(key, kind) if key in self._values else None

@@ -21,12 +21,17 @@ Points in the order of a decision:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable
+from collections.abc import Generator, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
+from operator import index
+from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import Struct
+
+from mandor.model.meta import Key
+from mandor.model.node import Node
 
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
@@ -42,16 +47,49 @@ class Happening(Enum):
     NODE_ADDED = "node added"
     NODE_CHANGED = "node changed"
     ROOM_FREED = "room freed"
+    PLACED = "instance placed"
 
 
-ANYTHING = frozenset(Happening)
+EVERYTHING = frozenset(Happening)
+ANYTHING = EVERYTHING - {Happening.PLACED}
+"""What can make room; that somebody else was placed matters to few."""
 NODES = frozenset({Happening.NODE_ADDED, Happening.NODE_CHANGED})
 
 
+@dataclass(frozen=True, slots=True)
+class Happened:
+    """One thing that happened, for a plugin that wants to know more than its kind."""
+
+    happening: Happening
+    node: Node | None = None
+    """The node that came or changed, or where room was freed or taken; None: it is gone, or not known any more."""
+    instance: Key | None = None
+    """Whose room was freed, or who was placed."""
+
+
+class Hint(Enum):
+    QUEUE = "queue"
+    SKIP = "skip"
+
+
 class Plugin(ABC):
+    """Made once a profile, and then one object for all its points and cycles: it may keep what it learns.
+
+    A constructor names what it wants: `args` (an `Args` made from the configuration), `handle`, both or neither.
+    """
+
     name: ClassVar[str]
-    retry_on: ClassVar[frozenset[Happening]] = ANYTHING
+    Args: ClassVar[type[Struct] | None] = None
+    """Its arguments, typed; None: it takes none."""
+    retry_on: ClassVar[frozenset[Happening]] = EVERYTHING
     """After its refusal, another try is worthwhile when one of these happens."""
+    by_class: ClassVar[bool] = False
+    """It refuses all instances of equal shape, priority and profile alike, by what the table shows and nothing else:
+    then the answer for one is the answer for its like until the table changes."""
+
+    def hint(self, ask: Ask, happened: Happened) -> Hint:
+        """Is this very thing worth another try of what this plugin refused?"""
+        return Hint.QUEUE
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +100,8 @@ class Only:
 
 
 class Skip(Enum):
+    """A PreFilter's or PreScore's answer; see `SKIP`."""
+
     SKIP = "skip"
 
 
@@ -95,8 +135,17 @@ class FilterPlugin(Plugin):
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         """True for the nodes that can take it."""
-        fits = (self.filter_node(state, ask, view) for view in nodes.views())
-        return np.fromiter(fits, dtype=np.bool_, count=len(nodes))
+        return self.filter_left(state, ask, nodes, np.ones(len(nodes), dtype=np.bool_))
+
+    def filter_left(self, state: CycleState, ask: Ask, nodes: Snapshot, left: Mask) -> Mask:
+        """The one-node form, for the nodes that nobody has refused yet; the answer for the others does not count."""
+        fits = np.zeros(len(nodes), dtype=np.bool_)
+        for view in nodes.views(left):
+            answer = self.filter_node(state, ask, view)
+            if not isinstance(answer, bool | np.bool_):
+                raise TypeError(f"filter_node answered {answer!r} for {view.name}, not True or False")
+            fits[nodes.slots[view.name]] = answer
+        return fits
 
     def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
         raise NotImplementedError
@@ -107,9 +156,11 @@ class FilterPlugin(Plugin):
 
 
 class PostFilterPlugin(Plugin):
+    """Asked in order when nothing fits; the first that nominates a node ends it."""
+
     @abstractmethod
     def post_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> str | None:
-        """The node where there will be room, or None."""
+        """The node where there will be room, or None; the instance goes there as soon as it fits."""
 
 
 class PreScorePlugin(Plugin):
@@ -127,7 +178,8 @@ class ScorePlugin(Plugin):
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
         scores = np.zeros(len(nodes), dtype=np.int64)
         for view in nodes.views(feasible):
-            scores[nodes.slots[view.name]] = self.score_node(state, ask, view)
+            # A float would lose its fraction in silence, and NaN everything.
+            scores[nodes.slots[view.name]] = index(self.score_node(state, ask, view))
         return scores
 
     def score_node(self, state: CycleState, ask: Ask, view: NodeView) -> int:
@@ -178,23 +230,46 @@ class PostBindPlugin(Plugin):
     def post_bind(self, state: CycleState, ask: Ask, node: str) -> None: ...
 
 
-RUN: tuple[type[Plugin], ...] = (
-    QueueSortPlugin,
-    PreFilterPlugin,
-    FilterPlugin,
-    PreScorePlugin,
-    ScorePlugin,
-)
-NOT_RUN: tuple[type[Plugin], ...] = (
-    PreEnqueuePlugin,
-    PostFilterPlugin,
-    ReservePlugin,
-    PermitPlugin,
-    PreBindPlugin,
-    BindPlugin,
-    PostBindPlugin,
-)
-"""Their interface is settled and nothing calls them yet: a profile that enables such a plugin is refused."""
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Something to be asked elsewhere, over HTTP: JSON in, JSON out."""
+
+    url: str
+    body: Mapping[str, Any]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    body: Any = None
+    problem: str = ""
+    """There is no answer, and why."""
+
+
+class ConsultPlugin(Plugin):
+    """Not a point of Kubernetes' framework: what must be asked elsewhere is asked before the cycle, so that no
+    cycle waits. The answer is found in the cycle's state under the plugin's name."""
+
+    @abstractmethod
+    def consult(self, ask: Ask, nodes: Snapshot, feasible: Mask) -> Generator[Question, Reply, object]:
+        """Yield questions, one after another; what is returned is kept for the cycle. Raise to fail the try."""
+
+
+POINTS: Mapping[str, type[Plugin]] = {
+    "preEnqueue": PreEnqueuePlugin,
+    "queueSort": QueueSortPlugin,
+    "preFilter": PreFilterPlugin,
+    "filter": FilterPlugin,
+    "postFilter": PostFilterPlugin,
+    "preScore": PreScorePlugin,
+    "score": ScorePlugin,
+    "reserve": ReservePlugin,
+    "permit": PermitPlugin,
+    "preBind": PreBindPlugin,
+    "bind": BindPlugin,
+    "postBind": PostBindPlugin,
+}
+"""By their names in the configuration."""
 
 
 def scaled(scores: Scores, *, reverse: bool = False) -> Scores:

@@ -1,19 +1,31 @@
-"""Profile: a named choice of plugins, their order and weights."""
+"""Profile: a named choice of plugins, their order and weights, point by point."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mandor.errors import Invalid
 from mandor.placement.framework.points import (
-    NOT_RUN,
-    RUN,
+    POINTS,
+    BindPlugin,
+    ConsultPlugin,
     FilterPlugin,
+    PermitPlugin,
     Plugin,
+    PostBindPlugin,
+    PostFilterPlugin,
+    PreBindPlugin,
+    PreEnqueuePlugin,
     PreFilterPlugin,
     PreScorePlugin,
     QueueSortPlugin,
+    ReservePlugin,
     ScorePlugin,
 )
+
+P = TypeVar("P", bound=Plugin)
+
+DEFAULT_BINDER = "DefaultBinder"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,22 +33,72 @@ class Enabled:
     plugin: Plugin
     weight: int = 1
     """Of its scores."""
+    version: str = ""
+    """Of a plugin from outside: which one it was that decided."""
 
 
 class Profile:
-    """Plugins in order, sorted by the points they serve; a wrong choice is refused here, before it is used."""
+    """Plugins sorted by the points they serve; a wrong choice is refused here, before it is used.
 
-    def __init__(self, name: str, enabled: Iterable[Enabled]) -> None:
+    `enabled` serves every point each plugin can serve, in this order; `points` says otherwise, point by point.
+    """
+
+    def __init__(
+        self, name: str, enabled: Iterable[Enabled], *, points: Mapping[str, Sequence[Enabled]] | None = None
+    ) -> None:
         self.name = name
         self.enabled = tuple(enabled)
-        plugins = [each.plugin for each in self.enabled]
         _check(name, self.enabled)
-        self.queue_sort = _only(name, [each for each in plugins if isinstance(each, QueueSortPlugin)])
-        self.pre_filters = tuple(each for each in plugins if isinstance(each, PreFilterPlugin))
-        self.filters = tuple(each for each in plugins if isinstance(each, FilterPlugin))
-        self.pre_scores = tuple(each for each in plugins if isinstance(each, PreScorePlugin))
-        self.scores = tuple((each.plugin, each.weight) for each in self.enabled if isinstance(each.plugin, ScorePlugin))
+        self._points = dict(points) if points is not None else {point: self.enabled for point in POINTS}
+        self.queue_sort = _only(name, self._at("queueSort", QueueSortPlugin))
+        self.pre_enqueues = self._at("preEnqueue", PreEnqueuePlugin)
+        self.pre_filters = self._at("preFilter", PreFilterPlugin)
+        self.filters = self._at("filter", FilterPlugin)
+        self.post_filters = self._at("postFilter", PostFilterPlugin)
+        self.pre_scores = self._at("preScore", PreScorePlugin)
+        self.scores = tuple(
+            (each.plugin, each.weight) for each in self._points.get("score", ()) if isinstance(each.plugin, ScorePlugin)
+        )
+        self.reserves = self._at("reserve", ReservePlugin)
+        self.permits = self._at("permit", PermitPlugin)
+        self.pre_binds = self._at("preBind", PreBindPlugin)
+        self.binds = self._at("bind", BindPlugin)
+        self.post_binds = self._at("postBind", PostBindPlugin)
+        self.consults = tuple(each.plugin for each in self.enabled if isinstance(each.plugin, ConsultPlugin))
+        self.one_by_one = frozenset(each for each in self.filters if type(each).filter is FilterPlugin.filter)
+        """Their Filter asks node by node, and so only about the nodes that are left."""
         self.filter_names = tuple(plugin.name for plugin in self.filters)
+        self.versions = tuple(f"{each.plugin.name}@{each.version}" for each in self.enabled if each.version)
+        """Of the plugins that come from outside."""
+        self.batched = not self.pre_binds and [each.name for each in self.binds] == [DEFAULT_BINDER]
+        """Nothing stands between the decision and the default bind: many are written in one go."""
+        self.by_class = not self.post_filters and all(
+            plugin.by_class for plugin in (*self.pre_filters, *self.filters, *self.consults)
+        )
+        """A refusal holds for all of its like until the table changes."""
+
+    def _at(self, point: str, kind: type[P]) -> tuple[P, ...]:
+        return tuple(each.plugin for each in self._points.get(point, ()) if isinstance(each.plugin, kind))
+
+    def plugin(self, name: str) -> Plugin | None:
+        return next((each.plugin for each in self.enabled if each.plugin.name == name), None)
+
+
+def check_together(profiles: Mapping[str, Profile]) -> None:
+    """One queue serves all profiles, so they sort it alike; and a placement that nobody writes down is none."""
+    if "default" not in profiles:
+        raise Invalid("there is no profile named default", hint="workloads that name none use it")
+    sorts = {profile.queue_sort.name for profile in profiles.values()}
+    if len(sorts) > 1:
+        raise Invalid(
+            f"all profiles share one queue, and so one QueueSort plugin; these use {', '.join(sorted(sorts))}",
+            hint="enable the same one in each",
+        )
+    for profile in profiles.values():
+        if not profile.binds:
+            raise Invalid(
+                f"profile {profile.name}: no Bind plugin is enabled", hint=f"enable {DEFAULT_BINDER}, or one of your own"
+            )
 
 
 def _check(name: str, enabled: tuple[Enabled, ...]) -> None:
@@ -48,15 +110,8 @@ def _check(name: str, enabled: tuple[Enabled, ...]) -> None:
         seen.add(plugin.name)
         if each.weight < 1:
             raise Invalid(f"profile {name}: the weight of {plugin.name} is {each.weight}; a weight is 1 or more")
-        if not isinstance(plugin, RUN + NOT_RUN):
+        if not isinstance(plugin, tuple(POINTS.values())):
             raise Invalid(f"profile {name}: {plugin.name} serves no point")
-        for point in NOT_RUN:
-            if isinstance(plugin, point):
-                raise Invalid(
-                    f"profile {name}: {plugin.name} serves {point.__name__.removesuffix('Plugin')}, "
-                    "a point that this version does not run",
-                    hint="take the plugin out of the profile",
-                )
 
 
 def _only(name: str, sorts: Sequence[QueueSortPlugin]) -> QueueSortPlugin:

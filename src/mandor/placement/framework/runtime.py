@@ -1,6 +1,7 @@
 """Asks the plugins of a profile, point by point, and remembers who said no."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import SCORE_MOST, SKIP, FilterPlugin, Only, Plugin
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.watch import Overrun, Unwatched, Watch
 
 _BOOL = np.dtype(np.bool_)
 _INT = np.dtype(np.int64)
@@ -59,8 +61,9 @@ class Verdict:
         return f"{int(self.feasible.sum())}/{len(nodes)} nodes fit: {', '.join(parts)}"
 
 
-def run_filters(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot) -> Verdict:
+def run_filters(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch | None = None) -> Verdict:
     """PreFilter and Filter in the profile's order, until no node is left."""
+    watch = watch or Unwatched()
     length = len(nodes)
     feasible = np.ones(length, dtype=np.bool_)
     answers: list[tuple[Plugin, Mask]] = []
@@ -68,6 +71,7 @@ def run_filters(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot) 
     current: Plugin = profile.queue_sort
     try:
         for current in profile.pre_filters:
+            watch.begin(current.name)
             answer = current.pre_filter(state, ask, nodes)
             if answer is SKIP:
                 skipped.add(current)
@@ -75,10 +79,16 @@ def run_filters(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot) 
                 named = _named(answer.nodes, nodes)
                 answers.append((current, named))
                 feasible &= named
+            elif answer is not None:
+                raise PluginFault(current.name, f"answered {answer!r}; a PreFilter answers None, SKIP or Only(…)")
         for current in profile.filters:
             if current in skipped:
                 continue
-            passed = current.filter(state, ask, nodes)
+            watch.begin(current.name)
+            if current in profile.one_by_one:
+                passed = current.filter_left(state, ask, nodes, feasible)
+            else:
+                passed = current.filter(state, ask, nodes)
             _check_answer(current, passed, _BOOL, length)
             answers.append((current, passed))
             feasible &= passed
@@ -91,20 +101,46 @@ def run_filters(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot) 
     return Verdict(feasible, tuple(answers))
 
 
+def run_post_filters(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> str:
+    """The node that the first of them nominates, or none."""
+    for plugin in profile.post_filters:
+        watch.begin(plugin.name)
+        with blamed(plugin):
+            node = plugin.post_filter(state, ask, nodes)
+            if node is not None and (not isinstance(node, str) or node not in nodes.slots):
+                raise PluginFault(plugin.name, f"nominated {node!r}, which is no node")
+        if node:
+            return node
+    return ""
+
+
 def run_scores(
-    profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask, among: NDArray[np.intp]
+    profile: Profile,
+    state: CycleState,
+    ask: Ask,
+    nodes: Snapshot,
+    feasible: Mask,
+    among: NDArray[np.intp],
+    watch: Watch | None = None,
 ) -> Scores:
     """PreScore, Score and Normalize: the weighted sum for the feasible nodes, in the order of `among`."""
+    watch = watch or Unwatched()
     total = np.zeros(len(among), dtype=np.int64)
     skipped: set[Plugin] = set()
     current: Plugin = profile.queue_sort
+    feasible.flags.writeable = False  # the next plugin reads it, too
     try:
         for current in profile.pre_scores:
-            if current.pre_score(state, ask, nodes, feasible) is SKIP:
+            watch.begin(current.name)
+            answer = current.pre_score(state, ask, nodes, feasible)
+            if answer is SKIP:
                 skipped.add(current)
+            elif answer is not None:
+                raise PluginFault(current.name, f"answered {answer!r}; a PreScore answers None or SKIP")
         for current, weight in profile.scores:
             if current in skipped:
                 continue
+            watch.begin(current.name)
             raw = current.score(state, ask, nodes, feasible)
             _check_answer(current, raw, _INT, len(feasible))
             scores = current.normalize(state, ask, raw[among])
@@ -117,6 +153,19 @@ def run_scores(
     except Exception as error:
         raise PluginFault(current.name, _raised(error)) from error
     return total
+
+
+@contextmanager
+def blamed(plugin: Plugin) -> Iterator[None]:
+    """Whatever goes wrong in here is this plugin's fault."""
+    try:
+        yield
+    except PluginFault:
+        raise
+    except Overrun:
+        raise PluginFault(plugin.name, "took too long and was broken off") from None
+    except Exception as error:
+        raise PluginFault(plugin.name, _raised(error)) from error
 
 
 def _named(names: Iterable[str], nodes: Snapshot) -> Mask:

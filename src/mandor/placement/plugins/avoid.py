@@ -14,6 +14,7 @@ class Avoid(PreFilterPlugin, FilterPlugin):
 
     name = "Avoid"
     retry_on = NODES
+    by_class = True
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         return None if ask.avoid else SKIP

@@ -13,6 +13,7 @@ class EngineFit(FilterPlugin, PreScorePlugin, ScorePlugin):
 
     name = "EngineFit"
     retry_on = NODES
+    by_class = True
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         shape = ask.shape

@@ -28,6 +28,7 @@ class NodeAffinity(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
 
     name = "NodeAffinity"
     retry_on = NODES
+    by_class = True
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         return None if ask.hard else SKIP

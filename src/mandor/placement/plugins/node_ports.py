@@ -12,6 +12,7 @@ from mandor.placement.framework.snapshot import Snapshot
 class NodePorts(PreFilterPlugin, FilterPlugin):
     name = "NodePorts"
     retry_on = ANYTHING
+    by_class = True
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         return None if ask.shape.host_ports else SKIP

@@ -15,6 +15,7 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
 
     name = "NodeResourcesFit"
     retry_on = ANYTHING
+    by_class = True
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         fits = np.ones(len(nodes), dtype=np.bool_)

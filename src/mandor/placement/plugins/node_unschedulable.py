@@ -10,6 +10,7 @@ from mandor.placement.framework.snapshot import Health, Snapshot
 class NodeUnschedulable(FilterPlugin):
     name = "NodeUnschedulable"
     retry_on = NODES
+    by_class = True
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         return nodes.health.where(self.name, lambda health: health.open)

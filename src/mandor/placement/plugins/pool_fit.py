@@ -10,6 +10,7 @@ from mandor.placement.framework.snapshot import Snapshot
 class PoolFit(PreFilterPlugin, FilterPlugin):
     name = "PoolFit"
     retry_on = NODES
+    by_class = True
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         return SKIP if ask.shape.pool is None else None

@@ -27,6 +27,7 @@ class TaintToleration(FilterPlugin, PreScorePlugin, ScorePlugin):
 
     name = "TaintToleration"
     retry_on = NODES
+    by_class = True
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         tolerate = ask.shape.tolerate

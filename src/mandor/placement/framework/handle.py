@@ -1,0 +1,69 @@
+"""What a plugin can see and do besides its points: the snapshot, and the instances that wait for a permit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from mandor.model.meta import Key
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """An instance that has its node reserved and waits for somebody's permit."""
+
+    ask: Ask
+    node: str
+    plugins: tuple[str, ...]
+    """Who has told it to wait and not approved since."""
+
+    @property
+    def key(self) -> Key:
+        return self.ask.key
+
+
+class Handle(Protocol):
+    """Given to a plugin when it is made; it holds for as long as the plugin lives."""
+
+    def snapshot(self) -> Snapshot:
+        """The nodes as they are now."""
+
+    def waiting(self) -> Sequence[Waiting]:
+        """Who waits for a permit, the longest waiting first."""
+
+    def approve(self, key: Key, plugin: str) -> bool:
+        """In the name of the plugin that told it to wait; when all have approved, it goes on. False: it does not wait."""
+
+    def reject(self, key: Key, plugin: str, why: str = "") -> bool:
+        """It gives its node back and is decided anew. False: it does not wait."""
+
+    async def bind(self, ask: Ask, node: str) -> None:
+        """Write the placement down, together with others; raises when it could not be."""
+
+
+class Detached:
+    """For plugins that decide without a cluster around them: a plan, an explanation, a test."""
+
+    def __init__(self, snapshot: Snapshot | None = None) -> None:
+        self._snapshot = snapshot
+
+    def snapshot(self) -> Snapshot:
+        if self._snapshot is None:
+            raise RuntimeError("there is no cluster to look at")
+        return self._snapshot
+
+    def waiting(self) -> Sequence[Waiting]:
+        return ()
+
+    def approve(self, key: Key, plugin: str) -> bool:
+        return False
+
+    def reject(self, key: Key, plugin: str, why: str = "") -> bool:
+        return False
+
+    async def bind(self, ask: Ask, node: str) -> None:
+        raise RuntimeError("nothing is bound without a cluster")
+
+
+DETACHED = Detached()

@@ -1,0 +1,19 @@
+"""DefaultBinder: has the placement written to the store, together with others."""
+
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.handle import DETACHED, Handle
+from mandor.placement.framework.points import BindPlugin
+
+
+class DefaultBinder(BindPlugin):
+    """Last in the chain: it takes whatever the others declined."""
+
+    name = "DefaultBinder"
+
+    def __init__(self, handle: Handle = DETACHED) -> None:
+        self._handle = handle
+
+    async def bind(self, state: CycleState, ask: Ask, node: str) -> bool:
+        await self._handle.bind(ask, node)
+        return True
