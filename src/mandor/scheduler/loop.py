@@ -2,29 +2,39 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
-import msgspec
-
-from mandor.errors import Conflict, Unavailable
+from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
-from mandor.model.phase import Phase
 from mandor.model.workload import Release, Workload
-from mandor.placement.cycle import Decision, decide
+from mandor.placement.cycle import Decision, broken_off, decide
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.context import Context, run_permits, run_post_binds, run_reserve, run_unreserve
+from mandor.placement.framework.handle import Handle
 from mandor.placement.framework.points import ANYTHING
-from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.profile import DEFAULT_BINDER, Profile, check_together
+from mandor.placement.framework.runtime import PluginFault
+from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.watch import Overrun
 from mandor.placement.profiles import default_profile
 from mandor.scheduler.binding import Binder, chunks
-from mandor.scheduler.queue import Entry, SchedulingQueue
+from mandor.scheduler.binding_cycle import BindingCycle
+from mandor.scheduler.consulting import Consulting
+from mandor.scheduler.handle import ClusterHandle
+from mandor.scheduler.inquiry import HttpInquiry, Inquire
+from mandor.scheduler.queue import PAUSE, Entry, SchedulingQueue
+from mandor.scheduler.reasons import Reasons
 from mandor.scheduler.view import Promise, View
-from mandor.store.base import WRITES_MOST, Put, Store, Write
+from mandor.scheduler.waiting import Denied, Seat, WaitingRoom
+from mandor.scheduler.watchdog import Watchdog
+from mandor.store.base import Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 
@@ -34,8 +44,14 @@ SLICE_MOST = 256
 """So many decisions in a row, then others get their turn."""
 NOTED_MOST = 64
 """Of a slice with more binds than this, only the remarkable ones are told as events."""
-REFUSALS_MOST = 10_000
-"""So many instances may wait to have their reason written down; the others are told at their next try."""
+CYCLES_MOST = 10_000
+"""So many placements may be on their way through plugins, or be asked about; the others wait their turn."""
+
+Profiles = Mapping[str, Profile]
+
+
+class NotBound(Exception):
+    """Somebody changed the instance or its node meanwhile."""
 
 
 class Scheduler:
@@ -48,24 +64,61 @@ class Scheduler:
         clock: Clock,
         recorder: Recorder,
         *,
-        profiles: Mapping[str, Profile] | None = None,
+        profiles: Profiles | Callable[[Handle], Profiles] | None = None,
         seed: str = "",
+        pause: Backoff = PAUSE,
+        inquire: Inquire | None = None,
+        watchdog: Watchdog | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._recorder = recorder
-        self._profiles = profiles or {"default": default_profile()}
+        self.watchdog = watchdog or Watchdog()
+        self._inquire = inquire
+        self._room = WaitingRoom(clock)
+        self.handle: Handle = ClusterHandle(self._snapshot, self._room, self._bind_by_handle)
+        self._profiles = _made(profiles, self.handle)
+        check_together(self._profiles)
         self._mirrors = {each.kind: Mirror(store, each.kind) for each in (Node, Release, Workload, Instance)}
         self._instances = self._mirrors[Instance.kind]
-        queue = SchedulingQueue(self._profiles["default"].queue_sort)
-        self.view = View(queue, self._instances, self._mirrors[Workload.kind], seed=seed)
-        self._queue = queue
-        self._binder = Binder(store, clock, bound=self._bound, failed=self._failed)
-        self._refusals: dict[Key, tuple[str, str]] = {}
-        self._refused = asyncio.Event()
-        self._known_refusals: dict[tuple[object, ...], Decision] = {}
+        self._queue = SchedulingQueue(
+            self._profiles["default"].queue_sort,
+            pause=pause,
+            gates=lambda ask: self._profiles[ask.profile].pre_enqueues if ask.profile in self._profiles else (),
+            call=self.watchdog.call,
+            told=self._kept_out,
+        )
+        self.view = View(self._queue, self._instances, self._mirrors[Workload.kind], seed=seed, gone=self._gone)
+        self._binder = Binder(store, clock, bound=self._written, failed=self._not_written)
+        self._binding = BindingCycle(clock, self._room, self.watchdog)
+        self._reasons = Reasons(store, recorder, self._instances)
+        self._known_refusals: dict[Ask, Decision] = {}
         self._known_at = -1
         self._wake = asyncio.Event()
+        self._to_start: list[tuple[Promise, Seat | None]] = []
+        """Placements whose binding cycle begins, some in the waiting room."""
+        self._to_ask: list[tuple[Entry, Profile]] = []
+        self._to_write: list[Promise] = []
+        self._writing: dict[int, asyncio.Future[bool]] = {}
+        """By the promise's id: another instance may take the name of one that is gone."""
+        self._reserved: dict[int, Promise] = {}
+        """Of those whose plugins are to hear the end: the ones that have not."""
+        self._busy = 0
+
+    def _snapshot(self) -> Snapshot:
+        return self.view.table.snapshot()
+
+    @property
+    def profiles(self) -> Profiles:
+        return self._profiles
+
+    def use(self, profiles: Profiles) -> None:
+        """From the next cycle on. What is on its way goes on with the plugins that it began with."""
+        check_together(profiles)
+        self._profiles = profiles
+        self._known_refusals.clear()
+        self._queue.use(profiles["default"].queue_sort, now=self._clock.monotonic())
+        self._wake.set()
 
     async def run(self) -> None:
         """For ever; ends with the error when the leadership is lost."""
@@ -73,13 +126,17 @@ class Scheduler:
             mirror.listen(self.view.apply)
             mirror.listen(lambda _: self._wake.set())
         async with AsyncExitStack() as stack:
+            stack.enter_context(self.watchdog)
+            http = await stack.enter_async_context(HttpInquiry(self._clock))
+            self._consulting = Consulting(self._inquire or http, self.watchdog)
             for mirror in self._mirrors.values():
                 await stack.enter_async_context(mirror)
             for mirror in self._mirrors.values():
                 await mirror.synced()
             await self._size_all()
+            stack.callback(self._unreserve_all)
             async with Background() as tasks:
-                tasks.start(self._write_refusals(), "refusals")
+                tasks.start(self._reasons.run(), "refusals")
                 await self._schedule(tasks)
 
     async def _size_all(self) -> None:
@@ -94,10 +151,13 @@ class Scheduler:
     async def _schedule(self, tasks: Background) -> None:
         while True:
             self._wake.clear()
-            self._queue.happened(self.view.happened, now=self._clock.monotonic())
-            self.view.happened.clear()
+            happened, details = self.view.take_happened()
+            self._queue.happened(happened, now=self._clock.monotonic(), details=details)
             self._queue.flush(now=self._clock.monotonic())
             tried, promises = self._decide_some()
+            self._start_others(tasks)
+            promises += self._to_write
+            self._to_write.clear()
             for chunk in chunks(promises):
                 await self._binder.room.acquire()
                 writing = tasks.start(self._binder.write(chunk), "bind")
@@ -106,6 +166,14 @@ class Scheduler:
                 await asyncio.sleep(0)
             else:
                 await self._idle()
+
+    def _start_others(self, tasks: Background) -> None:
+        for promise, seat in self._to_start:
+            tasks.start(self._binding_cycle(promise, seat), f"binding cycle of {promise.key.name}")
+        for entry, profile in self._to_ask:
+            tasks.start(self._ask_about(entry, profile), f"questions about {entry.ask.key.name}")
+        self._to_start.clear()
+        self._to_ask.clear()
 
     async def _idle(self) -> None:
         """Until something changes, or somebody's pause is over."""
@@ -121,7 +189,7 @@ class Scheduler:
                 each.cancel()
             await asyncio.gather(*waits, return_exceptions=True)
 
-    # Deciding: nothing here waits.
+    # The scheduling cycle: nothing here waits.
 
     def _decide_some(self) -> tuple[int, list[Promise]]:
         promises: list[Promise] = []
@@ -135,91 +203,239 @@ class Scheduler:
         return SLICE_MOST, promises
 
     def _cycle(self, entry: Entry) -> Promise | None:
-        decision = self._decide(entry)
+        """A promise that is to be written; None: there is none, or its plugins see to it."""
+        profile = self._profiles.get(entry.ask.profile)
+        if profile is None:
+            missing = f"there is no profile {entry.ask.profile}"
+            self._wait(entry, Decision(entry.ask.key, message=missing, retry_on=ANYTHING))
+            return None
+        if (profile.consults or not profile.batched or profile.permits) and self._busy >= CYCLES_MOST:
+            self._queue.back_off(entry, now=self._clock.monotonic())
+            return None
+        if profile.consults and entry.consulted is None:
+            self._busy += 1
+            self._queue.hold(entry)
+            self._to_ask.append((entry, profile))
+            return None
+        decision = self._decide(entry, profile)
+        entry.consulted = None
         if decision.node:
-            return self.view.promise(entry, decision.node, decision.relaxed)
-        now = self._clock.monotonic()
+            return self._take(entry, profile, decision)
+        entry.nominated = decision.nominated or entry.nominated
         if decision.fault:
-            self._queue.back_off(entry, now=now)
-            self._refuse(entry, "PluginFault", decision.message)
+            self._fault(entry, decision.message)
         else:
-            self._queue.put_back(entry, now=now, retry_on=decision.retry_on)
-            self._refuse(entry, "Unschedulable", decision.message)
+            self._wait(entry, decision)
         return None
 
-    def _decide(self, entry: Entry) -> Decision:
+    def _decide(self, entry: Entry, profile: Profile) -> Decision:
         ask, table = entry.ask, self.view.table
-        profile = self._profiles.get(ask.profile)
-        if profile is None:
-            return Decision(ask.key, message=f"there is no profile {ask.profile}", retry_on=ANYTHING)
         # What did not fit does not fit for its like either, as long as nothing changes.
         if self._known_at != table.version:
             self._known_refusals.clear()
             self._known_at = table.version
-        like = (ask.shape, ask.priority, ask.profile, ask.avoid)
-        known = self._known_refusals.get(like)
-        if known is not None:
-            return replace(known, key=ask.key)
-        decision = decide(profile, ask, table.snapshot())
-        if not decision.node and not decision.fault:
-            self._known_refusals[like] = decision
+        if self._known_refusals:
+            known = self._known_refusals.get(replace(ask, key=_NOBODY))
+            if known is not None:
+                return replace(known, key=ask.key)
+        try:
+            decision = self.watchdog.run(
+                lambda: decide(
+                    profile,
+                    ask,
+                    table.snapshot(),
+                    nominated=entry.nominated,
+                    consulted=entry.consulted,
+                    watch=self.watchdog,
+                )
+            )
+        except Overrun:  # it arrived on the way out
+            decision = broken_off(ask.key, self.watchdog.last)
+        if not decision.node and not decision.fault and profile.by_class:
+            self._known_refusals[replace(ask, key=_NOBODY)] = decision
         return decision
 
-    # After the bind.
+    def _take(self, entry: Entry, profile: Profile, decision: Decision) -> Promise | None:
+        """Counted, reserved, permitted; the last steps of the scheduling cycle."""
+        context = None
+        if not profile.plain:
+            context = Context(profile, decision.ask or entry.ask, decision.node, decision.state)
+        promise = self.view.promise(entry, decision.node, decision.relaxed, context)
+        if promise is None or context is None:
+            return promise
+        self._reserved[id(promise)] = promise
+        try:
+            self.watchdog.run(lambda: run_reserve(context, self.watchdog))
+            permission = self.watchdog.run(lambda: run_permits(context, self.watchdog))
+        except (PluginFault, Overrun) as fault:
+            self._abort(promise, _said(fault, self.watchdog))
+            return None
+        if permission.denied_by is not None:
+            self._deny(promise, permission.denied_by.name, permission.why)
+            return None
+        if permission.waits or not profile.batched:
+            seat = self._room.enter(context.ask, context.node, permission.waits) if permission.waits else None
+            self._busy += 1
+            self._to_start.append((promise, seat))
+            return None
+        return promise
+
+    def _wait(self, entry: Entry, decision: Decision) -> None:
+        now = self._clock.monotonic()
+        self._queue.put_back(entry, now=now, retry_on=decision.retry_on, blamed=decision.blamed)
+        self._reasons.tell(entry.ask.key, entry.uid, "Unschedulable", decision.message)
+
+    def _fault(self, entry: Entry, message: str) -> None:
+        self._queue.back_off(entry, now=self._clock.monotonic())
+        self._reasons.tell(entry.ask.key, entry.uid, "PluginFault", message)
+
+    def _kept_out(self, entry: Entry, why: str | PluginFault) -> None:
+        reason = "PluginFault" if isinstance(why, PluginFault) else "Gated"
+        self._reasons.tell(entry.ask.key, entry.uid, reason, str(why))
+
+    async def _ask_about(self, entry: Entry, profile: Profile) -> None:
+        try:
+            answers = await self._consulting.ask(profile, entry.ask, self.view.table.snapshot())
+        except (PluginFault, Overrun) as fault:
+            if self._queue.drop_held(entry):
+                self._fault(entry, _said(fault, self.watchdog))
+        else:
+            self._queue.release(entry, answers)
+        finally:
+            self._busy -= 1
+            self._wake.set()
+
+    # The binding cycle.
+
+    async def _binding_cycle(self, promise: Promise, seat: Seat | None) -> None:
+        assert promise.context is not None
+        try:
+            end = await self._binding.run(promise.context, seat)
+        except PluginFault as fault:
+            if isinstance(fault.__cause__, NotBound):
+                self._failed(promise)
+            else:
+                self._abort(promise, str(fault))
+        else:
+            await self._end(promise, end)
+        finally:
+            self._busy -= 1
+            self._wake.set()
+
+    async def _end(self, promise: Promise, end: Denied | str) -> None:
+        if isinstance(end, Denied):
+            self._deny(promise, end.plugin, end.why)
+            return
+        if end == DEFAULT_BINDER or await self._is_bound(promise):
+            self._bound(promise)
+        else:
+            self._abort(promise, f"the plugin {end} says that it has bound it, and it is not bound")
+
+    async def _is_bound(self, promise: Promise) -> bool:
+        stored = await self._store.get(promise.key)
+        same = isinstance(stored, Instance) and stored.meta.uid == promise.instance.meta.uid
+        return same and stored is not None and stored.node == promise.node
+
+    async def _bind_by_handle(self, ask: Ask, node: str) -> None:
+        promise = self.view.promised(ask.key)
+        ours = promise is not None and promise.context is not None and promise.context.ask is ask
+        if promise is None or not ours or promise.node != node or id(promise) in self._writing:
+            raise NotBound(f"{ask.key.name} is not to be bound to {node}")
+        written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._writing[id(promise)] = written
+        self._to_write.append(promise)
+        self._wake.set()
+        if not await written:
+            raise NotBound(f"{ask.key.name} or {node} has changed")
+
+    def _written(self, promise: Promise) -> None:
+        written = self._writing.pop(id(promise), None)
+        if written is None:
+            self._bound(promise)
+        elif not written.done():
+            written.set_result(True)
+
+    def _not_written(self, promise: Promise) -> None:
+        written = self._writing.pop(id(promise), None)
+        if written is None:
+            self._failed(promise)
+        elif not written.done():
+            written.set_result(False)
+
+    # How it ends: bound, or given up. Whoever reserved hears of exactly one of them.
 
     def _bound(self, promise: Promise) -> None:
+        context = promise.context
+        self._reserved.pop(id(promise), None)
+        if context is not None and context.profile.post_binds:
+            for fault in self.watchdog.run(lambda: run_post_binds(context, self.watchdog)):
+                log.warning("%s is bound; %s", promise.key, fault)
+        versions = context.profile.versions if context is not None else ()
         if promise.relaxed or self.view.promises <= NOTED_MOST:
             without = "".join(f", without `{rule}`" for rule in promise.relaxed)
-            self._recorder.note(promise.instance, "Scheduled", f"placed on {promise.node}{without}", node=promise.node)
+            by = f" ({', '.join(versions)})" if versions else ""
+            text = f"placed on {promise.node}{without}{by}"
+            self._recorder.note(promise.instance, "Scheduled", text, node=promise.node)
 
     def _failed(self, promise: Promise) -> None:
         """Somebody changed it or its node meanwhile: decide again."""
-        if self.view.take_back(promise):
+        if self._give_up(promise):
             if promise.entry.attempts:
                 self._queue.back_off(promise.entry, now=self._clock.monotonic())
             else:
                 self._queue.retry(promise.entry)
             self._wake.set()
 
-    # Saying why.
+    def _abort(self, promise: Promise, message: str) -> None:
+        """Something went wrong: again, after a pause."""
+        if self._give_up(promise):
+            self._fault(promise.entry, message)
+            self._wake.set()
 
-    def _refuse(self, entry: Entry, reason: str, message: str) -> None:
-        instance = self._instances.get(entry.ask.key)
-        if not isinstance(instance, Instance) or instance.meta.uid != entry.uid:
+    def _deny(self, promise: Promise, plugin: str, why: str) -> None:
+        """A permit was refused: again, when something has happened that the plugin cares for."""
+        if self._give_up(promise):
+            assert promise.context is not None
+            blamed = promise.context.profile.plugin(plugin)
+            denied = Decision(
+                promise.key,
+                message=f"{plugin} does not permit it: {why}",
+                retry_on=blamed.retry_on if blamed is not None else ANYTHING,
+                blamed=(blamed,) if blamed is not None else (),
+            )
+            self._wait(promise.entry, denied)
+            self._wake.set()
+
+    def _give_up(self, promise: Promise) -> bool:
+        """True: the instance still waits for a node."""
+        self._unreserve(promise)
+        return self.view.take_back(promise)
+
+    def _unreserve(self, promise: Promise) -> None:
+        context = promise.context
+        if self._reserved.pop(id(promise), None) is None or context is None:
             return
-        status = instance.status
-        if (status.reason, status.message) == (reason, message) or len(self._refusals) >= REFUSALS_MOST:
-            return
-        self._refusals[entry.ask.key] = (reason, message)
-        self._refused.set()
-        self._recorder.note(instance, reason, message, type="warning")
+        for fault in self.watchdog.run(lambda: run_unreserve(context, self.watchdog)):
+            log.warning("%s gives %s back; %s", promise.key, promise.node, fault)
 
-    async def _write_refusals(self) -> None:
-        while True:
-            await self._refused.wait()
-            self._refused.clear()
-            while self._refusals:
-                keys = list(self._refusals)[:WRITES_MOST]
-                await self._write_some({key: self._refusals.pop(key) for key in keys})
+    def _unreserve_all(self) -> None:
+        for promise in list(self._reserved.values()):
+            self._unreserve(promise)
 
-    async def _write_some(self, refusals: Mapping[Key, tuple[str, str]]) -> None:
-        writes: list[Write] = []
-        for key, (reason, message) in refusals.items():
-            instance = self._instances.get(key)
-            if isinstance(instance, Instance) and instance.phase is Phase.PENDING and not instance.spec.node:
-                status = msgspec.structs.replace(instance.status, reason=reason, message=message)
-                writes.append(Put(instance.changed(status=status)))
-        while writes:
-            try:
-                await self._store.commit(*writes)
-            except Conflict as error:
-                # It has moved on; if it still does not fit, that is said again.
-                rest = [write for write in writes if write.key != error.facts.get("key")]
-                if len(rest) == len(writes):
-                    raise
-                writes = rest
-            except Unavailable as error:
-                log.warning("%d reasons are not written: %s", len(writes), error)
-                return
-            else:
-                return
+    def _gone(self, promise: Promise) -> None:
+        self._room.reject(promise.key, "", "it is gone, or told to stop")
+
+
+_NOBODY = Key(Instance.kind, "", "")
+
+
+def _said(fault: BaseException, watchdog: Watchdog) -> str:
+    if isinstance(fault, PluginFault):
+        return str(fault)
+    return f"the plugin {watchdog.last} took too long and was broken off"
+
+
+def _made(profiles: Profiles | Callable[[Handle], Profiles] | None, handle: Handle) -> Profiles:
+    if profiles is None:
+        return {"default": default_profile(handle)}
+    return profiles(handle) if callable(profiles) else profiles

@@ -1,15 +1,25 @@
 """The scheduling queue: who is next, who pauses after a failure, who waits for the cluster to change."""
 
 import heapq
-from collections.abc import Hashable, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from mandor.lib.backoff import Backoff
 from mandor.model.meta import Key
 from mandor.placement.framework.ask import Ask
-from mandor.placement.framework.points import Happening, QueueSortPlugin
+from mandor.placement.framework.points import (
+    Happened,
+    Happening,
+    Hint,
+    Plugin,
+    PreEnqueuePlugin,
+    QueueSortPlugin,
+)
+from mandor.placement.framework.runtime import PluginFault, blamed
+
+T = TypeVar("T")
 
 FLUSH_SECONDS = 300.0
 """Whoever has waited so long for a change is tried again without one."""
@@ -20,6 +30,10 @@ class Place(Enum):
     ACTIVE = "active"
     BACKING_OFF = "backing off"
     UNSCHEDULABLE = "unschedulable"
+    GATED = "gated"
+    """Not in the queue: a PreEnqueue plugin keeps it out."""
+    ASKED_ABOUT = "asked about"
+    """Somebody elsewhere is asked before it is decided."""
     NOWHERE = "nowhere"
     """Taken out, for a cycle."""
 
@@ -33,6 +47,12 @@ class Entry:
     attempts: int = 0
     failed_at: float = 0.0
     retry_on: frozenset[Happening] = frozenset()
+    blamed: tuple[Plugin, ...] = ()
+    """Who refused it last."""
+    nominated: str = ""
+    """The node where room was made for it."""
+    consulted: Mapping[str, object] | None = None
+    """What others answered, for its next cycle."""
     place: Place = Place.NOWHERE
     ticket: int = 0
     """Marks its one valid place in a heap: what is left of earlier ones is skipped."""
@@ -42,11 +62,42 @@ _Seat = tuple[Any, int, Entry]
 """Rank, ticket, entry: tickets differ, so that entries are never compared."""
 
 
-class SchedulingQueue:
-    """Time is passed in (`now`: monotonic seconds), so that nothing here waits."""
+class Caller(Protocol):
+    """How plugins are called: a `PluginFault` for whatever goes wrong."""
 
-    def __init__(self, sort: QueueSortPlugin, *, pause: Backoff = PAUSE, flush_seconds: float = FLUSH_SECONDS) -> None:
+    def __call__(self, plugin: Plugin, work: Callable[[], T]) -> T: ...
+
+
+def plainly(plugin: Plugin, work: Callable[[], T]) -> T:
+    with blamed(plugin):
+        return work()
+
+
+Gates = Callable[[Ask], Iterable[PreEnqueuePlugin]]
+"""The PreEnqueue plugins of its profile."""
+
+
+class SchedulingQueue:
+    """Time is passed in (`now`: monotonic seconds), so that nothing here waits.
+
+    `told` hears why somebody is kept out (plugin, reason), or that a plugin went wrong (a `PluginFault`).
+    """
+
+    def __init__(
+        self,
+        sort: QueueSortPlugin,
+        *,
+        pause: Backoff = PAUSE,
+        flush_seconds: float = FLUSH_SECONDS,
+        gates: Gates = lambda ask: (),
+        call: Caller = plainly,
+        told: Callable[[Entry, str | PluginFault], None] = lambda entry, why: None,
+    ) -> None:
         self._sort = sort
+        self._gates = gates
+        self._call = call
+        self._told = told
+        self._gated: dict[Key, Entry] = {}
         self._pause = pause
         self._flush_seconds = flush_seconds
         self._entries: dict[Key, Entry] = {}
@@ -54,6 +105,7 @@ class SchedulingQueue:
         self._backing_off: list[_Seat] = []
         self._unschedulable: dict[Key, Entry] = {}
         self._tickets = 0
+        self._now = 0.0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -67,31 +119,59 @@ class SchedulingQueue:
         """A new one is active; one that is known keeps its place."""
         known = self._entries.get(ask.key)
         if known is not None and known.uid == uid:
-            known.ask = ask
+            changed, known.ask = known.ask != ask, ask
+            if changed and known.place is Place.GATED:
+                self._let_in(known)
             return
         self.remove(ask.key)
         entry = Entry(ask, uid, queued_at)
         self._entries[ask.key] = entry
-        self._activate(entry)
+        self._let_in(entry)
 
     def remove(self, key: Key) -> None:
         entry = self._entries.pop(key, None)
         if entry is not None:
             entry.place, entry.ticket = Place.NOWHERE, 0
             self._unschedulable.pop(key, None)
+            self._gated.pop(key, None)
 
     def pop(self) -> Entry | None:
         """The next one; it is out of the queue until it is put back."""
         while self._active:
-            _, ticket, entry = heapq.heappop(self._active)
+            try:
+                _, ticket, entry = heapq.heappop(self._active)
+            except Exception as error:
+                self._no_order(error)
+                return None
             if entry.ticket == ticket:
                 self.remove(entry.ask.key)
                 return entry
         return None
 
-    def put_back(self, entry: Entry, *, now: float, retry_on: frozenset[Happening]) -> None:
+    def hold(self, entry: Entry) -> None:
+        """Somebody is asked about it first; `release` lets it go on."""
+        entry.place = Place.ASKED_ABOUT
+        self._entries[entry.ask.key] = entry
+
+    def release(self, entry: Entry, consulted: Mapping[str, object]) -> None:
+        """With the answers, to its next cycle; unless it is gone, or another has taken its name."""
+        if self._entries.get(entry.ask.key) is entry:
+            entry.consulted = consulted
+            self._activate(entry)
+
+    def drop_held(self, entry: Entry) -> bool:
+        """Take it out again, to be put back otherwise. False: it is gone already."""
+        if self._entries.get(entry.ask.key) is not entry:
+            return False
+        self.remove(entry.ask.key)
+        return True
+
+    def put_back(
+        self, entry: Entry, *, now: float, retry_on: frozenset[Happening], blamed: tuple[Plugin, ...] = ()
+    ) -> None:
         """Nothing fits: wait until something happens that can change that."""
         entry.attempts += 1
+        entry.blamed = blamed
         entry.failed_at, entry.retry_on, entry.place = now, retry_on, Place.UNSCHEDULABLE
         self._entries[entry.ask.key] = entry
         self._unschedulable[entry.ask.key] = entry
@@ -107,22 +187,60 @@ class SchedulingQueue:
         """Try again at once."""
         entry.attempts += 1
         self._entries[entry.ask.key] = entry
-        self._activate(entry)
+        self._let_in(entry)
 
-    def happened(self, happenings: Set[Happening], *, now: float) -> None:
-        """Those whose refusal this can change are tried again, after their pause."""
+    def happened(self, happenings: Set[Happening], *, now: float, details: Sequence[Happened] = ()) -> None:
+        """Those whose refusal this can change are tried again, after their pause.
+
+        `details`: everything that happened, one by one; without them, nobody is asked for a hint.
+        """
         if not happenings:
             return
-        woken = [entry for entry in self._unschedulable.values() if not entry.retry_on.isdisjoint(happenings)]
-        for entry in woken:
-            self._wake(entry, now)
+        self._now = now
+        waiting = (*self._unschedulable.values(), *self._gated.values())
+        for entry in [entry for entry in waiting if self._worthwhile(entry, happenings, details)]:
+            if entry.place is Place.GATED:
+                self._let_in(entry)
+            else:
+                self._wake(entry, now)
+
+    def _worthwhile(self, entry: Entry, happenings: Set[Happening], details: Sequence[Happened]) -> bool:
+        if entry.retry_on.isdisjoint(happenings):
+            return False
+        if not details or all(type(plugin).hint is Plugin.hint for plugin in entry.blamed):
+            return True
+        return any(self._hinted(entry, each) for each in details if each.happening in entry.retry_on)
+
+    def _hinted(self, entry: Entry, happened: Happened) -> bool:
+        """One of those who refused it thinks so; when nobody of them has an opinion, yes."""
+        asked = [plugin for plugin in entry.blamed if happened.happening in plugin.retry_on]
+        for plugin in asked:
+            try:
+                hint = self._call(plugin, lambda plugin=plugin: plugin.hint(entry.ask, happened))  # type: ignore[misc]
+            except PluginFault:
+                return True  # One try too many does no harm.
+            if hint is not Hint.SKIP:
+                return True
+        return not asked
+
+    def use(self, sort: QueueSortPlugin, *, now: float) -> None:
+        """Other plugins decide from now on: the active are sorted anew, and all who wait are looked at again."""
+        self._sort, self._now = sort, now
+        self._active.clear()
+        for entry in list(self._entries.values()):
+            entry.blamed = ()
+            if entry.place in {Place.ACTIVE, Place.GATED}:
+                self._let_in(entry)
+            elif entry.place is Place.UNSCHEDULABLE:
+                self._wake(entry, now)
 
     def flush(self, *, now: float) -> None:
         """Those whose pause is over are active again, and those who have waited too long for a change."""
+        self._now = now
         while self._backing_off and self._backing_off[0][0] <= now:
             _, ticket, entry = heapq.heappop(self._backing_off)
             if entry.ticket == ticket:
-                self._activate(entry)
+                self._let_in(entry)
         # The longest waiting stand first.
         while self._unschedulable:
             entry = next(iter(self._unschedulable.values()))
@@ -142,17 +260,54 @@ class SchedulingQueue:
     def _wake(self, entry: Entry, now: float) -> None:
         del self._unschedulable[entry.ask.key]
         if self._rested_at(entry) <= now:
-            self._activate(entry)
+            self._let_in(entry)
         else:
             self._rest(entry)
 
     def _rested_at(self, entry: Entry) -> float:
         return entry.failed_at + self._pause.pause(entry.attempts)
 
+    def _let_in(self, entry: Entry) -> None:
+        """Into the queue, unless a PreEnqueue plugin keeps it out."""
+        self._gated.pop(entry.ask.key, None)
+        for plugin in self._gates(entry.ask):
+            try:
+                why = self._call(plugin, lambda plugin=plugin: _reason(plugin, entry.ask))  # type: ignore[misc]
+            except PluginFault as fault:
+                self._fail(entry, fault)
+                return
+            if why is not None:
+                entry.place, entry.ticket = Place.GATED, 0
+                entry.retry_on, entry.blamed = plugin.retry_on, (plugin,)
+                self._gated[entry.ask.key] = entry
+                self._told(entry, why)
+                return
+        self._activate(entry)
+
     def _activate(self, entry: Entry) -> None:
         entry.place = Place.ACTIVE
-        rank: Hashable = self._sort.sort_key(entry.ask, entry.queued_at)
-        heapq.heappush(self._active, self._seat(entry, rank))
+        try:
+            rank: Hashable = self._call(self._sort, lambda: self._sort.sort_key(entry.ask, entry.queued_at))
+        except PluginFault as fault:
+            self._fail(entry, fault)
+            return
+        try:
+            heapq.heappush(self._active, self._seat(entry, rank))
+        except Exception as error:
+            self._no_order(error)
+
+    def _no_order(self, error: Exception) -> None:
+        """Keys that do not compare leave the heap in no order at all."""
+        self._active.clear()
+        fault = PluginFault(self._sort.name, f"gives keys that do not compare: {error}")
+        for entry in [entry for entry in self._entries.values() if entry.place is Place.ACTIVE]:
+            self._fail(entry, fault)
+
+    def _fail(self, entry: Entry, fault: PluginFault) -> None:
+        entry.attempts += 1
+        entry.failed_at = self._now
+        self._rest(entry)
+        self._told(entry, fault)
 
     def _rest(self, entry: Entry) -> None:
         entry.place = Place.BACKING_OFF
@@ -162,3 +317,10 @@ class SchedulingQueue:
         self._tickets += 1
         entry.ticket = self._tickets
         return rank, self._tickets, entry
+
+
+def _reason(plugin: PreEnqueuePlugin, ask: Ask) -> str | None:
+    why = plugin.pre_enqueue(ask)
+    if why is not None and not isinstance(why, str):
+        raise TypeError(f"pre_enqueue answered {why!r}, not None or a text")
+    return why

@@ -1,7 +1,7 @@
 """What the scheduler knows: the table and the queue, kept by changes; and what it has promised and not yet written."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mandor.model.instance import Instance
@@ -10,13 +10,17 @@ from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
-from mandor.placement.framework.points import Happening
+from mandor.placement.framework.context import Context
+from mandor.placement.framework.points import Happened, Happening
 from mandor.placement.table import Table
 from mandor.scheduler.queue import Entry, SchedulingQueue
 from mandor.store.base import Change
 from mandor.store.mirror import Mirror
 
 log = logging.getLogger(__name__)
+
+DETAILS_MOST = 1024
+"""When more happens at once, everybody whom it can concern is tried again without being asked for hints."""
 
 NOTHING = Shape(
     wanted=(),
@@ -41,6 +45,8 @@ class Promise:
     node: str
     node_version: int
     relaxed: tuple[str, ...] = ()
+    context: Context | None = None
+    """For the plugins that are still to hear of it."""
 
     @property
     def key(self) -> Key:
@@ -50,11 +56,22 @@ class Promise:
 class View:
     """Every change goes in by `apply`, in each kind's order; the kinds may come in any order."""
 
-    def __init__(self, queue: SchedulingQueue, instances: Mirror, workloads: Mirror, *, seed: str = "") -> None:
+    def __init__(
+        self,
+        queue: SchedulingQueue,
+        instances: Mirror,
+        workloads: Mirror,
+        *,
+        seed: str = "",
+        gone: Callable[[Promise], None] = lambda promise: None,
+    ) -> None:
+        """`gone`: told of a promise whose instance is gone, or has been stopped, before it was bound."""
         self.table = Table(seed)
         self.queue = queue
         self.happened: set[Happening] = set()
         """Since the queue was last told."""
+        self._details: list[Happened] = []
+        self._gone = gone
         self._instances = instances
         self._workloads = workloads
         self._shapes: dict[Key, dict[str, Shape]] = {}
@@ -81,9 +98,20 @@ class View:
             return
         self.table.set_node(node)
         if not isinstance(before, Node):
-            self.happened.add(Happening.NODE_ADDED)
+            self._happen(Happening.NODE_ADDED, node)
         elif _matters(before) != _matters(node):
-            self.happened.add(Happening.NODE_CHANGED)
+            self._happen(Happening.NODE_CHANGED, node)
+
+    def _happen(self, happening: Happening, node: Node | None, instance: Key | None = None) -> None:
+        self.happened.add(happening)
+        if len(self._details) <= DETAILS_MOST:
+            self._details.append(Happened(happening, node, instance))
+
+    def take_happened(self) -> tuple[set[Happening], list[Happened]]:
+        """What happened since the last time; details of all of it, or of nothing when it was too much."""
+        happened, details = self.happened, self._details
+        self.happened, self._details = set(), []
+        return happened, details if len(details) <= DETAILS_MOST else []
 
     def _apply_release(self, release: Release, *, gone: bool) -> None:
         if gone:
@@ -123,9 +151,13 @@ class View:
         self._uncount(key)
 
     def _uncount(self, key: Key) -> None:
-        self._promises.pop(key, None)
-        if self.table.drop_charge(key):
-            self.happened.add(Happening.ROOM_FREED)
+        promise = self._promises.pop(key, None)
+        charge = self.table.charge(key)
+        if charge is not None:
+            self.table.drop_charge(key)
+            self._happen(Happening.ROOM_FREED, self.table.node(charge.node), key)
+        if promise is not None:
+            self._gone(promise)
 
     def _promised(self, key: Key, uid: str) -> bool:
         promise = self._promises.get(key)
@@ -139,7 +171,10 @@ class View:
             known = self.table.charge(key)
             shape = known.shape if known is not None and known.node == instance.spec.node else None
         if shape is not None:
+            new = self.table.charge(key) is None
             self.table.set_charge(key, instance.spec.node, shape)
+            if new:
+                self._happen(Happening.PLACED, self.table.node(instance.spec.node), key)
 
     def _enqueue(self, instance: Instance) -> None:
         """A new one is active at once; one that is known keeps its place in the queue."""
@@ -156,6 +191,7 @@ class View:
             priority=workload.spec.priority,
             profile=workload.spec.profile,
             avoid=frozenset(instance.spec.avoid),
+            gates=workload.spec.gates,
         )
         self.queue.add(ask, instance.meta.uid, instance.meta.created_at)
 
@@ -172,20 +208,27 @@ class View:
 
     # Decisions.
 
-    def promise(self, entry: Entry, node: str, relaxed: tuple[str, ...] = ()) -> Promise | None:
+    def promise(
+        self, entry: Entry, node: str, relaxed: tuple[str, ...] = (), context: Context | None = None
+    ) -> Promise | None:
         """Count it at once, before it is written; None: the instance is not what it was any more."""
         instance, chosen = self._instances.get(entry.ask.key), self.table.node(node)
         if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or chosen is None:
             return None
-        made = Promise(entry, instance, node, chosen.meta.version, relaxed)
+        made = Promise(entry, instance, node, chosen.meta.version, relaxed, context)
         self.table.set_charge(made.key, node, entry.ask.shape)
         self._promises[made.key] = made
+        self._happen(Happening.PLACED, chosen, made.key)
         return made
+
+    def promised(self, key: Key) -> Promise | None:
+        return self._promises.get(key)
 
     def take_back(self, promise: Promise) -> bool:
         """Its room is free again. True: the instance still waits for a node, and is not in the queue."""
         if self._promises.get(promise.key) is not promise:
             return False  # The mirror has shown its end, or that it is bound, before we heard of it.
+        del self._promises[promise.key]
         self._forget(promise.key)
         now = self._instances.get(promise.key)
         return (
@@ -229,5 +272,5 @@ def _workload_key(instance: Instance) -> Key:
     return Key(Workload.kind, instance.meta.namespace, instance.spec.workload)
 
 
-def _rank(workload: Workload) -> tuple[int, str]:
-    return workload.spec.priority, workload.spec.profile
+def _rank(workload: Workload) -> tuple[object, ...]:
+    return workload.spec.priority, workload.spec.profile, workload.spec.gates

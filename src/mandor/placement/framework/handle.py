@@ -33,7 +33,9 @@ class Handle(Protocol):
         """Who waits for a permit, the longest waiting first."""
 
     def approve(self, key: Key, plugin: str) -> bool:
-        """In the name of the plugin that told it to wait; when all have approved, it goes on. False: it does not wait."""
+        """In the name of the plugin that told it to wait; when all have approved, it goes on.
+
+        False: it does not wait for this plugin."""
 
     def reject(self, key: Key, plugin: str, why: str = "") -> bool:
         """It gives its node back and is decided anew. False: it does not wait."""

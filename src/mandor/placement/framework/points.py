@@ -32,7 +32,6 @@ from msgspec import Struct
 
 from mandor.model.meta import Key
 from mandor.model.node import Node
-
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState

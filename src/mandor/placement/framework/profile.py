@@ -49,7 +49,7 @@ class Profile:
         self.name = name
         self.enabled = tuple(enabled)
         _check(name, self.enabled)
-        self._points = dict(points) if points is not None else {point: self.enabled for point in POINTS}
+        self._points = dict(points) if points is not None else dict.fromkeys(POINTS, self.enabled)
         self.queue_sort = _only(name, self._at("queueSort", QueueSortPlugin))
         self.pre_enqueues = self._at("preEnqueue", PreEnqueuePlugin)
         self.pre_filters = self._at("preFilter", PreFilterPlugin)
@@ -72,6 +72,8 @@ class Profile:
         """Of the plugins that come from outside."""
         self.batched = not self.pre_binds and [each.name for each in self.binds] == [DEFAULT_BINDER]
         """Nothing stands between the decision and the default bind: many are written in one go."""
+        self.plain = self.batched and not (self.reserves or self.permits or self.post_binds or self.versions)
+        """Once the node is chosen, nobody else has a say."""
         self.by_class = not self.post_filters and all(
             plugin.by_class for plugin in (*self.pre_filters, *self.filters, *self.consults)
         )
@@ -97,7 +99,8 @@ def check_together(profiles: Mapping[str, Profile]) -> None:
     for profile in profiles.values():
         if not profile.binds:
             raise Invalid(
-                f"profile {profile.name}: no Bind plugin is enabled", hint=f"enable {DEFAULT_BINDER}, or one of your own"
+                f"profile {profile.name}: no Bind plugin is enabled",
+                hint=f"enable {DEFAULT_BINDER}, or one of your own",
             )
 
 

@@ -4,7 +4,7 @@ from typing import Protocol
 
 
 class Overrun(BaseException):
-    """Thrown into a plugin that has used up its budget. Not an `Exception`, so that no plugin catches it by accident."""
+    """Thrown into a plugin that has used up its budget; no `Exception`, so that none catches it by accident."""
 
 
 class Watch(Protocol):

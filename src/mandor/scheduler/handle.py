@@ -1,0 +1,33 @@
+"""The handle of a running scheduler."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from mandor.model.meta import Key
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.handle import Waiting
+from mandor.placement.framework.snapshot import Snapshot
+from mandor.scheduler.waiting import WaitingRoom
+
+
+class ClusterHandle:
+    def __init__(
+        self, snapshot: Callable[[], Snapshot], room: WaitingRoom, bind: Callable[[Ask, str], Awaitable[None]]
+    ) -> None:
+        self._snapshot = snapshot
+        self._room = room
+        self._bind = bind
+
+    def snapshot(self) -> Snapshot:
+        return self._snapshot()
+
+    def waiting(self) -> Sequence[Waiting]:
+        return self._room.waiting()
+
+    def approve(self, key: Key, plugin: str) -> bool:
+        return self._room.approve(key, plugin)
+
+    def reject(self, key: Key, plugin: str, why: str = "") -> bool:
+        return self._room.reject(key, plugin, why)
+
+    async def bind(self, ask: Ask, node: str) -> None:
+        await self._bind(ask, node)

@@ -1,0 +1,187 @@
+"""Measures plugins, and breaks off the one that overruns its budget."""
+
+import ctypes
+import threading
+import time
+from asyncio import CancelledError
+from collections.abc import Callable, Coroutine, Generator
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType, coroutine
+from typing import Any, Self, TypeVar
+
+from mandor.placement.framework.points import Plugin
+from mandor.placement.framework.runtime import PluginFault, blamed
+from mandor.placement.framework.watch import Overrun
+
+T = TypeVar("T")
+
+CPU_SECONDS = 1.0
+"""So much processor time a call may use."""
+WALL_SECONDS = 10.0
+"""So long it may take, for one that sleeps or waits."""
+_LOOKS = 10
+"""So often within the budget does the watchdog look."""
+
+
+@dataclass(slots=True)
+class Spent:
+    """What the calls of one plugin took."""
+
+    calls: int = 0
+    seconds: float = 0.0
+    most_seconds: float = 0.0
+
+
+class Watchdog:
+    """A thread that looks a few times within the budget whether the same call still runs, and if so throws `Overrun`
+    into the thread that runs it. Python code ends at its next step; C code and a wait in the system do not.
+
+    Only between `enter` and `leave` is anything thrown, and `leave` takes back what has not arrived: what lies
+    outside is never interrupted.
+    """
+
+    def __init__(self, *, cpu_seconds: float = CPU_SECONDS, wall_seconds: float = WALL_SECONDS) -> None:
+        self.current = ""
+        self.last = ""
+        """Who was called last, also after its end."""
+        self.spent: dict[str, Spent] = {}
+        self._cpu_seconds = cpu_seconds
+        self._wall_seconds = wall_seconds
+        self._lock = threading.Lock()
+        self._watched = 0
+        """The thread to throw into; 0: nobody is inside."""
+        self._calls = 0
+        self._since = 0.0
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._look, name="watchdog", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    # What the framework calls.
+
+    def begin(self, plugin: str) -> None:
+        now = time.perf_counter()
+        if self.current:
+            self._note(now)
+        self.current = self.last = plugin
+        self._since = now
+        self._calls += 1
+
+    def end(self) -> None:
+        if self.current:
+            self._note(time.perf_counter())
+        self.current = ""
+        self._calls += 1
+
+    def _note(self, now: float) -> None:
+        took = now - self._since
+        spent = self.spent.get(self.current)
+        if spent is None:
+            spent = self.spent[self.current] = Spent()
+        spent.calls += 1
+        spent.seconds += took
+        spent.most_seconds = max(took, spent.most_seconds)
+
+    # What the scheduler calls.
+
+    def run(self, work: Callable[[], T]) -> T:
+        """The work, watched; it tells by `begin` and `end` who is on. An `Overrun` may come out of it."""
+        if self._watched:
+            return work()
+        self._enter()
+        try:
+            return work()
+        finally:
+            self._leave()
+
+    def call(self, plugin: Plugin, work: Callable[[], T]) -> T:
+        """One call of one plugin; whatever goes wrong is a `PluginFault`."""
+
+        def told() -> T:
+            with blamed(plugin):
+                self.begin(plugin.name)
+                try:
+                    return work()
+                finally:
+                    self.end()
+
+        try:
+            return self.run(told)
+        except Overrun:  # it arrived on the way out
+            raise PluginFault(plugin.name, "took too long and was broken off") from None
+
+    async def follow(self, plugin: Plugin, work: Coroutine[Any, Any, T]) -> T:
+        """An asynchronous call: every step of it is watched, the waits between them are not."""
+        return await _steps(self, plugin, work)
+
+    def _enter(self) -> None:
+        with self._lock:
+            self._watched = threading.get_ident()
+
+    def _leave(self) -> None:
+        while True:
+            try:
+                with self._lock:
+                    thread, self._watched = self._watched, 0
+                    if thread:
+                        _throw(thread, None)
+                return
+            except Overrun:
+                continue
+
+    # The thread.
+
+    def _look(self) -> None:
+        seen, wall, cpu = -1, 0.0, 0.0
+        while not self._ended.wait(min(self._cpu_seconds, self._wall_seconds) / _LOOKS):
+            with self._lock:
+                if not self._watched or not self.current:
+                    seen = -1
+                    continue
+                now, used = time.monotonic(), _cpu_time(self._watched)
+                if self._calls != seen:
+                    seen, wall, cpu = self._calls, now, used
+                elif used - cpu > self._cpu_seconds or now - wall > self._wall_seconds:
+                    _throw(self._watched, Overrun)
+
+
+def _cpu_time(thread: int) -> float:
+    return time.clock_gettime(time.pthread_getcpuclockid(thread))
+
+
+def _throw(thread: int, what: type[BaseException] | None) -> None:
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None if what is None else ctypes.py_object(what))
+
+
+@coroutine
+def _steps(watchdog: Watchdog, plugin: Plugin, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+    thrown: BaseException | None = None
+    while True:
+        over, value = watchdog.call(plugin, partial(_step, work, thrown))
+        if over:
+            return value  # type: ignore[no-any-return]
+        thrown = None
+        try:
+            yield value
+        except (Exception, CancelledError) as error:
+            thrown = error
+
+
+def _step(work: Coroutine[Any, Any, Any], thrown: BaseException | None) -> tuple[bool, Any]:
+    """(True, its result) or (False, what it waits for)."""
+    try:
+        return False, work.send(None) if thrown is None else work.throw(thrown)
+    except StopIteration as end:
+        return True, end.value
