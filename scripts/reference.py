@@ -30,9 +30,10 @@ Schema = Mapping[str, Any]
 
 _AMOUNTS = {"Cpu": "cpu", "Size": "size", "Seconds": "duration", "SecondsOrNever": "duration or `never`"}
 _BY_PATTERN = {pattern: _AMOUNTS[kind.__name__] for kind, (pattern, _) in QUANTITIES.items()}
-_TITLES = {"TaskResources": "resources", "Toleration": "tolerate", "Where": "where", "File": "files", "Port": "ports"}
-_ORDER = ("Group", "Task", "TaskResources", "Limits", "Probe", "File", "Stop", "Security", "Port", "Placement", "Where",
-          "Toleration", "Restart", "Reschedule", "Disconnect", "Batch")  # fmt: skip
+_TITLES = {"TaskResources": "resources", "Toleration": "tolerate", "Where": "where", "File": "files", "Port": "ports",
+           "Pool": "pool"}
+_ORDER = ("Group", "Task", "TaskResources", "Limits", "Probe", "File", "Stop", "Security", "Port", "Placement", "Pool",
+          "Where", "Near", "Apart", "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Batch")  # fmt: skip
 
 
 # The manifest.

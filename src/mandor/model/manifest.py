@@ -5,7 +5,7 @@ Forms: a flat workload (one task), a workload with `groups`, other kinds with `k
 """
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -15,6 +15,7 @@ from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Malformed, Map, load_all
 from mandor.model.codec import KINDS
 from mandor.model.meta import Key, Meta, Object, check_labels, check_name
+from mandor.model.near_cycle import HINT, find_deadlocks
 from mandor.model.reading import FAILED, LATER, Mistake, Reader
 from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.task import Task
@@ -55,6 +56,8 @@ class Document:
     object: Object
     file: str
     line: int
+    source: Any = field(default=None, repr=False, compare=False)
+    """As it was written, with its lines."""
 
 
 def load_manifests(
@@ -86,6 +89,7 @@ def load_files(
         documents += found
         mistakes += [(name, each) for each in sorted(wrong, key=lambda each: each.line)]
     mistakes += _twice(documents)
+    mistakes += _deadlocked(documents)
     if engines is not None:
         mistakes += [wrong for each in documents for wrong in _no_such_engine(each, engines)]
     if mistakes:
@@ -121,7 +125,7 @@ def _read_file(name: str, text: str | bytes, namespace: str) -> tuple[list[Docum
         value = _read(reader, source, line, namespace)
         mistakes += [_flat(each) for each in reader.mistakes] if _is_flat(source) else reader.mistakes
         if value is not None:
-            found.append(Document(value, name, line))
+            found.append(Document(value, name, line, source))
     return found, mistakes
 
 
@@ -301,6 +305,31 @@ def _twice(documents: list[Document]) -> list[tuple[str, Mistake]]:
             text = f"{each.object.key} stands here a second time, first in {where}"
             found.append((each.file, Mistake(each.line, "name", text, "give one of them another name")))
     return found
+
+
+def _deadlocked(documents: list[Document]) -> list[tuple[str, Mistake]]:
+    """Groups of these manifests that wait for each other; each cycle is told where its first rule stands."""
+    workloads = {each.object.key: each for each in documents if isinstance(each.object, Workload)}
+    found: dict[frozenset[str], tuple[str, Mistake]] = {}
+    known = [each.object for each in workloads.values() if isinstance(each.object, Workload)]
+    for each in find_deadlocks(known):
+        document = workloads[each.workload.key]
+        path = f"groups.{each.group}.placement.near[{each.rule}]"
+        mistake = Mistake(_line_of(document, each.group, each.rule), path, each.message, HINT)
+        flat = _flat(mistake) if _is_flat(document.source) else mistake
+        found.setdefault(frozenset(each.chain), (document.file, flat))
+    return list(found.values())
+
+
+def _line_of(document: Document, group: str, rule: int) -> int:
+    """Where a near-rule stands, or as close to it as is known."""
+    line, here = document.line, document.source
+    path = ["placement", "near"] if _is_flat(here) else ["groups", group, "placement", "near"]
+    for step in ["spec", *path] if isinstance(here, dict) and "spec" in here else path:
+        if not isinstance(here, Map) or step not in here:
+            return line
+        line, here = here.lines.get(step, line), here[step]
+    return here.lines[rule] if isinstance(here, List) else line
 
 
 def _no_such_engine(document: Document, engines: Collection[str]) -> list[tuple[str, Mistake]]:

@@ -69,6 +69,10 @@ class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     facts: dict[str, str] = {}
     """What the agent found: os, arch, kernel.version, hostname, cpu.model, boot."""
     agent_version: str = ""
+    images: dict[str, int] = {}
+    """Images that are there already, with their sizes in bytes."""
+    usage: Resources | None = None
+    """What is really used, as the agent last measured it; absent: not measured."""
 
 
 UNKNOWN = NodeStatus(phase=NodePhase.UNKNOWN)

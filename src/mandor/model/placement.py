@@ -5,10 +5,18 @@ from typing import Annotated, Literal
 from msgspec import Meta as Bounds
 from msgspec import Struct
 
+from mandor.model.meta import check_name
 from mandor.model.rule import Rule, parse_rule
 
 Strength = Literal["must", "should", "prefer"]
 Weight = Annotated[int, Bounds(ge=1, le=100)]
+Skew = Annotated[int, Bounds(ge=1, le=100_000)]
+
+SELF = "self"
+EVERYWHERE = "*"
+KINDS = ("pool", "where", "near", "apart", "spread")
+"""Kinds of rules, in the order in which they count when nobody says otherwise."""
+RuleKind = Literal["pool", "where", "near", "apart", "spread"]
 
 
 class Where(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -27,8 +35,7 @@ class Where(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
     def __post_init__(self) -> None:
         if (self.rule is None) == (not self.any):
             raise ValueError("write either `rule: TEXT` or `any: [TEXT, …]`")
-        if self.weight is not None and self.strength != "prefer":
-            raise ValueError("`weight` belongs to `strength: prefer`")
+        _check_weight(self.strength, self.weight)
         for text in self.texts:
             parse_rule(text)
 
@@ -42,6 +49,100 @@ class Where(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
         return tuple(parse_rule(text) for text in self.texts)
 
 
+class Pool(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """A pool that is not a must; `pool: NAME` alone is one."""
+
+    name: str
+    """The pool's name."""
+    strength: Strength = "must"
+    """`must`: only there; `should`: elsewhere rather than not at all; `prefer`: better there."""
+    weight: Weight | None = None
+    """How much better, with `prefer`."""
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "pool")
+        _check_weight(self.strength, self.weight)
+
+
+class Near(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """To stand where certain instances stand: in the same domain of `over`."""
+
+    workload: str | None = None
+    """Instances of this workload; `self`: the other instances of this group."""
+    group: str | None = None
+    """Only this group of it."""
+    match: dict[str, str] = {}
+    """Instances of workloads that have all these labels."""
+    namespaces: tuple[str, ...] = ()
+    """Where those live; absent: in the own namespace, `*`: anywhere."""
+    over: str = "node"
+    """The fact that makes two nodes one place: `node`, `zone`, `rack` …"""
+    strength: Strength = "must"
+    """`must`: never otherwise; `should`: otherwise rather than not at all; `prefer`: better so."""
+    weight: Weight | None = None
+    """How much better, with `prefer`."""
+
+    def __post_init__(self) -> None:
+        _check_subject(self.workload, self.group, self.match, self.namespaces)
+        _check_weight(self.strength, self.weight)
+        _check_over(self.over)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (f"near {_subject(self.workload, self.group, self.match)} over {self.over}",)
+
+
+class Apart(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """To stand where certain instances do not stand: in another domain of `over`."""
+
+    workload: str | None = None
+    """Instances of this workload; `self`: the other instances of this group."""
+    group: str | None = None
+    """Only this group of it."""
+    match: dict[str, str] = {}
+    """Instances of workloads that have all these labels."""
+    namespaces: tuple[str, ...] = ()
+    """Where those live; absent: in the own namespace, `*`: anywhere."""
+    over: str = "node"
+    """The fact that makes two nodes one place: `node`, `zone`, `rack` …"""
+    strength: Strength = "must"
+    """`must`: never otherwise; `should`: otherwise rather than not at all; `prefer`: better so."""
+    weight: Weight | None = None
+    """How much better, with `prefer`."""
+
+    def __post_init__(self) -> None:
+        _check_subject(self.workload, self.group, self.match, self.namespaces)
+        _check_weight(self.strength, self.weight)
+        _check_over(self.over)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (f"apart from {_subject(self.workload, self.group, self.match)} over {self.over}",)
+
+
+class Spread(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """To stand in equal numbers in all domains of `over`."""
+
+    over: str
+    """The fact that makes two nodes one place: `node`, `zone`, `rack` …"""
+    max_skew: Skew = 1
+    """One domain may have so many more than the one with fewest."""
+    match: dict[str, str] = {}
+    """Whom to count: instances of the namespace's workloads that have all these labels; absent: of this group."""
+    strength: Strength = "must"
+    """`must`: never otherwise; `should`: otherwise rather than not at all; `prefer`: better so."""
+
+    def __post_init__(self) -> None:
+        _check_over(self.over)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (f"spread over {self.over}",)
+
+
+PlacementRule = Where | Near | Apart | Spread
+
+
 class Toleration(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """Lets a group onto nodes with such a taint; no `key`: all, no `value`: any, no `effect`: every."""
 
@@ -51,9 +152,73 @@ class Toleration(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
 
 
 class Placement(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    pool: str | None = None
-    """Only nodes of this pool."""
+    pool: str | Pool | None = None
+    """Only nodes of this pool; `{name: …, strength: should}`: if that can be."""
     where: tuple[Where, ...] = ()
     """Rules on nodes; all of them count."""
     tolerate: tuple[Toleration, ...] = ()
     """Taints that do not keep it away."""
+    dedicated: bool = False
+    """Its node is its workload's alone: it goes where nobody else is, and nobody else goes there."""
+    near: tuple[Near, ...] = ()
+    """Instances to be close to."""
+    apart: tuple[Apart, ...] = ()
+    """Instances to keep away from."""
+    spread: tuple[Spread, ...] = ()
+    """Domains to fill evenly."""
+    order: tuple[RuleKind, ...] = ()
+    """The kinds of rules, the dearest first: `should` rules are given up from the end. Absent: as they are written."""
+
+    def __post_init__(self) -> None:
+        if len(set(self.order)) != len(self.order):
+            raise ValueError("`order` names a kind of rules twice")
+        for name in ("where", "near", "apart", "spread"):
+            if len(getattr(self, name)) > 32:
+                raise ValueError(f"at most 32 rules are allowed under `{name}`")
+
+    @property
+    def rules(self) -> tuple[PlacementRule, ...]:
+        """All rules as declared, the first declared first; a pool is a rule on the node's `pool`."""
+        found: list[PlacementRule] = []
+        for kind in (*self.order, *(each for each in KINDS if each not in self.order)):
+            found += self._pool_rule if kind == "pool" else getattr(self, kind)
+        return tuple(found)
+
+    @property
+    def only_pool(self) -> str | None:
+        """The pool it must be in."""
+        if isinstance(self.pool, Pool):
+            return self.pool.name if self.pool.strength == "must" else None
+        return self.pool
+
+    @property
+    def _pool_rule(self) -> tuple[Where, ...]:
+        pool = self.pool
+        if not isinstance(pool, Pool) or pool.strength == "must":
+            return ()
+        return (Where(rule=f"pool == {pool.name}", strength=pool.strength, weight=pool.weight),)
+
+
+def _check_weight(strength: Strength, weight: int | None) -> None:
+    if weight is not None and strength != "prefer":
+        raise ValueError("`weight` belongs to `strength: prefer`")
+
+
+def _check_over(over: str) -> None:
+    if not over or len(over) > 128 or any(each.isspace() for each in over):
+        raise ValueError(f"{over[:40]!r} is not a fact; `over` is `node`, `zone`, `rack` …")
+
+
+def _check_subject(workload: str | None, group: str | None, match: dict[str, str], namespaces: tuple[str, ...]) -> None:
+    if (workload is None) == (not match):
+        raise ValueError("write either `workload: NAME` (or `self`) or `match: {LABEL: VALUE}`")
+    if group is not None and workload in {None, SELF}:
+        raise ValueError("`group` belongs to `workload: NAME`")
+    if namespaces and workload == SELF:
+        raise ValueError("`namespaces` does not belong to `workload: self`")
+
+
+def _subject(workload: str | None, group: str | None, match: dict[str, str]) -> str:
+    if workload is None:
+        return ",".join(f"{key}={value}" for key, value in sorted(match.items()))
+    return f"{workload}/{group}" if group else workload

@@ -17,7 +17,7 @@ from msgspec import NODEFAULT, Struct
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Map
 from mandor.model.codec import from_plain
-from mandor.model.placement import Placement, Where
+from mandor.model.placement import KINDS, Placement, Where
 from mandor.model.resources import TaskResources
 from mandor.model.task import File, Security, Task
 from mandor.model.workload import Batch, Group, Port, Reschedule, WorkloadSpec
@@ -29,7 +29,7 @@ LATER: dict[type, frozenset[str]] = {
     Group: frozenset(
         {"gang", "depends_on", "services", "update", "disruption", "autoscale", "volumes", "alternatives"}
     ),
-    Placement: frozenset({"dedicated", "clusters", "near", "apart", "spread"}),
+    Placement: frozenset({"clusters"}),
     Task: frozenset({"secrets", "mounts", "startup", "identity"}),
     TaskResources: frozenset({"devices"}),
     Security: frozenset({"read_only_root", "cap_drop", "cap_add", "privileged"}),
@@ -148,7 +148,7 @@ class Reader:
         if self.partial or len(self.mistakes) > before or len(self.mistakes) >= MISTAKES_MOST:
             return FAILED
         try:
-            return wanted(**kept)
+            return wanted(**{_names(wanted)[name]: each for name, each in kept.items()})
         except ValueError as error:
             return self.wrong(line, path, str(error))
 
@@ -226,6 +226,23 @@ def _long_where(value: Any, line: int, text: str | None) -> Any:
     return _pair("rule", value, line, text) if isinstance(value, str) else value
 
 
+def _long_placement(value: Any, line: int, text: str | None) -> Any:
+    """The order in which kinds of rules are written counts, and an object does not keep it by itself."""
+    if not isinstance(value, dict) or "order" in value:
+        return value
+    source = _as_map(value, line)
+    written = [key for key in source if key in KINDS]
+    if written == sorted(written, key=KINDS.index):
+        return value
+    placement, order = Map(source.line), List(source.line)
+    for key in source:
+        placement.take(key, source)
+    for key in written:
+        order.add(key, source.lines.get(key, line), key)
+    placement.set("order", order, source.line)
+    return placement
+
+
 def _long_group(value: Any, line: int, text: str | None) -> Any:
     """`count` is `replicas`; one engine need not be a list."""
     if not isinstance(value, dict):
@@ -251,6 +268,7 @@ def _as_it_is(value: Any, line: int, text: str | None) -> Any:
 _SHORT: dict[type, Callable[[Any, int, str | None], Any]] = {
     Port: _long_port,
     Where: _long_where,
+    Placement: _long_placement,
     Group: _long_group,
 }
 
@@ -269,6 +287,12 @@ def _fields(wanted: type[Struct]) -> dict[str, tuple[Any, bool]]:
     return {each.encode_name: (each.type, _required(each)) for each in msgspec.structs.fields(wanted)}
 
 
+@cache
+def _names(wanted: type[Struct]) -> dict[str, str]:
+    """A field may be written otherwise than it is called: `scoringStrategy` for `scoring_strategy`."""
+    return {each.encode_name: each.name for each in msgspec.structs.fields(wanted)}
+
+
 def _required(each: msgspec.structs.FieldInfo) -> bool:
     return each.default is NODEFAULT and each.default_factory is NODEFAULT
 
@@ -278,6 +302,9 @@ def _choose(value: Any, options: tuple[Any, ...]) -> Any:
     if value is None and NoneType in options:
         return NoneType
     rest = tuple(option for option in options if option is not NoneType)
+    structs = tuple(option for option in rest if isinstance(option, type) and issubclass(option, Struct))
+    if structs and len(rest) > 1:
+        rest = structs if isinstance(value, dict) else tuple(option for option in rest if option not in structs)
     if len(rest) == 1:
         return rest[0]
     return Annotated[Union[rest], None]  # noqa: UP007 - built at run time

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mandor.model.meta import Key
-from mandor.model.placement import Where
+from mandor.model.placement import PlacementRule
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import Happening, Plugin
@@ -76,7 +76,7 @@ def _decide(
     consulted: Mapping[str, object] | None,
     watch: Watch,
 ) -> Decision:
-    for eased, relaxed in _ladder(ask):
+    for eased, relaxed in _ladder(ask, disliked=nodes.census.disliked(ask.who)):
         state = CycleState(consulted)
         verdict = run_filters(profile, state, eased, nodes, watch)
         among = verdict.feasible.nonzero()[0]
@@ -97,13 +97,25 @@ def broken_off(key: Key, plugin: str) -> Decision:
     return Decision(key, message=f"the plugin {plugin} took too long and was broken off", fault=plugin)
 
 
-def _ladder(ask: Ask) -> Iterator[tuple[Ask, tuple[str, ...]]]:
-    """The ask with all its rules, then ever fewer: our own `avoid` goes first, then the author's last `should`."""
+def widest(ask: Ask) -> Ask:
+    """With every rule given up that can be: what fits it is all that can ever fit."""
+    for eased, _ in _ladder(ask, disliked=True):
+        last = eased
+    return last
+
+
+def _ladder(ask: Ask, *, disliked: bool) -> Iterator[tuple[Ask, tuple[str, ...]]]:
+    """The ask with all its rules, then ever fewer: our own `avoid` goes first, then the `should` of others who want
+    to be apart from it, then the author's last `should`."""
     relaxed: tuple[str, ...] = ()
     yield ask, relaxed
     if ask.avoid:
         ask = ask.without_avoid()
         relaxed += ("avoid nodes where it failed",)
+        yield ask, relaxed
+    if disliked:
+        ask = ask.without_others_should()
+        relaxed += ("others want to be apart from it",)
         yield ask, relaxed
     while ask.dropped < len(ask.shape.should):
         ask = ask.without_last_should()
@@ -134,5 +146,5 @@ def _lucky(key: Key, luck: NDArray[np.uint64]) -> int:
     return int((mixed ^ (mixed >> np.uint64(29))).argmin())
 
 
-def _shown(where: Where) -> str:
-    return " or ".join(where.texts)
+def _shown(rule: PlacementRule) -> str:
+    return " or ".join(rule.texts)

@@ -11,10 +11,23 @@ from numpy.typing import NDArray
 from mandor.model.meta import Key
 from mandor.model.node import Node, Taint
 from mandor.placement.framework.ask import CPU, DISK, MEMORY, HostPort, Shape
+from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column
-from mandor.placement.framework.snapshot import Amounts, Engines, Health, Snapshot, node_facts
+from mandor.placement.framework.identity import NOBODY, Identity
+from mandor.placement.framework.snapshot import (
+    INSTANCES,
+    Amounts,
+    Engines,
+    Health,
+    Images,
+    Snapshot,
+    Wanted,
+    node_facts,
+)
 
 _FIRST_CAPACITY = 16
+_NO_OWNER = -2
+_NUMBERS = _INSTANCES, _MACHINES, _TURN, _DEDICATED = range(4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +36,7 @@ class Charge:
 
     node: str
     shape: Shape
+    who: Identity = NOBODY
 
 
 class Table:
@@ -40,15 +54,25 @@ class Table:
         self._used = _amounts(len(self._rows), _FIRST_CAPACITY)
         self._free = _amounts(len(self._rows), _FIRST_CAPACITY)
         self._counted = _amounts(2, _FIRST_CAPACITY)
+        self._usage = _amounts(2, _FIRST_CAPACITY)
+        self._since_usage = _amounts(2, _FIRST_CAPACITY)
+        self._numbers = _amounts(len(_NUMBERS), _FIRST_CAPACITY)
         self._luck = np.zeros(_FIRST_CAPACITY, dtype=np.uint64)
         self._pools: Column[str] = Column(_FIRST_CAPACITY)
         self._health: Column[Health] = Column(_FIRST_CAPACITY)
         self._taints: Column[tuple[Taint, ...]] = Column(_FIRST_CAPACITY)
         self._engines: Column[Engines] = Column(_FIRST_CAPACITY)
+        self._images: Column[Images] = Column(_FIRST_CAPACITY)
         self._facts: dict[str, Column[tuple[str | None]]] = {}
         self._charges: dict[Key, Charge] = {}
         self._by_node: dict[str, set[Key]] = {}
         self._ports: dict[HostPort, dict[str, int]] = {}
+        self._census = Census(self._slots, self._fact)
+        self._owners: dict[tuple[str, str], int] = {}
+        self._dedicated: dict[str, dict[int, int]] = {}
+        self._used_by: dict[str, dict[str, int]] = {}
+        self._wanted: dict[Wanted, int] = {}
+        self._turn = 0
         self._snapshot: Snapshot | None = None
         self.version = 0
         """Grows with every change: the same version gives the same answers."""
@@ -85,30 +109,34 @@ class Table:
             self._health.set(slot, _health(node))
             self._taints.set(slot, node.spec.taints)
             self._engines.set(slot, Engines.of(node.status.engines))
+            self._images.set(slot, _images(node))
             facts = node_facts(node) if self._facts else {}
             for name, column in self._facts.items():
                 column.set(slot, (facts.get(name),))
         self._set_allocatable(slot, node)
+        self._set_usage(slot, node)
 
     def remove_node(self, name: str) -> None:
-        slot = self._slots.pop(name, None)
+        slot = self._slots.get(name)
         if slot is None:
             return
         self.version += 1
         for key in self._by_node.get(name, ()):
-            self._count_ports(self._charges[key], -1)
+            self._count_people(self._charges[key], -1)
+        del self._slots[name]
         last = len(self._nodes) - 1
-        for array in (self._allocatable, self._used, self._free, self._counted):
+        for array in self._arrays:
             array[:, slot] = array[:, last]
             array[:, last] = 0
         self._luck[slot] = self._luck[last]
-        columns: tuple[Column[Any], ...] = (self._pools, self._health, self._taints, self._engines)
+        columns: tuple[Column[Any], ...] = (self._pools, self._health, self._taints, self._engines, self._images)
         for column in (*columns, *self._facts.values()):
             column.remove(slot)
         moved = self._nodes.pop()
         if slot != last:
             self._nodes[slot] = moved
             self._slots[moved.meta.name] = slot
+        self._census.renumbered()
         self._snapshot = None
 
     def _append(self, node: Node) -> int:
@@ -122,12 +150,15 @@ class Table:
         self._health.append(_health(node))
         self._taints.append(node.spec.taints)
         self._engines.append(Engines.of(node.status.engines))
+        self._images.append(_images(node))
+        self._usage[:, slot] = -1
         facts = node_facts(node) if self._facts else {}
         for fact, column in self._facts.items():
             column.append((facts.get(fact),))
+        self._census.renumbered()
         for key in self._by_node.get(name, ()):
             self._count(slot, self._charges[key].shape, 1)
-            self._count_ports(self._charges[key], 1)
+            self._count_people(self._charges[key], 1)
         self._snapshot = None
         return slot
 
@@ -141,23 +172,48 @@ class Table:
             self._allocatable[row, slot] = count
         self._free[:, slot] = self._allocatable[:, slot] - self._used[:, slot]
 
+    def _set_usage(self, slot: int, node: Node) -> None:
+        """What was promised before the node measured is in the measure; what comes after is added to it."""
+        usage = node.status.usage
+        measured = (-1, -1) if usage is None else (usage.cpu_milli, usage.memory_bytes)
+        if (int(self._usage[0, slot]), int(self._usage[1, slot])) != measured:
+            self._usage[:, slot] = measured
+            self._since_usage[:, slot] = self._counted[:, slot]
+
     # Instances.
 
-    def set_charge(self, key: Key, node: str, shape: Shape) -> None:
+    def set_charge(self, key: Key, node: str, shape: Shape, who: Identity = NOBODY) -> None:
         """Count an instance on a node, instead of wherever it was counted before."""
         before = self._charges.get(key)
         if before is not None:
-            if before.node == node and before.shape is shape:
+            if before.node == node and before.shape is shape and before.who == who:
                 return
             self.drop_charge(key)
         self.version += 1
-        charge = Charge(node, shape)
+        charge = Charge(node, shape, who)
         self._charges[key] = charge
         self._by_node.setdefault(node, set()).add(key)
+        self._count_everywhere(key.namespace, shape, 1)
         slot = self._slots.get(node)
         if slot is not None:
             self._count(slot, shape, 1)
-            self._count_ports(charge, 1)
+            self._count_people(charge, 1)
+            self._turn += 1
+            self._numbers[_TURN, slot] = self._turn
+
+    def relabel(self, before: Identity, after: Identity) -> bool:
+        """Instances are somebody else to others from now on. True: some of them are placed."""
+        found = False
+        for node in self._census.nodes_of(before):
+            for key in [each for each in self._by_node[node] if self._charges[each].who == before]:
+                charge = self._charges[key]
+                self._count_people(charge, -1)
+                self._charges[key] = Charge(node, charge.shape, after)
+                self._count_people(self._charges[key], 1)
+                found = True
+        if found:
+            self.version += 1
+        return found
 
     def drop_charge(self, key: Key) -> bool:
         """True: there was one, and its room is free now."""
@@ -169,10 +225,11 @@ class Table:
         keys.discard(key)
         if not keys:
             del self._by_node[charge.node]
+        self._count_everywhere(key.namespace, charge.shape, -1)
         slot = self._slots.get(charge.node)
         if slot is not None:
             self._count(slot, charge.shape, -1)
-            self._count_ports(charge, -1)
+            self._count_people(charge, -1)
         return True
 
     def _count(self, slot: int, shape: Shape, sign: int) -> None:
@@ -182,6 +239,42 @@ class Table:
             self._free[row, slot] -= sign * amount
         self._counted[0, slot] += sign * shape.counted[0]
         self._counted[1, slot] += sign * shape.counted[1]
+        self._numbers[_INSTANCES, slot] += sign
+        if shape.machine:
+            self._numbers[_MACHINES, slot] += sign
+
+    def _count_people(self, charge: Charge, sign: int) -> None:
+        """What is counted by names, and so goes with its node."""
+        if charge.shape.host_ports:
+            self._count_ports(charge, sign)
+        self._census.add(charge.node, charge.shape, charge.who, sign)
+        if charge.shape.dedicated:
+            self._count_dedicated(charge, sign)
+
+    def _count_dedicated(self, charge: Charge, sign: int) -> None:
+        owner = self._owners.setdefault(charge.who.owner, len(self._owners) + 1)
+        owners = self._dedicated.setdefault(charge.node, {})
+        owners[owner] = owners.get(owner, 0) + sign
+        if not owners[owner]:
+            del owners[owner]
+        self._numbers[_DEDICATED, self._slots[charge.node]] = next(iter(owners), 0) if len(owners) < 2 else -1
+        if not owners:
+            del self._dedicated[charge.node]
+        if not self._dedicated:
+            self._owners.clear()
+
+    def _count_everywhere(self, namespace: str, shape: Shape, sign: int) -> None:
+        used = self._used_by.setdefault(namespace, {})
+        used[INSTANCES] = used.get(INSTANCES, 0) + sign
+        for resource, amount in shape.wanted:
+            used[resource] = used.get(resource, 0) + sign * amount
+        if not used[INSTANCES]:
+            del self._used_by[namespace]
+        count = self._wanted.get(shape.wanted, 0) + sign
+        if count:
+            self._wanted[shape.wanted] = count
+        else:
+            del self._wanted[shape.wanted]
 
     def _count_ports(self, charge: Charge, sign: int) -> None:
         for port in charge.shape.host_ports:
@@ -212,6 +305,17 @@ class Table:
                 engines=self._engines,
                 fact=self._fact,
                 port_users=self._port_users,
+                census=self._census,
+                images=self._images,
+                usage=_window(self._usage, count),
+                since_usage=_window(self._since_usage, count),
+                instances=_window(self._numbers, count)[_INSTANCES],
+                machines=_window(self._numbers, count)[_MACHINES],
+                turns=_window(self._numbers, count)[_TURN],
+                dedicated_to=_window(self._numbers, count)[_DEDICATED],
+                owner=lambda owner: self._owners.get(owner, _NO_OWNER),
+                used_by=self._used_in,
+                wanted=self._wanted,
             )
         return self._snapshot
 
@@ -224,10 +328,25 @@ class Table:
             self._facts[name] = column
         return column
 
+    def _used_in(self, namespace: str) -> Mapping[str, int]:
+        return self._used_by.get(namespace, {})
+
     def _port_users(self, port: HostPort) -> Sequence[str]:
         return tuple(self._ports.get(port, ()))
 
     # Room in the arrays.
+
+    @property
+    def _arrays(self) -> tuple[Amounts, ...]:
+        return (
+            self._allocatable,
+            self._used,
+            self._free,
+            self._counted,
+            self._usage,
+            self._since_usage,
+            self._numbers,
+        )
 
     def _row(self, resource: str) -> int:
         row = self._rows.get(resource)
@@ -247,11 +366,18 @@ class Table:
         self._used = _wider(self._used, extra)
         self._free = _wider(self._free, extra)
         self._counted = _wider(self._counted, extra)
+        self._usage = _wider(self._usage, extra)
+        self._since_usage = _wider(self._since_usage, extra)
+        self._numbers = _wider(self._numbers, extra)
         self._luck = np.concatenate([self._luck, np.zeros(extra, dtype=np.uint64)])
 
     def _hash(self, name: str) -> int:
         digest = hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big")
+
+
+def _images(node: Node) -> Images:
+    return tuple(sorted(node.status.images.items()))
 
 
 def _health(node: Node) -> Health:

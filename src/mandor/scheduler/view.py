@@ -11,6 +11,7 @@ from mandor.model.phase import Phase
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.context import Context
+from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import Happened, Happening
 from mandor.placement.table import Table
 from mandor.scheduler.queue import Entry, SchedulingQueue
@@ -75,6 +76,8 @@ class View:
         self._instances = instances
         self._workloads = workloads
         self._shapes: dict[Key, dict[str, Shape]] = {}
+        self._identities: dict[Key, dict[str, Identity]] = {}
+        """By workload and group."""
         self._promises: dict[Key, Promise] = {}
         self._waiting_for: dict[Key, set[Key]] = {}
         """Instances whose release or workload is not here yet, by that."""
@@ -122,12 +125,38 @@ class View:
 
     def _apply_workload(self, change: Change) -> None:
         before, after = change.before, change.after
+        self._relabel(change.key, after)
         self._look_again(change.key)
         if isinstance(before, Workload) and isinstance(after, Workload) and _rank(before) != _rank(after):
             for each in list(self._instances.items()):
                 if isinstance(each, Instance) and self.queue.place(each.key) and _workload_key(each) == change.key:
                     self.queue.remove(each.key)
                     self._enqueue(each)
+
+    def _relabel(self, key: Key, after: Object | None) -> None:
+        """Its instances are to others what its labels say now."""
+        known = self._identities.pop(key, {})
+        if not isinstance(after, Workload):
+            return
+        self._identities[key] = {}
+        for group, old in known.items():
+            new = Identity(key.namespace, key.name, group, after.meta.labels)
+            self._identities[key][group] = new
+            if new != old and self.table.relabel(old, new):
+                self.happened |= {Happening.PLACED, Happening.ROOM_FREED}
+
+    def _who(self, instance: Instance) -> Identity:
+        charge = self.table.charge(instance.key)
+        workload = self._workloads.get(_workload_key(instance))
+        if workload is None and charge is not None:
+            return charge.who
+        groups = self._identities.setdefault(_workload_key(instance), {})
+        found = groups.get(instance.spec.group)
+        if found is None:
+            labels = workload.meta.labels if workload is not None else {}
+            found = Identity(instance.meta.namespace, instance.spec.workload, instance.spec.group, labels)
+            groups[instance.spec.group] = found
+        return found
 
     def _look_again(self, arrived: Key) -> None:
         for key in self._waiting_for.pop(arrived, ()):
@@ -172,7 +201,7 @@ class View:
             shape = known.shape if known is not None and known.node == instance.spec.node else None
         if shape is not None:
             new = self.table.charge(key) is None
-            self.table.set_charge(key, instance.spec.node, shape)
+            self.table.set_charge(key, instance.spec.node, shape, self._who(instance))
             if new:
                 self._happen(Happening.PLACED, self.table.node(instance.spec.node), key)
 
@@ -191,6 +220,7 @@ class View:
             priority=workload.spec.priority,
             profile=workload.spec.profile,
             avoid=frozenset(instance.spec.avoid),
+            who=self._who(instance),
             gates=workload.spec.gates,
         )
         self.queue.add(ask, instance.meta.uid, instance.meta.created_at)
@@ -216,7 +246,7 @@ class View:
         if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or chosen is None:
             return None
         made = Promise(entry, instance, node, chosen.meta.version, relaxed, context)
-        self.table.set_charge(made.key, node, entry.ask.shape)
+        self.table.set_charge(made.key, node, entry.ask.shape, entry.ask.who)
         self._promises[made.key] = made
         self._happen(Happening.PLACED, chosen, made.key)
         return made
@@ -261,7 +291,7 @@ class View:
 def _matters(node: Node) -> tuple[object, ...]:
     """What placement looks at; the rest of a node may change without anybody being tried again."""
     status = node.status
-    return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts
+    return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts, status.usage
 
 
 def _release_key(instance: Instance) -> Key:
@@ -273,4 +303,4 @@ def _workload_key(instance: Instance) -> Key:
 
 
 def _rank(workload: Workload) -> tuple[object, ...]:
-    return workload.spec.priority, workload.spec.profile, workload.spec.gates
+    return workload.spec.priority, workload.spec.profile, workload.spec.gates, workload.meta.labels

@@ -1,11 +1,12 @@
 """The instance being placed, as numbers and rules."""
 
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeVar
 
 from mandor.model.meta import Key
-from mandor.model.placement import Toleration, Where
+from mandor.model.placement import Apart, Near, PlacementRule, Spread, Toleration, Where
 from mandor.model.workload import GroupTemplate
+from mandor.placement.framework.identity import NOBODY, Identity, Selector, Tie, selector_of, tie_of
 
 CPU, MEMORY, DISK = "cpu", "memory", "disk"
 
@@ -19,6 +20,36 @@ class HostPort(NamedTuple):
 
     port: int
     protocol: str
+
+
+class SpreadOver(NamedTuple):
+    """A `spread` rule of one identity."""
+
+    rule: Spread
+    selector: Selector
+    counts_itself: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The rules of an ask as things stand, by kind: what is hard now, and what is only wished for.
+
+    `should` is hard until it is given up, and then the strongest wish.
+    """
+
+    where: tuple[Where, ...]
+    near: tuple[Tie, ...]
+    apart: tuple[Tie, ...]
+    spread: tuple[SpreadOver, ...]
+    where_wished: tuple[tuple[Where, int], ...]
+    """With their weights."""
+    ties_wished: tuple[tuple[Tie, int], ...]
+    """With their weights; negative for `apart`."""
+    spread_wished: tuple[SpreadOver, ...]
+
+
+GIVEN_UP_WEIGHT = 100
+"""What a `should` rule that was given up still counts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,15 +67,25 @@ class Shape:
     """What its tasks are: True for an image, False for a command of the node itself."""
     pool: str | None
     tolerate: tuple[Toleration, ...]
-    must: tuple[Where, ...]
-    should: tuple[Where, ...]
-    prefer: tuple[Where, ...]
+    must: tuple[PlacementRule, ...]
+    should: tuple[PlacementRule, ...]
+    """Of all kinds, as declared; they are given up from the end."""
+    prefer: tuple[PlacementRule, ...]
+    image_names: tuple[str, ...] = ()
+    """One for each task; empty for a task without an image."""
+    dedicated: bool = False
+    """Its node is its workload's alone."""
+    machine: bool = False
+    """It is a virtual machine."""
+    known: dict[tuple[int, Identity], Rules] = field(default_factory=dict)
+    """The rules by what is given up and for whom; an answer that is computed once."""
+    tied: dict[Identity, tuple[Tie, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, group: GroupTemplate) -> "Shape":
         request = group.request
         amounts = {CPU: request.cpu_milli, MEMORY: request.memory_bytes, DISK: request.disk_bytes, **request.devices}
-        where = group.placement.where
+        rules = group.placement.rules
         return cls(
             wanted=tuple((name, amount) for name, amount in amounts.items() if amount > 0),
             counted=_counted(group),
@@ -53,12 +94,78 @@ class Shape:
             ),
             engines=group.engine,
             images=frozenset(task.image is not None for task in group.tasks.values()),
-            pool=group.placement.pool,
+            pool=group.placement.only_pool,
             tolerate=group.placement.tolerate,
-            must=tuple(each for each in where if each.strength == "must"),
-            should=tuple(each for each in where if each.strength == "should"),
-            prefer=tuple(each for each in where if each.strength == "prefer"),
+            must=tuple(each for each in rules if each.strength == "must"),
+            should=tuple(each for each in rules if each.strength == "should"),
+            prefer=tuple(each for each in rules if each.strength == "prefer"),
+            image_names=tuple(task.image or "" for task in group.tasks.values()),
+            dedicated=group.placement.dedicated,
+            machine=any(
+                options.get("type") == "virtual-machine"
+                for task in group.tasks.values()
+                for options in task.options.values()
+            ),
         )
+
+    def ties(self, who: Identity) -> tuple[Tie, ...]:
+        """All `near` and `apart` rules, of every strength: what binds others to it."""
+        found = self.tied.get(who)
+        if found is None:
+            rules = (*self.must, *self.should, *self.prefer)
+            found = tuple(tie_of(each, who) for each in rules if isinstance(each, Near | Apart))
+            _keep(self.tied, who, found)
+        return found
+
+    def rules(self, dropped: int, who: Identity) -> Rules:
+        found = self.known.get((dropped, who))
+        if found is None:
+            kept = len(self.should) - dropped
+            found = _rules(self.must + self.should[:kept], self.should[kept:], self.prefer, who)
+            _keep(self.known, (dropped, who), found)
+        return found
+
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def _keep(known: dict[K, V], key: K, value: V) -> None:
+    """A shape has one identity at a time; a few more when labels change."""
+    if len(known) >= 64:
+        known.clear()
+    known[key] = value
+
+
+def _rules(
+    hard: tuple[PlacementRule, ...],
+    given_up: tuple[PlacementRule, ...],
+    prefer: tuple[PlacementRule, ...],
+    who: Identity,
+) -> Rules:
+    wished = [(each, _weight(each)) for each in prefer] + [(each, GIVEN_UP_WEIGHT) for each in given_up]
+    return Rules(
+        where=tuple(each for each in hard if isinstance(each, Where)),
+        near=tuple(tie_of(each, who) for each in hard if isinstance(each, Near)),
+        apart=tuple(tie_of(each, who) for each in hard if isinstance(each, Apart)),
+        spread=tuple(_spread(each, who) for each in hard if isinstance(each, Spread)),
+        where_wished=tuple((each, weight) for each, weight in wished if isinstance(each, Where)),
+        ties_wished=tuple(
+            (tie_of(each, who), weight if isinstance(each, Near) else -weight)
+            for each, weight in wished
+            if isinstance(each, Near | Apart)
+        ),
+        spread_wished=tuple(_spread(each, who) for each, _ in wished if isinstance(each, Spread)),
+    )
+
+
+def _weight(rule: PlacementRule) -> int:
+    return 1 if isinstance(rule, Spread) else rule.weight or 1
+
+
+def _spread(rule: Spread, who: Identity) -> SpreadOver:
+    selector = selector_of(rule, who)
+    return SpreadOver(rule, selector, selector.matches(who))
 
 
 def _counted(group: GroupTemplate) -> tuple[int, int]:
@@ -81,14 +188,26 @@ class Ask:
     """Nodes where earlier copies failed: elsewhere first."""
     dropped: int = 0
     """So many of the `should` rules are given up, the last declared first."""
+    who: Identity = NOBODY
+    """What the rules of others see of it."""
+    pin: str = ""
+    """The only node it may go to."""
+    gates: tuple[str, ...] = ()
+    """What its workload waits for before it may be queued."""
+    lenient: bool = False
+    """The `should` rules of others against it are given up, too."""
 
     @property
-    def hard(self) -> tuple[Where, ...]:
+    def rules(self) -> Rules:
+        return self.shape.rules(self.dropped, self.who)
+
+    @property
+    def hard(self) -> tuple[PlacementRule, ...]:
         """The rules a node must keep, as things stand."""
         return self.shape.must + self.shape.should[: len(self.shape.should) - self.dropped]
 
     @property
-    def given_up(self) -> tuple[Where, ...]:
+    def given_up(self) -> tuple[PlacementRule, ...]:
         return self.shape.should[len(self.shape.should) - self.dropped :]
 
     def without_avoid(self) -> "Ask":
@@ -96,3 +215,6 @@ class Ask:
 
     def without_last_should(self) -> "Ask":
         return replace(self, dropped=self.dropped + 1)
+
+    def without_others_should(self) -> "Ask":
+        return replace(self, lenient=True)

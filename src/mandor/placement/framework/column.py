@@ -31,6 +31,34 @@ class Column(Generic[V]):
         self._unused: list[int] = []
         self._masks: dict[Hashable, Mask] = {}
         self._scores: dict[Hashable, Scores] = {}
+        self._present: Mask | None = None
+        self.version = 0
+        """Grows with every change."""
+
+    @property
+    def codes(self) -> NDArray[np.int32]:
+        """One for each node; nodes with the same value have the same, smaller than `codes_most`."""
+        return self._codes[: self._length]
+
+    @property
+    def codes_most(self) -> int:
+        return len(self._values)
+
+    @property
+    def present(self) -> Mask:
+        """By code: does some node have it?"""
+        if self._present is None:
+            self._present = np.array(self._counts, dtype=np.int64) > 0
+            self._present.flags.writeable = False
+        return self._present
+
+    def code(self, value: V) -> int | None:
+        """None: no node has this value."""
+        return self._code_of.get(value)
+
+    def tally(self) -> list[tuple[V, int]]:
+        """Each value there is, and how many nodes have it."""
+        return [(value, self._counts[code]) for value, code in self._code_of.items()]
 
     def __len__(self) -> int:
         return self._length
@@ -107,6 +135,8 @@ class Column(Generic[V]):
             self._unused.append(code)
 
     def _forget_answers(self) -> None:
+        self.version += 1
+        self._present = None
         self._masks.clear()
         self._scores.clear()
 

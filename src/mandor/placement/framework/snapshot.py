@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from mandor.model.node import Capabilities, Node, NodePhase, Taint
 from mandor.placement.framework.ask import HostPort
+from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column, Mask
 
 Amounts = NDArray[np.int64]
@@ -38,6 +39,16 @@ class Engines:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.items)
+
+
+Images = tuple[tuple[str, int], ...]
+"""The images a node has, with their sizes in bytes."""
+Numbers = NDArray[np.int64]
+Wanted = tuple[tuple[str, int], ...]
+"""Amounts by resource."""
+
+INSTANCES = "instances"
+"""What a namespace has, counted: beside its resources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,27 @@ class Snapshot:
     """The column of a fact (a label, what the agent found, `node`, `pool`), made when first asked for."""
     port_users: Callable[[HostPort], Sequence[str]]
     """The nodes on which a host port is taken."""
+    census: Census
+    """Who stands where."""
+    images: Column[Images]
+    usage: Amounts
+    """`[cpu or memory, node]`: what is really used, as the node last said; -1: it did not."""
+    since_usage: Amounts
+    """`[cpu or memory, node]`: what was counted as taken when the node said so."""
+    instances: Numbers
+    """How many are on each node."""
+    machines: Numbers
+    """How many of these are virtual machines."""
+    turns: Numbers
+    """When each node was last given something, as a number that only grows; 0: never."""
+    dedicated_to: Numbers
+    """The number of the workload that has the node for itself; 0: nobody, -1: several do."""
+    owner: Callable[[tuple[str, str]], int]
+    """The number of a workload in `dedicated_to`."""
+    used_by: Callable[[str], Mapping[str, int]]
+    """What the instances of a namespace take, by resource, and how many `instances` there are."""
+    wanted: Mapping[Wanted, int]
+    """What has been asked for, and how many that is placed asks for the same."""
 
     def __len__(self) -> int:
         return len(self.nodes)

@@ -1,50 +1,149 @@
-"""NodeResourcesFit: is there room, and where is most of it left?"""
+"""NodeResourcesFit: is there room, and which node with room is best: the emptiest, the fullest, or by a curve?"""
+
+from itertools import pairwise
+from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from mandor.lib.quantity import Cpu, Size
+from mandor.placement.framework.allocation import CPU_AND_MEMORY, Weighed, requested, weighed_mean
 from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import ANYTHING, SCORE_MOST, FilterPlugin, ScorePlugin
 from mandor.placement.framework.snapshot import Snapshot
 
+_CURVE_MOST = 10
+"""Kubernetes' curves give 0..10."""
+
+
+class CurvePoint(Struct, frozen=True, forbid_unknown_fields=True):
+    """At this utilization (percent), this score (0..10)."""
+
+    utilization: int
+    score: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.utilization <= 100:
+            raise ValueError(f"utilization {self.utilization} is not a percentage: 0..100")
+        if not 0 <= self.score <= _CURVE_MOST:
+            raise ValueError(f"score {self.score} is not in 0..{_CURVE_MOST}")
+
+
+class Curve(Struct, frozen=True, forbid_unknown_fields=True):
+    shape: tuple[CurvePoint, ...] = (CurvePoint(0, 0), CurvePoint(100, _CURVE_MOST))
+
+    def __post_init__(self) -> None:
+        if not self.shape:
+            raise ValueError("a curve has at least one point")
+        if any(after.utilization <= before.utilization for before, after in pairwise(self.shape)):
+            raise ValueError("the utilization of a curve's points only grows")
+
+    def table(self) -> Scores:
+        """The score at each percent."""
+        return np.array([self._at(percent) for percent in range(101)], dtype=np.int64)
+
+    def _at(self, percent: int) -> int:
+        scale = SCORE_MOST // _CURVE_MOST
+        points = [(each.utilization, each.score * scale) for each in self.shape]
+        if percent <= points[0][0]:
+            return points[0][1]
+        for (x0, y0), (x1, y1) in pairwise(points):
+            if percent <= x1:
+                return y0 + int((y1 - y0) * (percent - x0) / (x1 - x0))  # toward zero, as Go divides
+        return points[-1][1]
+
+
+class ScoringStrategy(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    type: Literal["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"] = "LeastAllocated"
+    resources: tuple[Weighed, ...] = CPU_AND_MEMORY
+    requested_to_capacity_ratio: Curve | None = None
+
+    def __post_init__(self) -> None:
+        if self.requested_to_capacity_ratio and self.type != "RequestedToCapacityRatio":
+            raise ValueError("`requestedToCapacityRatio` belongs to the type RequestedToCapacityRatio")
+        if not self.resources:
+            raise ValueError("a strategy looks at one resource at least")
+
+
+class NodeResourcesFitArgs(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    scoring_strategy: ScoringStrategy = ScoringStrategy()
+    ignored_resources: tuple[str, ...] = ()
+    """Resources that need not be there."""
+
 
 class NodeResourcesFit(FilterPlugin, ScorePlugin):
-    """The score is Kubernetes' LeastAllocated over CPU and memory, in its whole numbers."""
+    """The score is Kubernetes' LeastAllocated over CPU and memory, in its whole numbers, unless the arguments say
+    otherwise."""
 
     name = "NodeResourcesFit"
+    Args = NodeResourcesFitArgs
     retry_on = ANYTHING
     by_class = True
 
+    def __init__(self, args: NodeResourcesFitArgs | None = None) -> None:
+        self._args = args or NodeResourcesFitArgs()
+        strategy = self._args.scoring_strategy
+        self._plain = strategy == ScoringStrategy()
+        self._curve = (strategy.requested_to_capacity_ratio or Curve()).table()
+
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
-        fits = np.ones(len(nodes), dtype=np.bool_)
+        fits: Mask | None = None
         for resource, amount in ask.shape.wanted:
             row = nodes.rows.get(resource)
+            if resource in self._args.ignored_resources:
+                continue
             if row is None:
-                fits[:] = False
-            else:
-                fits &= nodes.free[row] >= amount
-        return fits
+                return np.zeros(len(nodes), dtype=np.bool_)
+            enough = nodes.free[row] >= amount
+            fits = enough if fits is None else np.logical_and(fits, enough, out=fits)
+        return np.ones(len(nodes), dtype=np.bool_) if fits is None else fits
 
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
         return ", ".join(
             f"short of {_shown(resource, short)} {resource}"
             for resource, amount in ask.shape.wanted
-            if (short := _shortage(resource, amount, nodes, refused)) > 0
+            if resource not in self._args.ignored_resources
+            and (short := _shortage(resource, amount, nodes, refused)) > 0
         )
 
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
-        capacity = nodes.allocatable[:2]  # CPU and memory
-        left = capacity - nodes.counted
-        left -= np.array(ask.shape.counted)[:, np.newaxis]
-        np.maximum(left, 0, out=left)
-        left *= SCORE_MOST
-        left //= np.maximum(capacity, 1)
-        # A node that has none of a resource is judged by the other.
-        counted = (capacity[0] > 0).astype(np.int64) + (capacity[1] > 0)
-        scores: Scores = (left[0] + left[1]) // np.maximum(counted, 1)
-        return scores
+        if self._plain:
+            return _least_of_cpu_and_memory(ask, nodes)
+        strategy = self._args.scoring_strategy
+        amounts = requested(ask, nodes, strategy.resources)
+        if strategy.type == "RequestedToCapacityRatio":
+            return self._by_curve(amounts, len(nodes))
+        scores = []
+        for taken, capacity, weight in amounts:
+            share = capacity - taken if strategy.type == "LeastAllocated" else np.minimum(taken, capacity)
+            scores.append((np.maximum(share, 0) * SCORE_MOST // np.maximum(capacity, 1), capacity, weight))
+        return weighed_mean(scores, len(nodes))
+
+    def _by_curve(self, amounts: list[tuple[Scores, Scores, int]], length: int) -> Scores:
+        total, weights = np.zeros(length, dtype=np.int64), np.zeros(length, dtype=np.int64)
+        for taken, capacity, weight in amounts:
+            over = (capacity == 0) | (taken > capacity)
+            percent = np.where(over, 100, taken * 100 // np.maximum(capacity, 1))
+            score = self._curve[percent]
+            total += score * weight
+            weights += (score > 0) * weight  # a resource that scores nothing does not count at all, as there
+        rounded: Scores = np.floor(total / np.maximum(weights, 1) + 0.5).astype(np.int64)
+        return rounded
+
+
+def _least_of_cpu_and_memory(ask: Ask, nodes: Snapshot) -> Scores:
+    capacity = nodes.allocatable[:2]  # CPU and memory
+    left = capacity - nodes.counted
+    left -= np.array(ask.shape.counted)[:, np.newaxis]
+    np.maximum(left, 0, out=left)
+    left *= SCORE_MOST
+    left //= np.maximum(capacity, 1)
+    # A node that has none of a resource is judged by the other.
+    counted = (capacity[0] > 0).astype(np.int64) + (capacity[1] > 0)
+    scores: Scores = (left[0] + left[1]) // np.maximum(counted, 1)
+    return scores
 
 
 def _shortage(resource: str, amount: int, nodes: Snapshot, refused: Mask) -> int:

@@ -1,23 +1,61 @@
-"""PoolFit: a group that names a pool stays in it."""
+"""PoolFit: a group that names a pool stays in it, and a group that wants its node for itself gets it so."""
+
+import numpy as np
 
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import NODES, SKIP, FilterPlugin, PreFilterPlugin, Skip
+from mandor.placement.framework.identity import Selector
+from mandor.placement.framework.points import ANYTHING, SKIP, FilterPlugin, PreFilterPlugin, Skip
 from mandor.placement.framework.snapshot import Snapshot
 
 
 class PoolFit(PreFilterPlugin, FilterPlugin):
     name = "PoolFit"
-    retry_on = NODES
+    retry_on = ANYTHING
     by_class = True
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
-        return SKIP if ask.shape.pool is None else None
+        plain = ask.shape.pool is None and not ask.shape.dedicated
+        return SKIP if plain and not np.count_nonzero(nodes.dedicated_to) else None
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
-        wanted = ask.shape.pool
-        return nodes.pools.where((self.name, wanted), lambda pool: pool == wanted)
+        fits = _ours(ask, nodes)
+        if ask.shape.pool is not None:
+            fits = fits & _in_pool(ask.shape.pool, nodes)
+        if ask.shape.dedicated:
+            fits = fits & _without_others(ask, nodes)
+        return fits
 
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
-        return f"not in the pool {ask.shape.pool}"
+        said = []
+        left = refused
+        if ask.shape.pool is not None:
+            inside = _in_pool(ask.shape.pool, nodes)
+            if not inside[left].all():
+                said.append(f"not in the pool {ask.shape.pool}")
+            left = left & inside
+        ours = _ours(ask, nodes)
+        if not ours[left].all():
+            said.append("dedicated to another workload")
+        if (left & ours).any():
+            said.append("others are on the node that it wants for itself")
+        return ", ".join(said)
+
+
+def _in_pool(wanted: str, nodes: Snapshot) -> Mask:
+    return nodes.pools.where(("PoolFit", wanted), lambda pool: pool == wanted)
+
+
+def _ours(ask: Ask, nodes: Snapshot) -> Mask:
+    """Nodes that nobody has for himself, or only its own workload."""
+    owner = nodes.dedicated_to
+    ours: Mask = (owner == 0) | (owner == nodes.owner(ask.who.owner))
+    return ours
+
+
+def _without_others(ask: Ask, nodes: Snapshot) -> Mask:
+    who = ask.who
+    own = nodes.census.domains(Selector(frozenset({who.namespace}), who.workload), "node").at_nodes
+    alone: Mask = nodes.instances == own
+    return alone

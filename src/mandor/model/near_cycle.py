@@ -1,0 +1,97 @@
+"""Finds groups that wait for each other: `must` near-rules that no first instance could keep."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from mandor.model.placement import EVERYWHERE, SELF, Near
+from mandor.model.workload import Workload
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlock:
+    """A group that could never be placed, and the rule that it would wait for."""
+
+    workload: Workload
+    group: str
+    rule: int
+    """Its place under `near`."""
+    chain: tuple[str, ...]
+    """Who waits for whom: the last waits for the first."""
+
+    @property
+    def message(self) -> str:
+        pairs = pairwise((*self.chain, self.chain[0]))
+        waits = ", ".join(f"{one} waits for {other}" for one, other in pairs)
+        return f"a cycle of `must` near-rules: {waits}; none of them can be the first"
+
+
+HINT = "make one of these rules `strength: should`"
+
+_Place = tuple[str, str, str]
+"""Namespace, workload, group."""
+_Waits = dict[_Place, list[tuple[int, set[_Place]]]]
+"""For each group, by rule: those of whom one must be there."""
+
+
+def find_deadlocks(workloads: Iterable[Workload]) -> list[Deadlock]:
+    """A group can be placed when for each of its `must` near-rules it names itself, or somebody it names can be
+    placed, or nobody it names is known. Those for whom this never becomes so wait for each other for ever."""
+    known = {(each.meta.namespace, each.meta.name, group): each for each in workloads for group in each.spec.groups}
+    waits: _Waits = {}
+    for place, workload in known.items():
+        near = workload.spec.groups[place[2]].placement.near
+        rules = [(index, _named(rule, place, known)) for index, rule in enumerate(near) if rule.strength == "must"]
+        waits[place] = [(index, named) for index, named in rules if named and place not in named]
+    free = {place for place, rules in waits.items() if not rules}
+    while True:
+        more = {
+            place for place, rules in waits.items() if place not in free and all(named & free for _, named in rules)
+        }
+        if not more:
+            break
+        free |= more
+    paths = {place: _path(place, waits, free) for place in known if place not in free}
+    return [_deadlock(path, known, waits, free) for path in paths.values() if path]
+
+
+def _named(rule: Near, place: _Place, known: dict[_Place, Workload]) -> set[_Place]:
+    if rule.workload == SELF:
+        return {place}
+    spaces = set(rule.namespaces) or {place[0]}
+    return {
+        other
+        for other, workload in known.items()
+        if (EVERYWHERE in spaces or other[0] in spaces)
+        and (rule.workload is None or rule.workload == other[1])
+        and (rule.group is None or rule.group == other[2])
+        and rule.match.items() <= workload.meta.labels.items()
+    }
+
+
+def _blocking(place: _Place, waits: _Waits, free: set[_Place]) -> list[tuple[int, _Place]]:
+    return [(index, other) for index, named in waits[place] if not named & free for other in sorted(named)]
+
+
+def _path(start: _Place, waits: _Waits, free: set[_Place]) -> list[_Place]:
+    """The shortest way from a group back to itself; empty: it only waits for those who do."""
+    came: dict[_Place, _Place] = {}
+    queue = [start]
+    for here in queue:
+        for _, other in _blocking(here, waits, free):
+            if other == start:
+                path = [here]
+                while path[-1] != start:
+                    path.append(came[path[-1]])
+                return path[::-1]
+            if other not in came:
+                came[other] = here
+                queue.append(other)
+    return []
+
+
+def _deadlock(path: list[_Place], known: dict[_Place, Workload], waits: _Waits, free: set[_Place]) -> Deadlock:
+    place, following = path[0], path[1 % len(path)]
+    rule = next(index for index, other in _blocking(place, waits, free) if other == following)
+    names = tuple(each[1] if len(known[each].spec.groups) == 1 else f"{each[1]}/{each[2]}" for each in path)
+    return Deadlock(known[place], place[2], rule, names)

@@ -1,0 +1,65 @@
+"""How much of each resource would be taken on each node: what scores of room are made of, in Kubernetes' numbers."""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask
+from mandor.placement.framework.column import Scores
+from mandor.placement.framework.snapshot import Amounts, Snapshot
+
+_COUNTED = {CPU: 0, MEMORY: 1}
+_ALWAYS = frozenset({CPU, MEMORY, DISK})
+
+
+class Weighed(Struct, frozen=True, forbid_unknown_fields=True):
+    """A resource and how much it counts in a score."""
+
+    name: str
+    weight: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= 100:
+            raise ValueError(f"the weight of {self.name} is {self.weight}; it is 1..100 (0 means 1)")
+
+
+CPU_AND_MEMORY = (Weighed(CPU), Weighed(MEMORY))
+
+
+def requested(
+    ask: Ask, nodes: Snapshot, resources: Iterable[Weighed], *, counted: bool = True
+) -> list[tuple[Amounts, Amounts, int]]:
+    """(taken with it, capacity, weight) by resource; a device the ask does not want is left out.
+
+    `counted`: a program that asks for no CPU or memory counts as if it asked for a little.
+    """
+    found = []
+    for each in resources:
+        row, wanted = nodes.rows.get(each.name), dict(ask.shape.wanted).get(each.name, 0)
+        if not wanted and each.name not in _ALWAYS:
+            continue
+        if row is None:
+            empty = np.zeros(len(nodes), dtype=np.int64)
+            found.append((empty + wanted, empty, each.weight or 1))
+            continue
+        capacity = nodes.allocatable[row]
+        index = _COUNTED.get(each.name)
+        if counted and index is not None:
+            taken = nodes.counted[index] + ask.shape.counted[index]
+        else:
+            taken = capacity - nodes.free[row] + wanted
+        found.append((taken, capacity, each.weight or 1))
+    return found
+
+
+def weighed_mean(scores: Sequence[tuple[Scores, Amounts, int]], length: int) -> Scores:
+    """The mean over the resources that a node has, in whole numbers, rounded down."""
+    total = np.zeros(length, dtype=np.int64)
+    weights = np.zeros(length, dtype=np.int64)
+    for score, capacity, weight in scores:
+        has = capacity > 0
+        total += np.where(has, score * weight, 0)
+        weights += has * weight
+    mean: Scores = total // np.maximum(weights, 1)
+    return mean

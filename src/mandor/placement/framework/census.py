@@ -1,0 +1,259 @@
+"""Who stands where: how many instances that a rule speaks of are on each node, and in each zone, rack or the like.
+
+Counts are made when a rule first asks for them, and kept by every placement after that: one node's count and the
+counts of the domains it is in. What is kept for a rule grows with the nodes that hold such instances; arrays over
+all nodes are kept for the rules asked last.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mandor.placement.framework.ask import Shape
+from mandor.placement.framework.column import Column, Mask
+from mandor.placement.framework.identity import NOBODY, Identity, Selector, Tie
+
+Counts = NDArray[np.int64]
+Fact = Callable[[str], Column[tuple[str | None]]]
+
+NODE = "node"
+_ARRAYS_MOST = 48
+_SELECTORS_MOST = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Domains:
+    """How many there are in each domain of a fact: `counts[codes[slot]]` is the number in a node's domain."""
+
+    column: Column[tuple[str | None]] | None
+    """None: each node is a domain of its own."""
+    counts: Counts
+    """By domain; nothing is counted where the fact is missing."""
+    by_node: Counts
+    """How many stand on each node itself."""
+
+    @property
+    def codes(self) -> NDArray[np.int32] | None:
+        return None if self.column is None else self.column.codes
+
+    @property
+    def at_nodes(self) -> Counts:
+        """The number in each node's domain; 0 where a node is in none."""
+        return self.counts if self.column is None else self.counts[self.column.codes]
+
+    @property
+    def present(self) -> Mask | None:
+        """The domains that some node is in, "none" among them; None: all are."""
+        return None if self.column is None else self.column.present
+
+    def among(self, nodes: Mask) -> tuple[Counts, Mask]:
+        """The numbers by domain if only these nodes counted, and which domains these nodes are in."""
+        if self.column is None:
+            return np.where(nodes, self.counts, 0), nodes
+        codes, size = self.column.codes[nodes], len(self.counts)
+        counts = np.bincount(codes, weights=self.by_node[nodes], minlength=size).astype(np.int64)
+        return counts, np.bincount(codes, minlength=size) > 0
+
+
+class Counter:
+    """How many of some instances stand on each node."""
+
+    __slots__ = ("by_node", "dense", "domains", "shown", "total")
+
+    def __init__(self) -> None:
+        self.by_node: dict[str, int] = {}
+        self.total = 0
+        self.dense: Counts | None = None
+        self.shown: Counts | None = None
+        """The same, for reading only."""
+        self.domains: dict[str, tuple[int, Counts, Counts]] = {}
+        """By fact: the column's version, the numbers by its codes, and the same for reading only."""
+
+    def add(self, node: str, count: int) -> None:
+        now = self.by_node.get(node, 0) + count
+        if now:
+            self.by_node[node] = now
+        else:
+            del self.by_node[node]
+        self.total += count
+
+
+class Census:
+    """`slots` and `fact` are the table's own; it says when nodes come, go or move (`renumbered`)."""
+
+    def __init__(self, slots: Mapping[str, int], fact: Fact) -> None:
+        self._slots = slots
+        self._fact = fact
+        self._placed: dict[Identity, Counter] = {}
+        self._by_handle: dict[Hashable, set[Identity]] = {}
+        self._selected: dict[Selector, Counter] = {}
+        self._selectors: dict[Hashable, dict[Selector, Counter]] = {}
+        self._ties: dict[Tie, Counter] = {}
+        self._ties_by_handle: dict[Hashable, dict[Tie, Counter]] = {}
+        self._dense: dict[int, Counter] = {}
+
+    # What plugins ask.
+
+    def domains(self, selector: Selector, over: str) -> Domains:
+        """Those the selector speaks of, by domain."""
+        return self._domains(self._counter(selector), over)
+
+    def ties_on(self, who: Identity) -> list[tuple[Tie, Counter]]:
+        """The rules of placed instances that speak of this one."""
+        if not self._ties or who is NOBODY:
+            return []
+        found = []
+        for handle in who.handles:
+            for tie, counter in self._ties_by_handle.get(handle, {}).items():
+                if tie.selector.matches(who):
+                    found.append((tie, counter))
+        return found
+
+    def disliked(self, who: Identity) -> bool:
+        """Somebody who is placed would rather be apart from it."""
+        return any(tie.kind == "apart" and tie.strength == "should" for tie, _ in self.ties_on(who))
+
+    def owners(self, tie: Tie, counter: Counter) -> Domains:
+        """Those who have the rule, by domain."""
+        return self._domains(counter, tie.over)
+
+    def known(self, over: str) -> Mask:
+        """The nodes that are in some domain."""
+        return self._fact(over).where("known", _is_known)
+
+    def nodes_of(self, who: Identity) -> Sequence[str]:
+        found = self._placed.get(who)
+        return tuple(found.by_node) if found else ()
+
+    # What only the table calls.
+
+    def add(self, node: str, shape: Shape, who: Identity, sign: int) -> None:
+        """One instance more, or less, on a node the table knows."""
+        if who is NOBODY:
+            return
+        placed = self._placed.get(who)
+        if placed is None:
+            placed = self._placed[who] = Counter()
+            for handle in who.handles:
+                self._by_handle.setdefault(handle, set()).add(who)
+        self._change(placed, node, sign)
+        if self._selected:
+            for handle in who.handles:
+                for selector, counter in self._selectors.get(handle, {}).items():
+                    if selector.matches(who):
+                        self._change(counter, node, sign)
+        for tie in shape.ties(who):
+            self._change_tie(tie, node, sign)
+        if not placed.total:
+            self._forget(who)
+
+    def renumbered(self) -> None:
+        """Slots have come, gone or moved."""
+        for counter in self._dense.values():
+            counter.dense = counter.shown = None
+            counter.domains.clear()
+        self._dense.clear()
+
+    # Counting.
+
+    def _counter(self, selector: Selector) -> Counter:
+        found = self._selected.get(selector)
+        if found is None:
+            if len(self._selected) >= _SELECTORS_MOST:
+                self._drop_selector(next(iter(self._selected)))
+            found = Counter()
+            for who in self._by_handle.get(selector.handle, ()):
+                if selector.matches(who):
+                    for node, count in self._placed[who].by_node.items():
+                        found.add(node, count)
+            self._selected[selector] = found
+            self._selectors.setdefault(selector.handle, {})[selector] = found
+        return found
+
+    def _drop_selector(self, selector: Selector) -> None:
+        self._dense.pop(id(self._selected.pop(selector)), None)
+        of_handle = self._selectors[selector.handle]
+        del of_handle[selector]
+        if not of_handle:
+            del self._selectors[selector.handle]
+
+    def _change_tie(self, tie: Tie, node: str, sign: int) -> None:
+        counter = self._ties.get(tie)
+        if counter is None:
+            counter = self._ties[tie] = Counter()
+            self._ties_by_handle.setdefault(tie.selector.handle, {})[tie] = counter
+        self._change(counter, node, sign)
+        if not counter.total:
+            del self._ties[tie]
+            self._dense.pop(id(counter), None)
+            of_handle = self._ties_by_handle[tie.selector.handle]
+            del of_handle[tie]
+            if not of_handle:
+                del self._ties_by_handle[tie.selector.handle]
+
+    def _change(self, counter: Counter, node: str, sign: int) -> None:
+        counter.add(node, sign)
+        if counter.dense is None:
+            return
+        slot = self._slots[node]
+        counter.dense[slot] += sign
+        for over, (version, counts, _) in list(counter.domains.items()):
+            column = self._fact(over)
+            if column.version != version:
+                del counter.domains[over]
+                continue
+            code = int(column.codes[slot])
+            if code != column.code((None,)):
+                counts[code] += sign
+
+    def _forget(self, who: Identity) -> None:
+        del self._placed[who]
+        for handle in who.handles:
+            same = self._by_handle[handle]
+            same.discard(who)
+            if not same:
+                del self._by_handle[handle]
+
+    # Arrays.
+
+    def _domains(self, counter: Counter, over: str) -> Domains:
+        dense = self._array(counter)
+        if over == NODE:
+            return Domains(None, dense, dense)
+        column = self._fact(over)
+        none = column.code((None,))
+        known = counter.domains.get(over)
+        if known is None or known[0] != column.version:
+            counts = np.bincount(column.codes, weights=dense, minlength=column.codes_most).astype(np.int64)
+            if none is not None:
+                counts[none] = 0
+            known = counter.domains[over] = (column.version, counts, _read_only(counts))
+        return Domains(column, known[2], dense)
+
+    def _array(self, counter: Counter) -> Counts:
+        # An array that is asked for is the last to be given back.
+        self._dense.pop(id(counter), None)
+        if counter.dense is None:
+            dense = np.zeros(len(self._slots), dtype=np.int64)
+            dense[[self._slots[node] for node in counter.by_node]] = list(counter.by_node.values())
+            counter.dense, counter.shown = dense, _read_only(dense)
+            counter.domains.clear()
+            while len(self._dense) >= _ARRAYS_MOST:
+                old = self._dense.pop(next(iter(self._dense)))
+                old.dense = old.shown = None
+                old.domains.clear()
+        self._dense[id(counter)] = counter
+        assert counter.shown is not None
+        return counter.shown
+
+
+def _read_only(array: Counts) -> Counts:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _is_known(value: tuple[str | None]) -> bool:
+    return value[0] is not None

@@ -1,0 +1,99 @@
+"""Who an instance is to others: what rules about other instances can speak of."""
+
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Literal, NamedTuple
+
+from mandor.model.placement import EVERYWHERE, SELF, Apart, Near, Spread, Strength
+
+
+class Identity:
+    """Namespace, workload, group and labels; one object for all instances that have these in common."""
+
+    __slots__ = ("_hash", "group", "labels", "namespace", "workload")
+
+    def __init__(self, namespace: str, workload: str, group: str, labels: Mapping[str, str] | None = None) -> None:
+        self.namespace = namespace
+        self.workload = workload
+        self.group = group
+        self.labels = frozenset((labels or {}).items())
+        self._hash = hash((namespace, workload, group, self.labels))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Identity)
+            and self._hash == other._hash
+            and (self.namespace, self.workload, self.group, self.labels)
+            == (other.namespace, other.workload, other.group, other.labels)
+        )
+
+    def __repr__(self) -> str:
+        return f"Identity({self.namespace}/{self.workload}/{self.group} {dict(self.labels)})"
+
+    @property
+    def owner(self) -> tuple[str, str]:
+        return self.namespace, self.workload
+
+    @property
+    def handles(self) -> Iterator[Hashable]:
+        """Where selectors that may match it are found."""
+        yield self.workload
+        yield from self.labels
+
+
+NOBODY = Identity("", "", "")
+"""Counts for its size alone: no rule speaks of it."""
+
+
+class Selector(NamedTuple):
+    """Which instances a rule speaks of."""
+
+    namespaces: frozenset[str] | None
+    """None: all."""
+    workload: str = ""
+    group: str = ""
+    labels: frozenset[tuple[str, str]] = frozenset()
+
+    def matches(self, who: Identity) -> bool:
+        return (
+            (self.namespaces is None or who.namespace in self.namespaces)
+            and (not self.workload or self.workload == who.workload)
+            and (not self.group or self.group == who.group)
+            and self.labels <= who.labels
+            and who is not NOBODY
+        )
+
+    @property
+    def handle(self) -> Hashable:
+        """One thing that all whom it matches have in common."""
+        return self.workload or min(self.labels, default="")
+
+
+class Tie(NamedTuple):
+    """A `near` or `apart` rule of one identity."""
+
+    kind: Literal["near", "apart"]
+    strength: Strength
+    weight: int
+    selector: Selector
+    over: str
+
+
+def selector_of(rule: Near | Apart | Spread, who: Identity) -> Selector:
+    """Whom the rule of this identity speaks of."""
+    own = frozenset({who.namespace})
+    if isinstance(rule, Spread):
+        if rule.match:
+            return Selector(own, labels=frozenset(rule.match.items()))
+        return Selector(own, who.workload, who.group)
+    if rule.workload == SELF:
+        return Selector(own, who.workload, who.group)
+    namespaces = None if EVERYWHERE in rule.namespaces else frozenset(rule.namespaces) or own
+    return Selector(namespaces, rule.workload or "", rule.group or "", frozenset(rule.match.items()))
+
+
+def tie_of(rule: Near | Apart, who: Identity) -> Tie:
+    kind: Literal["near", "apart"] = "near" if isinstance(rule, Near) else "apart"
+    return Tie(kind, rule.strength, rule.weight or 1, selector_of(rule, who), rule.over)

@@ -1,0 +1,77 @@
+"""Fragmentation: takes room where it costs the fewest places for what is usually asked for."""
+
+from heapq import nlargest
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.column import Mask, Scores
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import SKIP, PreScorePlugin, ScorePlugin, Skip, scaled
+from mandor.placement.framework.snapshot import Snapshot, Wanted
+
+_SCALE = 1000
+_MANY = 2**31
+
+
+class FragmentationArgs(Struct, frozen=True, forbid_unknown_fields=True):
+    shapes: int = 4
+    """So many of the most frequent requests are looked at."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.shapes <= 32:
+            raise ValueError(f"shapes is {self.shapes}; it is 1..32")
+
+
+class Fragmentation(PreScorePlugin, ScorePlugin):
+    """For each usual request: how many fewer of it would fit on a node after this placement, times its share of
+    the largest node, times how usual it is. A program that needs no GPU so keeps off the CPUs that the GPUs
+    beside them need, and a GPU is taken where others are already in use."""
+
+    name = "Fragmentation"
+    Args = FragmentationArgs
+
+    def __init__(self, args: FragmentationArgs | None = None) -> None:
+        self._count = (args or FragmentationArgs()).shapes
+
+    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        return None if self._usual(nodes) else SKIP
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        taken = dict(ask.shape.wanted)
+        loss = np.zeros(len(nodes), dtype=np.int64)
+        for wanted, count in self._usual(nodes):
+            before, after = _places(wanted, {}, nodes), _places(wanted, taken, nodes)
+            loss += (before - after) * _size(wanted, nodes) * count
+        return loss
+
+    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+        return scaled(scores, reverse=True)
+
+    def _usual(self, nodes: Snapshot) -> list[tuple[Wanted, int]]:
+        asked = ((wanted, count) for wanted, count in nodes.wanted.items() if wanted)
+        return nlargest(self._count, asked, key=lambda item: (item[1], item[0]))
+
+
+def _places(wanted: Wanted, taken: dict[str, int], nodes: Snapshot) -> NDArray[np.int64]:
+    """How many of a request fit on each node, after something has been taken there."""
+    places = np.full(len(nodes), _MANY, dtype=np.int64)
+    for resource, amount in wanted:
+        row = nodes.rows.get(resource)
+        if row is None:
+            return np.zeros(len(nodes), dtype=np.int64)
+        free = nodes.free[row] - taken.get(resource, 0)
+        np.minimum(places, np.maximum(free, 0) // amount, out=places)
+    return places
+
+
+def _size(wanted: Wanted, nodes: Snapshot) -> int:
+    """Its largest share of the largest node, in thousandths; at least one."""
+    shares = [0]
+    for resource, amount in wanted:
+        row = nodes.rows.get(resource)
+        most = int(nodes.allocatable[row].max()) if row is not None and len(nodes) else 0
+        shares.append(min(_SCALE, _SCALE * amount // most) if most else 0)
+    return max(1, *shares)

@@ -1,0 +1,52 @@
+"""ImageLocality: where are its images already?"""
+
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.column import Mask, Scores
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import SCORE_MOST, SKIP, PreScorePlugin, ScorePlugin, Skip
+from mandor.placement.framework.snapshot import Images, Snapshot
+
+_MB = 1024 * 1024
+LEAST_BYTES = 23 * _MB
+MOST_BYTES = 1000 * _MB
+"""For each task: images smaller than the one are as good as there, and larger than the other are no better."""
+
+
+class ImageLocality(PreScorePlugin, ScorePlugin):
+    """Kubernetes' formula: the sizes of the images a node has, each times the share of nodes that have it (so that
+    not everything goes to the one node that has it), between two thresholds."""
+
+    name = "ImageLocality"
+
+    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        """Without images that anybody has, all nodes are equal."""
+        return None if any(ask.shape.image_names) and nodes.images.where(self.name, bool).any() else SKIP
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        wanted = tuple(_tagged(name) for name in ask.shape.image_names if name)
+        tasks, total = len(ask.shape.image_names), len(nodes)
+        most = MOST_BYTES * tasks
+        holders: dict[str, int] = {}
+
+        def score(images: Images) -> int:
+            holders.update(holders or _holders(wanted, nodes))
+            sizes = dict(images)
+            found = sum(int(sizes[name] * (holders[name] / total)) for name in wanted if name in sizes)
+            return SCORE_MOST * (min(max(found, LEAST_BYTES), most) - LEAST_BYTES) // (most - LEAST_BYTES)
+
+        return nodes.images.scores((self.name, wanted, tasks), score)
+
+
+def _holders(wanted: tuple[str, ...], nodes: Snapshot) -> dict[str, int]:
+    """How many nodes have each image."""
+    holders = dict.fromkeys(wanted, 0)
+    for images, count in nodes.images.tally():
+        for name, _ in images:
+            if name in holders:
+                holders[name] += count
+    return holders
+
+
+def _tagged(image: str) -> str:
+    """`nginx` is `nginx:latest`."""
+    return image if ":" in image.rpartition("/")[2] or "@" in image else f"{image}:latest"

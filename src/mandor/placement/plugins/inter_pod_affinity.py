@@ -1,0 +1,134 @@
+"""InterPodAffinity: the `near` and `apart` rules, of the instance being placed and of those already there."""
+
+from collections.abc import Iterator
+
+import numpy as np
+from msgspec import Struct
+
+from mandor.placement.framework.ask import GIVEN_UP_WEIGHT, Ask
+from mandor.placement.framework.census import Domains
+from mandor.placement.framework.column import Mask, Scores
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.identity import Selector, Tie
+from mandor.placement.framework.points import (
+    EVERYTHING,
+    SCORE_MOST,
+    SKIP,
+    FilterPlugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    ScorePlugin,
+    Skip,
+)
+from mandor.placement.framework.snapshot import Snapshot
+
+
+class InterPodAffinityArgs(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    hard_pod_affinity_weight: int = 1
+    """What a placed instance's hard wish to be near this one counts."""
+    ignore_preferred_terms_of_existing_pods: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.hard_pod_affinity_weight <= 100:
+            raise ValueError(f"hardPodAffinityWeight is {self.hard_pod_affinity_weight}; it is 0..100")
+
+
+class InterPodAffinity(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
+    """An `apart` rule holds both ways: who comes later keeps away from those that want to be apart from it."""
+
+    name = "InterPodAffinity"
+    Args = InterPodAffinityArgs
+    retry_on = EVERYTHING
+    by_class = True
+
+    def __init__(self, args: InterPodAffinityArgs | None = None) -> None:
+        self._args = args or InterPodAffinityArgs()
+
+    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
+        rules = ask.rules
+        return None if rules.near or rules.apart or any(_against(ask, nodes)) else SKIP
+
+    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        fits = np.ones(len(nodes), dtype=np.bool_)
+        for tie in ask.rules.apart:
+            fits &= _nobody(nodes.census.domains(tie.selector, tie.over))
+        for _, owners in _against(ask, nodes):
+            fits &= _nobody(owners)
+        for tie in ask.rules.near:
+            fits &= _company(tie, ask, nodes)
+        return fits
+
+    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+        said = [
+            f"not near {_shown(tie.selector)}" for tie in ask.rules.near if not _company(tie, ask, nodes)[refused].all()
+        ]
+        said += [
+            f"not apart from {_shown(tie.selector)}"
+            for tie in ask.rules.apart
+            if not _nobody(nodes.census.domains(tie.selector, tie.over))[refused].all()
+        ]
+        if any(not _nobody(owners)[refused].all() for _, owners in _against(ask, nodes)):
+            said.append("others there want to be apart from it")
+        return "; ".join(said)
+
+    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        return None if any(self._pulls(ask, nodes)) else SKIP
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        sums = np.zeros(len(nodes), dtype=np.int64)
+        for weight, domains in self._pulls(ask, nodes):
+            sums += weight * domains.at_nodes
+        return sums
+
+    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+        """From the lowest, 0, to the highest, 100."""
+        low, high = (int(scores.min()), int(scores.max())) if len(scores) else (0, 0)
+        if low == high:
+            return np.zeros_like(scores)
+        shares: Scores = (SCORE_MOST * ((scores - low) / (high - low))).astype(np.int64)
+        return shares
+
+    def _pulls(self, ask: Ask, nodes: Snapshot) -> Iterator[tuple[int, Domains]]:
+        """Who draws it, and who pushes it away, and how much."""
+        for tie, weight in ask.rules.ties_wished:
+            yield weight, nodes.census.domains(tie.selector, tie.over)
+        for tie, counter in nodes.census.ties_on(ask.who):
+            weight = self._pull(tie, ask)
+            if weight:
+                yield weight, nodes.census.owners(tie, counter)
+
+    def _pull(self, tie: Tie, ask: Ask) -> int:
+        """What a rule of a placed instance counts for the one that comes."""
+        if tie.strength == "prefer":
+            signed = tie.weight if tie.kind == "near" else -tie.weight
+            return 0 if self._args.ignore_preferred_terms_of_existing_pods else signed
+        if tie.kind == "near":
+            return self._args.hard_pod_affinity_weight
+        return -GIVEN_UP_WEIGHT if tie.strength == "should" and ask.lenient else 0
+
+
+def _against(ask: Ask, nodes: Snapshot) -> Iterator[tuple[Tie, Domains]]:
+    """Rules of placed instances that keep it away."""
+    for tie, counter in nodes.census.ties_on(ask.who):
+        if tie.kind == "apart" and (tie.strength == "must" or (tie.strength == "should" and not ask.lenient)):
+            yield tie, nodes.census.owners(tie, counter)
+
+
+def _nobody(domains: Domains) -> Mask:
+    empty: Mask = domains.at_nodes == 0
+    return empty
+
+
+def _company(tie: Tie, ask: Ask, nodes: Snapshot) -> Mask:
+    """Where those it wants to be near are; anywhere for the first of a set that names itself."""
+    domains = nodes.census.domains(tie.selector, tie.over)
+    there: Mask = domains.at_nodes > 0
+    if tie.selector.matches(ask.who) and not there.any():
+        return nodes.census.known(tie.over)
+    return there
+
+
+def _shown(selector: Selector) -> str:
+    if selector.workload:
+        return f"{selector.workload}/{selector.group}" if selector.group else selector.workload
+    return ",".join(f"{key}={value}" for key, value in sorted(selector.labels))

@@ -1,0 +1,59 @@
+"""NodeResourcesBalancedAllocation: which node would use its resources most evenly?"""
+
+import numpy as np
+from msgspec import Struct
+
+from mandor.placement.framework.allocation import CPU_AND_MEMORY, Weighed, requested
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.column import Mask, Scores
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import SCORE_MOST, SKIP, PreScorePlugin, ScorePlugin, Skip
+from mandor.placement.framework.snapshot import Snapshot
+
+
+class NodeResourcesBalancedAllocationArgs(Struct, frozen=True, forbid_unknown_fields=True):
+    resources: tuple[Weighed, ...] = CPU_AND_MEMORY
+
+    def __post_init__(self) -> None:
+        if any(each.weight not in {0, 1} for each in self.resources):
+            raise ValueError("the resources are weighed equally: a weight is 1")
+
+
+class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
+    """100 less the standard deviation of the used shares, in percent; it reads requests as they are written."""
+
+    name = "NodeResourcesBalancedAllocation"
+    Args = NodeResourcesBalancedAllocationArgs
+
+    def __init__(self, args: NodeResourcesBalancedAllocationArgs | None = None) -> None:
+        self._args = args or NodeResourcesBalancedAllocationArgs()
+
+    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        """What asks for nothing moves no balance."""
+        named = {each.name for each in self._args.resources}
+        return None if any(resource in named for resource, _ in ask.shape.wanted) else SKIP
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        shares, has = [], []
+        for taken, capacity, _ in requested(ask, nodes, self._args.resources, counted=False):
+            has.append(capacity > 0)
+            shares.append(np.minimum(taken / np.maximum(capacity, 1), 1.0))
+        if len(shares) == 2 and has[0].all() and has[1].all():
+            deviation = np.abs(shares[0] - shares[1]) / 2
+        else:
+            deviation = _deviation(np.array(shares), np.array(has))
+        scores: Scores = ((1 - deviation) * SCORE_MOST).astype(np.int64)
+        return scores
+
+
+def _deviation(
+    shares: np.ndarray[tuple[int, int], np.dtype[np.float64]], has: Mask
+) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Over the resources that a node has; Kubernetes' way of two and of more differ in the last bit."""
+    count = has.sum(axis=0)
+    total = np.where(has, shares, 0.0).sum(axis=0)
+    mean = total / np.maximum(count, 1)
+    squares = np.where(has, (shares - mean) ** 2, 0.0).sum(axis=0)
+    many = np.sqrt(squares / np.maximum(count, 1))
+    pair = np.where(has, shares, -np.inf).max(axis=0) - np.where(has, shares, np.inf).min(axis=0)
+    return np.where(count == 2, pair / 2, np.where(count < 2, 0.0, many))

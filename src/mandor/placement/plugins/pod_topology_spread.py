@@ -1,0 +1,176 @@
+"""PodTopologySpread: the `spread` rules, which fill zones, racks or nodes evenly."""
+
+from collections.abc import Sequence
+from math import log
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct
+
+from mandor.model.placement import Spread
+from mandor.placement.framework.ask import Ask, SpreadOver
+from mandor.placement.framework.census import NODE, Domains
+from mandor.placement.framework.column import Mask, Scores
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.identity import NOBODY, selector_of
+from mandor.placement.framework.node_rule import keeping
+from mandor.placement.framework.points import (
+    ANYTHING,
+    SCORE_MOST,
+    SKIP,
+    FilterPlugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    ScorePlugin,
+    Skip,
+)
+from mandor.placement.framework.snapshot import Snapshot
+
+_FACTS = {
+    "kubernetes.io/hostname": NODE,
+    "topology.kubernetes.io/zone": "zone",
+    "topology.kubernetes.io/region": "region",
+}
+_NOT_COUNTED = -1
+
+
+class DefaultConstraint(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    topology_key: str
+    max_skew: int = 1
+    when_unsatisfiable: Literal["ScheduleAnyway"] = "ScheduleAnyway"
+    """Hard ones stand in the manifest."""
+
+    def __post_init__(self) -> None:
+        if self.max_skew < 1:
+            raise ValueError(f"maxSkew is {self.max_skew}; it is 1 or more")
+
+
+class PodTopologySpreadArgs(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    default_constraints: tuple[DefaultConstraint, ...] = ()
+    """For groups that have no `spread` rules of their own."""
+    defaulting_type: Literal["List", "System"] = "List"
+    """`System`: Kubernetes' own defaults, softly over nodes (skew 3) and zones (skew 5)."""
+
+    def __post_init__(self) -> None:
+        if self.default_constraints and self.defaulting_type == "System":
+            raise ValueError("`defaultConstraints` belongs to the defaultingType List")
+
+
+_SYSTEM = (Spread(over=NODE, max_skew=3, strength="prefer"), Spread(over="zone", max_skew=5, strength="prefer"))
+
+
+class PodTopologySpread(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
+    """Domains are those of the nodes that keep the group's hard `where` rules and have every fact its rules name."""
+
+    name = "PodTopologySpread"
+    Args = PodTopologySpreadArgs
+    retry_on = ANYTHING
+    by_class = True
+
+    def __init__(self, args: PodTopologySpreadArgs | None = None) -> None:
+        chosen = args or PodTopologySpreadArgs()
+        self._system = chosen.defaulting_type == "System"
+        self._defaults = _SYSTEM if self._system else tuple(map(_spread, chosen.default_constraints))
+
+    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
+        return None if ask.rules.spread else SKIP
+
+    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        rules = ask.rules.spread
+        eligible = _eligible(ask, rules, nodes)
+        fits = np.ones(len(nodes), dtype=np.bool_)
+        for each in rules:
+            fits &= _within_skew(each, eligible, nodes)
+        return fits
+
+    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+        eligible = _eligible(ask, ask.rules.spread, nodes)
+        said = []
+        for each in ask.rules.spread:
+            over = each.rule.over
+            if not nodes.census.known(over)[refused].all():
+                said.append(f"no `{over}`")
+            elif not _within_skew(each, eligible, nodes)[refused].all():
+                said.append(f"more than {each.rule.max_skew} ahead of the emptiest {over}")
+        return "; ".join(said)
+
+    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        return None if self._wished(ask)[0] else SKIP
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        rules, strict = self._wished(ask)
+        eligible = _eligible(ask, rules if strict else (), nodes)
+        counted = feasible
+        if strict:
+            for each in rules:
+                counted = counted & nodes.census.known(each.rule.over)
+        sums = np.zeros(len(nodes))
+        for each in rules:
+            domains = nodes.census.domains(each.selector, each.rule.over)
+            count = domains.at_nodes if domains.codes is None else _counts(domains, eligible)[0][domains.codes]
+            term = count * log(_size(domains, counted) + 2) + (each.rule.max_skew - 1)
+            sums += term if strict else np.where(nodes.census.known(each.rule.over), term, 0.0)
+        scores = np.floor(sums + 0.5).astype(np.int64)
+        if strict:
+            scores[~counted] = _NOT_COUNTED
+        return scores
+
+    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+        counted = scores != _NOT_COUNTED
+        if not counted.any():
+            return np.zeros_like(scores)
+        low, high = int(scores[counted].min()), int(scores[counted].max())
+        if high == 0:
+            return np.where(counted, SCORE_MOST, 0)
+        return np.where(counted, SCORE_MOST * (high + low - scores) // high, 0)
+
+    def _wished(self, ask: Ask) -> tuple[Sequence[SpreadOver], bool]:
+        """The rules that are scored, and whether a node needs all their facts to count."""
+        rules = ask.rules
+        if rules.spread or rules.spread_wished or not self._defaults or ask.who is NOBODY:
+            return rules.spread_wished, True
+        made = [SpreadOver(rule, selector_of(rule, ask.who), counts_itself=True) for rule in self._defaults]
+        return made, not self._system
+
+
+def _spread(constraint: DefaultConstraint) -> Spread:
+    over = _FACTS.get(constraint.topology_key, constraint.topology_key)
+    return Spread(over=over, max_skew=constraint.max_skew, strength="prefer")
+
+
+def _eligible(ask: Ask, rules: Sequence[SpreadOver], nodes: Snapshot) -> Mask | None:
+    """The nodes whose domains count; None: all."""
+    found: Mask | None = keeping(ask.rules.where, nodes) if ask.rules.where else None
+    for each in rules:
+        known = nodes.census.known(each.rule.over)
+        found = known if found is None else found & known
+    return None if found is None or np.count_nonzero(found) == len(found) else found
+
+
+def _counts(domains: Domains, eligible: Mask | None) -> tuple[Scores, Mask | None]:
+    if eligible is None:
+        return domains.counts, None
+    return domains.among(eligible)
+
+
+def _within_skew(each: SpreadOver, eligible: Mask | None, nodes: Snapshot) -> Mask:
+    domains = nodes.census.domains(each.selector, each.rule.over)
+    counts, present = _counts(domains, eligible)
+    if present is None:
+        present = domains.present
+    there = counts if present is None else counts[present]
+    if not len(there):
+        return np.zeros(len(nodes), dtype=np.bool_)
+    most = each.rule.max_skew - each.counts_itself + int(there.min())
+    open_domains: Mask = counts <= most
+    if present is not None:
+        open_domains &= present
+    fits = open_domains if domains.codes is None else open_domains[domains.codes]
+    return fits & nodes.census.known(each.rule.over)
+
+
+def _size(domains: Domains, counted: Mask) -> int:
+    if domains.codes is None:
+        return int(np.count_nonzero(counted))
+    codes = domains.codes[counted]
+    return int(np.count_nonzero(np.bincount(codes, minlength=1)[: len(domains.counts)])) if len(codes) else 0

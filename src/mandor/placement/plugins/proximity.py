@@ -1,0 +1,56 @@
+"""Proximity: little traffic between nodes: instances that talk to each other stand as close as can be."""
+
+import numpy as np
+from msgspec import Struct
+
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.census import NODE
+from mandor.placement.framework.column import Mask, Scores
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import SKIP, PreScorePlugin, ScorePlugin, Skip, scaled
+from mandor.placement.framework.snapshot import Snapshot
+
+
+class ProximityArgs(Struct, frozen=True, forbid_unknown_fields=True):
+    over: tuple[str, ...] = (NODE, "zone")
+    """From the closest to the furthest: what two nodes may have in common."""
+
+    def __post_init__(self) -> None:
+        if not self.over:
+            raise ValueError("`over` names one fact at least")
+
+
+class Proximity(PreScorePlugin, ScorePlugin):
+    """Who is named in a `near` rule, of either side and of any strength, is talked to. Whatever the rule's own
+    `over` says, each of them counts more the closer it is: on the same node, in the same zone."""
+
+    name = "Proximity"
+    Args = ProximityArgs
+
+    def __init__(self, args: ProximityArgs | None = None) -> None:
+        self._over = (args or ProximityArgs()).over
+
+    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        return None if _talks(ask, nodes) else SKIP
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        """Each domain is one more thing in common: who shares a node shares its zone, too."""
+        census = nodes.census
+        sums = np.zeros(len(nodes), dtype=np.int64)
+        for over in self._over:
+            for tie in ask.shape.ties(ask.who):
+                if tie.kind == "near":
+                    sums += tie.weight * census.domains(tie.selector, over).at_nodes
+            for tie, counter in census.ties_on(ask.who):
+                if tie.kind == "near":
+                    sums += tie.weight * census.owners(tie._replace(over=over), counter).at_nodes
+        return sums
+
+    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+        return scaled(scores)
+
+
+def _talks(ask: Ask, nodes: Snapshot) -> bool:
+    return any(tie.kind == "near" for tie in ask.shape.ties(ask.who)) or any(
+        tie.kind == "near" for tie, _ in nodes.census.ties_on(ask.who)
+    )

@@ -1,0 +1,23 @@
+"""RoundRobin: every node in turn."""
+
+import numpy as np
+
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.column import Mask, Scores
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import SCORE_MOST, ScorePlugin
+from mandor.placement.framework.snapshot import Snapshot
+
+
+class RoundRobin(ScorePlugin):
+    """100 for the node whose last turn lies furthest back, 0 for all others; nodes that never had one come first.
+
+    After a restart of the scheduler the turns begin anew.
+    """
+
+    name = "RoundRobin"
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        turns = nodes.turns[feasible]
+        first = int(turns.min()) if len(turns) else 0
+        return np.where(nodes.turns == first, SCORE_MOST, 0)

@@ -1,0 +1,72 @@
+"""VMQuota: a node holds so many virtual machines and no more, and the one with most left is best."""
+
+import numpy as np
+from msgspec import Struct
+
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.column import Mask, Scores
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import (
+    ANYTHING,
+    SCORE_MOST,
+    SKIP,
+    FilterPlugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    ScorePlugin,
+    Skip,
+)
+from mandor.placement.framework.snapshot import Snapshot
+
+_UNBOUNDED = 2**31
+
+
+class VMQuotaArgs(Struct, frozen=True, forbid_unknown_fields=True):
+    fact: str = "vm.quota"
+    """The fact or label that says how many a node may hold."""
+    quota: int | None = None
+    """For nodes that do not say; absent: as many as fit."""
+
+    def __post_init__(self) -> None:
+        if self.quota is not None and self.quota < 0:
+            raise ValueError(f"quota is {self.quota}; it is 0 or more")
+
+
+class VMQuota(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
+    """A virtual machine is an instance whose engine is told `type: virtual-machine`."""
+
+    name = "VMQuota"
+    Args = VMQuotaArgs
+    retry_on = ANYTHING
+    by_class = True
+
+    def __init__(self, args: VMQuotaArgs | None = None) -> None:
+        self._args = args or VMQuotaArgs()
+
+    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
+        return None if ask.shape.machine else SKIP
+
+    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        below: Mask = nodes.machines < self._quotas(nodes)
+        return below
+
+    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+        return "as many virtual machines as it may hold"
+
+    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        return None if ask.shape.machine else SKIP
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        """The share of the quota that would be left."""
+        quotas = self._quotas(nodes)
+        left = np.maximum(quotas - nodes.machines - 1, 0)
+        scores: Scores = left * SCORE_MOST // np.maximum(quotas, 1)
+        return scores
+
+    def _quotas(self, nodes: Snapshot) -> Scores:
+        otherwise = _UNBOUNDED if self._args.quota is None else self._args.quota
+        return nodes.fact(self._args.fact).scores((self.name, otherwise), lambda value: _number(value[0], otherwise))
+
+
+def _number(text: str | None, otherwise: int) -> int:
+    return int(text) if text is not None and text.isdigit() and len(text) < 10 else otherwise
