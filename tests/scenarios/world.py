@@ -86,6 +86,7 @@ class World:
         self.scheduler: Scheduler | None = None
         self.scheduler_store: Store | None = None
         """What the scheduler sees instead of the store itself."""
+        self.scheduler_options: dict[str, Any] = {}
 
     async def __aenter__(self) -> Self:
         self.start_controllers()
@@ -111,7 +112,9 @@ class World:
 
     def start_scheduler(self) -> None:
         recorder = Recorder(self.store, "scheduler", self.clock)
-        self.scheduler = Scheduler(self.scheduler_store or self.store, self.clock, recorder, seed=self.seed)
+        self.scheduler = Scheduler(
+            self.scheduler_store or self.store, self.clock, recorder, seed=self.seed, **self.scheduler_options
+        )
         self._start("scheduler", self.scheduler.run())
         self._start("its recorder", recorder.run())
 

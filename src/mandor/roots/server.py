@@ -28,9 +28,11 @@ from mandor.lib import logs
 from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.ids import new_uid
 from mandor.lib.tasks import Background
+from mandor.placement.framework.handle import DETACHED
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.scheduler.loop import Scheduler
+from mandor.scheduler.reload import ConfigSource, Configured
 from mandor.store.access import StoreAccess
 from mandor.store.base import Store
 from mandor.store.election import Election
@@ -46,6 +48,8 @@ def run(settings: ServerSettings, *, dev: bool = False) -> None:
     """Serve until a signal. `dev` lets callers on this machine in without a token."""
     logs.set_up(settings.log_style, settings.log_level)
     check_safe(settings)
+    if "scheduler" in settings.roles:
+        Configured(_config_source(settings)).profiles(DETACHED)  # a mistake is told before anything runs
     with contextlib.suppress(KeyboardInterrupt):
         uvloop.run(serve(settings, dev=dev))
 
@@ -118,9 +122,20 @@ async def _serve_api(
 
 async def _schedule(store: Store, clock: Clock, settings: ServerSettings) -> None:
     recorder = Recorder(store, "scheduler", clock)
+    configured = Configured(_config_source(settings))
+    pause = configured.pause()
     async with Background() as tasks:
         tasks.start(recorder.run(), "recorder")
-        await Scheduler(store, clock, recorder).run()
+        scheduler = Scheduler(store, clock, recorder, profiles=configured.profiles, pause=pause)
+        tasks.start(configured.follow(clock, scheduler.use), "configuration")
+        await scheduler.run()
+
+
+def _config_source(settings: ServerSettings) -> ConfigSource:
+    return ConfigSource(
+        Path(settings.scheduler_config).absolute() if settings.scheduler_config else None,
+        Path(settings.plugins).absolute() if settings.plugins else None,
+    )
 
 
 async def _control(store: Store, clock: Clock, settings: ServerSettings) -> None:
@@ -182,6 +197,8 @@ def main() -> None:
     parser.add_argument("--dev", action="store_true")
     parser.add_argument("--data")
     parser.add_argument("--listen")
+    parser.add_argument("--scheduler-config")
+    parser.add_argument("--plugins")
     flags = vars(parser.parse_args())
     dev = bool(flags.pop("dev"))
     run(load(ServerSettings, "server", environ=os.environ, flags=flags), dev=dev)

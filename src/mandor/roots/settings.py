@@ -53,6 +53,10 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Silence of a node after which its instances are Lost and replaced, unless their workload says otherwise."""
     lease: Seconds = Seconds(10)
     """How long the leading server may be silent before another takes over."""
+    scheduler_config: str = ""
+    """A file with scheduler profiles, in the shape of KubeSchedulerConfiguration; followed while the server runs."""
+    plugins: str = ""
+    """A folder of scheduler plugins, `.py` files; followed, too. What stands there runs inside the server."""
 
     def __post_init__(self) -> None:
         split_address(self.listen)

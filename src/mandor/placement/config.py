@@ -1,0 +1,403 @@
+"""The scheduler's configuration, in the shape of KubeSchedulerConfiguration: read, with a line for every mistake."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import Struct
+
+from mandor.errors import Invalid
+from mandor.lib.backoff import Backoff
+from mandor.lib.words import did_you_mean
+from mandor.lib.yaml12 import List, Malformed, Map, load_all
+from mandor.model.reading import FAILED, Mistake, Reader
+from mandor.placement.built_in import DEFAULTS
+from mandor.placement.framework.points import POINTS, Plugin
+from mandor.placement.framework.profile import DEFAULT_BINDER
+from mandor.placement.plugin_source import Registry
+from mandor.placement.plugins.http_extender import Extender
+
+MULTI = "multiPoint"
+ALL = "*"
+WEIGHT_MOST = 1_000_000
+PROFILES_MOST = 64
+KINDS = ("KubeSchedulerConfiguration", "scheduler-config")
+NAMES = {"default-scheduler": "default"}
+"""Kubernetes' name for the profile of those who name none."""
+
+IGNORED = frozenset(
+    {
+        "clientConnection",
+        "delayCacheUntilActive",
+        "enableContentionProfiling",
+        "enableProfiling",
+        "leaderElection",
+        "metadata",
+        "parallelism",
+        "percentageOfNodesToScore",
+    }
+)
+"""What Kubernetes needs and this scheduler does not: all nodes are scored, always."""
+_KNOWN = {"apiVersion", "kind", "profiles", "extenders", "podInitialBackoffSeconds", "podMaxBackoffSeconds"}
+
+ELSEWHERE = frozenset(
+    {
+        "AzureDiskLimits",
+        "CinderLimits",
+        "DefaultPreemption",
+        "DynamicResources",
+        "EBSLimits",
+        "GCEPDLimits",
+        "GangScheduling",
+        "NodeDeclaredFeatures",
+        "NodeVolumeLimits",
+        "VolumeBinding",
+        "VolumeRestrictions",
+        "VolumeZone",
+    }
+)
+"""Plugins of Kubernetes that may not exist here: nothing has to be disabled, and nothing can be enabled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One plugin, where it is enabled or disabled."""
+
+    name: str
+    line: int
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PointChoice:
+    enabled: tuple[Choice, ...] = ()
+    disabled: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileConfig:
+    name: str
+    line: int
+    points: Mapping[str, tuple[Choice, ...]]
+    """What serves each point, in order, after all rules of precedence."""
+    args: Mapping[str, Struct] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    profiles: tuple[ProfileConfig, ...]
+    extenders: tuple[Extender, ...] = ()
+    pause: Backoff | None = None
+    """None: as it is without configuration."""
+    ignored: tuple[str, ...] = ()
+    """Keys that stand there and mean nothing here."""
+
+
+def read_config(text: str | bytes, registry: Registry, *, filename: str = "") -> SchedulerConfig:
+    """`Invalid` tells the first mistake (facts `file`, `line`, `path`) and lists all of them (`errors`)."""
+    try:
+        documents = load_all(text)
+    except Malformed as error:
+        raise _invalid([Mistake(error.line, "", error.message, error.hint)], filename) from None
+    reader = Reader()
+    if len(documents) != 1:
+        reader.wrong(1, "", f"{len(documents)} documents; a configuration is one")
+        raise _invalid(reader.mistakes, filename)
+    config = _Reading(reader, registry).config(documents[0].value, documents[0].line)
+    if reader.mistakes or config is None:
+        raise _invalid(sorted(reader.mistakes, key=lambda each: each.line), filename)
+    return config
+
+
+def default_config(registry: Registry) -> SchedulerConfig:
+    """What holds without a file."""
+    return SchedulerConfig((_Reading(Reader(), registry).profile(Map(0), 0),))
+
+
+def _invalid(mistakes: list[Mistake], filename: str) -> Invalid:
+    first = mistakes[0]
+    errors = [
+        {"file": filename, "line": each.line, "path": each.path, "message": each.message, "hint": each.hint}
+        for each in mistakes
+    ]
+    where = f"{filename}:{first.line}: " if filename else f"line {first.line}: "
+    return Invalid(
+        where + first.message, hint=first.hint, file=filename, line=first.line, path=first.path, errors=errors
+    )
+
+
+@dataclass(slots=True)
+class _Reading:
+    reader: Reader
+    registry: Registry
+
+    def config(self, source: Any, line: int) -> SchedulerConfig | None:
+        if not isinstance(source, Map):
+            self.reader.wrong(line, "", "a configuration is a mapping", "it begins with `profiles:`")
+            return None
+        self._check_head(source, line)
+        for key in source:
+            if key not in _KNOWN | IGNORED:
+                self.reader.unknown(key, _KNOWN, frozenset(), "", source.lines[key])
+        profiles = self._profiles(source)
+        extenders = [
+            extender
+            for value, at, path in self._items(source, "extenders")
+            if (extender := self.reader.read(value, Extender, path, at)) is not FAILED
+        ]
+        return SchedulerConfig(
+            profiles=profiles,
+            extenders=tuple(extenders),
+            pause=self._pause(source),
+            ignored=tuple(sorted(source.keys() & IGNORED)),
+        )
+
+    def _check_head(self, source: Map, line: int) -> None:
+        kind = source.get("kind", KINDS[0])
+        if kind not in KINDS:
+            self.reader.wrong(
+                source.lines.get("kind", line),
+                "kind",
+                f"{kind!r} is no scheduler configuration",
+                did_you_mean(str(kind), KINDS),
+            )
+        version = source.get("apiVersion", "kubescheduler.config.k8s.io/v1")
+        if not str(version).startswith("kubescheduler.config.k8s.io/"):
+            at = source.lines.get("apiVersion", line)
+            self.reader.wrong(at, "apiVersion", f"{version!r} is not known", "write kubescheduler.config.k8s.io/v1")
+
+    def _pause(self, source: Map) -> Backoff | None:
+        keys = ("podInitialBackoffSeconds", "podMaxBackoffSeconds")
+        if not source.keys() & set(keys):
+            return None
+        found = [
+            self.reader.read(source.get(key, usual), int, key, source.lines.get(key, source.line))
+            for key, usual in zip(keys, (1, 10), strict=True)
+        ]
+        if FAILED in found:
+            return None
+        first, most = found
+        if not 1 <= first <= most <= 3600:
+            at = source.lines.get(keys[0]) or source.lines[keys[1]]
+            self.reader.wrong(at, keys[0], f"pauses from {first} to {most} seconds; 1 <= first <= most <= 3600")
+        return Backoff(first_seconds=float(first), most_seconds=float(most))
+
+    def _profiles(self, source: Map) -> tuple[ProfileConfig, ...]:
+        found: dict[str, ProfileConfig] = {}
+        for index, (value, line, path) in enumerate(self._items(source, "profiles")):
+            if not isinstance(value, Map):
+                self.reader.wrong(line, path, "a profile is a mapping")
+                continue
+            if index >= PROFILES_MOST:
+                self.reader.wrong(line, path, f"at most {PROFILES_MOST} profiles are allowed")
+                break
+            profile = self.profile(value, line, path)
+            if profile.name in found:
+                text = f"the profile {profile.name} stands here a second time, first in line {found[profile.name].line}"
+                self.reader.wrong(profile.line, f"{path}.schedulerName", text, "give one of them another name")
+            found.setdefault(profile.name, profile)
+        if "default" not in found:
+            found["default"] = self.profile(Map(0), 0)
+        self._check_sorts(list(found.values()))
+        return tuple(found.values())
+
+    def _check_sorts(self, profiles: list[ProfileConfig]) -> None:
+        """One queue for all."""
+        first = profiles[0]
+        for other in profiles[1:]:
+            ours, theirs = first.points["queueSort"], other.points["queueSort"]
+            if len(ours) == len(theirs) == 1 and ours[0].name != theirs[0].name:
+                text = (
+                    f"all profiles share one QueueSort plugin: {first.name} has {ours[0].name}, "
+                    f"{other.name} has {theirs[0].name}"
+                )
+                at = max(theirs[0].line, ours[0].line, 1)
+                self.reader.wrong(at, "profiles", text, "enable the same one in each, and in `default`")
+
+    def profile(self, source: Map, line: int, path: str = "profiles[0]") -> ProfileConfig:
+        for key in source:
+            if key not in {"schedulerName", "plugins", "pluginConfig", "percentageOfNodesToScore"}:
+                self.reader.unknown(
+                    key, {"schedulerName", "plugins", "pluginConfig"}, frozenset(), path, source.lines[key]
+                )
+        name = source.get("schedulerName", "default")
+        if not isinstance(name, str) or not name:
+            self.reader.wrong(source.lines["schedulerName"], f"{path}.schedulerName", "a profile's name is a text")
+            name = "default"
+        chosen = self._points(source, path)
+        points = dict(self._expand(chosen))
+        self._check_one_sort(points["queueSort"], chosen, line, path)
+        if not points["bind"]:
+            self.reader.wrong(line, path, "no Bind plugin is enabled", f"enable {DEFAULT_BINDER}, or one of your own")
+        return ProfileConfig(NAMES.get(name, name), line, points, self._args(source, path))
+
+    def _check_one_sort(
+        self, sorts: tuple[Choice, ...], chosen: Mapping[str, PointChoice], line: int, path: str
+    ) -> None:
+        if len(sorts) == 1:
+            return
+        names = " and ".join(each.name for each in sorts) or "none"
+        at = max((each.line for each in sorts), default=0) or line
+        hint = (
+            "disable the other: `queueSort: {disabled: [{name: '*'}], enabled: [{name: …}]}`"
+            if sorts
+            else "enable PrioritySort"
+        )
+        self.reader.wrong(at, f"{path}.plugins", f"exactly one QueueSort plugin is enabled, not {names}", hint)
+
+    # Which plugins.
+
+    def _points(self, source: Map, path: str) -> dict[str, PointChoice]:
+        plugins = source.get("plugins")
+        if plugins is None:
+            return {}
+        if not isinstance(plugins, Map):
+            self.reader.wrong(source.lines["plugins"], f"{path}.plugins", "a mapping of points belongs here")
+            return {}
+        known = {MULTI, *POINTS}
+        found: dict[str, PointChoice] = {}
+        for point, value in plugins.items():
+            at, where = plugins.lines[point], f"{path}.plugins.{point}"
+            if point not in known:
+                self.reader.wrong(at, where, "there is no such point", did_you_mean(point, known))
+            elif not isinstance(value, Map):
+                self.reader.wrong(at, where, "`enabled` and `disabled` belong here")
+            else:
+                found[point] = self._point(point, value, where)
+        return found
+
+    def _point(self, point: str, source: Map, path: str) -> PointChoice:
+        for key in source:
+            if key not in {"enabled", "disabled"}:
+                self.reader.unknown(key, {"enabled", "disabled"}, frozenset(), path, source.lines[key])
+        enabled = list(self._choices(source, "enabled", path))
+        disabled = list(self._choices(source, "disabled", path))
+        seen: set[str] = set()
+        for each in enabled:
+            if each.name in seen:
+                self.reader.wrong(each.line, f"{path}.enabled", f"{each.name} is enabled twice")
+            seen.add(each.name)
+            self._check_serves(point, each, path)
+        for each in disabled:
+            if each.name not in self.registry and each.name not in ELSEWHERE | {ALL}:
+                self._no_such(each, f"{path}.disabled")
+        return PointChoice(tuple(enabled), frozenset(each.name for each in disabled))
+
+    def _choices(self, source: Map, key: str, path: str) -> Iterator[Choice]:
+        for value, line, where in self._items(source, key, path):
+            if not isinstance(value, Map) or not isinstance(value.get("name"), str):
+                self.reader.wrong(line, where, "`name` is missing", "write `- name: PLUGIN`")
+                continue
+            for other in value.keys() - {"name", "weight"}:
+                self.reader.unknown(other, {"name", "weight"}, frozenset(), where, value.lines[other])
+            weight, at = value.get("weight", 0), value.lines.get("weight", line)
+            if not isinstance(weight, int) or isinstance(weight, bool) or not 0 <= weight <= WEIGHT_MOST:
+                text = f"{weight!r} is no weight; a weight is a whole number from 0 (which means 1) to {WEIGHT_MOST:,}"
+                self.reader.wrong(at, f"{where}.weight", text)
+                weight = 1
+            yield Choice(value["name"], value.lines["name"], weight or 1)
+
+    def _check_serves(self, point: str, choice: Choice, path: str) -> None:
+        registered = self.registry.get(choice.name)
+        if registered is None:
+            self._no_such(choice, f"{path}.enabled")
+        elif point != MULTI and not issubclass(registered.cls, POINTS[point]):
+            serves = ", ".join(each for each, kind in POINTS.items() if issubclass(registered.cls, kind))
+            self.reader.wrong(
+                choice.line, f"{path}.enabled", f"{choice.name} does not serve {point}", f"it serves {serves}"
+            )
+
+    def _no_such(self, choice: Choice, path: str) -> None:
+        hint = did_you_mean(choice.name, self.registry)
+        if choice.name in ELSEWHERE:
+            hint = "this plugin of Kubernetes does not exist here; leave it out"
+        self.reader.wrong(choice.line, path, f"there is no plugin {choice.name}", hint)
+
+    def _expand(self, chosen: Mapping[str, PointChoice]) -> Iterator[tuple[str, tuple[Choice, ...]]]:
+        """Kubernetes' precedence: a point's own list over `multiPoint`, `multiPoint` over the defaults."""
+        everywhere = _merged(chosen.get(MULTI, PointChoice()))
+        for point, kind in POINTS.items():
+            own = chosen.get(point, PointChoice())
+            known = [each for each in own.enabled if each.name in self.registry]
+            if ALL in own.disabled:
+                yield point, tuple(known)
+                continue
+            serving = [each for each in everywhere if each.name not in own.disabled and self._serves(each.name, kind)]
+            spread = {each.name for each in serving}
+            mine = {each.name for each in known}
+            yield (
+                point,
+                (
+                    *(each for each in known if each.name in spread),
+                    *(each for each in serving if each.name not in mine),
+                    *(each for each in known if each.name not in spread),
+                ),
+            )
+
+    def _serves(self, name: str, kind: type[Plugin]) -> bool:
+        registered = self.registry.get(name)
+        return registered is not None and issubclass(registered.cls, kind)
+
+    # Their arguments.
+
+    def _args(self, source: Map, path: str) -> dict[str, Struct]:
+        found: dict[str, Struct] = {}
+        seen: set[str] = set()
+        for value, line, where in self._items(source, "pluginConfig", path):
+            if not isinstance(value, Map) or not isinstance(value.get("name"), str):
+                self.reader.wrong(line, where, "`name` is missing", "write `- name: PLUGIN` and `args:`")
+                continue
+            name, at = value["name"], value.lines["name"]
+            if name in seen:
+                self.reader.wrong(at, where, f"{name} is configured twice")
+            seen.add(name)
+            registered = self.registry.get(name)
+            if registered is None:
+                if name not in ELSEWHERE:
+                    self._no_such(Choice(name, at), where)
+                continue
+            args = self._plugin_args(registered.cls, value.get("args"), f"{where}.args", value.lines.get("args", line))
+            if args is not None:
+                found[name] = args
+        return found
+
+    def _plugin_args(self, cls: type[Plugin], value: Any, path: str, line: int) -> Struct | None:
+        own = Map(line)
+        if isinstance(value, Map):
+            for key in value:
+                if key not in {"apiVersion", "kind"}:  # Kubernetes' own, which say what stands above already
+                    own.take(key, value)
+        elif value is not None:
+            self.reader.wrong(line, path, "arguments are a mapping")
+            return None
+        if cls.Args is None:
+            if own:
+                self.reader.wrong(next(iter(own.lines.values())), path, f"{cls.name} takes no arguments")
+            return None
+        args = self.reader.read(own, cls.Args, path, line)
+        return None if args is FAILED else args
+
+    def _items(self, source: Map, key: str, path: str = "") -> Iterator[tuple[Any, int, str]]:
+        value = source.get(key)
+        where = f"{path}.{key}" if path else key
+        if value is None:
+            return
+        if not isinstance(value, List):
+            self.reader.wrong(source.lines[key], where, "a list belongs here")
+            return
+        for index, each in enumerate(value):
+            yield each, value.lines[index], f"{where}[{index}]"
+
+
+def _merged(custom: PointChoice) -> list[Choice]:
+    """The defaults, less what is disabled, changed in place where they are named; then the others."""
+    named = {each.name: each for each in custom.enabled}
+    kept: list[Choice] = []
+    if ALL not in custom.disabled:
+        kept = [
+            named.get(cls.name, Choice(cls.name, 0, weight))
+            for cls, weight in DEFAULTS
+            if cls.name not in custom.disabled
+        ]
+    placed = {each.name for each in kept}
+    return kept + [each for each in custom.enabled if each.name not in placed]

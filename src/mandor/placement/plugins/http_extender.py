@@ -1,0 +1,205 @@
+"""HTTPExtender: Kubernetes' scheduler extenders. Somebody elsewhere filters and prioritises nodes, over HTTP."""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import numpy as np
+from msgspec import Meta as Bounds
+from msgspec import Struct
+
+from mandor.lib.quantity import Seconds
+from mandor.placement.framework.ask import CPU, MEMORY, Ask
+from mandor.placement.framework.column import Mask, Scores
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import (
+    ConsultPlugin,
+    FilterPlugin,
+    Question,
+    Reply,
+    ScorePlugin,
+    tally,
+)
+from mandor.placement.framework.snapshot import Snapshot
+
+EXTENDER_MOST = 10
+"""Extenders score from 0 to 10; ten times that is ours."""
+
+
+class Extender(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """As in KubeSchedulerConfiguration."""
+
+    url_prefix: str
+    filter_verb: str = ""
+    prioritize_verb: str = ""
+    weight: Annotated[int, Bounds(ge=0, le=1_000_000)] = 0
+    http_timeout: Seconds = Seconds(5)
+    node_cache_capable: bool = False
+    """It knows the nodes: their names are enough for it."""
+    ignorable: bool = False
+    """Without its answer things go on as if it were not there."""
+    managed_resources: tuple["ManagedResource", ...] = ()
+    """It is asked only about instances that want one of these; none: about all."""
+
+    def __post_init__(self) -> None:
+        if not self.url_prefix.startswith(("http://", "https://")):
+            raise ValueError(f"urlPrefix {self.url_prefix!r} is not a URL; it begins with http:// or https://")
+        if not self.filter_verb and not self.prioritize_verb:
+            raise ValueError("an extender has a filterVerb, a prioritizeVerb or both")
+        if self.prioritize_verb and self.weight < 1:
+            raise ValueError("an extender with a prioritizeVerb has a weight of 1 or more")
+        if not 0 < self.http_timeout <= 60:
+            raise ValueError(f"httpTimeout {self.http_timeout} is not between 0 and 60 seconds")
+
+
+class ManagedResource(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    fits: frozenset[str] | None = None
+    """None: all."""
+    why: Mapping[str, str] = field(default_factory=dict)
+    scores: Mapping[str, int] = field(default_factory=dict)
+
+
+class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin):
+    """One for each extender of the configuration; its name says which."""
+
+    name = "HTTPExtender"
+
+    def __init__(self, args: Extender) -> None:
+        self.extender = args
+        self.name = f"HTTPExtender({args.url_prefix})"  # type: ignore[misc]
+        self._said: Mapping[str, str] = {}
+        """Why it refused nodes in this cycle."""
+
+    def consult(self, ask: Ask, nodes: Snapshot, feasible: Mask) -> Generator[Question, Reply, object]:
+        wanted = {resource for resource, _ in ask.shape.wanted}
+        managed = {each.name for each in self.extender.managed_resources}
+        if managed and not managed & wanted:
+            return _Answer()
+        slots = [int(slot) for slot in feasible.nonzero()[0]]
+        described = {nodes.nodes[slot].meta.name: self._node(nodes, slot) for slot in slots}
+        answer = _Answer()
+        if self.extender.filter_verb:
+            reply = yield self._question(self.extender.filter_verb, ask, described)
+            if self._missing(reply):
+                return _Answer()
+            answer = self._filtered(reply.body, described)
+            described = {name: each for name, each in described.items() if name in (answer.fits or ())}
+        if self.extender.prioritize_verb and described:
+            reply = yield self._question(self.extender.prioritize_verb, ask, described)
+            if not self._missing(reply):
+                answer = _Answer(answer.fits, answer.why, self._scored(reply.body))
+        return answer
+
+    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        answer = state.find(self.name, _Answer)
+        if answer is None or answer.fits is None:
+            return np.ones(len(nodes), dtype=np.bool_)
+        fits = np.zeros(len(nodes), dtype=np.bool_)
+        fits[[nodes.slots[name] for name in answer.fits if name in nodes.slots]] = True
+        self._said = answer.why
+        return fits
+
+    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+        return tally(self._said.get(nodes.nodes[int(slot)].meta.name, "refused") for slot in refused.nonzero()[0])
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        scores = np.zeros(len(nodes), dtype=np.int64)
+        answer = state.find(self.name, _Answer)
+        for name, score in answer.scores.items() if answer is not None else ():
+            if name in nodes.slots:
+                scores[nodes.slots[name]] = score
+        return scores
+
+    # The protocol.
+
+    def _question(self, verb: str, ask: Ask, described: Mapping[str, Any]) -> Question:
+        url = f"{self.extender.url_prefix.rstrip('/')}/{verb.lstrip('/')}"
+        nodes: dict[str, Any] = (
+            {"NodeNames": list(described)}
+            if self.extender.node_cache_capable
+            else {"Nodes": {"apiVersion": "v1", "kind": "NodeList", "items": list(described.values())}}
+        )
+        return Question(url, {"Pod": _pod(ask), **nodes}, float(self.extender.http_timeout))
+
+    def _missing(self, reply: Reply) -> bool:
+        """True: there is no answer, and it goes without."""
+        if not reply.problem:
+            return False
+        if self.extender.ignorable:
+            return True
+        raise RuntimeError(reply.problem)
+
+    def _filtered(self, body: Any, described: Mapping[str, Any]) -> _Answer:
+        if not isinstance(body, dict):
+            raise TypeError(f"the filter answered {type(body).__name__}, not an object")
+        error = _field(body, "error")
+        if error:
+            if self.extender.ignorable:
+                return _Answer()
+            raise RuntimeError(f"the filter says: {error}")
+        names = _field(body, "nodenames")
+        if names is None:
+            items = (_field(body, "nodes") or {}).get("items") or ()
+            names = [each["metadata"]["name"] for each in items]
+        failed = {**(_field(body, "failedNodes") or {}), **(_field(body, "failedAndUnresolvableNodes") or {})}
+        return _Answer(frozenset(names) & described.keys(), {str(key): str(text) for key, text in failed.items()})
+
+    def _scored(self, body: Any) -> Mapping[str, int]:
+        if not isinstance(body, Sequence) or isinstance(body, str):
+            raise TypeError(f"prioritize answered {type(body).__name__}, not a list")
+        scores: dict[str, int] = {}
+        for each in body:
+            host, score = _field(each, "host"), _field(each, "score")
+            if not isinstance(score, int) or not 0 <= score <= EXTENDER_MOST:
+                raise ValueError(f"prioritize gave {score!r} to {host}; scores are 0..{EXTENDER_MOST}")
+            scores[str(host)] = score * (100 // EXTENDER_MOST)
+        return scores
+
+    def _node(self, nodes: Snapshot, slot: int) -> dict[str, Any]:
+        node = nodes.nodes[slot]
+        if self.extender.node_cache_capable:
+            return {}
+        amounts = {name: int(nodes.allocatable[row, slot]) for name, row in nodes.rows.items()}
+        return {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": node.meta.name, "labels": dict(node.meta.labels)},
+            "spec": {
+                "unschedulable": node.spec.cordoned,
+                "taints": [{"key": each.key, "value": each.value, "effect": each.effect} for each in node.spec.taints],
+            },
+            "status": {"allocatable": _quantities(amounts)},
+        }
+
+
+def _pod(ask: Ask) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": ask.key.name, "namespace": ask.key.namespace},
+        "spec": {
+            "schedulerName": ask.profile,
+            "priority": ask.priority,
+            "containers": [{"name": "main", "resources": {"requests": _quantities(dict(ask.shape.wanted))}}],
+        },
+    }
+
+
+def _quantities(amounts: Mapping[str, int]) -> dict[str, str]:
+    shown = {CPU: "m", MEMORY: ""}
+    return {
+        ("ephemeral-storage" if name == "disk" else name): f"{each}{shown.get(name, '')}"
+        for name, each in amounts.items()
+    }
+
+
+def _field(body: Any, name: str) -> Any:
+    """Go's JSON does not mind the case of a key, and extenders are written with both."""
+    if not isinstance(body, dict):
+        raise TypeError(f"{name} is asked of {type(body).__name__}, not of an object")
+    return next((value for key, value in body.items() if key.lower() == name.lower()), None)

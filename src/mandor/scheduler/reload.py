@@ -1,0 +1,104 @@
+"""Follows the configuration file and the plugin folder: a change applies at once, a mistake changes nothing."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from mandor.errors import Invalid
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import Clock
+from mandor.placement.config import SchedulerConfig, default_config, read_config
+from mandor.placement.framework.handle import Handle
+from mandor.placement.framework.profile import Profile
+from mandor.placement.plugin_source import Registry, find_plugins, plugin_files
+from mandor.placement.workshop import Workshop
+from mandor.scheduler.queue import PAUSE
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 2.0
+
+Seen = tuple[tuple[str, int, int, int], ...]
+
+
+class ConfigSource:
+    """Where the configuration comes from; none of both: what is built in."""
+
+    def __init__(self, file: Path | None = None, plugins: Path | None = None) -> None:
+        self._file = file
+        self._plugins = plugins
+
+    def read(self) -> tuple[SchedulerConfig, Registry]:
+        registry = find_plugins(self._plugins)
+        if self._file is None:
+            return default_config(registry), registry
+        try:
+            text = self._file.read_bytes()
+        except OSError as error:
+            raise Invalid(f"cannot read the scheduler configuration {self._file}: {error.strerror}") from error
+        return read_config(text, registry, filename=str(self._file)), registry
+
+    def seen(self) -> Seen:
+        """What tells one state of the files from another."""
+        try:
+            files = plugin_files(self._plugins) if self._plugins is not None else []
+        except Invalid:
+            files = []
+        return tuple(_stamp(each) for each in ([self._file] if self._file is not None else []) + files)
+
+
+class Configured:
+    """Makes the profiles of a scheduler, and makes them anew when the files change."""
+
+    def __init__(self, source: ConfigSource) -> None:
+        self._source = source
+        self._seen = source.seen()
+        self._workshop: Workshop | None = None
+        self.config: SchedulerConfig | None = None
+
+    def pause(self) -> Backoff:
+        """Between the tries of one instance; what is changed later holds from the next start."""
+        return self._source.read()[0].pause or PAUSE
+
+    def profiles(self, handle: Handle) -> dict[str, Profile]:
+        """For the start; a mistake is raised."""
+        self._seen = self._source.seen()
+        self._workshop = Workshop(handle)
+        return self._make(self._workshop)
+
+    def _make(self, workshop: Workshop) -> dict[str, Profile]:
+        config, registry = self._source.read()
+        profiles = workshop.profiles(config, registry)
+        self.config = config
+        for key in config.ignored:
+            log.warning("the scheduler configuration says %s; it means nothing here and is ignored", key)
+        return profiles
+
+    async def follow(self, clock: Clock, use: Callable[[dict[str, Profile]], None]) -> None:
+        """For ever. The outcome of each change is one sentence in the log."""
+        while True:
+            await clock.sleep(LOOK_SECONDS)
+            self.look(use)
+
+    def look(self, use: Callable[[dict[str, Profile]], None]) -> bool:
+        """True: there was a change, and it holds now."""
+        seen = self._source.seen()
+        if seen == self._seen or self._workshop is None:
+            return False
+        self._seen = seen
+        try:
+            profiles = self._make(self._workshop)
+            use(profiles)
+        except Invalid as error:
+            log.error("the changed scheduler configuration is refused, the old one goes on: %s", error)
+            return False
+        log.info("the scheduler configuration has changed: %s", ", ".join(profiles))
+        return True
+
+
+def _stamp(path: Path) -> tuple[str, int, int, int]:
+    try:
+        found = path.stat()
+    except OSError:
+        return str(path), 0, 0, 0
+    return str(path), found.st_mtime_ns, found.st_size, found.st_ino
