@@ -1,7 +1,7 @@
 """The table: all nodes as columns, kept up to date change by change; room is counted the moment it is promised."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +46,9 @@ class Table:
         self._taints: Column[tuple[Taint, ...]] = Column(_FIRST_CAPACITY)
         self._engines: Column[Engines] = Column(_FIRST_CAPACITY)
         self._facts: dict[str, Column[tuple[str | None]]] = {}
-        self._charges: dict[Key, Charge] = {}
-        self._by_node: dict[str, set[Key]] = {}
+        self._node_of: dict[Key, str] = {}
+        self._charges: dict[str, dict[Key, Shape]] = {}
+        """What is counted, by node."""
         self._ports: dict[HostPort, dict[str, int]] = {}
         self._snapshot: Snapshot | None = None
         self.version = 0
@@ -61,11 +62,8 @@ class Table:
         return None if slot is None else self._nodes[slot]
 
     def charge(self, key: Key) -> Charge | None:
-        return self._charges.get(key)
-
-    @property
-    def charges(self) -> Mapping[Key, Charge]:
-        return self._charges
+        node = self._node_of.get(key)
+        return None if node is None else Charge(node, self._charges[node][key])
 
     def free(self, node: str) -> dict[str, int]:
         slot = self._slots[node]
@@ -95,8 +93,8 @@ class Table:
         if slot is None:
             return
         self.version += 1
-        for key in self._by_node.get(name, ()):
-            self._count_ports(self._charges[key], -1)
+        for shape in self._charges.get(name, {}).values():
+            self._count_ports(name, shape, -1)
         last = len(self._nodes) - 1
         for array in (self._allocatable, self._used, self._free, self._counted):
             array[:, slot] = array[:, last]
@@ -125,9 +123,9 @@ class Table:
         facts = node_facts(node) if self._facts else {}
         for fact, column in self._facts.items():
             column.append((facts.get(fact),))
-        for key in self._by_node.get(name, ()):
-            self._count(slot, self._charges[key].shape, 1)
-            self._count_ports(self._charges[key], 1)
+        for shape in self._charges.get(name, {}).values():
+            self._count(slot, shape, 1)
+            self._count_ports(name, shape, 1)
         self._snapshot = None
         return slot
 
@@ -145,34 +143,32 @@ class Table:
 
     def set_charge(self, key: Key, node: str, shape: Shape) -> None:
         """Count an instance on a node, instead of wherever it was counted before."""
-        before = self._charges.get(key)
+        before = self._node_of.get(key)
         if before is not None:
-            if before.node == node and before.shape is shape:
+            if before == node and self._charges[node][key] is shape:
                 return
             self.drop_charge(key)
         self.version += 1
-        charge = Charge(node, shape)
-        self._charges[key] = charge
-        self._by_node.setdefault(node, set()).add(key)
+        self._node_of[key] = node
+        self._charges.setdefault(node, {})[key] = shape
         slot = self._slots.get(node)
         if slot is not None:
             self._count(slot, shape, 1)
-            self._count_ports(charge, 1)
+            self._count_ports(node, shape, 1)
 
     def drop_charge(self, key: Key) -> bool:
         """True: there was one, and its room is free now."""
-        charge = self._charges.pop(key, None)
-        if charge is None:
+        node = self._node_of.pop(key, None)
+        if node is None:
             return False
         self.version += 1
-        keys = self._by_node[charge.node]
-        keys.discard(key)
-        if not keys:
-            del self._by_node[charge.node]
-        slot = self._slots.get(charge.node)
+        shape = self._charges[node].pop(key)
+        if not self._charges[node]:
+            del self._charges[node]
+        slot = self._slots.get(node)
         if slot is not None:
-            self._count(slot, charge.shape, -1)
-            self._count_ports(charge, -1)
+            self._count(slot, shape, -1)
+            self._count_ports(node, shape, -1)
         return True
 
     def _count(self, slot: int, shape: Shape, sign: int) -> None:
@@ -183,12 +179,12 @@ class Table:
         self._counted[0, slot] += sign * shape.counted[0]
         self._counted[1, slot] += sign * shape.counted[1]
 
-    def _count_ports(self, charge: Charge, sign: int) -> None:
-        for port in charge.shape.host_ports:
+    def _count_ports(self, node: str, shape: Shape, sign: int) -> None:
+        for port in shape.host_ports:
             users = self._ports.setdefault(port, {})
-            users[charge.node] = users.get(charge.node, 0) + sign
-            if users[charge.node] == 0:
-                del users[charge.node]
+            users[node] = users.get(node, 0) + sign
+            if users[node] == 0:
+                del users[node]
             if not users:
                 del self._ports[port]
 
