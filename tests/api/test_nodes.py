@@ -83,6 +83,19 @@ async def test_a_second_agent_of_a_known_name_is_refused_without_the_credential(
         await (await api.client(other["credential"])).call("POST", "/v1/nodes/n1/join", dict, body={})
 
 
+async def test_an_agent_whose_answer_was_lost_joins_again_with_the_secret_it_chose(api: Api) -> None:
+    joiner = await api.client(await api.token("join", "join:first"))
+    mine = {"secret": "a1" * 32}
+    first = await joiner.call("POST", "/v1/nodes/n1/join", dict, body=mine)
+    again = await joiner.call("POST", "/v1/nodes/n1/join", dict, body=mine)
+    assert again["credential"] == first["credential"]
+    assert (await (await api.client(again["credential"])).call("GET", "/v1/nodes/n1", dict))["meta"]["name"] == "n1"
+    with pytest.raises(Conflict):
+        await joiner.call("POST", "/v1/nodes/n1/join", dict, body={"secret": "b2" * 32})
+    with pytest.raises(Invalid):
+        await joiner.call("POST", "/v1/nodes/n2/join", dict, body={"secret": "short"})
+
+
 async def test_of_agents_that_join_under_one_name_at_once_one_wins(api: Api) -> None:
     joiner = await api.client(await api.token("join", "join:first"))
     results = await asyncio.gather(

@@ -40,12 +40,13 @@ def make_token(
     identity: str,
     *,
     name: str = "",
+    secret: str = "",
     namespaces: tuple[str, ...] = (ALL_NAMESPACES,),
     expires_at: float = 0.0,
 ) -> tuple[Token, str]:
     """A new token object, and the text its bearer shows; the text is kept nowhere."""
     name = name or secrets.token_hex(6)
-    secret = secrets.token_hex(32)
+    secret = secret or secrets.token_hex(32)
     spec = TokenSpec(
         role=role, identity=identity, hash=hash_secret(secret), namespaces=namespaces, expires_at=expires_at
     )

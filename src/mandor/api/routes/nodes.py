@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from mandor.api.access import missing
 from mandor.api.audit import audit
-from mandor.api.auth import header, make_token, node_token_name
+from mandor.api.auth import hash_secret, header, make_token, node_token_name
 from mandor.api.caller import Caller
 from mandor.api.cluster import read_cluster
 from mandor.api.heartbeat import Report, UsageReport
@@ -17,7 +17,7 @@ from mandor.api.parts import ApiParts
 from mandor.errors import Conflict, Forbidden, Invalid, NotFound
 from mandor.model.meta import Key, Meta, check_name
 from mandor.model.node import Node, NodePhase, NodeSpec, NodeStatus
-from mandor.model.record import ClusterSpec
+from mandor.model.record import ClusterSpec, Token
 from mandor.store.base import Put, Write
 
 TRIES = 3
@@ -27,6 +27,13 @@ class Join(Struct, frozen=True, forbid_unknown_fields=True):
     address: Annotated[str, Note(description="Where the node is reached; it may change.", max_length=253)] = ""
     pool: Annotated[str, Note(description="For a new node; later it is the users'.", max_length=63)] = "default"
     labels: Annotated[dict[str, str], Note(description="For a new node; later they are the users'.")] = {}
+    secret: Annotated[
+        str,
+        Note(
+            description="The secret half of its credential, if the agent chose it: then joining can be repeated.",
+            pattern="^([0-9a-f]{64})?$",
+        ),
+    ] = ""
 
 
 class Joined(Struct, frozen=True):
@@ -70,14 +77,16 @@ async def _join(call: Call[None, Join | None], name: str, given: Join) -> Joined
     writes: list[Write] = []
     credential = (header(call.headers, b"authorization") or "").partition(" ")[2].strip()
     if call.caller.role != "node":
-        if token is not None:
+        known = isinstance(token, Token) and bool(given.secret) and token.spec.hash == hash_secret(given.secret)
+        if token is not None and not known:
             raise Conflict(
                 f"there is a node called {name} already, and this is not its credential",
                 hint=f"keep the agent's data directory, choose another name, or `mandor delete node {name}`",
                 node=name,
             )
-        made, credential = make_token("node", f"node:{name}", name=node_token_name(name))
-        writes += [Put(made), audit(call.parts.clock, call.caller, "join", f"node {name}", (), call.address)]
+        made, credential = make_token("node", f"node:{name}", name=node_token_name(name), secret=given.secret)
+        if not known:
+            writes += [Put(made), audit(call.parts.clock, call.caller, "join", f"node {name}", (), call.address)]
     if not isinstance(node, Node):
         node = _new_node(name, given)
         writes.append(Put(node))
