@@ -127,9 +127,8 @@ class ProcessEngine(Engine):
             self._forget(unit)
             paths = self._trees.paths(str(unit))
             await asyncio.to_thread(discard, trash, paths)
-            if not self._units:
-                groups.remove(self._trees.paths(SUPERVISORS), seconds=0.0)
-                self._trees.remove_empty()
+        if self._idle():
+            await asyncio.to_thread(self._leave_groups, 1.0)
 
     # The others.
 
@@ -180,6 +179,14 @@ class ProcessEngine(Engine):
         self._ticks.close()
         self._ready = False
 
+    def _idle(self) -> bool:
+        return not any(tracked.observed or tracked.busy.locked() for tracked in self._units.values())
+
+    def _leave_groups(self, seconds: float) -> None:
+        """Nothing is here any more: no group either. A unit that starts meanwhile makes its own again."""
+        groups.remove(self._trees.paths(SUPERVISORS), seconds=seconds)
+        self._trees.remove_empty()
+
     # What is known of each unit.
 
     def _open(self) -> None:
@@ -211,6 +218,8 @@ class ProcessEngine(Engine):
         for name in made.keys() - {*os.listdir(self._units_folder), SUPERVISORS}:
             groups.kill(made[name])
             groups.remove(made[name], seconds=1.0)
+        if self._idle():
+            self._leave_groups(0.0)
         if any(self._trash_folder.iterdir()):
             self._cleaning = asyncio.get_running_loop().run_in_executor(None, empty, self._trash_folder)
 
