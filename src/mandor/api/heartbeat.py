@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from mandor.errors import Conflict, MandorError
 from mandor.lib.clock import Clock
+from mandor.model.codec import decode_as, encode
 from mandor.model.meta import Key, Meta
 from mandor.model.record import Hearing, HearingSpec, Lease, LeaseSpec
 from mandor.store.base import Delete, Put, Store, Write
@@ -40,7 +41,7 @@ class InstanceUsage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=T
     memory_bytes: int = 0
 
 
-class Report(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Report(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """One heartbeat. A newer agent may tell more than this server understands."""
 
     cluster: str = ""
@@ -60,7 +61,8 @@ class UsageReport(Struct, frozen=True, omit_defaults=True, kw_only=True):
 @dataclass(slots=True)
 class _Heard:
     at: float
-    report: Report
+    report: bytes
+    """Encoded: thousands of reports that live for ten seconds each would keep the garbage collector busy."""
 
 
 class Heartbeats:
@@ -80,9 +82,9 @@ class Heartbeats:
     def beat(self, node: str, report: Report) -> None:
         heard = self._heard.get(node)
         if heard is None:
-            self._heard[node] = _Heard(self._clock.monotonic(), report)
+            self._heard[node] = _Heard(self._clock.monotonic(), encode(report))
         else:
-            heard.at, heard.report = self._clock.monotonic(), report
+            heard.at, heard.report = self._clock.monotonic(), encode(report)
 
     def usage(self, node: str) -> UsageReport | None:
         """What the node reported last; None: it is not heard here."""
@@ -97,7 +99,8 @@ class Heartbeats:
 
     def _describe(self, node: str, heard: _Heard) -> UsageReport:
         age = round(self._clock.monotonic() - heard.at, 3)
-        return UsageReport(node=node, age_seconds=age, usage=heard.report.usage, instances=heard.report.instances)
+        report = decode_as(heard.report, Report)
+        return UsageReport(node=node, age_seconds=age, usage=report.usage, instances=report.instances)
 
     # What the store gets.
 
