@@ -188,8 +188,8 @@ class EtcdState:
         """
         if revision > self.seen:
             self._own[revision] = values
-            self._catch_up()
-            self._see(self.seen)
+            if revision == self.seen + 1:
+                self._see(self.seen)
 
     def _catch_up(self) -> None:
         while (values := self._own.pop(self.seen + 1, None)) is not None:
@@ -204,9 +204,10 @@ class EtcdState:
 
     def _see(self, revision: int) -> None:
         """Everything up to this revision is published."""
-        self.seen = max(self.seen, revision)
-        for passed in [each for each in self._own if each <= self.seen]:
-            del self._own[passed]
+        if revision > self.seen:
+            self.seen = revision
+            for passed in [each for each in self._own if each <= revision]:
+                del self._own[passed]
         self._catch_up()
         self._index.advance(self.seen + self.offset)
         self._release()
