@@ -7,7 +7,7 @@ import pytest
 
 from mandor.api.heartbeat import HEARD_SECONDS, LEASE_SECONDS, Heartbeats, NodeUsage, Report
 from mandor.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
-from mandor.lib.clock import ManualClock
+from mandor.lib.clock import ManualClock, SystemClock
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Node, NodePhase, NodeStatus
@@ -18,7 +18,7 @@ from mandor.store.base import Delete, Put
 from mandor.store.memory import MemoryStore
 from mandor.store.remote import RemoteStore
 from mandor.testing.store import make_instance, make_node, make_workload
-from tests.api.conftest import Api
+from tests.api.conftest import Api, StartApi
 
 
 async def node_of(api: Api, name: str) -> Node:
@@ -423,3 +423,31 @@ async def test_a_commit_with_one_forbidden_write_writes_nothing(api: Api) -> Non
     with pytest.raises(Forbidden):
         await store.commit(Put(make_instance("web-0")), Put(make_workload("web")))
     assert list((await api.store.list("instance")).items) == []
+
+
+async def test_with_several_servers_each_says_who_hears_a_node(start_api: StartApi) -> None:
+    store = MemoryStore()
+    first = await start_api(store=store, tokens_required=False)
+    other = Heartbeats(store, SystemClock(), "s2", "http://other:1")
+    client = await first.client()
+    await client.call("POST", "/v1/nodes/n1/join", dict, body={})
+    other.beat("n1", Report())
+    await other.tick()
+    with pytest.raises(NotFound) as caught:
+        await client.call("GET", "/v1/nodes/n1/usage", dict)
+    assert caught.value.facts["servers"] == ["http://other:1"]
+    assert (await client.call("GET", "/v1/usage", dict)) == {"items": [], "servers": ["http://other:1"]}
+
+
+async def test_an_agent_that_chose_its_secret_may_join_again_when_the_answer_was_lost(api: Api) -> None:
+    joiner = await api.client(await api.token("join", "join:first"))
+    mine, other = "a1" * 32, "b2" * 32
+    first = await joiner.call("POST", "/v1/nodes/n1/join", dict, body={"secret": mine})
+    again = await joiner.call("POST", "/v1/nodes/n1/join", dict, body={"secret": mine})
+    assert first == again
+    with pytest.raises(Conflict):
+        await joiner.call("POST", "/v1/nodes/n1/join", dict, body={"secret": other})
+    for short in ("", "x"):
+        with pytest.raises((Conflict, Invalid)):
+            await joiner.call("POST", "/v1/nodes/n1/join", dict, body={"secret": short})
+    await (await api.client(first["credential"])).call("GET", "/v1/nodes/n1", dict)

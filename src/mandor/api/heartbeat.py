@@ -71,7 +71,7 @@ class Heartbeats:
     def __init__(self, store: Store, clock: Clock, server_id: str, address: str) -> None:
         self._store = store
         self._clock = clock
-        self._server_id = server_id
+        self.server_id = server_id
         self._address = address
         self._heard: dict[str, _Heard] = {}
         self._lease: Lease | None = None
@@ -150,20 +150,20 @@ class Heartbeats:
 
     async def _read_back(self) -> None:
         lease = await self._store.get(Key("lease", "", self._lease_name))
-        hearing = await self._store.get(Key("hearing", "", self._server_id))
+        hearing = await self._store.get(Key("hearing", "", self.server_id))
         self._lease = lease if isinstance(lease, Lease) else None
         self._hearing = hearing if isinstance(hearing, Hearing) else None
         self._renewed_at = -RENEW_SECONDS
 
     @property
     def _lease_name(self) -> str:
-        return f"server-{self._server_id}"
+        return f"server-{self.server_id}"
 
     def _next_lease(self, now: float) -> Lease | None:
         if self._lease is not None and now - self._renewed_at < RENEW_SECONDS:
             return None
         self._renewals += 1
-        spec = LeaseSpec(self._server_id, LEASE_SECONDS, self._renewals, self._address)
+        spec = LeaseSpec(self.server_id, LEASE_SECONDS, self._renewals, self._address)
         if self._lease is None:
             return Lease(meta=Meta(name=self._lease_name), spec=spec)
         # A restarted server starts counting anew, and an observer sees any other number as alive.
@@ -175,7 +175,7 @@ class Heartbeats:
     def _next_hearing(self) -> Hearing | None:
         nodes = tuple(sorted(self._heard))
         if self._hearing is None:
-            return Hearing(meta=Meta(name=self._server_id), spec=HearingSpec(nodes))
+            return Hearing(meta=Meta(name=self.server_id), spec=HearingSpec(nodes))
         return None if self._hearing.spec.nodes == nodes else self._hearing.changed(spec=HearingSpec(nodes))
 
     async def _leave(self) -> None:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from mandor.api.access import missing
 from mandor.api.audit import audit
-from mandor.api.auth import hash_secret, header, make_token, node_token_name
+from mandor.api.auth import header, make_token, node_token_name, same_secret
 from mandor.api.caller import Caller
 from mandor.api.cluster import read_cluster
 from mandor.api.heartbeat import Report, UsageReport
@@ -17,7 +17,7 @@ from mandor.api.parts import ApiParts
 from mandor.errors import Conflict, Forbidden, Invalid, NotFound
 from mandor.model.meta import Key, Meta, check_name
 from mandor.model.node import Node, NodePhase, NodeSpec, NodeStatus
-from mandor.model.record import ClusterSpec, Token
+from mandor.model.record import ClusterSpec, Hearing, Lease, Token
 from mandor.store.base import Put, Write
 
 TRIES = 3
@@ -44,6 +44,8 @@ class Joined(Struct, frozen=True):
 
 class Usages(Struct, frozen=True):
     items: list[UsageReport]
+    servers: list[str]
+    """Other servers, which hear other nodes: ask them, too."""
 
 
 async def join(call: Call[None, Join | None]) -> Joined:
@@ -77,7 +79,7 @@ async def _join(call: Call[None, Join | None], name: str, given: Join) -> Joined
     writes: list[Write] = []
     credential = (header(call.headers, b"authorization") or "").partition(" ")[2].strip()
     if call.caller.role != "node":
-        known = isinstance(token, Token) and bool(given.secret) and token.spec.hash == hash_secret(given.secret)
+        known = isinstance(token, Token) and bool(given.secret) and same_secret(token, given.secret)
         if token is not None and not known:
             raise Conflict(
                 f"there is a node called {name} already, and this is not its credential",
@@ -142,17 +144,33 @@ async def usage(call: Call[None, None]) -> UsageReport:
         return found
     if await call.parts.store.get(Key("node", "", name)) is None:
         raise missing(Key("node", "", name))
+    others = await _others(call.parts, name)
     raise NotFound(
         f"this server does not hear {name}",
-        hint="the node is silent, or another server hears it",
+        hint=f"{others[0]} hears it" if others else "the node is silent",
         key=Key("node", "", name),
+        servers=others,
     )
 
 
 async def all_usage(call: Call[None, None]) -> Usages:
     if not call.caller.user and call.caller.role != "component":
         raise Forbidden(f"{call.caller.identity} may not read the usage of other nodes")
-    return Usages(call.parts.heartbeats.all_usage())
+    return Usages(call.parts.heartbeats.all_usage(), await _others(call.parts))
+
+
+async def _others(parts: ApiParts, node: str = "") -> list[str]:
+    """The addresses of the other servers that hear nodes (or this one): each knows what its own use."""
+    hearings = (await parts.store.list("hearing")).items
+    found = []
+    for each in hearings:
+        own = each.meta.name == parts.heartbeats.server_id
+        if own or not isinstance(each, Hearing) or (node and node not in each.spec.nodes):
+            continue
+        lease = await parts.store.get(Key("lease", "", f"server-{each.meta.name}"))
+        if isinstance(lease, Lease):
+            found.append(lease.spec.address)
+    return found
 
 
 OPERATIONS = [
