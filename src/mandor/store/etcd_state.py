@@ -147,10 +147,11 @@ class EtcdState:
 
     async def _check_history(self) -> None:
         """An etcd that was restored from a backup has another past than the one we know."""
+        known = self.seen  # before asking: a commit of ours may raise it while the answer is on its way
         answer = await self._client.call(RANGE, RANGE.request(key=self._first, count_only=True))
         header = answer.header
-        if header.revision < self.seen or header.cluster_id != self._cluster:
-            self._break(f"etcd was restored: it is at revision {header.revision}, we have seen {self.seen}")
+        if header.revision < known or header.cluster_id != self._cluster:
+            self._break(f"etcd was restored: it is at revision {header.revision}, we have seen {known}")
 
     def _break(self, story: str) -> None:
         if self.broken is None:

@@ -151,7 +151,9 @@ class ProcessEngine(Engine):
     ) -> Execution:
         self._open()
         tracked = self._known(unit)
-        if tracked is None or tracked.watch is None or tracked.folder.read_running() is None:
+        runs = tracked is not None and tracked.watch is not None and tracked.folder.read_running() is not None
+        # Its supervisor may live a moment longer than it does.
+        if tracked is None or not runs or tracked.folder.read_exit() is not None:
             raise NotFound(f"{unit} is not running", hint="exec needs a task that runs")
         if not command:
             raise Invalid("there is no command to run")
