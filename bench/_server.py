@@ -25,6 +25,8 @@ from mandor.model.record import Cluster, ClusterSpec
 from mandor.store.base import Put
 from mandor.store.open import open_store
 
+LONGEST = 5
+
 
 class Holds:
     """The longest that one callback held the event loop: what it computed, and how long it took on a busy machine."""
@@ -33,8 +35,9 @@ class Holds:
         self.reset()
 
     def reset(self) -> None:
-        self.cpu_ms = self.wall_ms = 0.0
-        self.what = ""
+        self.wall_ms = 0.0
+        self.longest: list[tuple[float, str]] = [(0.0, "")]
+        """CPU and who it was, the longest first."""
 
     def trace(self) -> None:
         """Time every callback of asyncio's own loop; uvloop does not let anybody look."""
@@ -45,11 +48,18 @@ class Holds:
             plain(handle)
             self.wall_ms = max(self.wall_ms, (time.monotonic() - wall) * 1000)
             spent = (time.thread_time() - cpu) * 1000
-            if spent > self.cpu_ms:
+            if spent > self.longest[-1][0]:
                 callback = handle._callback  # type: ignore[attr-defined]
-                self.cpu_ms, self.what = spent, repr(getattr(callback, "__self__", callback))[:200]
+                entry = (spent, _name(getattr(callback, "__self__", callback)))
+                self.longest = sorted([*self.longest, entry], reverse=True)[:LONGEST]
 
         asyncio.Handle._run = timed  # type: ignore[attr-defined]
+
+
+def _name(owner: object) -> str:
+    """What ran: the coroutine of a task, or the class whose method it was."""
+    coroutine = owner.get_coro() if isinstance(owner, asyncio.Task) else None
+    return str(getattr(coroutine, "__qualname__", type(owner).__name__))
 
 
 HOLDS = Holds()
@@ -82,8 +92,7 @@ async def main(store_url: str) -> None:
                 "memory_bytes": process.memory_info().rss,
                 "streams": len(parts.streams),
                 "hold_wall_ms": HOLDS.wall_ms,
-                "hold_cpu_ms": HOLDS.cpu_ms,
-                "hold_what": HOLDS.what,
+                "holds": HOLDS.longest,
             }
             HOLDS.reset()
             print(json.dumps(told), flush=True)

@@ -123,10 +123,10 @@ async def main(options: argparse.Namespace) -> int:
         "cores": round(used["cores"], 3),
         "cpu_us_a_beat": round(used["cpu_us_a_beat"], 1),
         "memory_mib": round(used["memory_bytes"] / 2**20, 1),
-        "longest_hold_ms": round(held["hold_cpu_ms"], 1),
-        "longest_hold_by": held["hold_what"],
+        "longest_hold_ms": round(held["holds"][0][0], 1),
+        "longest_holds": [f"{spent:.1f} ms {what}" for spent, what in held["holds"]],
         "longest_hold_ms_others_included": round(held["hold_wall_ms"], 1),
-        "within_bound": used["cores"] < CORES_MOST and held["hold_cpu_ms"] <= HOLD_MS_MOST,
+        "within_bound": used["cores"] < CORES_MOST and held["holds"][0][0] <= HOLD_MS_MOST,
     }
     report("heartbeats", result, options.json)
     return 0 if result["within_bound"] else 1

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from mandor.api.heartbeat import HEARD_SECONDS, LEASE_SECONDS, Heartbeats, NodeUsage, Report
-from mandor.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
+from mandor.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated, Unavailable
 from mandor.lib.clock import ManualClock, SystemClock
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Key, Meta
@@ -14,7 +14,7 @@ from mandor.model.node import Node, NodePhase, NodeStatus
 from mandor.model.phase import Phase
 from mandor.model.record import Event, EventSpec, Hearing, Lease
 from mandor.model.resources import Resources
-from mandor.store.base import Delete, Put
+from mandor.store.base import Delete, Put, Write
 from mandor.store.memory import MemoryStore
 from mandor.store.remote import RemoteStore
 from mandor.testing.store import make_instance, make_node, make_workload
@@ -237,6 +237,29 @@ class TestHeartbeats:
             await clock.advance(1)
             await heartbeats.tick()
         assert await store.get(Key("hearing", "", "s1")) == first
+
+    async def test_a_hearing_that_could_not_be_stored_is_stored_later(self, clock: ManualClock) -> None:
+        class Ill(MemoryStore):
+            ill = False
+
+            async def commit(self, *writes: Write) -> int:
+                if self.ill:
+                    raise Unavailable("the disk is full")
+                return await super().commit(*writes)
+
+        store = Ill(clock=clock)
+        heartbeats = Heartbeats(store, clock, "s1", "http://s1")
+        running = asyncio.create_task(heartbeats.run())
+        await clock.advance(2)
+        store.ill = True
+        heartbeats.beat("n1", Report())
+        await clock.advance(3)
+        assert await self.heard(store) == ()
+        store.ill = False
+        await clock.advance(3)
+        assert await self.heard(store) == ("n1",)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
     async def test_a_stopped_server_takes_its_lease_and_hearing_back(self, clock: ManualClock) -> None:
         store = MemoryStore(clock=clock)

@@ -76,12 +76,15 @@ class Heartbeats:
         self._heard: dict[str, _Heard] = {}
         self._lease: Lease | None = None
         self._hearing: Hearing | None = None
+        self._others = True
+        """Whether other nodes are heard than the hearing says."""
         self._renewals = 0
         self._renewed_at = -RENEW_SECONDS
 
     def beat(self, node: str, report: Report) -> None:
         heard = self._heard.get(node)
         if heard is None:
+            self._others = True
             self._heard[node] = _Heard(self._clock.monotonic(), encode(report))
         else:
             heard.at, heard.report = self._clock.monotonic(), encode(report)
@@ -95,7 +98,8 @@ class Heartbeats:
         return [self._describe(node, heard) for node, heard in sorted(self._heard.items())]
 
     def forget(self, node: str) -> None:
-        self._heard.pop(node, None)
+        if self._heard.pop(node, None) is not None:
+            self._others = True
 
     def _describe(self, node: str, heard: _Heard) -> UsageReport:
         age = round(self._clock.monotonic() - heard.at, 3)
@@ -113,6 +117,8 @@ class Heartbeats:
                 except Conflict:
                     self._lease = self._hearing = None
                 except MandorError as error:
+                    # Whether it was stored is not known: read it back, and say it again.
+                    self._lease = self._hearing = None
                     log.warning("heartbeats cannot be summed up: %s", error)
                 await self._clock.sleep(TICK_SECONDS)
         finally:
@@ -122,7 +128,7 @@ class Heartbeats:
         """One round: silent nodes are dropped, and what changed is committed."""
         now = self._clock.monotonic()
         for node in [node for node, heard in self._heard.items() if now - heard.at > HEARD_SECONDS]:
-            del self._heard[node]
+            self.forget(node)
         if self._lease is None:
             await self._read_back()
         writes: list[Write] = []
@@ -153,6 +159,7 @@ class Heartbeats:
         hearing = await self._store.get(Key("hearing", "", self.server_id))
         self._lease = lease if isinstance(lease, Lease) else None
         self._hearing = hearing if isinstance(hearing, Hearing) else None
+        self._others = True
         self._renewed_at = -RENEW_SECONDS
 
     @property
@@ -173,6 +180,9 @@ class Heartbeats:
         return self._lease.changed(spec=spec)
 
     def _next_hearing(self) -> Hearing | None:
+        if self._hearing is not None and not self._others:
+            return None
+        self._others = False
         nodes = tuple(sorted(self._heard))
         if self._hearing is None:
             return Hearing(meta=Meta(name=self.server_id), spec=HearingSpec(nodes))

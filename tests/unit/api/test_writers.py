@@ -96,3 +96,11 @@ def test_fields_are_told_in_their_order() -> None:
     assert changed_fields(free, None) == ["existence"]
     assert changed_fields(free, free.bound("n1", at=1.0)) == ["spec.node", "status.phase", "status.since"]
     assert changed_fields(None, make_node("n1", zone="a")) == ["existence", "meta.labels"]
+
+
+def test_the_controllers_clear_tokens_and_audits_away_but_make_none() -> None:
+    from mandor.api.auth import make_token
+
+    token, _ = make_token("admin", "user:evil")
+    assert who_may(None, token) == set()
+    assert who_may(token.stamped(version=1, uid="u1"), None) == {"controllers"}
