@@ -8,6 +8,9 @@ PYTHON ?= python3
 WORKERS ?= 2
 ARGS ?=
 
+# Compiled once, not at every start.
+unexport PYTHONDONTWRITEBYTECODE
+
 BIN := .venv/bin
 STAMP := .venv/.ready
 

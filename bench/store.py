@@ -274,13 +274,16 @@ async def etcd_figures(folder: Path) -> list[Figure]:
                 await client.call(PUT, PUT.request(key=f"/raw/{number}".encode(), value=values[number]))
 
         await put(range(100))
-        raw = len(values) / await timed(asyncio.gather(*[put(range(start, 3_000, 64)) for start in range(64)]))
-        await client.close()
+        raw = ours = 0.0
         async with await EtcdStore.open(etcd.endpoints) as store:
             await write(store, [[instance(number, "warm")] for number in range(100)], 1)
-            ours = await write(store, [[instance(number)] for number in range(3_000)], 64)
+            for turn in range(3):  # in turns: what else the machine does hits both
+                spent = await timed(asyncio.gather(*[put(range(start, 3_000, 64)) for start in range(64)]))
+                raw = max(raw, len(values) / spent)
+                ours = max(ours, await write(store, [[instance(n, f"turn{turn}")] for n in range(3_000)], 64))
             items = [instance(number, "bulk") for number in range(10_000)]
             bulk = await write(store, [items[start : start + 100] for start in range(0, len(items), 100)], 8)
+        await client.close()
     finally:
         await asyncio.to_thread(etcd.stop)
     return [

@@ -71,7 +71,7 @@ install_with_uv() {
     export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-true}" UV_NATIVE_TLS="${UV_NATIVE_TLS:-true}"
   fi
   export VIRTUAL_ENV="$PWD/$VENV"
-  "$uv" pip install --quiet --require-hashes -r requirements.lock &&
+  "$uv" pip install --quiet --compile-bytecode --require-hashes -r requirements.lock &&
     "$uv" pip install --quiet --no-deps --no-build-isolation -e .
 }
 

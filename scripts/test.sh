@@ -19,7 +19,7 @@ stage() {
 
 stage components .venv/bin/python scripts/components.py
 stage check make --no-print-directory check
-stage tests .venv/bin/pytest -n "${WORKERS:-2}" --dist loadfile "$@"
+stage tests .venv/bin/pytest -n "${WORKERS:-2}" --dist loadfile --durations=10 "$@"
 
 printf '\n'
 printf '  %s\n' "${summary[@]}"

@@ -1,12 +1,13 @@
 """Bad JSON, bad queries, bad names: a problem with code, hint and place, never a 500, nothing stored."""
 
+import asyncio
 from io import BytesIO
 
 import pytest
 
 from mandor.api.problems import STATUS
 from mandor.errors import BY_CODE
-from tests.api.conftest import Api
+from tests.api.conftest import Api, StartApi
 
 GOOD = '{"spec": {"groups": {"main": {"tasks": {"main": {"command": ["sleep"]}}}}}}'
 
@@ -108,3 +109,23 @@ async def test_a_body_of_ten_mebibytes_is_too_large(dev: Api) -> None:
 def test_every_error_code_has_a_status_and_none_is_made_up() -> None:
     assert set(STATUS) == set(BY_CODE)
     assert all(400 <= status < 600 for status in STATUS.values())
+
+
+async def test_a_body_that_never_comes_is_not_waited_for(start_api: StartApi) -> None:
+    dev = await start_api(tokens_required=False, body_seconds_most=0.2)
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(dev.url.rpartition(":")[2]))
+    writer.write(b"POST /v1/apply HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/yaml\r\n")
+    writer.write(b"content-length: 100\r\n\r\nname: web\n")
+    async with asyncio.timeout(30):
+        assert (await reader.readline()).startswith(b"HTTP/1.1 400")
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_the_head_of_an_answer_can_be_had_but_not_of_a_stream(dev: Api) -> None:
+    session = await dev.session()
+    async with session.head("/v1/nodes") as answer:
+        assert answer.status == 200
+        assert await answer.read() == b""
+    async with session.head("/v1/watch") as answer:
+        assert answer.status == 405

@@ -6,19 +6,19 @@ import msgspec
 import pytest
 
 from mandor.api.heartbeat import HEARD_SECONDS, LEASE_SECONDS, Heartbeats, NodeUsage, Report
-from mandor.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated
-from mandor.lib.clock import ManualClock
+from mandor.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated, Unavailable
+from mandor.lib.clock import ManualClock, SystemClock
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Node, NodePhase, NodeStatus
 from mandor.model.phase import Phase
 from mandor.model.record import Event, EventSpec, Hearing, Lease
 from mandor.model.resources import Resources
-from mandor.store.base import Delete, Put
+from mandor.store.base import Delete, Put, Write
 from mandor.store.memory import MemoryStore
 from mandor.store.remote import RemoteStore
 from mandor.testing.store import make_instance, make_node, make_workload
-from tests.api.conftest import Api
+from tests.api.conftest import Api, StartApi
 
 
 async def node_of(api: Api, name: str) -> Node:
@@ -81,6 +81,19 @@ async def test_a_second_agent_of_a_known_name_is_refused_without_the_credential(
     other = await joiner.call("POST", "/v1/nodes/n2/join", dict, body={})
     with pytest.raises(Forbidden):
         await (await api.client(other["credential"])).call("POST", "/v1/nodes/n1/join", dict, body={})
+
+
+async def test_an_agent_whose_answer_was_lost_joins_again_with_the_secret_it_chose(api: Api) -> None:
+    joiner = await api.client(await api.token("join", "join:first"))
+    mine = {"secret": "a1" * 32}
+    first = await joiner.call("POST", "/v1/nodes/n1/join", dict, body=mine)
+    again = await joiner.call("POST", "/v1/nodes/n1/join", dict, body=mine)
+    assert again["credential"] == first["credential"]
+    assert (await (await api.client(again["credential"])).call("GET", "/v1/nodes/n1", dict))["meta"]["name"] == "n1"
+    with pytest.raises(Conflict):
+        await joiner.call("POST", "/v1/nodes/n1/join", dict, body={"secret": "b2" * 32})
+    with pytest.raises(Invalid):
+        await joiner.call("POST", "/v1/nodes/n2/join", dict, body={"secret": "short"})
 
 
 async def test_of_agents_that_join_under_one_name_at_once_one_wins(api: Api) -> None:
@@ -224,6 +237,29 @@ class TestHeartbeats:
             await clock.advance(1)
             await heartbeats.tick()
         assert await store.get(Key("hearing", "", "s1")) == first
+
+    async def test_a_hearing_that_could_not_be_stored_is_stored_later(self, clock: ManualClock) -> None:
+        class Ill(MemoryStore):
+            ill = False
+
+            async def commit(self, *writes: Write) -> int:
+                if self.ill:
+                    raise Unavailable("the disk is full")
+                return await super().commit(*writes)
+
+        store = Ill(clock=clock)
+        heartbeats = Heartbeats(store, clock, "s1", "http://s1")
+        running = asyncio.create_task(heartbeats.run())
+        await clock.advance(2)
+        store.ill = True
+        heartbeats.beat("n1", Report())
+        await clock.advance(3)
+        assert await self.heard(store) == ()
+        store.ill = False
+        await clock.advance(3)
+        assert await self.heard(store) == ("n1",)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
     async def test_a_stopped_server_takes_its_lease_and_hearing_back(self, clock: ManualClock) -> None:
         store = MemoryStore(clock=clock)
@@ -410,3 +446,31 @@ async def test_a_commit_with_one_forbidden_write_writes_nothing(api: Api) -> Non
     with pytest.raises(Forbidden):
         await store.commit(Put(make_instance("web-0")), Put(make_workload("web")))
     assert list((await api.store.list("instance")).items) == []
+
+
+async def test_with_several_servers_each_says_who_hears_a_node(start_api: StartApi) -> None:
+    store = MemoryStore()
+    first = await start_api(store=store, tokens_required=False)
+    other = Heartbeats(store, SystemClock(), "s2", "http://other:1")
+    client = await first.client()
+    await client.call("POST", "/v1/nodes/n1/join", dict, body={})
+    other.beat("n1", Report())
+    await other.tick()
+    with pytest.raises(NotFound) as caught:
+        await client.call("GET", "/v1/nodes/n1/usage", dict)
+    assert caught.value.facts["servers"] == ["http://other:1"]
+    assert (await client.call("GET", "/v1/usage", dict)) == {"items": [], "servers": ["http://other:1"]}
+
+
+async def test_an_agent_that_chose_its_secret_may_join_again_when_the_answer_was_lost(api: Api) -> None:
+    joiner = await api.client(await api.token("join", "join:first"))
+    mine, other = "a1" * 32, "b2" * 32
+    first = await joiner.call("POST", "/v1/nodes/n1/join", dict, body={"secret": mine})
+    again = await joiner.call("POST", "/v1/nodes/n1/join", dict, body={"secret": mine})
+    assert first == again
+    with pytest.raises(Conflict):
+        await joiner.call("POST", "/v1/nodes/n1/join", dict, body={"secret": other})
+    for short in ("", "x"):
+        with pytest.raises((Conflict, Invalid)):
+            await joiner.call("POST", "/v1/nodes/n1/join", dict, body={"secret": short})
+    await (await api.client(first["credential"])).call("GET", "/v1/nodes/n1", dict)

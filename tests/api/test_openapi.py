@@ -169,3 +169,9 @@ def test_every_operation_keeps_what_the_document_promises(case: schemathesis.Cas
 @pytest.mark.req("S2-12")
 def test_the_edges_of_every_parameter_are_kept(case: schemathesis.Case[Any], url: str) -> None:
     ask(case, url)
+
+
+def test_the_reference_page_is_what_the_code_says() -> None:
+    from scripts.api_reference import PAGE, page
+
+    assert PAGE.read_text() == page(), "run scripts/api_reference.py"

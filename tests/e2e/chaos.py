@@ -101,6 +101,8 @@ class Chaos:
                 program.start()
         self.cluster.wait_ready()
         self.cluster.wait_nodes(*self.cluster.agents)
+        self.cluster.apply(self.manifest.format(name="last", replicas=2, log=self.log))
+        self._know("last", 2)
         stored = {
             one["meta"]["name"]: one["spec"]["groups"]["main"].get("replicas", 1)
             for one in self.cluster.items("workloads")

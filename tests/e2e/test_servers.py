@@ -7,6 +7,7 @@ import ssl
 import subprocess
 import sys
 import urllib.request
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ def test_two_servers_share_one_etcd_and_either_one_may_die(tmp_path: Path, etcd:
 
         for server in (0, 1):
             # The agent dials back to whichever server holds the caller.
-            assert eventually(f"logs through server {server}", lambda server=server: read_logs(server)) == b"one\n"
+            assert eventually(f"logs through server {server}", partial(read_logs, server)) == b"one\n"
 
         cluster.servers[0].kill()
         cluster.urls[0] = cluster.urls[1]

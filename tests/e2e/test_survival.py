@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,10 @@ def alive(pid: int) -> bool:
     return True
 
 
+def running_is(log: Path, count: int) -> bool:
+    return sum(map(alive, starts(log))) == count
+
+
 def told(cluster: Cluster, instance: str) -> str:
     """All that the events say about an instance."""
     specs = [event["spec"] for event in cluster.items("events")]
@@ -43,7 +48,8 @@ def told(cluster: Cluster, instance: str) -> str:
 def run_sleepers(cluster: Cluster, log: Path, *, name: str = "sleeper", replicas: int = 2) -> list[int]:
     cluster.apply(SLEEPER.format(name=name, replicas=replicas, log=log))
     cluster.wait_running(name, replicas)
-    return eventually(f"{replicas} wrote their process id", lambda: starts(log) if len(starts(log)) == replicas else [])
+    eventually(f"{replicas} wrote their process id", lambda: len(starts(log)) == replicas)
+    return starts(log)
 
 
 @pytest.mark.req("S2-9", "S2-17", "S2-49")
@@ -184,7 +190,7 @@ def test_a_service_is_scaled_up_and_down_and_deleted(cluster: Cluster, tmp_path:
         )
         assert status == 200, answer
         cluster.wait_running("sleeper", count)
-        eventually(f"{count} processes", lambda count=count: sum(map(alive, starts(log))) == count)
+        eventually(f"{count} processes", partial(running_is, log, count))
 
     assert cluster.call("DELETE", "/v1/workloads/sleeper")[0] == 200
     eventually("everything is gone", lambda: not cluster.instances("sleeper"))

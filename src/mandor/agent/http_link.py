@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Callable
 from urllib.parse import quote
 
@@ -56,6 +57,8 @@ class HttpLink:
 
     async def _join(self) -> ClusterSpec:
         body: dict[str, object] = {"labels": dict(self._settings.labels)}
+        if self._client.token == self._settings.join_token:
+            body["secret"] = self._secret()
         if address := self._settings.address or self._address():
             body["address"] = address
         if self._settings.pool is not None:
@@ -65,6 +68,15 @@ class HttpLink:
             self._journal.keep_credential(joined.credential)
         self._client.token = joined.credential or self._client.token
         return joined.cluster
+
+    def _secret(self) -> str:
+        """Chosen and written down before the first join, so that an answer that gets lost costs nothing."""
+        known = (self._journal.credential or "").rpartition("_")[2]
+        if known:
+            return known
+        secret = secrets.token_hex(32)
+        self._journal.keep_credential(f"mdr_node.{self._settings.name}_{secret}")
+        return secret
 
     async def cluster(self) -> ClusterSpec:
         return (await self._client.call("GET", "/v1", _About)).cluster

@@ -1,5 +1,6 @@
 """Apply: what a manifest would change, and changing it; nothing is written unless everything is right."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -21,6 +22,8 @@ from mandor.store.base import WRITES_MOST, Delete, Filter, Put, Write
 
 Action = Literal["created", "changed", "unchanged", "deleted"]
 TRIES = 5
+CHUNK = 50
+"""After so many documents others get their turn."""
 BATCH = WRITES_MOST - 1
 """One write is left for the audit."""
 
@@ -82,7 +85,9 @@ async def plan_apply(
     plan = Plan(revision=(await parts.store.list("cluster")).revision)
     engines = await known_engines(parts.store, parts.settings.engines)
     beside = {document.object.key: document.object for document in documents}
-    for document in documents:
+    for number, document in enumerate(documents):
+        if number % CHUNK == 0:
+            await asyncio.sleep(0)
         try:
             await _plan_one(parts, author, document.object, engines, beside, plan)
         except MandorError as error:

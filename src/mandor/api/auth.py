@@ -35,17 +35,22 @@ def hash_secret(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
+def same_secret(token: Token, secret: str) -> bool:
+    return hmac.compare_digest(token.spec.hash, hash_secret(secret))
+
+
 def make_token(
     role: Role,
     identity: str,
     *,
     name: str = "",
+    secret: str = "",
     namespaces: tuple[str, ...] = (ALL_NAMESPACES,),
     expires_at: float = 0.0,
 ) -> tuple[Token, str]:
     """A new token object, and the text its bearer shows; the text is kept nowhere."""
     name = name or secrets.token_hex(6)
-    secret = secrets.token_hex(32)
+    secret = secret or secrets.token_hex(32)
     spec = TokenSpec(
         role=role, identity=identity, hash=hash_secret(secret), namespaces=namespaces, expires_at=expires_at
     )
@@ -121,7 +126,7 @@ class Auth:
         found = await self._store.get(Key("token", "", parts[0])) if parts is not None else None
         if parts is None or not isinstance(found, Token):
             raise Unauthenticated("nobody knows this token", hint="it may have been revoked")
-        if not hmac.compare_digest(found.spec.hash, hash_secret(parts[1])):
+        if not same_secret(found, parts[1]):
             raise Unauthenticated("nobody knows this token", hint="it may have been revoked")
         if not self._lasts(found):
             raise Unauthenticated("the token has expired", hint="`mandor token create` makes another")

@@ -1,5 +1,6 @@
 """Endpoint: reads a request, calls its operation, sends the answer; every error becomes a problem."""
 
+import asyncio
 import logging
 from collections.abc import Iterable
 from typing import Any, TypeVar, get_origin, get_type_hints
@@ -13,6 +14,7 @@ from mandor.api.caller import LOCAL
 from mandor.api.operation import JSON, Call, Operation, Stream, Text
 from mandor.api.parts import ApiParts
 from mandor.api.problems import STATUS, encode_problem, headers_for, misfit
+from mandor.api.settings import ApiSettings
 from mandor.errors import Invalid, MandorError, TooLarge, Unsupported
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import decode_as, encode
@@ -63,7 +65,8 @@ class Endpoint:
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[Any, int]:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         operation = self._by_method.get(method)
-        if operation is None:
+        # Whoever wants only the head of a stream would wait for its end.
+        if operation is None or (method != scope["method"] and operation.gives != JSON):
             raise WrongMethod(f"{scope['path']} has no {method}", hint=f"it has {', '.join(self._by_method)}")
         parts, headers = self._parts, scope["headers"]
         if operation.open:
@@ -75,7 +78,7 @@ class Endpoint:
         query = self._queries[operation.method].read(scope["query_string"])
         body, content_type = None, ""
         if operation.body is not None:
-            body, content_type = await _read_body(operation, headers, receive, parts.settings.body_bytes_most)
+            body, content_type = await _read_body(operation, headers, receive, parts.settings)
         client = scope.get("client")
         call = Call(
             parts,
@@ -142,7 +145,10 @@ class Query:
             raise misfit(error, self._wanted, "query") from error
 
 
-async def _read_body(operation: Operation, headers: Headers, receive: Receive, most: int) -> tuple[Any, str]:
+async def _read_body(
+    operation: Operation, headers: Headers, receive: Receive, settings: ApiSettings
+) -> tuple[Any, str]:
+    most = settings.body_bytes_most
     content_type = (header(headers, b"content-type") or "").partition(";")[0].strip().lower()
     announced = header(headers, b"content-length")
     if announced is not None and announced.isdecimal() and int(announced) > most:
@@ -154,7 +160,11 @@ async def _read_body(operation: Operation, headers: Headers, receive: Receive, m
             f"the content type {content_type or '(none)'!r} is not taken here",
             hint=f"send {' or '.join(operation.takes)}",
         )
-    data = await read_all(receive, most)
+    try:
+        async with asyncio.timeout(settings.body_seconds_most):
+            data = await read_all(receive, most)
+    except TimeoutError as error:
+        raise Invalid(f"the body did not come within {settings.body_seconds_most:g} s") from error
     if operation.body is bytes:
         return data, content_type
     if not data and operation.body_optional:

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from mandor.errors import Conflict, MandorError
 from mandor.lib.clock import Clock
+from mandor.model.codec import decode_as, encode
 from mandor.model.meta import Key, Meta
 from mandor.model.record import Hearing, HearingSpec, Lease, LeaseSpec
 from mandor.store.base import Delete, Put, Store, Write
@@ -40,7 +41,7 @@ class InstanceUsage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=T
     memory_bytes: int = 0
 
 
-class Report(Struct, frozen=True, omit_defaults=True, kw_only=True):
+class Report(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """One heartbeat. A newer agent may tell more than this server understands."""
 
     cluster: str = ""
@@ -60,7 +61,8 @@ class UsageReport(Struct, frozen=True, omit_defaults=True, kw_only=True):
 @dataclass(slots=True)
 class _Heard:
     at: float
-    report: Report
+    report: bytes
+    """Encoded: thousands of reports that live for ten seconds each would keep the garbage collector busy."""
 
 
 class Heartbeats:
@@ -69,20 +71,23 @@ class Heartbeats:
     def __init__(self, store: Store, clock: Clock, server_id: str, address: str) -> None:
         self._store = store
         self._clock = clock
-        self._server_id = server_id
+        self.server_id = server_id
         self._address = address
         self._heard: dict[str, _Heard] = {}
         self._lease: Lease | None = None
         self._hearing: Hearing | None = None
+        self._others = True
+        """Whether other nodes are heard than the hearing says."""
         self._renewals = 0
         self._renewed_at = -RENEW_SECONDS
 
     def beat(self, node: str, report: Report) -> None:
         heard = self._heard.get(node)
         if heard is None:
-            self._heard[node] = _Heard(self._clock.monotonic(), report)
+            self._others = True
+            self._heard[node] = _Heard(self._clock.monotonic(), encode(report))
         else:
-            heard.at, heard.report = self._clock.monotonic(), report
+            heard.at, heard.report = self._clock.monotonic(), encode(report)
 
     def usage(self, node: str) -> UsageReport | None:
         """What the node reported last; None: it is not heard here."""
@@ -93,11 +98,13 @@ class Heartbeats:
         return [self._describe(node, heard) for node, heard in sorted(self._heard.items())]
 
     def forget(self, node: str) -> None:
-        self._heard.pop(node, None)
+        if self._heard.pop(node, None) is not None:
+            self._others = True
 
     def _describe(self, node: str, heard: _Heard) -> UsageReport:
         age = round(self._clock.monotonic() - heard.at, 3)
-        return UsageReport(node=node, age_seconds=age, usage=heard.report.usage, instances=heard.report.instances)
+        report = decode_as(heard.report, Report)
+        return UsageReport(node=node, age_seconds=age, usage=report.usage, instances=report.instances)
 
     # What the store gets.
 
@@ -110,6 +117,8 @@ class Heartbeats:
                 except Conflict:
                     self._lease = self._hearing = None
                 except MandorError as error:
+                    # Whether it was stored is not known: read it back, and say it again.
+                    self._lease = self._hearing = None
                     log.warning("heartbeats cannot be summed up: %s", error)
                 await self._clock.sleep(TICK_SECONDS)
         finally:
@@ -119,7 +128,7 @@ class Heartbeats:
         """One round: silent nodes are dropped, and what changed is committed."""
         now = self._clock.monotonic()
         for node in [node for node, heard in self._heard.items() if now - heard.at > HEARD_SECONDS]:
-            del self._heard[node]
+            self.forget(node)
         if self._lease is None:
             await self._read_back()
         writes: list[Write] = []
@@ -147,20 +156,21 @@ class Heartbeats:
 
     async def _read_back(self) -> None:
         lease = await self._store.get(Key("lease", "", self._lease_name))
-        hearing = await self._store.get(Key("hearing", "", self._server_id))
+        hearing = await self._store.get(Key("hearing", "", self.server_id))
         self._lease = lease if isinstance(lease, Lease) else None
         self._hearing = hearing if isinstance(hearing, Hearing) else None
+        self._others = True
         self._renewed_at = -RENEW_SECONDS
 
     @property
     def _lease_name(self) -> str:
-        return f"server-{self._server_id}"
+        return f"server-{self.server_id}"
 
     def _next_lease(self, now: float) -> Lease | None:
         if self._lease is not None and now - self._renewed_at < RENEW_SECONDS:
             return None
         self._renewals += 1
-        spec = LeaseSpec(self._server_id, LEASE_SECONDS, self._renewals, self._address)
+        spec = LeaseSpec(self.server_id, LEASE_SECONDS, self._renewals, self._address)
         if self._lease is None:
             return Lease(meta=Meta(name=self._lease_name), spec=spec)
         # A restarted server starts counting anew, and an observer sees any other number as alive.
@@ -170,9 +180,12 @@ class Heartbeats:
         return self._lease.changed(spec=spec)
 
     def _next_hearing(self) -> Hearing | None:
+        if self._hearing is not None and not self._others:
+            return None
+        self._others = False
         nodes = tuple(sorted(self._heard))
         if self._hearing is None:
-            return Hearing(meta=Meta(name=self._server_id), spec=HearingSpec(nodes))
+            return Hearing(meta=Meta(name=self.server_id), spec=HearingSpec(nodes))
         return None if self._hearing.spec.nodes == nodes else self._hearing.changed(spec=HearingSpec(nodes))
 
     async def _leave(self) -> None:

@@ -26,7 +26,7 @@ STATUS: dict[str, int] = {
 """Every code there is, and the status it is answered with."""
 
 CONTENT_TYPE = b"application/problem+json"
-_RESERVED = frozenset({"type", "title", "status", "code", "detail", "hint"})
+_RESERVED = frozenset({"type", "title", "status", "code", "detail", "hint", "message", "self"})
 _PATH = re.compile(r" - at `([^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 

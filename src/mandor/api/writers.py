@@ -55,6 +55,7 @@ _CONTROLLERS: Rights = {
     "node": frozenset({"status.phase", "status.reason", "status.since"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "audit": frozenset({EXISTENCE}),
+    "token": frozenset({EXISTENCE}),
     "session": frozenset({EXISTENCE}),
     "lease": frozenset({EXISTENCE, "spec"}),
     "hearing": frozenset({EXISTENCE}),

@@ -25,7 +25,8 @@ SILENT_SECONDS = 35.0
 PIECE_BYTES = 64 * 1024
 FRAME_BYTES_MOST = 1024 * 1024
 PROBLEM_BYTES_MOST = 1024 * 1024
-_FIXED = frozenset({"type", "title", "status", "code", "detail", "hint"})
+_FIXED = frozenset({"type", "title", "status", "code", "detail", "hint", "message", "self"})
+"""Members of a problem that are no facts, or could not be told apart from an error's own parts."""
 
 
 class Client:

@@ -1,10 +1,10 @@
 """What a controller is: it looks at changes and says whose they are; it reconciles one key at a time."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import ClassVar, Generic, TypeVar
 
-from mandor.model.meta import Key, Object
+from mandor.model.meta import Object
 from mandor.store.base import Change
 from mandor.store.mirror import Mirror
 
@@ -38,21 +38,21 @@ class Controller(ABC, Generic[K]):
 
 
 class Grouped(Generic[G, O]):
-    """Objects by a group they belong to, kept up to date by changes."""
+    """Objects by a group they belong to, kept up to date by changes; `by` answers None for none."""
 
-    def __init__(self, kind: type[O]) -> None:
-        self._kind = kind
-        self._groups: dict[G, dict[Key, O]] = {}
+    def __init__(self, by: Callable[[O], G | None]) -> None:
+        self._by = by
+        self._groups: dict[G, dict[str, O]] = {}
 
-    def update(self, key: Key, before: G | None, after: G | None, value: O | None) -> None:
-        if before is not None and before != after:
-            group = self._groups.get(before)
-            if group is not None:
-                group.pop(key, None)
-                if not group:
-                    del self._groups[before]
-        if after is not None and value is not None:
-            self._groups.setdefault(after, {})[key] = value
+    def update(self, before: O | None, after: O | None) -> None:
+        old = self._by(before) if before is not None else None
+        if old is not None and before is not None and old in self._groups:
+            self._groups[old].pop(before.meta.uid, None)
+            if not self._groups[old]:
+                del self._groups[old]
+        new = self._by(after) if after is not None else None
+        if new is not None and after is not None:
+            self._groups.setdefault(new, {})[after.meta.uid] = after
 
     def of(self, group: G) -> list[O]:
         return list(self._groups.get(group, {}).values())

@@ -35,7 +35,7 @@ class NodeController(Controller[str]):
         self._recorder = recorder
         self._times = times or NodeTimes()
         self._ears = Ears(gap_seconds=self._times.gap_seconds)
-        self._by_node: Grouped[str, Instance] = Grouped(Instance)
+        self._by_node: Grouped[str, Instance] = Grouped(lambda each: each.node or None)
         self._permits = Permits()
         self._missing_since: dict[str, float] = {}
 
@@ -50,9 +50,10 @@ class NodeController(Controller[str]):
     def observe(self, change: Change) -> Iterable[str]:
         value, after = change.value, change.after
         if isinstance(value, Instance):
-            now = after if isinstance(after, Instance) else None
-            before = change.before.node if change.before is not None else ""
-            self._by_node.update(change.key, before or None, (now.node if now else "") or None, now)
+            before = change.before
+            self._by_node.update(
+                before if isinstance(before, Instance) else None, after if isinstance(after, Instance) else None
+            )
         elif isinstance(value, Lease) and value.meta.name.startswith(SERVER):
             self._observe_lease(value, gone=after is None)
         elif isinstance(value, Hearing):

@@ -39,8 +39,8 @@ class WorkloadController(Controller[Name]):
         self._store = store
         self._clock = clock
         self._recorder = recorder
-        self._instances: Grouped[Name, Instance] = Grouped(Instance)
-        self._releases: Grouped[Name, Release] = Grouped(Release)
+        self._instances: Grouped[Name, Instance] = Grouped(_name)
+        self._releases: Grouped[Name, Release] = Grouped(_name)
         self._with_lost: set[Name] = set()
         self._ready_nodes: set[str] = set()
         self._rest_until: dict[Name, float] = {}
@@ -51,20 +51,19 @@ class WorkloadController(Controller[Name]):
         self._writer = Writer(self._store, mirrors)
 
     def observe(self, change: Change) -> Iterable[Name]:
-        value = change.value
-        if isinstance(value, Node):
+        before, after = change.before, change.after
+        if isinstance(change.value, Node):
             return self._observe_node(change)
-        before, after = _name(change.before), _name(change.after)
-        if isinstance(value, Instance):
-            now = change.after if isinstance(change.after, Instance) else None
-            self._instances.update(change.key, before, after, now)
-            if now is not None and after is not None and now.phase is Phase.LOST:
-                self._with_lost.add(after)
-        elif isinstance(value, Release):
+        if isinstance(change.value, Instance):
+            now = after if isinstance(after, Instance) else None
+            self._instances.update(before if isinstance(before, Instance) else None, now)
+            if now is not None and now.phase is Phase.LOST:
+                self._with_lost.add(_name(now))
+        elif isinstance(change.value, Release):
             self._releases.update(
-                change.key, before, after, change.after if isinstance(change.after, Release) else None
+                before if isinstance(before, Release) else None, after if isinstance(after, Release) else None
             )
-        return {name for name in (before, after) if name is not None}
+        return {_name(value) for value in (before, after) if isinstance(value, Workload | Release | Instance)}
 
     def _observe_node(self, change: Change) -> Iterable[Name]:
         """A node that comes or goes matters to those who wait with lost instances."""
@@ -121,9 +120,6 @@ class WorkloadController(Controller[Name]):
         self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
 
 
-def _name(value: Object | None) -> Name | None:
-    if isinstance(value, Workload):
-        return Name(value.meta.namespace, value.meta.name)
-    if isinstance(value, Instance | Release):
-        return Name(value.meta.namespace, value.spec.workload)
-    return None
+def _name(value: Workload | Release | Instance) -> Name:
+    name = value.meta.name if isinstance(value, Workload) else value.spec.workload
+    return Name(value.meta.namespace, name)

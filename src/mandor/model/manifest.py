@@ -176,7 +176,8 @@ def _check_kind(reader: Reader, source: Map, kind: Any, line: int) -> bool:
     elif isinstance(kind, str) and kind in LATER_KINDS:
         reader.wrong(at, "kind", f"`{kind}` is not supported yet")
     elif isinstance(kind, str) and kind in KINDS and kind not in _SPECS:
-        hint = "`mandor cordon` and `mandor uncordon` change a node; `mandor agent --label` labels a new one" if kind == "node" else None
+        change = "`mandor cordon` and `mandor uncordon` change a node; `mandor agent --label` labels a new one"
+        hint = change if kind == "node" else None
         reader.wrong(at, "kind", f"the cluster makes its {KINDS[kind].plural} itself; they cannot be applied", hint)
     elif not isinstance(kind, str) or kind not in _SPECS:
         reader.wrong(at, "kind", f"there is no kind {str(kind)[:40]!r}", did_you_mean(str(kind), _SPECS))

@@ -26,6 +26,7 @@ from mandor.controllers.workload import WorkloadController
 from mandor.errors import Invalid
 from mandor.lib import logs
 from mandor.lib.clock import Clock, SystemClock
+from mandor.lib.garbage import collect_gently
 from mandor.lib.ids import new_uid
 from mandor.lib.tasks import Background
 from mandor.placement.framework.handle import DETACHED
@@ -112,6 +113,7 @@ async def _serve_api(
     server = ApiServer(build_app(parts), parts, listener, tls=tls)
     tasks.start(recorder.run(), "recorder")
     tasks.start(heartbeats.run(), "heartbeats")
+    tasks.start(collect_gently(clock), "garbage")
     serving = tasks.start(server.serve(), "api")
     waiting = tasks.start(told.wait(), "signal")
     log.info("ready at %s", url)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
@@ -40,8 +40,11 @@ from mandor.store.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
-SLICE_MOST = 256
-"""So many decisions in a row, then others get their turn."""
+SLICE_MICROSECONDS = 10_000
+"""About so long decisions are made in a row, then others get their turn. It is counted in decisions and not
+measured, so that the same input always gives the same course of events."""
+GATHERED = 256
+"""So many decisions are written together, or fewer when nobody waits."""
 NOTED_MOST = 64
 """Of a slice with more binds than this, only the remarkable ones are told as events."""
 CYCLES_MOST = 10_000
@@ -149,19 +152,19 @@ class Scheduler:
                 await self._mirrors[key.kind].reached(found.meta.version)
 
     async def _schedule(self, tasks: Background) -> None:
+        promises: list[Promise] = []
         while True:
             self._wake.clear()
             happened, details = self.view.take_happened()
             self._queue.happened(happened, now=self._clock.monotonic(), details=details)
             self._queue.flush(now=self._clock.monotonic())
-            tried, promises = self._decide_some()
+            tried = self._decide_some(promises)
             self._start_others(tasks)
             promises += self._to_write
             self._to_write.clear()
-            for chunk in chunks(promises):
-                await self._binder.room.acquire()
-                writing = tasks.start(self._binder.write(chunk), "bind")
-                writing.add_done_callback(lambda _: self._binder.room.release())
+            if len(promises) >= GATHERED or not tried:
+                await self._bind(tasks, promises)
+                promises = []
             if tried:
                 await asyncio.sleep(0)
             else:
@@ -174,6 +177,12 @@ class Scheduler:
             tasks.start(self._ask_about(entry, profile), f"questions about {entry.ask.key.name}")
         self._to_start.clear()
         self._to_ask.clear()
+
+    async def _bind(self, tasks: Background, promises: Sequence[Promise]) -> None:
+        for chunk in chunks(promises):
+            await self._binder.room.acquire()
+            writing = tasks.start(self._binder.write(chunk), "bind")
+            writing.add_done_callback(lambda _: self._binder.room.release())
 
     async def _idle(self) -> None:
         """Until something changes, or somebody's pause is over."""
@@ -191,16 +200,17 @@ class Scheduler:
 
     # The scheduling cycle: nothing here waits.
 
-    def _decide_some(self) -> tuple[int, list[Promise]]:
-        promises: list[Promise] = []
-        for tried in range(SLICE_MOST):
+    def _decide_some(self, promises: list[Promise]) -> int:
+        """How many were decided; those that found a node are added to `promises`."""
+        most = max(16, SLICE_MICROSECONDS // (60 + len(self.view.table) // 25))
+        for tried in range(most):
             entry = self._queue.pop()
             if entry is None:
-                return tried, promises
+                return tried
             made = self._cycle(entry)
             if made is not None:
                 promises.append(made)
-        return SLICE_MOST, promises
+        return most
 
     def _cycle(self, entry: Entry) -> Promise | None:
         """A promise that is to be written; None: there is none, or its plugins see to it."""

@@ -152,7 +152,8 @@ class EtcdStore(Store):
             except Conflict as error:
                 await self._show_winner(error, transaction)
                 raise
-        await self._show(revision)
+        if revision > self._state.seen:
+            await self._show(revision)
         return revision + self._state.offset
 
     # A commit on its way.

@@ -2,15 +2,18 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
-import grpc
-
 from mandor.errors import Invalid, TooLarge, Unavailable
 from mandor.store.access import StoreAccess
 from mandor.store.etcd_wire import AUTHENTICATE, WATCH, Method, messages
+
+# We never fork without exec; gRPC's care for those who do is a line on stderr for every child process.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+import grpc
 
 log = logging.getLogger(__name__)
 

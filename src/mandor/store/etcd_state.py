@@ -147,10 +147,11 @@ class EtcdState:
 
     async def _check_history(self) -> None:
         """An etcd that was restored from a backup has another past than the one we know."""
+        known = self.seen  # before asking: a commit of ours may raise it while the answer is on its way
         answer = await self._client.call(RANGE, RANGE.request(key=self._first, count_only=True))
         header = answer.header
-        if header.revision < self.seen or header.cluster_id != self._cluster:
-            self._break(f"etcd was restored: it is at revision {header.revision}, we have seen {self.seen}")
+        if header.revision < known or header.cluster_id != self._cluster:
+            self._break(f"etcd was restored: it is at revision {header.revision}, we have seen {known}")
 
     def _break(self, story: str) -> None:
         if self.broken is None:
@@ -188,8 +189,8 @@ class EtcdState:
         """
         if revision > self.seen:
             self._own[revision] = values
-            self._catch_up()
-            self._see(self.seen)
+            if revision == self.seen + 1:
+                self._see(self.seen)
 
     def _catch_up(self) -> None:
         while (values := self._own.pop(self.seen + 1, None)) is not None:
@@ -204,9 +205,10 @@ class EtcdState:
 
     def _see(self, revision: int) -> None:
         """Everything up to this revision is published."""
-        self.seen = max(self.seen, revision)
-        for passed in [each for each in self._own if each <= self.seen]:
-            del self._own[passed]
+        if revision > self.seen:
+            self.seen = revision
+            for passed in [each for each in self._own if each <= revision]:
+                del self._own[passed]
         self._catch_up()
         self._index.advance(self.seen + self.offset)
         self._release()

@@ -1,6 +1,7 @@
 """Watches and lists over an Index, for stores that live in this process."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Sequence
 
 from mandor.store.base import ALL, Change, Filter, Listing
@@ -54,7 +55,8 @@ class Watch(AsyncIterator[Sequence[Change]]):
                 waiter.set_result(None)
 
         subscription.wake = wake
-        timer = loop.call_later(self._bookmark_seconds, wake)
+        # Watchers that one change woke together would otherwise be woken together ever after.
+        timer = loop.call_later(self._bookmark_seconds * random.uniform(0.8, 1.2), wake)
         try:
             await waiter
         finally:

@@ -13,6 +13,7 @@ import pytest
 
 from mandor.engines.base import Launch, Observed, Unit, UnitPhase
 from mandor.engines.process import ProcessEngine
+from mandor.engines.process.hierarchy import Hierarchies
 from mandor.lib.ids import new_uid
 from mandor.testing.traces import find_traces
 
@@ -94,6 +95,8 @@ async def clear(bench: Bench) -> None:
     for observed in await bench.engine.list():
         await bench.engine.remove(observed.unit)
     await bench.engine.close()
+    place = Hierarchies.detect(bench.directory).paths("")
+    await until(lambda: not any(map(os.path.exists, place)), lambda: f"left: {place}")
     await until(lambda: not find_traces(bench.uids), lambda: f"left: {find_traces(bench.uids)}")
 
 

@@ -10,7 +10,20 @@ from mandor.api.operation import Call, Operation
 from mandor.errors import Unavailable
 from mandor.model.record import ClusterSpec
 
-FEATURES = ("apply", "audit", "commit", "exec", "heartbeat", "join", "logs", "snapshot", "tokens", "usage", "watch")
+FEATURES = (
+    "apply",
+    "audit",
+    "backup",
+    "commit",
+    "exec",
+    "heartbeat",
+    "join",
+    "logs",
+    "snapshot",
+    "tokens",
+    "usage",
+    "watch",
+)
 """What this server can do, by name, so that clients of other versions need not guess."""
 
 

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from mandor.api.access import missing
 from mandor.api.audit import audit
-from mandor.api.auth import header, make_token, node_token_name
+from mandor.api.auth import header, make_token, node_token_name, same_secret
 from mandor.api.caller import Caller
 from mandor.api.cluster import read_cluster
 from mandor.api.heartbeat import Report, UsageReport
@@ -17,7 +17,7 @@ from mandor.api.parts import ApiParts
 from mandor.errors import Conflict, Forbidden, Invalid, NotFound
 from mandor.model.meta import Key, Meta, check_name
 from mandor.model.node import Node, NodePhase, NodeSpec, NodeStatus
-from mandor.model.record import ClusterSpec
+from mandor.model.record import ClusterSpec, Hearing, Lease, Token
 from mandor.store.base import Put, Write
 
 TRIES = 3
@@ -27,6 +27,13 @@ class Join(Struct, frozen=True, forbid_unknown_fields=True):
     address: Annotated[str, Note(description="Where the node is reached; it may change.", max_length=253)] = ""
     pool: Annotated[str, Note(description="For a new node; later it is the users'.", max_length=63)] = "default"
     labels: Annotated[dict[str, str], Note(description="For a new node; later they are the users'.")] = {}
+    secret: Annotated[
+        str,
+        Note(
+            description="The secret half of its credential, if the agent chose it: then joining can be repeated.",
+            pattern="^([0-9a-f]{64})?$",
+        ),
+    ] = ""
 
 
 class Joined(Struct, frozen=True):
@@ -37,6 +44,8 @@ class Joined(Struct, frozen=True):
 
 class Usages(Struct, frozen=True):
     items: list[UsageReport]
+    servers: list[str]
+    """Other servers, which hear other nodes: ask them, too."""
 
 
 async def join(call: Call[None, Join | None]) -> Joined:
@@ -70,14 +79,16 @@ async def _join(call: Call[None, Join | None], name: str, given: Join) -> Joined
     writes: list[Write] = []
     credential = (header(call.headers, b"authorization") or "").partition(" ")[2].strip()
     if call.caller.role != "node":
-        if token is not None:
+        known = isinstance(token, Token) and bool(given.secret) and same_secret(token, given.secret)
+        if token is not None and not known:
             raise Conflict(
                 f"there is a node called {name} already, and this is not its credential",
                 hint=f"keep the agent's data directory, choose another name, or `mandor delete node {name}`",
                 node=name,
             )
-        made, credential = make_token("node", f"node:{name}", name=node_token_name(name))
-        writes += [Put(made), audit(call.parts.clock, call.caller, "join", f"node {name}", (), call.address)]
+        made, credential = make_token("node", f"node:{name}", name=node_token_name(name), secret=given.secret)
+        if not known:
+            writes += [Put(made), audit(call.parts.clock, call.caller, "join", f"node {name}", (), call.address)]
     if not isinstance(node, Node):
         node = _new_node(name, given)
         writes.append(Put(node))
@@ -133,17 +144,33 @@ async def usage(call: Call[None, None]) -> UsageReport:
         return found
     if await call.parts.store.get(Key("node", "", name)) is None:
         raise missing(Key("node", "", name))
+    others = await _others(call.parts, name)
     raise NotFound(
         f"this server does not hear {name}",
-        hint="the node is silent, or another server hears it",
+        hint=f"{others[0]} hears it" if others else "the node is silent",
         key=Key("node", "", name),
+        servers=others,
     )
 
 
 async def all_usage(call: Call[None, None]) -> Usages:
     if not call.caller.user and call.caller.role != "component":
         raise Forbidden(f"{call.caller.identity} may not read the usage of other nodes")
-    return Usages(call.parts.heartbeats.all_usage())
+    return Usages(call.parts.heartbeats.all_usage(), await _others(call.parts))
+
+
+async def _others(parts: ApiParts, node: str = "") -> list[str]:
+    """The addresses of the other servers that hear nodes (or this one): each knows what its own use."""
+    hearings = (await parts.store.list("hearing")).items
+    found = []
+    for each in hearings:
+        own = each.meta.name == parts.heartbeats.server_id
+        if own or not isinstance(each, Hearing) or (node and node not in each.spec.nodes):
+            continue
+        lease = await parts.store.get(Key("lease", "", f"server-{each.meta.name}"))
+        if isinstance(lease, Lease):
+            found.append(lease.spec.address)
+    return found
 
 
 OPERATIONS = [

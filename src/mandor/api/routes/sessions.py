@@ -214,6 +214,7 @@ async def exec_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
         instance, task = await find(parts, caller, name, query.namespace, query.task)
         if instance.phase.over:
             raise Conflict(f"{name} is over ({instance.phase})", hint="`mandor logs` may tell more")
+        await _record(parts, caller, instance, query, scope)
     except MandorError as error:
         await deny(websocket, error)
         return
@@ -231,10 +232,6 @@ async def exec_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
         columns=query.columns,
         stdin=query.stdin,
     )
-    parts.rates.spend(caller.identity, 1)
-    await parts.store.commit(
-        audit(parts.clock, caller, "exec", str(instance.key), query.command[:1], (scope.get("client") or ("",))[0])
-    )
     await websocket.accept()
     try:
         async with parts.sessions.dial(instance, spec) as agent:
@@ -245,6 +242,13 @@ async def exec_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
 
 
 _EXEC = Query(ExecQuery)
+
+
+async def _record(parts: ApiParts, caller: Caller, instance: Instance, query: ExecQuery, scope: Scope) -> None:
+    """Who ran which program where; its arguments may be secrets."""
+    parts.rates.spend(caller.identity, 1)
+    address = (scope.get("client") or ("",))[0]
+    await parts.store.commit(audit(parts.clock, caller, "exec", str(instance.key), query.command[:1], address))
 
 
 # Agents.

@@ -127,9 +127,8 @@ class ProcessEngine(Engine):
             self._forget(unit)
             paths = self._trees.paths(str(unit))
             await asyncio.to_thread(discard, trash, paths)
-            if not self._units:
-                groups.remove(self._trees.paths(SUPERVISORS), seconds=0.0)
-                self._trees.remove_empty()
+        if self._idle():
+            await asyncio.to_thread(self._leave_groups, 1.0)
 
     # The others.
 
@@ -152,7 +151,9 @@ class ProcessEngine(Engine):
     ) -> Execution:
         self._open()
         tracked = self._known(unit)
-        if tracked is None or tracked.watch is None or tracked.folder.read_running() is None:
+        runs = tracked is not None and tracked.watch is not None and tracked.folder.read_running() is not None
+        # Its supervisor may live a moment longer than it does.
+        if tracked is None or not runs or tracked.folder.read_exit() is not None:
             raise NotFound(f"{unit} is not running", hint="exec needs a task that runs")
         if not command:
             raise Invalid("there is no command to run")
@@ -179,6 +180,14 @@ class ProcessEngine(Engine):
             await self._cleaning
         self._ticks.close()
         self._ready = False
+
+    def _idle(self) -> bool:
+        return not any(tracked.observed or tracked.busy.locked() for tracked in self._units.values())
+
+    def _leave_groups(self, seconds: float) -> None:
+        """Nothing is here any more: no group either. A unit that starts meanwhile makes its own again."""
+        groups.remove(self._trees.paths(SUPERVISORS), seconds=seconds)
+        self._trees.remove_empty()
 
     # What is known of each unit.
 
@@ -211,6 +220,8 @@ class ProcessEngine(Engine):
         for name in made.keys() - {*os.listdir(self._units_folder), SUPERVISORS}:
             groups.kill(made[name])
             groups.remove(made[name], seconds=1.0)
+        if self._idle():
+            self._leave_groups(0.0)
         if any(self._trash_folder.iterdir()):
             self._cleaning = asyncio.get_running_loop().run_in_executor(None, empty, self._trash_folder)
 

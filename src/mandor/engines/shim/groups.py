@@ -50,6 +50,17 @@ def _set(path: str, name: str, value: str) -> None:
             raise OSError(error.errno, f"cannot set {name} to {value}: {os.strerror(error.errno or 0)}") from error
 
 
+def make_and_join(group: "Group") -> None:
+    """Move this process into a group that others may remove as long as nobody is in it."""
+    for _ in range(20):
+        try:
+            make(group)
+            join([group["path"]])
+            return
+        except FileNotFoundError:
+            continue
+
+
 def join(paths: "Sequence[str]") -> None:
     """Move this process there."""
     for path in paths:

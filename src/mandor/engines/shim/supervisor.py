@@ -98,8 +98,7 @@ class Supervisor:
     def _leave_agent(self) -> None:
         """Get out of the agent's own groups, so that whoever ends the agent's service does not end this."""
         for group in self._launch["shims"]:
-            groups.make(group)
-            groups.join([group["path"]])
+            groups.make_and_join(group)
         try_tell("/proc/self/oom_score_adj", "-900")
 
     def _furnish(self, person: "Person | None") -> None:

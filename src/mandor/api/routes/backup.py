@@ -1,0 +1,47 @@
+"""A backup of the whole cluster, streamed while it goes on."""
+
+from starlette.types import Receive, Send
+
+from mandor.api.operation import Call, Operation, Stream
+from mandor.store.dump import dump
+
+CONTENT_TYPE = "application/gzip"
+
+
+async def backup(call: Call[None, None]) -> Stream:
+    """It holds the hashes of all tokens, so only who may make any token may have it."""
+    call.caller.require("admin", "component", what="make a backup")
+    parts = call.parts
+    parts.streams.check()
+
+    async def run(receive: Receive, send: Send) -> None:
+        async def work() -> None:
+            headers = [
+                (b"content-type", CONTENT_TYPE.encode()),
+                (b"content-disposition", b'attachment; filename="mandor.backup"'),
+            ]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            async for piece in dump(parts.store):
+                if piece:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+        # Without its last line a backup is not taken for whole, so one that breaks off does no harm.
+        await parts.streams.run(receive, work)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return Stream(run)
+
+
+OPERATIONS = [
+    Operation(
+        method="GET",
+        path="/v1/backup",
+        name="backup",
+        summary="Stream a backup of everything, as it is at one revision",
+        tag="store",
+        handler=backup,
+        result=str,
+        gives=CONTENT_TYPE,
+        refuses=("too_many",),
+    ),
+]
