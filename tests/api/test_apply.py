@@ -239,3 +239,13 @@ async def test_a_body_without_a_length_is_bounded_too(dev: Api) -> None:
 
     async with session.post("/v1/apply", data=endless(), headers={"content-type": YAML}) as answer:
         assert answer.status == 413
+
+
+async def test_a_cycle_of_near_rules_with_what_is_stored_is_refused(dev: Api) -> None:
+    client = await dev.client()
+    await send(client, "name: db\ncommand: [sleep]\nplacement: {near: [{workload: web}]}")
+    with pytest.raises(Invalid, match="web waits for db, db waits for web") as caught:
+        await send(client, "name: web\ncommand: [sleep]\nplacement: {near: [{workload: db}]}")
+    assert caught.value.hint == "make one of these rules `strength: should`"
+    assert await stored(dev, "web") is None
+    await send(client, "name: web\ncommand: [sleep]\nplacement: {near: [{workload: db, strength: should}]}")

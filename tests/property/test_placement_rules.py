@@ -41,7 +41,7 @@ from mandor.placement.plugins.node_resources_fit import (
     NodeResourcesFitArgs,
     ScoringStrategy,
 )
-from mandor.placement.plugins.pod_topology_spread import PodTopologySpread, PodTopologySpreadArgs
+from mandor.placement.plugins.pod_topology_spread import PodTopologySpread
 from mandor.placement.plugins.pool_fit import PoolFit
 from mandor.placement.plugins.proximity import Proximity
 from mandor.placement.plugins.quota import Quota, QuotaArgs
@@ -277,6 +277,10 @@ def in_domains(
     return counts
 
 
+def has_all(node: Node, rules: list[Spread]) -> bool:
+    return all(place_of(node, rule.over) is not None for rule in rules)
+
+
 def plain_spread(ask: Ask, node: Node, found: list[Node], placed: Placed) -> bool:
     rules = [rule for rule in ask.hard if isinstance(rule, Spread)]
     eligible = [
@@ -301,7 +305,7 @@ def wished_spreads(ask: Ask) -> list[Spread]:
 
 def plain_spread_score(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
     rules = wished_spreads(ask)
-    counted = [each for each in found if all(place_of(each, rule.over) is not None for rule in rules)]
+    counted = [each for each in found if has_all(each, rules)]
     if node not in counted:
         return -1
     eligible = [each for each in counted if keeps_where(ask, each)]
@@ -451,7 +455,9 @@ def plain_pack(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:
     taken, capacity = amounts(ask, node, placed, "memory", counted=True)
     if not capacity or taken > capacity:
         return 0
-    return min(100 * 100 * taken // (65 * capacity), 100 * (100 * capacity - 100 * taken) // (30 * capacity), 100)
+    if taken * 100 > 70 * capacity:
+        return 49 * 100 * (capacity - taken) // (30 * capacity)
+    return min(50 + 50 * 100 * taken // (65 * capacity), 100)
 
 
 def plain_load(ask: Ask, node: Node, found: list[Node], placed: Placed) -> int:

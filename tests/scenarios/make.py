@@ -71,7 +71,8 @@ def _group(fields: dict[str, Any]) -> dict[str, Any]:
 
 def make_workload(name: str = "web", *, version: int = 1, **fields: Any) -> Workload:
     """A flat workload; `type`, `batch`, `priority`, `restarted` are its own, the rest is its group's."""
-    own = {key: fields.pop(key) for key in ("type", "batch", "priority", "restarted", "profile") if key in fields}
+    mine = ("type", "batch", "priority", "restarted", "profile", "gates")
+    own = {key: fields.pop(key) for key in mine if key in fields}
     spec = from_plain({**own, "groups": {FLAT: _group(fields)}}, WorkloadSpec)
     return Workload(meta=Meta(name=name, namespace="default", uid=f"uid-{name}", version=version), spec=spec)
 

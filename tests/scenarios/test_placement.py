@@ -13,6 +13,7 @@ from mandor.model.meta import Key
 from mandor.model.node import NodePhase, Taint
 from mandor.placement.cycle import decide
 from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.identity import NOBODY, Identity
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
 from tests.scenarios.make import GI, make_node, make_template
@@ -66,15 +67,17 @@ class Board:
         fields: dict[str, Any] = {key: parse_value(value) for key, value in step.fields.items()}
         fields |= {key: step.fields[key] for key in ("cpu", "memory", "disk") if key in step.fields}
         avoid = frozenset(str(fields.pop("avoid", "")).split(",")) - {""}
+        workload = str(fields.pop("workload", ""))
+        who = Identity("default", workload, "main", fields.pop("labels", {})) if workload else NOBODY
         if isinstance(fields.get("where"), dict):
             fields["where"] = [fields["where"]]
         shape = Shape.of(make_template(**fields))
         said = []
         for name in step.words:
             key = Key(Instance.kind, "default", name)
-            decision = decide(self.profile, Ask(key, shape, avoid=avoid), self.table.snapshot())
+            decision = decide(self.profile, Ask(key, shape, avoid=avoid, who=who), self.table.snapshot())
             if decision.node:
-                self.table.set_charge(key, decision.node, shape)
+                self.table.set_charge(key, decision.node, shape, who)
                 without = "".join(f", without `{rule}`" for rule in decision.relaxed)
                 said.append(f"{name} -> {decision.node}{without}")
             else:

@@ -9,6 +9,7 @@ from mandor.lib.words import did_you_mean
 from mandor.model.instance import Instance
 from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Key, Object
+from mandor.model.near_cycle import HINT, find_deadlocks
 from mandor.model.node import Node
 from mandor.model.record import Namespace
 from mandor.model.workload import GroupTemplate, Workload
@@ -41,6 +42,7 @@ async def admit(
         )
     for group in value.spec.groups.values():
         _check_engines(group, engines)
+    await _check_near(store, value, beside or {})
     key = Key("namespace", "", value.meta.namespace)
     found = (beside or {}).get(key)
     checks = []
@@ -59,6 +61,17 @@ async def admit(
             path="meta.namespace",
         )
     return checks
+
+
+async def _check_near(store: Store, value: Workload, beside: Mapping[Key, Object]) -> None:
+    """Groups that would wait for each other for ever are refused; others are looked at only if there is such a rule."""
+    if not any(rule.strength == "must" for group in value.spec.groups.values() for rule in group.placement.near):
+        return
+    known = {each.key: each for each in (await store.list(Workload.kind)).items}
+    known.update({**beside, value.key: value})
+    for found in find_deadlocks(each for each in known.values() if isinstance(each, Workload)):
+        if found.workload is value:
+            raise Invalid(found.message, hint=HINT, path=f"spec.groups.{found.group}.placement.near[{found.rule}]")
 
 
 def _check_engines(group: GroupTemplate, known: Collection[str]) -> None:

@@ -1,9 +1,10 @@
 """The table: all nodes as columns, kept up to date change by change; room is counted the moment it is promised."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,30 @@ class Charge:
     node: str
     shape: Shape
     who: Identity = NOBODY
+
+
+class _Window(Sequence[Node]):
+    """The list as it is now, without the verbs that change it."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: list[Node]) -> None:
+        self._items = items
+
+    @overload
+    def __getitem__(self, index: int) -> Node: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Node]: ...
+
+    def __getitem__(self, index: int | slice) -> Node | Sequence[Node]:
+        return self._items[index]
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self._items)
 
 
 class Table:
@@ -292,9 +317,9 @@ class Table:
         if self._snapshot is None:
             count = len(self._nodes)
             self._snapshot = Snapshot(
-                nodes=self._nodes,
-                slots=self._slots,
-                rows=self._rows,
+                nodes=_Window(self._nodes),
+                slots=MappingProxyType(self._slots),
+                rows=MappingProxyType(self._rows),
                 free=_window(self._free, count),
                 allocatable=_window(self._allocatable, count),
                 counted=_window(self._counted, count),

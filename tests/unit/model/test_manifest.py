@@ -279,6 +279,107 @@ def test_what_a_later_version_will_know_is_not_called_unknown(text: str) -> None
     assert found["line"] == 3
 
 
+@pytest.mark.req("S3-30", "S3-31")
+def test_rules_about_other_instances_are_read() -> None:
+    (document,) = load_manifests(
+        """
+name: a
+image: x
+placement:
+  pool: {name: web, strength: should}
+  dedicated: true
+  near: [{workload: cache, over: zone, strength: prefer, weight: 30}]
+  apart: [{match: {app: 1.10}, namespaces: [team-a], strength: should}]
+  spread: [{over: zone, max_skew: 2, strength: should}]
+"""
+    )
+    placement = document.object.spec.groups["main"].placement
+    assert [rule.texts[0] for rule in placement.rules] == [
+        "pool == web",
+        "near cache over zone",
+        "apart from app=1.10 over node",
+        "spread over zone",
+    ]
+    assert (placement.dedicated, placement.only_pool, placement.order) == (True, None, ())
+
+
+def test_the_order_in_which_rules_are_written_is_kept() -> None:
+    text = "name: a\nimage: x\nplacement:\n  spread: [{over: zone}]\n  where: [disk == ssd]\n  near: [{workload: b}]"
+    (document,) = load_manifests(text)
+    placement = document.object.spec.groups["main"].placement
+    assert [rule.texts[0] for rule in placement.rules] == ["spread over zone", "disk == ssd", "near b over node"]
+
+
+@pytest.mark.parametrize(
+    ("placement", "message"),
+    [
+        ("{near: [{over: zone}]}", "write either `workload: NAME` (or `self`) or `match: {LABEL: VALUE}`"),
+        ("{near: [{workload: a, match: {b: c}}]}", "write either `workload: NAME`"),
+        ("{near: [{workload: self, group: b}]}", "`group` belongs to `workload: NAME`"),
+        ("{apart: [{workload: self, namespaces: [a]}]}", "`namespaces` does not belong to `workload: self`"),
+        ("{apart: [{workload: a, weight: 5}]}", "`weight` belongs to `strength: prefer`"),
+        ("{apart: [{workload: a, strength: maybe}]}", "is none of must, should, prefer"),
+        ("{spread: [{max_skew: 1}]}", "`over` is missing"),
+        ("{spread: [{over: zone, max_skew: 0}]}", "0 is less than 1"),
+        ("{spread: [{over: a b}]}", "is not a fact"),
+        ("{pool: {strength: should}}", "`name` is missing"),
+        ("{pool: {name: A}}", "is not a pool"),
+        ("{pool: [a]}", "a list stands where text belongs"),
+        ("{order: [near, near]}", "names a kind of rules twice"),
+        ("{dedicated: maybe}", "stands where true or false belongs"),
+    ],
+)
+def test_a_wrong_rule_is_told_with_its_line(placement: str, message: str) -> None:
+    found = mistakes(f"name: a\nimage: x\nplacement: {placement}")[0]
+    assert message in found["message"]
+    assert found["line"] == 3
+
+
+CYCLE = """name: web
+image: x
+placement:
+  near:
+    - {workload: cache, over: zone, strength: prefer}
+    - {workload: db}
+---
+name: db
+image: x
+placement: {near: [{match: {app: web}}]}
+"""
+
+
+@pytest.mark.req("S3-30")
+def test_groups_that_would_wait_for_each_other_for_ever_are_refused_with_line_and_hint() -> None:
+    text = CYCLE.replace("name: web\n", "name: web\nlabels: {app: web}\n")
+    found = mistake(text)
+    assert found["line"] == 7
+    assert found["path"] == "placement.near[1]"
+    assert "web waits for db, db waits for web; none of them can be the first" in found["message"]
+    assert found["hint"] == "make one of these rules `strength: should`"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "name: db\nimage: x",
+        "name: db\nimage: x\nplacement: {near: [{workload: web, strength: should}]}",
+        "name: db\nimage: x\nplacement: {near: [{workload: self}]}",
+        "name: db\ngroups:\n  a: {placement: {near: [{workload: web}]}, tasks: {t: {image: x}}}\n"
+        "  b: {tasks: {t: {image: x}}}",
+        "name: db\nnamespace: other\nimage: x\nplacement: {near: [{workload: web}]}",
+    ],
+)
+def test_near_rules_that_somebody_can_begin_with_are_no_cycle(other: str) -> None:
+    assert len(load_manifests(CYCLE.partition("---")[0] + "---\n" + other)) == 2
+
+
+def test_three_can_wait_for_each_other_too() -> None:
+    texts = [
+        f"name: {one}\nimage: x\nplacement: {{near: [{{workload: {other}}}]}}" for one, other in ("ab", "bc", "ca")
+    ]
+    assert "a waits for b, b waits for c, c waits for a" in mistake("\n---\n".join(texts))["message"]
+
+
 def test_kinds_of_later_versions_are_not_called_unknown() -> None:
     assert "`quota` is not supported yet" in mistake("kind: quota\nname: a")["message"]
 

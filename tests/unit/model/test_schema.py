@@ -40,6 +40,8 @@ def test_every_example_passes(checks: Any, path: Path) -> None:
         "name: a\nimage: x\nengine: [a, b]\nports: {http: 80, s: {port: 1, host: 2, protocol: udp}}",
         "name: a\nimage: x\nresources: {cpu: 0.5, memory: 1Gi, limits: {cpu: 500m, memory: 2GB}}",
         "name: a\nimage: x\nplacement: {where: [a == b, {any: [a exists], strength: prefer, weight: 3}]}",
+        "name: a\nimage: x\nplacement: {pool: {name: b, strength: should}, near: [{workload: self, over: zone}]}",
+        "name: a\nimage: x\nplacement: {apart: [{match: {a: b}, strength: should}], spread: [{over: zone}]}",
         "name: a\nimage: x\ndisconnect: {stop_after: never, lost_after: 1h30m}",
         "name: a\ngroups: {w: {count: 1, tasks: {t: {image: x, role: main}}}}",
         "kind: namespace\nname: a\nengines: [process]",

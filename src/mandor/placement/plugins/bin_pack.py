@@ -10,6 +10,8 @@ from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import SCORE_MOST, ScorePlugin
 from mandor.placement.framework.snapshot import Snapshot
 
+_HALF = SCORE_MOST // 2
+
 
 class BinPackArgs(Struct, frozen=True, forbid_unknown_fields=True):
     low: int = 65
@@ -23,8 +25,8 @@ class BinPackArgs(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BinPack(ScorePlugin):
-    """A peak, not a cap: 100 for a node that the instance brings between `low` and `high`, less on both sides, and
-    0 for one that would be empty or full."""
+    """A peak, not a cap: 100 for a node that the instance brings between `low` and `high`; from 50 up to that for one
+    that stays below, the fuller the better; under 50 for one that it brings above, the fuller the worse."""
 
     name = "BinPack"
     Args = BinPackArgs
@@ -39,7 +41,7 @@ class BinPack(ScorePlugin):
             return np.zeros(len(nodes), dtype=np.int64)
         taken, capacity, _ = amounts[0]
         room = np.maximum(capacity, 1)
-        rising = SCORE_MOST * 100 * taken // (low * room)
-        falling = SCORE_MOST * (100 * room - 100 * taken) // (max(100 - high, 1) * room)
-        scores = np.minimum(np.minimum(rising, falling), SCORE_MOST)
-        return np.where(capacity > 0, np.maximum(scores, 0), 0)
+        below = _HALF + np.minimum(_HALF, _HALF * 100 * taken // (low * room))
+        above = (_HALF - 1) * 100 * np.maximum(room - taken, 0) // (max(100 - high, 1) * room)
+        scores = np.where(100 * taken > high * room, above, below)
+        return np.where(capacity > 0, scores, 0)

@@ -1,0 +1,145 @@
+"""How many decisions a second: one instance after the other, each counted in the table at once; no store, no HTTP.
+
+python bench/placement.py [--nodes 5000] [--count 2000] [CASE …]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from bench.machine import machine
+from mandor.model.codec import from_plain
+from mandor.model.instance import Instance
+from mandor.model.meta import Key, Meta
+from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatus
+from mandor.model.resources import Resources
+from mandor.model.workload import GroupTemplate
+from mandor.placement.cycle import decide
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.identity import Identity
+from mandor.placement.profiles import default_profile
+from mandor.placement.table import Table
+
+GI = 1024**3
+ZONES = 10
+
+
+def make_table(count: int) -> Table:
+    table = Table("bench")
+    for index in range(count):
+        table.set_node(
+            Node(
+                meta=Meta(name=f"node-{index}", labels={"zone": f"z{index % ZONES}", "rack": f"r{index // 40}"}),
+                spec=NodeSpec(),
+                status=NodeStatus(
+                    phase=NodePhase.READY,
+                    capacity=Resources(32_000, 256 * GI, 1000 * GI),
+                    engines={"docker": Capabilities(images=True)},
+                ),
+            )
+        )
+    return table
+
+
+def shape(cpu: str = "100m", memory: str = "500Mi", **placement: Any) -> Shape:
+    task = {"image": "web:1", "resources": {"cpu": cpu, "memory": memory}}
+    return Shape.of(from_plain({"tasks": {"main": task}, "placement": placement}, GroupTemplate))
+
+
+def one_release() -> Iterator[tuple[str, Shape]]:
+    made = shape()
+    while True:
+        yield "web", made
+
+
+def fifty_releases() -> Iterator[tuple[str, Shape]]:
+    made = [(f"web{index}", shape(cpu=f"{100 + index}m")) for index in range(50)]
+    while True:
+        yield from made
+
+
+def all_different() -> Iterator[tuple[str, Shape]]:
+    index = 0
+    while True:
+        index += 1
+        yield f"web{index}", shape(cpu=f"{100 + index % 397}m", memory=f"{200 + index % 499}Mi")
+
+
+def one_rule(**placement: Any) -> Callable[[], Iterator[tuple[str, Shape]]]:
+    def asks() -> Iterator[tuple[str, Shape]]:
+        made = shape(**placement)
+        while True:
+            yield "web", made
+
+    return asks
+
+
+CASES: dict[str, Callable[[], Iterator[tuple[str, Shape]]]] = {
+    "one release": one_release,
+    "50 releases": fifty_releases,
+    "all different": all_different,
+    "spread must": one_rule(spread=[{"over": "zone", "max_skew": 1}]),
+    "spread prefer": one_rule(spread=[{"over": "zone", "strength": "prefer"}, {"over": "node", "strength": "prefer"}]),
+    "apart must": one_rule(apart=[{"workload": "self", "over": "node"}]),
+    "near prefer": one_rule(near=[{"workload": "self", "over": "zone", "strength": "prefer", "weight": 10}]),
+    "near must": one_rule(near=[{"workload": "self", "over": "zone"}]),
+}
+
+
+def run(asks: Iterator[tuple[str, Shape]], nodes: int, count: int) -> float:
+    """Decisions a second."""
+    table, profile = make_table(nodes), default_profile()
+    known: dict[str, Identity] = {}
+    todo = []
+    for index, (workload, made) in zip(range(count + 20), asks, strict=False):
+        who = known.setdefault(workload, Identity("default", workload, "main"))
+        todo.append(Ask(Key(Instance.kind, "default", f"{workload}-{index}"), made, who=who))
+    for ask in todo[:20]:
+        _place(table, profile, ask)
+    begin = time.perf_counter()
+    for ask in todo[20:]:
+        _place(table, profile, ask)
+    return count / (time.perf_counter() - begin)
+
+
+def _place(table: Table, profile: Any, ask: Ask) -> None:
+    decision = decide(profile, ask, table.snapshot())
+    if not decision.node:
+        raise SystemExit(decision.message)
+    table.set_charge(ask.key, decision.node, ask.shape, ask.who)
+
+
+def bytes_a_node(nodes: int) -> float:
+    """What the columns take, without the node objects themselves."""
+    tracemalloc.start()
+    table = make_table(nodes)
+    with_objects = tracemalloc.get_traced_memory()[0]
+    objects = list(table.snapshot().nodes)
+    del table
+    kept = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    return (with_objects - kept) / len(objects)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("--nodes", type=int, default=5000)
+    parser.add_argument("--count", type=int, default=2000)
+    asked = parser.parse_args()
+    print(machine())
+    print(f"{bytes_a_node(asked.nodes):.0f} bytes a node in the table")
+    for name in asked.cases or CASES:
+        print(f"{name:16} {run(CASES[name](), asked.nodes, asked.count):10,.0f} decisions/s")
+
+
+if __name__ == "__main__":
+    main()
