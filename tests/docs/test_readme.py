@@ -54,6 +54,7 @@ def dev(tmp_path: Path) -> Iterator[tuple[str, Path]]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(480)
 @pytest.mark.req("S0-1", "S0-4", "S2-1", "S2-2", "S2-3", "S2-4", "S2-11")
 @pytest.mark.parametrize("page", PAGES)
 def test_a_newcomer_can_type_the_page(page: str, dev: tuple[str, Path], tmp_path: Path) -> None:
@@ -66,7 +67,7 @@ def test_a_newcomer_can_type_the_page(page: str, dev: tuple[str, Path], tmp_path
         env=environ(MANDOR_SERVER=url, TMPDIR=str(tmp_path)),
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout[-2000:]}\n{done.stderr[-2000:]}"

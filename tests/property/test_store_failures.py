@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,11 +25,11 @@ class FlakyFile(StateFile):
     chance: random.Random
     failures = 0
 
-    def write(self, rows: Mapping[str, bytes | None], revision: int) -> None:
+    def write(self, puts: list[str | bytes], gone: Sequence[str], revision: int) -> None:
         if self.chance.random() < 0.2:
             FlakyFile.failures += 1
             raise Unavailable("the disk has a bad moment")
-        super().write(rows, revision)
+        super().write(puts, gone, revision)
 
 
 async def work(store: SqliteStore, number: int, seed: int) -> tuple[int, int]:

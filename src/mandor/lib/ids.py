@@ -29,16 +29,18 @@ class OrderedIds:
         """A forked process must not give out what its parent does."""
         self._random = random.Random(os.urandom(32))
         self._ms = 0
+        self._prefix = ""
         self._low = 0
 
     def __call__(self) -> str:
         now = time.time_ns() // 1_000_000
         if now > self._ms:
             self._ms = now
+            self._prefix = f"{now:012x}"
             self._low = self._random.getrandbits(47)
         else:
             self._low += 1
-        return f"{self._ms:012x}{self._low:012x}"
+        return f"{self._prefix}{self._low:012x}"
 
 
 ordered_uid: NewId = OrderedIds()

@@ -22,6 +22,9 @@ class Key(NamedTuple):
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
 
 
+_new_tuple = tuple.__new__
+
+
 def check_name(name: str, what: str = "name", most: int = NAME_MOST) -> None:
     if len(name) > most:
         raise ValueError(f"the {what} {name[:20]!r}… has {len(name)} characters; at most {most} are allowed")
@@ -72,7 +75,8 @@ class Object(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, ta
 
     @property
     def key(self) -> Key:
-        return Key(self.kind, self.meta.namespace, self.meta.name)
+        meta = self.meta
+        return _new_tuple(Key, (self.kind, meta.namespace, meta.name))  # half the time of Key(…), and asked for a lot
 
     @property
     def labels(self) -> dict[str, str]:

@@ -83,7 +83,8 @@ def stamp(value: Object, *, version: int, now: float, new_uid: NewId) -> Object:
     if not meta.uid:
         force_setattr(meta, "uid", new_uid())
         force_setattr(meta, "created_at", now)
-    share(meta)
+    if not meta.labels:
+        force_setattr(meta, "labels", _NO_LABELS)
     stamped: Object = value.__copy__()  # type: ignore[attr-defined]
     force_setattr(stamped, "meta", meta)
     return stamped

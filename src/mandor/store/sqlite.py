@@ -167,26 +167,28 @@ class SqliteStore(Store):
             new_uid=self._new_uid,
             pending=self._pending,
         )
-        rows: list[tuple[str, bytes | None]] = []
+        puts: list[str | bytes] = []
+        gone: list[str] = []
         size = 0
         for change in changes:
             key, before, after = change.key, change.before, change.after
             if before is not None and (after is None or after.meta.uid != before.meta.uid):
-                rows.append((row_key(before.meta.uid, key), None))
+                gone.append(row_key(before.meta.uid, key))
             if after is not None:
                 data = encoded(after, key)
                 size += len(data)
-                rows.append((row_key(after.meta.uid, key), data))
-        if not rows:
+                puts += (row_key(after.meta.uid, key), data)
+        if not changes:
             revision = self._issued
-        return Commit(revision, changes, rows, size, self._round, self._loop.time(), self._loop.create_future())
+        done = self._loop.create_future()
+        return Commit(revision, changes, puts, gone, size, self._round, self._loop.time(), done)
 
     def _submit(self, commit: Commit) -> None:
         self._issued = commit.revision
         for change in commit.changes:
             self._pending[change.key] = change
         self._flight.append(commit)
-        self._flight_writes += len(commit.rows)
+        self._flight_writes += len(commit.changes)
         self._flight_bytes += commit.size
         self._writer.put(commit)
         if self._watchdog is None:
@@ -237,7 +239,7 @@ class SqliteStore(Store):
         for commit in batch:
             oldest = self._flight.popleft()
             assert oldest is commit
-            self._flight_writes -= len(commit.rows)
+            self._flight_writes -= len(commit.changes)
             self._flight_bytes -= commit.size
             changes += commit.changes
         for change in changes:

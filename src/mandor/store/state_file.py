@@ -3,7 +3,7 @@
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
@@ -157,10 +157,13 @@ class StateFile:
 
     # Writing.
 
-    def write(self, rows: Mapping[str, bytes | None], revision: int) -> None:
-        """Store the rows (None: remove) and the revision, all or nothing; `Unavailable` if that failed."""
+    def write(self, puts: list[str | bytes], gone: Sequence[str], revision: int) -> None:
+        """Store the rows (key, data, key, data …), remove others, keep the revision: all or nothing.
+
+        `Unavailable` if that failed.
+        """
         try:
-            self._write(rows, revision)
+            self._write(puts, gone, revision)
         except sqlite3.Error as error:
             if self._recover() == revision:
                 return  # It reported an error, but it is stored.
@@ -169,15 +172,8 @@ class StateFile:
                 hint="is the disk full? Commits work again as soon as there is room",
             ) from error
 
-    def _write(self, rows: Mapping[str, bytes | None], revision: int) -> None:
-        puts: list[str | bytes] = []
-        gone: list[str] = []
-        for key, data in rows.items():
-            if data is None:
-                gone.append(key)
-            else:
-                puts += (key, data)
-        puts += (REVISION, b"%d" % revision)
+    def _write(self, puts: list[str | bytes], gone: Sequence[str], revision: int) -> None:
+        puts = [*puts, REVISION, b"%d" % revision]
         if not gone and len(puts) <= 2 * ROWS[-1]:
             self._put(puts)  # a transaction of its own
             return
@@ -193,9 +189,9 @@ class StateFile:
         puts += puts[-2:] * (size - len(puts) // 2)  # the same row again, up to the size of a statement
         self._connection.execute(_PUT[size], puts)
 
-    def _delete(self, gone: list[str]) -> None:
+    def _delete(self, gone: Sequence[str]) -> None:
         size = next(size for size in ROWS if size >= len(gone))
-        self._connection.execute(_DELETE[size], gone + gone[-1:] * (size - len(gone)))
+        self._connection.execute(_DELETE[size], [*gone, *[gone[-1]] * (size - len(gone))])
 
     def _recover(self) -> int | None:
         """After an error: the revision that is stored; a connection that does not answer is made anew."""

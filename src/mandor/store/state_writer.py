@@ -27,7 +27,10 @@ class Commit:
 
     revision: int
     changes: list[Change]
-    rows: list[tuple[str, bytes | None]]
+    puts: list[str | bytes]
+    """Row key, data, row key, data …"""
+    gone: list[str]
+    """Row keys."""
     size: int
     round: int
     """After a failure a new round begins: what was checked against the failed state fails, too."""
@@ -95,10 +98,8 @@ class StateWriter:
             batch = [commit for commit in batch if commit.round > failed]
             if not batch:
                 continue
-            rows = {key: data for commit in batch for key, data in commit.rows}
             try:
-                if rows:
-                    file.write(rows, batch[-1].revision)
+                _write(file, batch)
             except MandorError as error:
                 failed = batch[-1].round
                 self._tell(self._fail, failed, error)
@@ -114,7 +115,7 @@ class StateWriter:
         first = self._queue.get()
         if first is None:
             return [], True
-        batch, count = [first], len(first.rows)
+        batch, count = [first], len(first.changes)
         while count < BATCH_WRITES:
             try:
                 commit = self._queue.get_nowait()
@@ -123,13 +124,34 @@ class StateWriter:
             if commit is None:
                 return batch, True
             batch.append(commit)
-            count += len(commit.rows)
+            count += len(commit.changes)
         return batch, False
 
     def _tell(self, function: Callable[..., None], *arguments: Any) -> None:
         # Without a loop there is nobody left to tell.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
+
+
+def _write(file: StateFile, batch: Sequence[Commit]) -> None:
+    """Store the batch as one transaction."""
+    puts: list[str | bytes] = []
+    gone: list[str] = []
+    if any(commit.gone for commit in batch):
+        rows: dict[str, bytes | None] = {}
+        for commit in batch:
+            rows.update(dict.fromkeys(commit.gone))
+            rows.update(zip(commit.puts[::2], commit.puts[1::2], strict=True))  # type: ignore[arg-type]
+        for key, data in rows.items():
+            if data is None:
+                gone.append(key)
+            else:
+                puts += (key, data)
+    else:
+        for commit in batch:
+            puts += commit.puts  # of two rows with one key the later stays
+    if puts or gone:
+        file.write(puts, gone, batch[-1].revision)
 
 
 def _set(future: "asyncio.Future[Any]", result: Any) -> None:

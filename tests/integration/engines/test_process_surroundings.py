@@ -229,7 +229,8 @@ async def test_a_command_beside_the_task_ends_with_it(bench_without_cgroups: Ben
     bench = bench_without_cgroups
     unit = await bench.start("echo begun; sleep 3600")
     await bench.printed(unit)
-    execution = await bench.engine.exec(unit, ["sleep", "3600"])
+    execution = await bench.engine.exec(unit, ["sh", "-c", "echo up; exec sleep 3600"])
+    assert await asyncio.wait_for(execution.read(), 60) == ("stdout", b"up\n")
     await bench.engine.stop(unit, grace_seconds=60)
     assert await asyncio.wait_for(execution.wait(), 60) == 137
     await execution.close()

@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,7 +17,7 @@ from mandor.errors import Conflict, Expired, Invalid, TooLarge, Unavailable
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Node, NodeSpec
-from mandor.store.base import Check, Delete, Put
+from mandor.store.base import Check, Delete, Put, Write
 from mandor.store.sqlite import SqliteStore
 from mandor.store.state_file import StateFile
 from mandor.testing.store import Watcher, make_instance, make_node, make_workload, read_node
@@ -69,6 +69,38 @@ async def test_two_objects_with_one_uid_do_not_overwrite_each_other(tmp_path: Pa
             await store.commit(Put(Node(meta=Meta(name=name, uid="a" * 24))))
     async with await SqliteStore.open(path) as store:
         assert len((await store.list("node")).items) == 2
+
+
+async def test_objects_that_come_and_go_within_one_batch_end_as_they_should(
+    tmp_path: Path, hanging: threading.Event
+) -> None:
+    """All of these share a transaction: put and deleted, deleted and put again, even with the same uid."""
+    path = tmp_path / "state.db"
+    uid = "a" * 24
+    async with await SqliteStore.open(path) as store:
+        version = await store.commit(*[Put(Node(meta=Meta(name=name, uid=uid))) for name in ("back", "gone")])
+        hanging.clear()
+        blocker = asyncio.create_task(store.commit(Put(make_node("blocker"))))
+        await asyncio.sleep(0.05)
+        steps: list[list[Write]] = [
+            [Delete(Key("node", "", "back"), version), Delete(Key("node", "", "gone"), version)],
+            [Put(make_node("new"))],
+        ]
+        tasks = []
+        for step in steps:
+            tasks.append(asyncio.create_task(store.commit(*step)))
+            await asyncio.sleep(0)
+        # The store's own view is ahead of what can be read: the name is free again.
+        tasks.append(asyncio.create_task(store.commit(Put(Node(meta=Meta(name="back", uid=uid, labels={"n": "2"}))))))
+        await asyncio.sleep(0)
+        hanging.set()
+        await asyncio.gather(blocker, *tasks)
+        names = [item.meta.name for item in (await store.list("node")).items]
+        assert names == ["back", "blocker", "new"]
+        kept = await store.list(None)
+    async with await SqliteStore.open(path) as store:
+        assert list((await store.list(None)).items) == list(kept.items)
+        assert (await read_node(store, "back")).labels == {"n": "2"}
 
 
 async def test_a_watch_from_before_the_restart_is_expired_unless_nothing_happened(tmp_path: Path) -> None:
@@ -151,13 +183,14 @@ def newer(path: Path) -> None:
 
 def unreadable(path: Path) -> None:
     file = StateFile(path)
-    file.write({"u/node//n1": b'{"kind":"node","meta":{"name":"n1"},"spec":{"colour":"blue"}}'}, 1)
+    file.write(["u/node//n1", b'{"kind":"node","meta":{"name":"n1"},"spec":{"colour":"blue"}}'], [], 1)
     file.close()
 
 
 def torn(path: Path) -> None:
     file = StateFile(path)
-    file.write({f"u{number}/node//n{number}": b"x" * 500 for number in range(500)}, 1)
+    rows = [(f"u{number}/node//n{number}", b"x" * 500) for number in range(500)]
+    file.write([value for row in rows for value in row], [], 1)
     file.close()
     data = bytearray(path.read_bytes())
     data[4096 : 4096 * 20] = os.urandom(4096 * 19)
@@ -203,7 +236,7 @@ async def test_objects_of_a_kind_from_a_later_version_are_left_alone(
 ) -> None:
     path = tmp_path / "state.db"
     file = StateFile(path)
-    file.write({"u/spaceship//s1": b'{"kind":"spaceship"}'}, 5)
+    file.write(["u/spaceship//s1", b'{"kind":"spaceship"}'], [], 5)
     file.close()
     async with await SqliteStore.open(path) as store:
         assert list((await store.list(None)).items) == []
@@ -335,9 +368,9 @@ class SlowFile(StateFile):
 
     gate: threading.Event
 
-    def write(self, rows: Mapping[str, bytes | None], revision: int) -> None:
+    def write(self, puts: list[str | bytes], gone: Sequence[str], revision: int) -> None:
         self.gate.wait(60)
-        super().write(rows, revision)
+        super().write(puts, gone, revision)
 
 
 @pytest.fixture
