@@ -612,6 +612,16 @@ def histories(draw: st.DrawFn) -> list[tuple[Any, ...]]:
 
 
 PROFILE = default_profile()
+ROOM = NodeResourcesFit()
+KEPT: tuple[ScorePlugin, ...] = (
+    InterPodAffinity(),
+    PodTopologySpread(),
+    Proximity(),
+    ROOM,
+    NodeResourcesBalancedAllocation(),
+    fit("RequestedToCapacityRatio", Weighed("cpu", 3), Weighed("memory"), curve=CURVE),
+)
+"""What they count is kept between decisions."""
 
 
 @BRIEFLY
@@ -645,7 +655,8 @@ def test_what_is_counted_change_by_change_equals_what_is_counted_anew(steps: Any
             everyone = np.ones(len(table), dtype=bool)
             for plugin, _ in FILTERS:
                 plugin.filter(STATE, ask, table.snapshot())
-            for scorer in (InterPodAffinity(), PodTopologySpread(), Proximity()):
+            ROOM.filter(STATE, ask, table.snapshot())
+            for scorer in KEPT:
                 scorer.score(STATE, ask, table.snapshot(), everyone)
     # Relabelling knows only those on known nodes; the others are counted when their node comes.
     fresh = build(list(known.values()), [])
@@ -655,7 +666,10 @@ def test_what_is_counted_change_by_change_equals_what_is_counted_anew(steps: Any
         assert by_name(table, plugin.filter(STATE, ask, table.snapshot())) == by_name(
             fresh, plugin.filter(STATE, ask, fresh.snapshot())
         ), plugin.name
-    for scorer in (InterPodAffinity(), PodTopologySpread(), Proximity(), ImageLocality(), Fragmentation(), BinPack()):
+    assert by_name(table, ROOM.filter(STATE, ask, table.snapshot())) == by_name(
+        fresh, ROOM.filter(STATE, ask, fresh.snapshot())
+    )
+    for scorer in (*KEPT, ImageLocality(), Fragmentation(), BinPack()):
         assert by_name(table, scored(scorer, ask, table)) == by_name(fresh, scored(scorer, ask, fresh)), scorer.name
     assert decide(PROFILE, ask, table.snapshot()) == decide(PROFILE, ask, fresh.snapshot())
 

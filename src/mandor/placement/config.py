@@ -140,17 +140,23 @@ class _Reading:
             if key not in _KNOWN | IGNORED:
                 self.reader.unknown(key, _KNOWN, frozenset(), "", source.lines[key])
         profiles = self._profiles(source)
-        extenders = [
-            extender
-            for value, at, path in self._items(source, "extenders")
-            if (extender := self.reader.read(value, Extender, path, at)) is not FAILED
-        ]
         return SchedulerConfig(
             profiles=profiles,
-            extenders=tuple(extenders),
+            extenders=self._extenders(source),
             pause=self._pause(source),
             ignored=tuple(sorted(source.keys() & IGNORED)),
         )
+
+    def _extenders(self, source: Map) -> tuple[Extender, ...]:
+        found: dict[str, Extender] = {}
+        for value, line, path in self._items(source, "extenders"):
+            extender = self.reader.read(value, Extender, path, line)
+            if extender is FAILED:
+                continue
+            if extender.url_prefix in found:
+                self.reader.wrong(line, path, f"the extender {extender.url_prefix} stands here a second time")
+            found[extender.url_prefix] = extender
+        return tuple(found.values())
 
     def _check_head(self, source: Map, line: int) -> None:
         kind = source.get("kind", KINDS[0])

@@ -98,7 +98,7 @@ def _module(path: Path, source: bytes, version: str) -> ModuleType:
 
 def _unusable(path: Path, error: Exception) -> Invalid:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else 1
+    line = (error.lineno or 1) if isinstance(error, SyntaxError) else frames[-1].lineno if frames else 1
     text = error.msg if isinstance(error, SyntaxError) else f"{type(error).__name__}: {error}"
     return Invalid(f"{path}:{line}: this plugin cannot be loaded: {text}", file=str(path), line=line)
 

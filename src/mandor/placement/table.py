@@ -15,6 +15,7 @@ from mandor.placement.framework.ask import CPU, DISK, MEMORY, HostPort, Shape
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column
 from mandor.placement.framework.identity import NOBODY, Identity
+from mandor.placement.framework.kept import Kept
 from mandor.placement.framework.snapshot import (
     INSTANCES,
     Amounts,
@@ -93,6 +94,7 @@ class Table:
         self._by_node: dict[str, set[Key]] = {}
         self._ports: dict[HostPort, dict[str, int]] = {}
         self._census = Census(self._slots, self._fact)
+        self._kept = Kept()
         self._owners: dict[tuple[str, str], int] = {}
         self._dedicated: dict[str, dict[int, int]] = {}
         self._used_by: dict[str, dict[str, int]] = {}
@@ -162,6 +164,7 @@ class Table:
             self._nodes[slot] = moved
             self._slots[moved.meta.name] = slot
         self._census.renumbered()
+        self._kept.renumbered()
         self._snapshot = None
 
     def _append(self, node: Node) -> int:
@@ -181,6 +184,7 @@ class Table:
         for fact, column in self._facts.items():
             column.append((facts.get(fact),))
         self._census.renumbered()
+        self._kept.renumbered()
         for key in self._by_node.get(name, ()):
             self._count(slot, self._charges[key].shape, 1)
             self._count_people(self._charges[key], 1)
@@ -196,6 +200,7 @@ class Table:
             row = self._row(kind)
             self._allocatable[row, slot] = count
         self._free[:, slot] = self._allocatable[:, slot] - self._used[:, slot]
+        self._kept.changed(slot)
 
     def _set_usage(self, slot: int, node: Node) -> None:
         """What was promised before the node measured is in the measure; what comes after is added to it."""
@@ -265,6 +270,7 @@ class Table:
         self._counted[0, slot] += sign * shape.counted[0]
         self._counted[1, slot] += sign * shape.counted[1]
         self._numbers[_INSTANCES, slot] += sign
+        self._kept.changed(slot)
         if shape.machine:
             self._numbers[_MACHINES, slot] += sign
 
@@ -331,6 +337,7 @@ class Table:
                 fact=self._fact,
                 port_users=self._port_users,
                 census=self._census,
+                kept=self._kept,
                 images=self._images,
                 usage=_window(self._usage, count),
                 since_usage=_window(self._since_usage, count),
@@ -338,6 +345,7 @@ class Table:
                 machines=_window(self._numbers, count)[_MACHINES],
                 turns=_window(self._numbers, count)[_TURN],
                 dedicated_to=_window(self._numbers, count)[_DEDICATED],
+                anyone_dedicated=lambda: bool(self._dedicated),
                 owner=lambda owner: self._owners.get(owner, _NO_OWNER),
                 used_by=self._used_in,
                 wanted=self._wanted,

@@ -55,7 +55,7 @@ class HttpInquiry:
         except TimeoutError:
             return Reply(problem=f"{question.url} did not answer within {question.seconds:g}s")
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            return Reply(problem=f"{question.url}: {error or type(error).__name__}")
+            return Reply(problem=f"{question.url}: {str(error) or type(error).__name__}")
 
 
 async def _read(question: Question, response: aiohttp.ClientResponse) -> Reply:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -424,6 +425,21 @@ def test_what_a_plugin_works_out_before_reserve_is_there_at_reserve() -> None:
     profile = Profile("test", [Enabled(PrioritySort()), Enabled(plugin)])
     decision = decide(profile, ASK, make_table().snapshot())
     run_reserve(Context(profile, ASK, decision.node, decision.state))
+
+
+def test_a_plugin_need_not_be_hashable() -> None:
+    @dataclass
+    class Data(PreFilterPlugin, FilterPlugin):
+        name = "Data"
+        node: str = "n1"
+
+        def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
+            return None
+
+        def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
+            return view.name == self.node
+
+    assert run(Data()).node == "n1"
 
 
 def test_skip_is_the_only_word_that_skips() -> None:

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask
 from mandor.placement.framework.column import Scores
+from mandor.placement.framework.kept import EVERYWHERE, At
 from mandor.placement.framework.snapshot import Amounts, Snapshot
 
 _COUNTED = {CPU: 0, MEMORY: 1}
@@ -28,7 +29,7 @@ CPU_AND_MEMORY = (Weighed(CPU), Weighed(MEMORY))
 
 
 def requested(
-    ask: Ask, nodes: Snapshot, resources: Iterable[Weighed], *, counted: bool = True
+    ask: Ask, nodes: Snapshot, resources: Iterable[Weighed], *, counted: bool = True, at: At = EVERYWHERE
 ) -> list[tuple[Amounts, Amounts, int]]:
     """(taken with it, capacity, weight) by resource; a device the ask does not want is left out.
 
@@ -40,26 +41,25 @@ def requested(
         if not wanted and each.name not in _ALWAYS:
             continue
         if row is None:
-            empty = np.zeros(len(nodes), dtype=np.int64)
+            empty = np.zeros_like(nodes.instances[at])
             found.append((empty + wanted, empty, each.weight or 1))
             continue
-        capacity = nodes.allocatable[row]
+        capacity = nodes.allocatable[row, at]
         index = _COUNTED.get(each.name)
         if counted and index is not None:
-            taken = nodes.counted[index] + ask.shape.counted[index]
+            taken = nodes.counted[index, at] + ask.shape.counted[index]
         else:
-            taken = capacity - nodes.free[row] + wanted
+            taken = capacity - nodes.free[row, at] + wanted
         found.append((taken, capacity, each.weight or 1))
     return found
 
 
-def weighed_mean(scores: Sequence[tuple[Scores, Amounts, int]], length: int) -> Scores:
-    """The mean over the resources that a node has, in whole numbers, rounded down."""
-    total = np.zeros(length, dtype=np.int64)
-    weights = np.zeros(length, dtype=np.int64)
+def weighed_mean(scores: Sequence[tuple[Scores, Amounts, int]]) -> Scores:
+    """The mean over the resources that a node has, in whole numbers, rounded down; at least one is given."""
+    total = weights = np.zeros(1, dtype=np.int64)
     for score, capacity, weight in scores:
         has = capacity > 0
-        total += np.where(has, score * weight, 0)
-        weights += has * weight
+        total = total + np.where(has, score * weight, 0)
+        weights = weights + has * weight
     mean: Scores = total // np.maximum(weights, 1)
     return mean

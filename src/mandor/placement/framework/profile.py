@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from mandor.errors import Invalid
 from mandor.placement.framework.points import (
@@ -22,8 +21,6 @@ from mandor.placement.framework.points import (
     ReservePlugin,
     ScorePlugin,
 )
-
-P = TypeVar("P", bound=Plugin)
 
 DEFAULT_BINDER = "DefaultBinder"
 
@@ -50,23 +47,23 @@ class Profile:
         self.enabled = tuple(enabled)
         _check(name, self.enabled)
         self._points = dict(points) if points is not None else dict.fromkeys(POINTS, self.enabled)
-        self.queue_sort = _only(name, self._at("queueSort", QueueSortPlugin))
-        self.pre_enqueues = self._at("preEnqueue", PreEnqueuePlugin)
-        self.pre_filters = self._at("preFilter", PreFilterPlugin)
-        self.filters = self._at("filter", FilterPlugin)
-        self.post_filters = self._at("postFilter", PostFilterPlugin)
-        self.pre_scores = self._at("preScore", PreScorePlugin)
+        self.queue_sort = _only(name, [each for each in self._at("queueSort") if isinstance(each, QueueSortPlugin)])
+        self.pre_enqueues = tuple(each for each in self._at("preEnqueue") if isinstance(each, PreEnqueuePlugin))
+        self.pre_filters = tuple(each for each in self._at("preFilter") if isinstance(each, PreFilterPlugin))
+        self.filters = tuple(each for each in self._at("filter") if isinstance(each, FilterPlugin))
+        self.post_filters = tuple(each for each in self._at("postFilter") if isinstance(each, PostFilterPlugin))
+        self.pre_scores = tuple(each for each in self._at("preScore") if isinstance(each, PreScorePlugin))
         self.scores = tuple(
             (each.plugin, each.weight) for each in self._points.get("score", ()) if isinstance(each.plugin, ScorePlugin)
         )
-        self.reserves = self._at("reserve", ReservePlugin)
-        self.permits = self._at("permit", PermitPlugin)
-        self.pre_binds = self._at("preBind", PreBindPlugin)
-        self.binds = self._at("bind", BindPlugin)
-        self.post_binds = self._at("postBind", PostBindPlugin)
+        self.reserves = tuple(each for each in self._at("reserve") if isinstance(each, ReservePlugin))
+        self.permits = tuple(each for each in self._at("permit") if isinstance(each, PermitPlugin))
+        self.pre_binds = tuple(each for each in self._at("preBind") if isinstance(each, PreBindPlugin))
+        self.binds = tuple(each for each in self._at("bind") if isinstance(each, BindPlugin))
+        self.post_binds = tuple(each for each in self._at("postBind") if isinstance(each, PostBindPlugin))
         self.consults = tuple(each.plugin for each in self.enabled if isinstance(each.plugin, ConsultPlugin))
-        self.one_by_one = frozenset(each for each in self.filters if type(each).filter is FilterPlugin.filter)
-        """Their Filter asks node by node, and so only about the nodes that are left."""
+        self.one_by_one = frozenset(id(each) for each in self.filters if type(each).filter is FilterPlugin.filter)
+        """Plugins, by id, whose Filter asks node by node, and so only about the nodes that are left."""
         self.filter_names = tuple(plugin.name for plugin in self.filters)
         self.versions = tuple(f"{each.plugin.name}@{each.version}" for each in self.enabled if each.version)
         """Of the plugins that come from outside."""
@@ -79,8 +76,8 @@ class Profile:
         )
         """A refusal holds for all of its like until the table changes."""
 
-    def _at(self, point: str, kind: type[P]) -> tuple[P, ...]:
-        return tuple(each.plugin for each in self._points.get(point, ()) if isinstance(each.plugin, kind))
+    def _at(self, point: str) -> list[Plugin]:
+        return [each.plugin for each in self._points.get(point, ())]
 
     def plugin(self, name: str) -> Plugin | None:
         return next((each.plugin for each in self.enabled if each.plugin.name == name), None)

@@ -67,14 +67,14 @@ def run_filters(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, 
     length = len(nodes)
     feasible = np.ones(length, dtype=np.bool_)
     answers: list[tuple[Plugin, Mask]] = []
-    skipped: set[Plugin] = set()
+    skipped: set[int] = set()
     current: Plugin = profile.queue_sort
     try:
         for current in profile.pre_filters:
             watch.begin(current.name)
             answer = current.pre_filter(state, ask, nodes)
             if answer is SKIP:
-                skipped.add(current)
+                skipped.add(id(current))
             elif isinstance(answer, Only):
                 named = _named(answer.nodes, nodes)
                 answers.append((current, named))
@@ -82,10 +82,10 @@ def run_filters(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, 
             elif answer is not None:
                 raise PluginFault(current.name, f"answered {answer!r}; a PreFilter answers None, SKIP or Only(…)")
         for current in profile.filters:
-            if current in skipped:
+            if id(current) in skipped:
                 continue
             watch.begin(current.name)
-            if current in profile.one_by_one:
+            if id(current) in profile.one_by_one:
                 passed = current.filter_left(state, ask, nodes, feasible)
             else:
                 passed = current.filter(state, ask, nodes)
@@ -106,11 +106,11 @@ def run_post_filters(profile: Profile, state: CycleState, ask: Ask, nodes: Snaps
     for plugin in profile.post_filters:
         watch.begin(plugin.name)
         with blamed(plugin):
-            node = plugin.post_filter(state, ask, nodes)
-            if node is not None and (not isinstance(node, str) or node not in nodes.slots):
+            node: object = plugin.post_filter(state, ask, nodes)
+            if isinstance(node, str) and node in nodes.slots:
+                return node
+            if node is not None:
                 raise PluginFault(plugin.name, f"nominated {node!r}, which is no node")
-        if node:
-            return node
     return ""
 
 
@@ -126,7 +126,7 @@ def run_scores(
     """PreScore, Score and Normalize: the weighted sum for the feasible nodes, in the order of `among`."""
     watch = watch or Unwatched()
     total = np.zeros(len(among), dtype=np.int64)
-    skipped: set[Plugin] = set()
+    skipped: set[int] = set()
     current: Plugin = profile.queue_sort
     feasible.flags.writeable = False  # the next plugin reads it, too
     try:
@@ -134,11 +134,11 @@ def run_scores(
             watch.begin(current.name)
             answer = current.pre_score(state, ask, nodes, feasible)
             if answer is SKIP:
-                skipped.add(current)
+                skipped.add(id(current))
             elif answer is not None:
                 raise PluginFault(current.name, f"answered {answer!r}; a PreScore answers None or SKIP")
         for current, weight in profile.scores:
-            if current in skipped:
+            if id(current) in skipped:
                 continue
             watch.begin(current.name)
             raw = current.score(state, ask, nodes, feasible)

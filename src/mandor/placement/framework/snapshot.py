@@ -10,6 +10,7 @@ from mandor.model.node import Capabilities, Node, NodePhase, Taint
 from mandor.placement.framework.ask import HostPort
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column, Mask
+from mandor.placement.framework.kept import Kept
 
 Amounts = NDArray[np.int64]
 
@@ -101,6 +102,8 @@ class Snapshot:
     """The nodes on which a host port is taken."""
     census: Census
     """Who stands where."""
+    kept: Kept
+    """Answers about each node by itself, which need not be computed again for nodes that did not change."""
     images: Column[Images]
     usage: Amounts
     """`[cpu or memory, node]`: what is really used, as the node last said; -1: it did not."""
@@ -114,6 +117,8 @@ class Snapshot:
     """When each node was last given something, as a number that only grows; 0: never."""
     dedicated_to: Numbers
     """The number of the workload that has the node for itself; 0: nobody, -1: several do."""
+    anyone_dedicated: Callable[[], bool]
+    """Does any workload have a node for itself?"""
     owner: Callable[[tuple[str, str]], int]
     """The number of a workload in `dedicated_to`."""
     used_by: Callable[[str], Mapping[str, int]]

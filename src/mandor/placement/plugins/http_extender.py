@@ -68,6 +68,7 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin):
     """One for each extender of the configuration; its name says which."""
 
     name = "HTTPExtender"
+    Args = Extender
 
     def __init__(self, args: Extender) -> None:
         self.extender = args

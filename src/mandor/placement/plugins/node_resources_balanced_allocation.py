@@ -7,6 +7,7 @@ from mandor.placement.framework.allocation import CPU_AND_MEMORY, Weighed, reque
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.kept import At
 from mandor.placement.framework.points import SCORE_MOST, SKIP, PreScorePlugin, ScorePlugin, Skip
 from mandor.placement.framework.snapshot import Snapshot
 
@@ -34,8 +35,11 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
         return None if any(resource in named for resource, _ in ask.shape.wanted) else SKIP
 
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        return nodes.kept.scores((self, ask.shape), lambda at: self._scores(ask, nodes, at))
+
+    def _scores(self, ask: Ask, nodes: Snapshot, at: At) -> Scores:
         shares, has = [], []
-        for taken, capacity, _ in requested(ask, nodes, self._args.resources, counted=False):
+        for taken, capacity, _ in requested(ask, nodes, self._args.resources, counted=False, at=at):
             has.append(capacity > 0)
             shares.append(np.minimum(taken / np.maximum(capacity, 1), 1.0))
         if len(shares) == 2 and has[0].all() and has[1].all():

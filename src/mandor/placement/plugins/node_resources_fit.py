@@ -11,6 +11,7 @@ from mandor.placement.framework.allocation import CPU_AND_MEMORY, Weighed, reque
 from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.kept import At
 from mandor.placement.framework.points import ANYTHING, SCORE_MOST, FilterPlugin, ScorePlugin
 from mandor.placement.framework.snapshot import Snapshot
 
@@ -89,16 +90,19 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
         self._curve = (strategy.requested_to_capacity_ratio or Curve()).table()
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        return nodes.kept.mask((self, ask.shape), lambda at: self._fits(ask, nodes, at))
+
+    def _fits(self, ask: Ask, nodes: Snapshot, at: At) -> Mask:
         fits: Mask | None = None
         for resource, amount in ask.shape.wanted:
             row = nodes.rows.get(resource)
             if resource in self._args.ignored_resources:
                 continue
             if row is None:
-                return np.zeros(len(nodes), dtype=np.bool_)
-            enough = nodes.free[row] >= amount
-            fits = enough if fits is None else np.logical_and(fits, enough, out=fits)
-        return np.ones(len(nodes), dtype=np.bool_) if fits is None else fits
+                return np.zeros_like(nodes.instances[at], dtype=np.bool_)
+            enough = nodes.free[row, at] >= amount
+            fits = enough if fits is None else fits & enough
+        return np.ones_like(nodes.instances[at], dtype=np.bool_) if fits is None else fits
 
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
         return ", ".join(
@@ -109,33 +113,38 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
         )
 
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        return nodes.kept.scores((self, ask.shape), lambda at: self._scores(ask, nodes, at))
+
+    def _scores(self, ask: Ask, nodes: Snapshot, at: At) -> Scores:
         if self._plain:
-            return _least_of_cpu_and_memory(ask, nodes)
+            return _least_of_cpu_and_memory(ask, nodes, at)
         strategy = self._args.scoring_strategy
-        amounts = requested(ask, nodes, strategy.resources)
+        amounts = requested(ask, nodes, strategy.resources, at=at)
+        if not amounts:
+            return np.zeros_like(nodes.instances[at])
         if strategy.type == "RequestedToCapacityRatio":
-            return self._by_curve(amounts, len(nodes))
+            return self._by_curve(amounts)
         scores = []
         for taken, capacity, weight in amounts:
             share = capacity - taken if strategy.type == "LeastAllocated" else np.minimum(taken, capacity)
             scores.append((np.maximum(share, 0) * SCORE_MOST // np.maximum(capacity, 1), capacity, weight))
-        return weighed_mean(scores, len(nodes))
+        return weighed_mean(scores)
 
-    def _by_curve(self, amounts: list[tuple[Scores, Scores, int]], length: int) -> Scores:
-        total, weights = np.zeros(length, dtype=np.int64), np.zeros(length, dtype=np.int64)
+    def _by_curve(self, amounts: list[tuple[Scores, Scores, int]]) -> Scores:
+        total = weights = np.zeros(1, dtype=np.int64)
         for taken, capacity, weight in amounts:
             over = (capacity == 0) | (taken > capacity)
             percent = np.where(over, 100, taken * 100 // np.maximum(capacity, 1))
             score = self._curve[percent]
-            total += score * weight
-            weights += (score > 0) * weight  # a resource that scores nothing does not count at all, as there
+            total = total + score * weight
+            weights = weights + (score > 0) * weight  # a resource that scores nothing does not count at all, as there
         rounded: Scores = np.floor(total / np.maximum(weights, 1) + 0.5).astype(np.int64)
         return rounded
 
 
-def _least_of_cpu_and_memory(ask: Ask, nodes: Snapshot) -> Scores:
-    capacity = nodes.allocatable[:2]  # CPU and memory
-    left = capacity - nodes.counted
+def _least_of_cpu_and_memory(ask: Ask, nodes: Snapshot, at: At) -> Scores:
+    capacity = nodes.allocatable[:2, at]  # CPU and memory
+    left = capacity - nodes.counted[:, at]
     left -= np.array(ask.shape.counted)[:, np.newaxis]
     np.maximum(left, 0, out=left)
     left *= SCORE_MOST

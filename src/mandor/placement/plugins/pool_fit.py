@@ -1,7 +1,5 @@
 """PoolFit: a group that names a pool stays in it, and a group that wants its node for itself gets it so."""
 
-import numpy as np
-
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
@@ -17,7 +15,7 @@ class PoolFit(PreFilterPlugin, FilterPlugin):
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         plain = ask.shape.pool is None and not ask.shape.dedicated
-        return SKIP if plain and not np.count_nonzero(nodes.dedicated_to) else None
+        return SKIP if plain and not nodes.anyone_dedicated() else None
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         fits = _ours(ask, nodes)

@@ -1,0 +1,238 @@
+"""What plugins have to say in the queue: gates, hints, order; and what it costs when they are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import pytest
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.column import Mask
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import (
+    NODES,
+    FilterPlugin,
+    Happened,
+    Happening,
+    Hint,
+    PreEnqueuePlugin,
+    QueueSortPlugin,
+)
+from mandor.placement.framework.runtime import PluginFault
+from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.plugins.priority_sort import PrioritySort
+from mandor.scheduler.queue import Entry, Place, SchedulingQueue
+from tests.scenarios.make import make_node, make_template
+
+SHAPE = Shape.of(make_template())
+
+
+def key(name: str) -> Key:
+    return Key(Instance.kind, "default", name)
+
+
+class Gate(PreEnqueuePlugin):
+    retry_on = frozenset({Happening.NODE_ADDED})
+
+    def __init__(self, name: str = "Gate") -> None:
+        self.name = name  # type: ignore[misc]
+        self.answer: Any = "closed"
+
+    def pre_enqueue(self, ask: Ask) -> str | None:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[no-any-return]
+
+
+class Desk:
+    def __init__(self, *gates: PreEnqueuePlugin, sort: QueueSortPlugin | None = None) -> None:
+        self.told: list[tuple[str, str]] = []
+        self.queue = SchedulingQueue(sort or PrioritySort(), gates=lambda ask: gates, told=self._tell)
+
+    def _tell(self, entry: Entry, why: str | PluginFault) -> None:
+        self.told.append((entry.ask.key.name, str(why)))
+
+    def add(self, name: str, **fields: Any) -> None:
+        self.queue.add(Ask(key(name), SHAPE, **fields), "u1", 0.0)
+
+    def place(self, name: str) -> Place | None:
+        return self.queue.place(key(name))
+
+    def names(self) -> list[str]:
+        names = []
+        while (entry := self.queue.pop()) is not None:
+            names.append(entry.ask.key.name)
+        return names
+
+
+@pytest.mark.req("S1-32")
+def test_the_first_gate_that_is_closed_keeps_it_out() -> None:
+    first, second = Gate("First"), Gate("Second")
+    desk = Desk(first, second)
+    first.answer = None
+    desk.add("a")
+    assert (desk.place("a"), desk.names(), desk.told) == (Place.GATED, [], [("a", "closed")])
+    desk.queue.flush(now=10_000)
+    assert desk.place("a") is Place.GATED, "time opens no gate"
+    second.answer = None
+    desk.queue.happened({Happening.ROOM_FREED}, now=1)
+    assert desk.place("a") is Place.GATED, "not what it waits for"
+    desk.queue.happened({Happening.NODE_ADDED}, now=2)
+    assert desk.place("a") is Place.ACTIVE
+
+
+@pytest.mark.req("S1-32")
+def test_a_gated_one_that_changes_is_looked_at_again_and_one_that_is_gone_is_forgotten() -> None:
+    gate = Gate()
+    desk = Desk(gate)
+    desk.add("a")
+    desk.add("b")
+    gate.answer = None
+    desk.add("a")
+    assert desk.place("a") is Place.GATED, "nothing has changed about it"
+    desk.add("a", priority=5)
+    desk.queue.remove(key("b"))
+    desk.queue.happened({Happening.NODE_ADDED}, now=1)
+    assert desk.names() == ["a"]
+
+
+@pytest.mark.parametrize("answer", [RuntimeError("oops"), 7, False])
+def test_a_gate_that_goes_wrong_is_asked_again_after_a_pause(answer: Any) -> None:
+    gate = Gate()
+    gate.answer = answer
+    desk = Desk(gate)
+    desk.add("a")
+    assert desk.place("a") is Place.BACKING_OFF
+    assert "the plugin Gate raised" in desk.told[0][1]
+    gate.answer = None
+    desk.queue.flush(now=1)
+    assert desk.names() == ["a"]
+
+
+class Sorts(QueueSortPlugin):
+    name = "Sorts"
+
+    def __init__(self, keys: dict[str, Any]) -> None:
+        self.keys = keys
+
+    def sort_key(self, ask: Ask, queued_at: float) -> Hashable:
+        found: Hashable = self.keys[ask.key.name]
+        return found
+
+
+def test_a_sort_that_raises_costs_only_the_instance_it_raises_for() -> None:
+    sort = Sorts({"a": 2, "b": 1})
+    desk = Desk(sort=sort)
+    for name in ("a", "b", "c"):
+        desk.add(name)
+    assert desk.place("c") is Place.BACKING_OFF
+    assert desk.names() == ["b", "a"]
+    sort.keys["c"] = 0
+    desk.queue.flush(now=1)
+    assert desk.names() == ["c"]
+
+
+@pytest.mark.parametrize("odd", ["text", (1, 2), None])
+def test_keys_that_do_not_compare_lose_nobody(odd: Any) -> None:
+    sort = Sorts({"a": 3, "b": 2, "c": odd, "d": 1})
+    desk = Desk(sort=sort)
+    for name in "abcd":
+        desk.add(name)
+    first = desk.names()
+    assert any("do not compare" in why for _, why in desk.told)
+    sort.keys["c"] = 4
+    for now in (1, 3, 7):
+        desk.queue.flush(now=now)
+        first += desk.names()
+    assert sorted(first) == ["a", "b", "c", "d"]
+
+
+@pytest.mark.req("S1-31", "S1-40")
+def test_another_sort_orders_who_is_there_already() -> None:
+    desk = Desk()
+    for name in "abc":
+        desk.add(name)
+    desk.queue.use(Sorts({"a": 2, "b": 3, "c": 1}), now=0)
+    assert desk.names() == ["c", "a", "b"]
+
+
+class Refuses(FilterPlugin):
+    name = "Refuses"
+    retry_on = NODES
+
+    def __init__(self, hint: Any) -> None:
+        self.answer = hint
+
+    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        raise NotImplementedError
+
+    def hint(self, ask: Ask, happened: Happened) -> Hint:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[no-any-return]
+
+
+class Silent(Refuses):
+    name = "Silent"
+    retry_on = frozenset({Happening.ROOM_FREED})
+    hint = FilterPlugin.hint
+
+
+@pytest.mark.req("S1-33", "S1-34")
+@pytest.mark.parametrize(
+    ("blamed", "happening", "woken"),
+    [
+        ([Refuses(Hint.SKIP)], Happening.NODE_ADDED, False),
+        ([Refuses(Hint.QUEUE)], Happening.NODE_ADDED, True),
+        ([Refuses(Hint.SKIP), Refuses(Hint.QUEUE)], Happening.NODE_CHANGED, True),
+        ([Refuses(Hint.SKIP), Silent(None)], Happening.ROOM_FREED, True),
+        ([Refuses(Hint.QUEUE)], Happening.ROOM_FREED, False),
+        ([Refuses(RuntimeError("oops"))], Happening.NODE_ADDED, True),
+        ([Refuses("perhaps")], Happening.NODE_ADDED, True),
+        ([], Happening.NODE_ADDED, True),
+    ],
+)
+def test_a_hint_decides_whether_something_is_worth_a_try(
+    blamed: list[FilterPlugin], happening: Happening, woken: bool
+) -> None:
+    desk = Desk()
+    desk.add("a")
+    entry = desk.queue.pop()
+    assert entry is not None
+    retry_on = frozenset({Happening.NODE_ADDED}).union(*(plugin.retry_on for plugin in blamed))
+    desk.queue.put_back(entry, now=0, retry_on=retry_on, blamed=tuple(blamed))
+    desk.queue.happened({happening}, now=50, details=[Happened(happening, make_node("n9"))])
+    assert (desk.place("a") is Place.ACTIVE) is woken
+
+
+def test_when_too_much_happens_to_tell_nobody_is_asked_for_hints() -> None:
+    desk = Desk()
+    desk.add("a")
+    entry = desk.queue.pop()
+    assert entry is not None
+    desk.queue.put_back(entry, now=0, retry_on=NODES, blamed=(Refuses(Hint.SKIP),))
+    desk.queue.happened({Happening.NODE_ADDED}, now=50)
+    assert desk.place("a") is Place.ACTIVE
+
+
+def test_one_that_is_asked_about_keeps_its_name_and_can_vanish() -> None:
+    desk = Desk()
+    desk.add("a")
+    entry = desk.queue.pop()
+    assert entry is not None
+    desk.queue.hold(entry)
+    desk.add("a", priority=3)
+    assert (desk.place("a"), desk.names()) == (Place.ASKED_ABOUT, [])
+    desk.queue.release(entry, {"x": 1})
+    again = desk.queue.pop()
+    assert again is entry
+    assert (again.consulted, again.ask.priority) == ({"x": 1}, 3)
+
+    desk.queue.hold(entry)
+    desk.queue.remove(key("a"))
+    desk.queue.release(entry, {})
+    assert not desk.queue.drop_held(entry)
+    assert desk.names() == []
