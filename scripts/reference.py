@@ -30,8 +30,14 @@ Schema = Mapping[str, Any]
 
 _AMOUNTS = {"Cpu": "cpu", "Size": "size", "Seconds": "duration", "SecondsOrNever": "duration or `never`"}
 _BY_PATTERN = {pattern: _AMOUNTS[kind.__name__] for kind, (pattern, _) in QUANTITIES.items()}
-_TITLES = {"TaskResources": "resources", "Toleration": "tolerate", "Where": "where", "File": "files", "Port": "ports",
-           "Pool": "pool"}
+_TITLES = {
+    "TaskResources": "resources",
+    "Toleration": "tolerate",
+    "Where": "where",
+    "File": "files",
+    "Port": "ports",
+    "Pool": "pool",
+}
 _ORDER = ("Group", "Task", "TaskResources", "Limits", "Probe", "File", "Stop", "Security", "Port", "Placement", "Pool",
           "Where", "Near", "Apart", "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Batch")  # fmt: skip
 

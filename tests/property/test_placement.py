@@ -212,7 +212,7 @@ def keeps(where: Where, node: Node) -> bool:
 
 
 def plain_affinity(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
-    return all(keeps(where, node) for where in ask.hard)
+    return all(keeps(where, node) for where in ask.hard if isinstance(where, Where))
 
 
 def plain_ports(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
@@ -267,8 +267,9 @@ def plain_soft_taints(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> 
 
 
 def plain_preference(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> int:
-    preferred = sum((where.weight or 1) for where in ask.shape.prefer if keeps(where, node))
-    return preferred + sum(100 for where in ask.given_up if keeps(where, node))
+    kept = [where for where in ask.shape.prefer if isinstance(where, Where) and keeps(where, node)]
+    given_up = [where for where in ask.given_up if isinstance(where, Where) and keeps(where, node)]
+    return sum(where.weight or 1 for where in kept) + 100 * len(given_up)
 
 
 SCORES: list[tuple[ScorePlugin, Callable[..., int]]] = [
