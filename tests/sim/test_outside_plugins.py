@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from mandor.placement.plugins.http_extender import Extender, HTTPExtender
+from mandor.roots.inquiry import HttpInquiry
 from mandor.scheduler.reload import ConfigSource, Configured
 from tests.docs.text import ROOT, blocks
 from tests.scenarios.make import make_workload
@@ -34,8 +35,10 @@ async def world() -> AsyncIterator[World]:
     made = World()
     made.checks = [made.check_capacity, made.check_count]
     made.start_controllers()
-    yield made
-    await made.__aexit__(None, None, None)
+    async with HttpInquiry() as inquire:
+        made.scheduler_options["inquire"] = inquire
+        yield made
+        await made.__aexit__(None, None, None)
 
 
 def configure(world: World, folder: Path, text: str) -> Configured:
