@@ -12,7 +12,9 @@ import pytest
 from aiohttp import web
 
 from mandor.placement.plugins.http_extender import Extender, HTTPExtender
+from mandor.roots.inquiry import HttpInquiry
 from mandor.scheduler.reload import ConfigSource, Configured
+from tests.docs.text import ROOT, blocks
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
 
@@ -33,8 +35,10 @@ async def world() -> AsyncIterator[World]:
     made = World()
     made.checks = [made.check_capacity, made.check_count]
     made.start_controllers()
-    yield made
-    await made.__aexit__(None, None, None)
+    async with HttpInquiry() as inquire:
+        made.scheduler_options["inquire"] = inquire
+        yield made
+        await made.__aexit__(None, None, None)
 
 
 def configure(world: World, folder: Path, text: str) -> Configured:
@@ -82,6 +86,23 @@ async def test_who_waits_is_tried_again_when_the_configuration_changes(world: Wo
     await world.run(5)
     (tmp_path / "scheduler.yaml").write_text("profiles: []\n")
     await world.until(lambda: world.serving_count("web") == 1, seconds=15)
+
+
+@pytest.mark.req("S1-20", "S1-22")
+async def test_the_guides_permit_holds_instances_back_until_there_are_enough(world: World, tmp_path: Path) -> None:
+    guide = blocks(ROOT / "docs" / "guides" / "write-a-plugin.md")
+    (pairs,) = [block for block in guide if "class Pairs(" in block.text]
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "pairs.py").write_text(pairs.text)
+    enabled = ENABLED.replace("OnlyOn", "Pairs") + "  pluginConfig: [{name: Pairs, args: {size: 3}}]\n"
+    configure(world, tmp_path, enabled)
+    await world.add_nodes("n1")
+    await world.run(2)
+    await world.apply(make_workload("web", replicas=2))
+    await world.run(5)
+    assert world.serving_count("web") == 0
+    await world.apply(make_workload("web", replicas=3))
+    await world.until(lambda: world.serving_count("web") == 3, seconds=20)
 
 
 # An extender.

@@ -34,7 +34,7 @@ def _manifest_schema() -> Schema:
         "name": _NAME | {"description": "The workload's name."},
         "namespace": _NAME | {"description": "Where it lives; absent: `default`."},
         "labels": _LABELS,
-        **{key: spec[key] for key in ("type", "priority", "profile", "batch")},
+        **{key: spec[key] for key in ("type", "priority", "profile", "gates", "batch")},
     }
     group = {key: value for key, value in defs["Group"]["properties"].items() if key != "tasks"}
     task = {key: value for key, value in defs["Task"]["properties"].items() if key != "role"}

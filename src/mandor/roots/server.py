@@ -31,6 +31,7 @@ from mandor.lib.ids import new_uid
 from mandor.lib.tasks import Background
 from mandor.placement.framework.handle import DETACHED
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
+from mandor.roots.inquiry import HttpInquiry
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.scheduler.loop import Scheduler
 from mandor.scheduler.reload import ConfigSource, Configured
@@ -126,9 +127,9 @@ async def _schedule(store: Store, clock: Clock, settings: ServerSettings) -> Non
     recorder = Recorder(store, "scheduler", clock)
     configured = Configured(_config_source(settings))
     pause = configured.pause()
-    async with Background() as tasks:
+    async with HttpInquiry() as inquire, Background() as tasks:
         tasks.start(recorder.run(), "recorder")
-        scheduler = Scheduler(store, clock, recorder, profiles=configured.profiles, pause=pause)
+        scheduler = Scheduler(store, clock, recorder, profiles=configured.profiles, pause=pause, inquire=inquire)
         tasks.start(configured.follow(clock, scheduler.use), "configuration")
         await scheduler.run()
 

@@ -1,6 +1,6 @@
 """Asks elsewhere what the plugins of a profile want to know about an instance, before its cycle."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 from mandor.placement.cycle import widest
@@ -10,13 +10,17 @@ from mandor.placement.framework.points import ConsultPlugin, Question, Reply
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault, run_filters
 from mandor.placement.framework.snapshot import Snapshot
-from mandor.scheduler.inquiry import Inquire
 from mandor.scheduler.watchdog import Watchdog
 
 QUESTIONS_MOST = 16
 """Of one plugin about one instance."""
 
-Talk = tuple[ConsultPlugin, object]
+Inquire = Callable[[Question], Awaitable[Reply]]
+"""Brings a question to whom it is for; the deciding process itself talks to nobody."""
+
+
+async def ask_nobody(question: Question) -> Reply:
+    return Reply(problem=f"there is no way to {question.url} from here")
 
 
 class Consulting:

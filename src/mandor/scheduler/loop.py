@@ -26,9 +26,8 @@ from mandor.placement.framework.watch import Overrun
 from mandor.placement.profiles import default_profile
 from mandor.scheduler.binding import Binder, chunks
 from mandor.scheduler.binding_cycle import BindingCycle
-from mandor.scheduler.consulting import Consulting
+from mandor.scheduler.consulting import Consulting, Inquire, ask_nobody
 from mandor.scheduler.handle import ClusterHandle
-from mandor.scheduler.inquiry import HttpInquiry, Inquire
 from mandor.scheduler.queue import PAUSE, Entry, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
 from mandor.scheduler.view import Promise, View
@@ -70,14 +69,14 @@ class Scheduler:
         profiles: Profiles | Callable[[Handle], Profiles] | None = None,
         seed: str = "",
         pause: Backoff = PAUSE,
-        inquire: Inquire | None = None,
+        inquire: Inquire = ask_nobody,
         watchdog: Watchdog | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._recorder = recorder
         self.watchdog = watchdog or Watchdog()
-        self._inquire = inquire
+        self._consulting = Consulting(inquire, self.watchdog)
         self._room = WaitingRoom(clock)
         self.handle: Handle = ClusterHandle(self._snapshot, self._room, self._bind_by_handle)
         self._profiles = _made(profiles, self.handle)
@@ -130,8 +129,6 @@ class Scheduler:
             mirror.listen(lambda _: self._wake.set())
         async with AsyncExitStack() as stack:
             stack.enter_context(self.watchdog)
-            http = await stack.enter_async_context(HttpInquiry(self._clock))
-            self._consulting = Consulting(self._inquire or http, self.watchdog)
             for mirror in self._mirrors.values():
                 await stack.enter_async_context(mirror)
             for mirror in self._mirrors.values():

@@ -7,11 +7,12 @@ from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from types import TracebackType, coroutine
 from typing import Any, Self, TypeVar
 
 from mandor.placement.framework.points import Plugin
-from mandor.placement.framework.runtime import PluginFault, blamed
+from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Overrun
 
 T = TypeVar("T")
@@ -51,6 +52,7 @@ class Watchdog:
         self._lock = threading.Lock()
         self._watched = 0
         """The thread to throw into; 0: nobody is inside."""
+        self._thrown = False
         self._calls = 0
         self._since = 0.0
         self._ended = threading.Event()
@@ -72,7 +74,7 @@ class Watchdog:
     # What the framework calls.
 
     def begin(self, plugin: str) -> None:
-        now = time.perf_counter()
+        now = perf_counter()
         if self.current:
             self._note(now)
         self.current = self.last = plugin
@@ -81,7 +83,7 @@ class Watchdog:
 
     def end(self) -> None:
         if self.current:
-            self._note(time.perf_counter())
+            self._note(perf_counter())
         self.current = ""
         self._calls += 1
 
@@ -92,7 +94,7 @@ class Watchdog:
             spent = self.spent[self.current] = Spent()
         spent.calls += 1
         spent.seconds += took
-        spent.most_seconds = max(took, spent.most_seconds)
+        spent.most_seconds = max(spent.most_seconds, took)
 
     # What the scheduler calls.
 
@@ -108,19 +110,21 @@ class Watchdog:
 
     def call(self, plugin: Plugin, work: Callable[[], T]) -> T:
         """One call of one plugin; whatever goes wrong is a `PluginFault`."""
-
-        def told() -> T:
-            with blamed(plugin):
-                self.begin(plugin.name)
-                try:
-                    return work()
-                finally:
-                    self.end()
-
         try:
-            return self.run(told)
-        except Overrun:  # it arrived on the way out
+            return self.run(partial(self._told, plugin.name, work))
+        except PluginFault:
+            raise
+        except Overrun:
             raise PluginFault(plugin.name, "took too long and was broken off") from None
+        except Exception as error:
+            raise PluginFault(plugin.name, f"raised {type(error).__name__}: {error}") from error
+
+    def _told(self, name: str, work: Callable[[], T]) -> T:
+        self.begin(name)
+        try:
+            return work()
+        finally:
+            self.end()
 
     async def follow(self, plugin: Plugin, work: Coroutine[Any, Any, T]) -> T:
         """An asynchronous call: every step of it is watched, the waits between them are not."""
@@ -135,7 +139,8 @@ class Watchdog:
             try:
                 with self._lock:
                     thread, self._watched = self._watched, 0
-                    if thread:
+                    if self._thrown:
+                        self._thrown = False
                         _throw(thread, None)
                 return
             except Overrun:
@@ -154,6 +159,7 @@ class Watchdog:
                 if self._calls != seen:
                     seen, wall, cpu = self._calls, now, used
                 elif used - cpu > self._cpu_seconds or now - wall > self._wall_seconds:
+                    self._thrown = True
                     _throw(self._watched, Overrun)
 
 

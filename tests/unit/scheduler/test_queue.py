@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.placement.framework.ask import Ask, Shape
@@ -76,6 +78,7 @@ def test_what_is_removed_is_never_given_out() -> None:
     assert len(queue) == 0
 
 
+@pytest.mark.req("S1-39")
 def test_a_failure_pauses_for_a_second_and_then_twice_as_long_up_to_ten() -> None:
     queue = make_queue("a")
     now = 100.0
@@ -89,6 +92,7 @@ def test_a_failure_pauses_for_a_second_and_then_twice_as_long_up_to_ten() -> Non
         assert queue.place(key("a")) is Place.ACTIVE
 
 
+@pytest.mark.req("S1-39", "S1-33")
 def test_who_does_not_fit_waits_for_what_can_change_that() -> None:
     queue = make_queue("room", "node")
     queue.put_back(pop(queue), now=0, retry_on=ROOM)
@@ -109,6 +113,7 @@ def test_a_change_that_comes_during_the_pause_is_not_forgotten() -> None:
     assert queue.place(key("a")) is Place.ACTIVE
 
 
+@pytest.mark.req("S1-39")
 def test_after_five_minutes_everybody_is_tried_again() -> None:
     queue = make_queue("a", "b")
     queue.put_back(pop(queue), now=0, retry_on=frozenset())

@@ -1,27 +1,22 @@
 """Asks others over HTTP what a plugin wants to know before a cycle."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 import msgspec
 
-from mandor.lib.clock import Clock
 from mandor.placement.framework.points import Question, Reply
 
 ANSWER_MOST = 16 * 1024 * 1024
 AT_ONCE = 32
 
-Inquire = Callable[[Question], Awaitable[Reply]]
-
 
 class HttpInquiry:
     """One session for all questions; whatever goes wrong is a `Reply` with a problem, never an exception."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
         self._room = asyncio.Semaphore(AT_ONCE)
 
