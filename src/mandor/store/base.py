@@ -14,8 +14,15 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+from msgspec import Struct
+
 from mandor.errors import Invalid
 from mandor.model.meta import Key, Object
+
+Place = tuple[str, ...]
+"""A key by which objects are filed. Equal to the `Key`, but a plain tuple: of those there may be millions."""
+
+_new_tuple = tuple.__new__
 
 WRITES_MOST = 100
 """The most objects one commit puts and deletes, in every home."""
@@ -23,8 +30,7 @@ OPERATIONS_MOST = 128
 """The most writes of one commit with its checks: room for a leader's fence on top of a full one. etcd's own bound."""
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(Struct, frozen=True, gc=False):
     """Write `value`, if the stored version is still the one it carries (0: must be new)."""
 
     value: Object
@@ -34,16 +40,14 @@ class Put:
         return self.value.key
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Struct, frozen=True, gc=False):
     """Remove the object, if its stored version is still this one."""
 
     key: Key
     version: int
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True, gc=False):
     """Write nothing, but fail the commit if the stored version is not this one (0: must not exist)."""
 
     key: Key
@@ -77,12 +81,11 @@ class Listing:
     items: Sequence[Object]
     revision: int
     """Watch from here to miss nothing."""
-    keys: Sequence[Key] = ()
-    """The keys of the items, if the store has them at hand; see `Change.place`."""
+    places: Sequence[Place] = ()
+    """Where the items stand, if the store has that at hand; see `Change.place`."""
 
 
-@dataclass(slots=True)
-class Change:
+class Change(Struct, gc=False):
     """What a watcher sees. Created: no `before`. Deleted: no `after`. Neither: a bookmark."""
 
     revision: int
@@ -90,8 +93,8 @@ class Change:
     after: Object | None
     line: bytes | None = None
     """Its form on the wire, kept by whoever needed it first: one change goes to thousands of watchers."""
-    place: Key | None = field(default=None, repr=False, compare=False)
-    """Its key, likewise: an index and its mirrors file a new object under one and the same tuple."""
+    place: Place | None = None
+    """Its key as a plain tuple, which an index and its mirrors share and the garbage collector leaves alone."""
 
     @property
     def bookmark(self) -> bool:
@@ -105,9 +108,7 @@ class Change:
 
     @property
     def key(self) -> Key:
-        if self.place is None:
-            self.place = self.value.key
-        return self.place
+        return self.value.key if self.place is None else _new_tuple(Key, self.place)
 
 
 class Store(ABC):

@@ -8,21 +8,21 @@ from mandor.errors import Conflict, Invalid, TooLarge
 from mandor.lib.ids import NewId
 from mandor.model.codec import encode
 from mandor.model.meta import Key, Meta, Object
-from mandor.store.base import Change, Delete, Put, Write
+from mandor.store.base import Change, Delete, Place, Put, Write
 
 OBJECT_BYTES_MOST = 1 << 20
 """The most bytes of one object: what etcd takes."""
 
 _NO_LABELS: dict[str, str] = {}
 
-Pending = Mapping[Key, Change]
+Pending = Mapping[Place, Change]
 NOTHING: Pending = {}
 
 
 def draft(
     writes: Sequence[Write],
     keys: Sequence[Key],
-    objects: Mapping[Key, Object],
+    objects: Mapping[Place, Object],
     *,
     revision: int,
     now: float,
@@ -45,7 +45,8 @@ def draft(
             if meta.uid and before is not None and meta.uid != before.meta.uid:
                 raise other_uid(key, meta.uid, before.meta.uid)
             after = stamp(value, version=revision, now=now, new_uid=new_uid)
-            changes.append(Change(revision, before, after, None, key))
+            # The place of a new object stays for as long as it lives, that of a change does not.
+            changes.append(Change(revision, before, after, None, key if before is not None else tuple(key)))
             continue
         assert not isinstance(write, Put)
         if write.version != version:
@@ -96,12 +97,12 @@ def share(meta: Meta) -> None:
         force_setattr(meta, "labels", _NO_LABELS)
 
 
-def encoded(value: Object, key: Key) -> bytes:
+def encoded(value: Object, key: Place) -> bytes:
     """The object as a home keeps it; what cannot be kept is refused."""
     try:
         data = encode(value)
     except UnicodeEncodeError as error:
-        raise Invalid(f"{key} holds text that is none: {error.reason}") from error
+        raise Invalid(f"{value.key} holds text that is none: {error.reason}") from error
     if len(data) > OBJECT_BYTES_MOST:
-        raise TooLarge(f"{key} has {len(data)} bytes; at most {OBJECT_BYTES_MOST} are allowed")
+        raise TooLarge(f"{value.key} has {len(data)} bytes; at most {OBJECT_BYTES_MOST} are allowed")
     return data

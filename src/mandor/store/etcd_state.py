@@ -178,7 +178,7 @@ class EtcdState:
             after = None if event.type == EVENT_DELETE else self._object_or(before, pair)
             ahead[key] = after
             if before is not None or after is not None:
-                changes.append(Change(revision + self.offset, before, after, None, key))
+                changes.append(Change(revision + self.offset, before, after, None, tuple(key)))
         self._index.publish(changes)
         self._see(revision)
 
@@ -200,7 +200,7 @@ class EtcdState:
             for key, after in values:
                 if after is not None:
                     force_setattr(after.meta, "version", version)  # made for this commit, and nobody has it yet
-                changes.append(Change(version, self._index.objects.get(key), after, None, key))
+                changes.append(Change(version, self._index.objects.get(key), after, None, tuple(key)))
             self._index.publish(changes)
 
     def _see(self, revision: int) -> None:

@@ -84,7 +84,7 @@ async def list_index(index: Index, kind: str | None, where: Filter = ALL) -> Lis
     """A listing of one revision; selecting by label gives way to others now and then."""
     revision, items = index.revision, index.snapshot(kind, where)
     if not where.labels:
-        return Listing(items, revision, index.keys(kind) if kind is not None and where is ALL else ())
+        return Listing(items, revision, index.places(kind) if kind is not None and where is ALL else ())
     wanted = where.labels.items()
     found = []
     for start in range(0, len(items), CHUNK):

@@ -7,7 +7,7 @@ from itertools import takewhile
 
 from mandor.errors import Expired, MandorError
 from mandor.model.meta import Key, Object
-from mandor.store.base import ALL, Change, Filter, filtered
+from mandor.store.base import ALL, Change, Filter, Place, filtered
 from mandor.store.order import Order
 
 HISTORY_MOST = 20_000
@@ -22,9 +22,9 @@ class Shelf:
     """Where the objects of one kind stand."""
 
     order: Order = field(default_factory=Order)
-    by_node: dict[str, dict[Key, None]] = field(default_factory=dict)
+    by_node: dict[str, dict[Place, None]] = field(default_factory=dict)
 
-    def put(self, key: Key, before: Object | None, after: Object) -> None:
+    def put(self, key: Place, before: Object | None, after: Object) -> None:
         node = after.node
         if before is None:
             self.order.add(key)
@@ -37,14 +37,14 @@ class Shelf:
         if node:
             self.by_node.setdefault(node, {})[key] = None
 
-    def drop(self, key: Key, before: Object) -> None:
+    def drop(self, key: Place, before: Object) -> None:
         self.order.remove(key)
         self._forget_node(key, before.node)
 
-    def in_namespace(self, kind: str, namespace: str) -> Iterator[Key]:
-        return takewhile(lambda key: key.namespace == namespace, self.order.since(Key(kind, namespace, "")))
+    def in_namespace(self, kind: str, namespace: str) -> Iterator[Place]:
+        return takewhile(lambda key: key[1] == namespace, self.order.since((kind, namespace, "")))
 
-    def _forget_node(self, key: Key, node: str) -> None:
+    def _forget_node(self, key: Place, node: str) -> None:
         if node:
             keys = self.by_node[node]
             del keys[key]
@@ -97,7 +97,7 @@ class Index:
 
     def __init__(self, *, history_most: int = HISTORY_MOST, buffer_most: int = BUFFER_MOST) -> None:
         self.revision = 0
-        self.objects: dict[Key, Object] = {}
+        self.objects: dict[Place, Object] = {}
         """Everything, by key; only this class changes it."""
         self._shelves: dict[str, Shelf] = {}
         self._history: deque[Change] = deque()
@@ -132,8 +132,8 @@ class Index:
             found = shelf.order.items(objects)
         return found if where.node is None else [item for item in found if not item.node]
 
-    def keys(self, kind: str) -> Sequence[Key]:
-        """The keys of a kind in order: the very tuples the objects are filed under."""
+    def places(self, kind: str) -> Sequence[Place]:
+        """Where the objects of a kind stand, in order: the very tuples they are filed under."""
         shelf = self._shelves.get(kind)
         return shelf.order.keys() if shelf is not None else ()
 
@@ -142,9 +142,9 @@ class Index:
     def load(self, items: Iterable[Object]) -> None:
         """Fill an index nobody watches yet; `start_at` ends it."""
         for item in items:
-            key = item.key
+            key = tuple(item.key)
             self.objects[key] = item
-            self._shelf(key.kind).put(key, None, item)
+            self._shelf(item.kind).put(key, None, item)
 
     def start_at(self, revision: int) -> None:
         """The state is that of this revision, and how it came about is not known."""
@@ -163,7 +163,7 @@ class Index:
         for change in changes:
             assert change.revision >= self.revision, f"{change.revision} comes after {self.revision}"
             self.revision = change.revision
-            key, before, after = change.key, change.before, change.after
+            key, before, after = change.place or tuple(change.key), change.before, change.after
             kind = key[0]
             shelf = self._shelves.get(kind) or self._shelf(kind)
             if after is not None:

@@ -10,7 +10,7 @@ from mandor.errors import Expired, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
 from mandor.lib.tasks import Background
 from mandor.model.meta import Key, Object
-from mandor.store.base import ALL, Change, Filter, Store
+from mandor.store.base import ALL, Change, Filter, Place, Store
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Mirror:
         self._store = store
         self._kind, self._where = kind, where
         self._backoff = backoff
-        self._objects: dict[Key, Object] = {}
+        self._objects: dict[Place, Object] = {}
         self._listeners: list[Listener] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._tasks = Background()
@@ -120,25 +120,26 @@ class Mirror:
             if start:
                 await asyncio.sleep(0)
             items = listing.items[start : start + CHUNK]
-            keys = listing.keys[start : start + CHUNK] or [item.key for item in items]
-            self._adopt(items, keys, known, revision)
+            places = listing.places[start : start + CHUNK] or [tuple(item.key) for item in items]
+            self._adopt(items, places, known, revision)
         for key in known:
             self._apply(Change(revision, self._objects[key], None))
         self.revision, self.complete = revision, True
         self._release()
 
-    def _adopt(self, items: Sequence[Object], keys: Sequence[Key], known: set[Key], revision: int) -> None:
-        for item, key in zip(items, keys, strict=True):
+    def _adopt(self, items: Sequence[Object], places: Sequence[Place], known: set[Place], revision: int) -> None:
+        for item, key in zip(items, places, strict=True):
             known.discard(key)
             before = self._objects.get(key)
             if before is None or before.meta.version != item.meta.version or before.meta.uid != item.meta.uid:
                 self._apply(Change(revision, before, item, None, key))
 
     def _apply(self, change: Change) -> None:
+        place = change.place or tuple(change.key)
         if change.after is not None:
-            self._objects[change.key] = change.after
+            self._objects[place] = change.after
         else:
-            self._objects.pop(change.key, None)
+            self._objects.pop(place, None)
         for listener in self._listeners:
             listener(change)
 

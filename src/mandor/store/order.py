@@ -4,7 +4,8 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 
-from mandor.model.meta import Key, Object
+from mandor.model.meta import Object
+from mandor.store.base import Place
 
 BLOCK_MOST = 1024
 NEW_MOST = 1024
@@ -18,7 +19,7 @@ class Block:
 
     __slots__ = ("items", "keys")
 
-    def __init__(self, keys: list[Key]) -> None:
+    def __init__(self, keys: list[Place]) -> None:
         self.keys = keys
         self.items: list[Object] | None = None
 
@@ -32,26 +33,26 @@ class Order:
 
     def __init__(self) -> None:
         self._blocks: list[Block] = []
-        self._lasts: list[Key] = []
-        self._new: list[Key] = []
-        self._stale: list[Key] = []
+        self._lasts: list[Place] = []
+        self._new: list[Place] = []
+        self._stale: list[Place] = []
         self._listed = False
         """Some block remembers its objects."""
 
-    def add(self, key: Key) -> None:
+    def add(self, key: Place) -> None:
         """The key must not be there yet."""
         self._new.append(key)
         if len(self._new) >= NEW_MOST:
             self._settle()
 
-    def touch(self, key: Key) -> None:
+    def touch(self, key: Place) -> None:
         """The object under this key is another one now."""
         if self._listed:
             self._stale.append(key)
             if len(self._stale) >= STALE_MOST:
                 self._forget()
 
-    def remove(self, key: Key) -> None:
+    def remove(self, key: Place) -> None:
         """The key must be there."""
         self._settle()
         place = bisect_left(self._lasts, key)
@@ -63,7 +64,7 @@ class Order:
         else:
             del self._blocks[place], self._lasts[place]
 
-    def items(self, objects: Mapping[Key, Object]) -> Sequence[Object]:
+    def items(self, objects: Mapping[Place, Object]) -> Sequence[Object]:
         """All objects in order; a copy."""
         self._settle()
         self._listed = True
@@ -72,12 +73,12 @@ class Order:
                 block.items = [objects[key] for key in block.keys]
         return list(chain.from_iterable([block.items for block in self._blocks if block.items is not None]))
 
-    def keys(self) -> Sequence[Key]:
+    def keys(self) -> Sequence[Place]:
         """All keys in order; a copy."""
         self._settle()
         return list(chain.from_iterable([block.keys for block in self._blocks]))
 
-    def since(self, first: Key) -> Iterator[Key]:
+    def since(self, first: Place) -> Iterator[Place]:
         """The keys from `first` on, itself included if it is there."""
         self._settle()
         place = bisect_left(self._lasts, first)
@@ -104,7 +105,7 @@ class Order:
         self._stale.clear()
         self._listed = False
 
-    def _merge(self, new: list[Key]) -> None:
+    def _merge(self, new: list[Place]) -> None:
         if not self._blocks:
             self._blocks, self._lasts = [Block([])], [new[-1]]
         start = 0
@@ -115,7 +116,7 @@ class Order:
             self._insert(place, new[start:end])
             start = end
 
-    def _insert(self, place: int, run: list[Key]) -> None:
+    def _insert(self, place: int, run: list[Place]) -> None:
         block = self._blocks[place]
         keys, block.items = block.keys, None
         if len(run) > RUN_LEAST:

@@ -21,7 +21,7 @@ from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.ids import NewId, ordered_uid
 from mandor.model.meta import Key, Object
 from mandor.store.access import NOBODY, StoreAccess
-from mandor.store.base import ALL, Change, Filter, Listing, Store, Write, check_writes
+from mandor.store.base import ALL, Change, Filter, Listing, Place, Store, Write, check_writes
 from mandor.store.draft import draft, encoded
 from mandor.store.feed import Watch, list_index
 from mandor.store.index import BUFFER_MOST, HISTORY_MOST, Index
@@ -62,7 +62,7 @@ class SqliteStore(Store):
         self._issued = 0
         """The latest revision given to a commit, stored or not: none is ever given twice."""
         self._round = 0
-        self._pending: dict[Key, Change] = {}
+        self._pending: dict[Place, Change] = {}
         """What is in flight, as if it were stored."""
         self._flight: deque[Commit] = deque()
         self._flight_writes = 0
@@ -171,7 +171,7 @@ class SqliteStore(Store):
         gone: list[str] = []
         size = 0
         for change in changes:
-            key, before, after = change.key, change.before, change.after
+            key, before, after = _place(change), change.before, change.after
             if before is not None and (after is None or after.meta.uid != before.meta.uid):
                 gone.append(row_key(before.meta.uid, key))
             if after is not None:
@@ -186,7 +186,7 @@ class SqliteStore(Store):
     def _submit(self, commit: Commit) -> None:
         self._issued = commit.revision
         for change in commit.changes:
-            self._pending[change.key] = change
+            self._pending[_place(change)] = change
         self._flight.append(commit)
         self._flight_writes += len(commit.changes)
         self._flight_bytes += commit.size
@@ -243,8 +243,8 @@ class SqliteStore(Store):
             self._flight_bytes -= commit.size
             changes += commit.changes
         for change in changes:
-            if self._pending[change.key] is change:
-                del self._pending[change.key]
+            if self._pending[_place(change)] is change:
+                del self._pending[_place(change)]
         self.index.publish(changes)
         for commit in batch:
             if not commit.done.done():
@@ -287,6 +287,12 @@ class SqliteStore(Store):
             f"{self.path} could not be written within {self._wait_seconds:g} s; it is not known to be stored",
             hint="is the disk too slow, or stuck?",
         )
+
+
+def _place(change: Change) -> Place:
+    """Drafts know where their changes belong."""
+    assert change.place is not None
+    return change.place
 
 
 async def open_sqlite(address: str | Path, access: StoreAccess = NOBODY) -> SqliteStore:

@@ -10,7 +10,8 @@ from pathlib import Path
 from mandor.errors import Invalid, Unavailable
 from mandor.lib.lock import Held, hold
 from mandor.model.codec import KINDS, decode
-from mandor.model.meta import Key, Object
+from mandor.model.meta import Object
+from mandor.store.base import Place
 from mandor.store.draft import share
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ back after every statement, and waits for it while the event loop is busy: a tra
 large statement lets the two run side by side."""
 
 
-def row_key(uid: str, key: Key) -> str:
+def row_key(uid: str, key: Place) -> str:
     """By uid first: uids grow with time, so what is written together shares its pages."""
     return f"{uid}/{key[0]}/{key[1]}/{key[2]}"
 

@@ -7,7 +7,7 @@ import pytest
 from mandor.errors import Expired, Unavailable
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
-from mandor.store.base import Change, Filter
+from mandor.store.base import Change, Filter, Place
 from mandor.store.index import Index
 from mandor.store.order import BLOCK_MOST, Order
 from mandor.testing.store import make_instance, make_node, make_workload
@@ -29,7 +29,7 @@ def bind(index: Index, name: str, node: str) -> Change:
 @pytest.mark.parametrize("seed", range(5))
 def test_an_order_equals_a_sorted_dict(seed: int) -> None:
     chance = random.Random(seed)
-    order, model = Order(), dict[Key, Object]()
+    order, model = Order(), dict[Place, Object]()
     for step in range(6 * BLOCK_MOST):
         value = make_instance(f"i{chance.randint(0, 9999)}", namespace=chance.choice("ab"), index=step)
         key = value.key
@@ -46,8 +46,8 @@ def test_an_order_equals_a_sorted_dict(seed: int) -> None:
             assert order.items(model) == [item for _, item in sorted(model.items())]
     for first in (Key("instance", "", ""), Key("instance", "a", "i5"), Key("instance", "c", "")):
         assert list(order.since(first)) == sorted(key for key in model if key >= first)
-    for key in sorted(model):
-        order.remove(key)
+    for left in sorted(model):
+        order.remove(left)
     assert order.items({}) == []
 
 
