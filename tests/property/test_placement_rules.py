@@ -712,3 +712,50 @@ def test_rules_that_are_not_musts_never_leave_anybody_waiting(cluster: Any) -> N
     unbound = replace(ask, shape=free, dropped=0, lenient=True)
     snapshot = build(found, mild).snapshot()
     assert bool(decide(PROFILE, asked, snapshot).node) == bool(decide(PROFILE, unbound, snapshot).node)
+
+
+LONG = default_profile()
+LONG.local = False
+"""The same plugins, each asked about all nodes for every decision."""
+
+
+@st.composite
+def plain_shapes(draw: st.DrawFn) -> Shape:
+    """Mostly such that judge each node by itself."""
+    fields: dict[str, Any] = {
+        "cpu": f"{draw(st.sampled_from([0, 100, 250]))}m",
+        "memory": f"{draw(st.sampled_from([0, 10, 64]))}Mi",
+        "placement": {"where": draw(st.sampled_from([[], [{"rule": "zone == a", "strength": "should"}]]))},
+    }
+    if draw(st.integers(0, 4)) == 0:
+        fields["ports"] = {"http": {"port": 80, "host": draw(st.sampled_from([80, 81]))}}
+    return Shape.of(make_template(**fields))
+
+
+@pytest.mark.req("S3-20")
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_the_quick_way_and_the_long_way_lead_to_the_same_nodes(data: st.DataObject) -> None:
+    table = build([data.draw(nodes(name)) for name in NAMES], [])
+    known = [data.draw(plain_shapes() | shapes()) for _ in range(3)]
+    usual = data.draw(identities)
+    for index in range(data.draw(st.integers(5, 60))):
+        what = data.draw(st.integers(0, 19))
+        if what == 0:
+            table.set_node(data.draw(nodes(data.draw(st.sampled_from(NAMES)))))
+        elif what == 1 and len(table) > 1:
+            table.remove_node(table.snapshot().nodes[0].meta.name)
+        elif what in {2, 3} and table.charges:
+            table.drop_charge(next(iter(table.charges)))
+        else:
+            shape = known[data.draw(st.sampled_from([0, 0, 0, 0, 0, 1, 1, 2]))]
+            ask = Ask(key(index), shape, who=usual, avoid=frozenset({"n1"} if what == 4 else ()))
+            found, expected = (decide(each, ask, table.snapshot()) for each in (PROFILE, LONG))
+            assert (found.node, found.relaxed, found.message, found.fault) == (
+                expected.node,
+                expected.relaxed,
+                expected.message,
+                "",
+            )
+            if found.node:
+                table.set_charge(ask.key, found.node, shape, usual)

@@ -16,6 +16,7 @@ from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_post_filters, run_scores
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
+from mandor.placement.row import NOWHERE, totals_of
 
 _SPREAD = 0x9E3779B97F4A7C15
 _ALL_ONES = 2**64 - 1
@@ -78,6 +79,9 @@ def _decide(
 ) -> Decision:
     for eased, relaxed in _ladder(ask, disliked=nodes.census.disliked(ask.who)):
         state = CycleState(consulted)
+        quick = "" if nominated else _quick(profile, state, eased, nodes, watch)
+        if quick:
+            return Decision(ask.key, quick, relaxed=relaxed, ask=eased, state=state)
         verdict = run_filters(profile, state, eased, nodes, watch)
         among = verdict.feasible.nonzero()[0]
         if len(among):
@@ -135,6 +139,19 @@ def _best(
     if len(among) > 1:
         totals = run_scores(profile, state, ask, nodes, verdict.feasible, among, watch)
         among = among[totals == totals[totals.argmax()]]
+    slot = among[0] if len(among) == 1 else among[_lucky(ask.key, nodes.luck[among])]
+    return nodes.nodes[int(slot)].meta.name
+
+
+def _quick(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> str:
+    """The best node by the row of its class; empty: there is no such row, or nothing fits."""
+    totals = totals_of(profile, state, ask, nodes, watch)
+    if totals is None or not len(totals):
+        return ""
+    most = totals[totals.argmax()]
+    if most == NOWHERE:
+        return ""
+    among = (totals == most).nonzero()[0]
     slot = among[0] if len(among) == 1 else among[_lucky(ask.key, nodes.luck[among])]
     return nodes.nodes[int(slot)].meta.name
 

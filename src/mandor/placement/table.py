@@ -1,7 +1,7 @@
 """The table: all nodes as columns, kept up to date change by change; room is counted the moment it is promised."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, overload
@@ -127,6 +127,7 @@ class Table:
     def set_node(self, node: Node) -> None:
         """Add a node, or take over what changed about it."""
         self.version += 1
+        self._kept.attributes += 1
         slot = self._slots.get(node.meta.name)
         if slot is None:
             slot = self._append(node)
@@ -364,8 +365,8 @@ class Table:
     def _used_in(self, namespace: str) -> Mapping[str, int]:
         return self._used_by.get(namespace, {})
 
-    def _port_users(self, port: HostPort) -> Sequence[str]:
-        return tuple(self._ports.get(port, ()))
+    def _port_users(self, port: HostPort) -> Collection[str]:
+        return self._ports.get(port, {}).keys()
 
     # Room in the arrays.
 

@@ -19,7 +19,7 @@ Counts = NDArray[np.int64]
 Fact = Callable[[str], Column[tuple[str | None]]]
 
 NODE = "node"
-_ARRAYS_MOST = 48
+_ARRAYS_MOST = 24
 _SELECTORS_MOST = 4096
 
 
@@ -93,6 +93,8 @@ class Census:
         self._ties: dict[Tie, Counter] = {}
         self._ties_by_handle: dict[Hashable, dict[Tie, Counter]] = {}
         self._dense: dict[int, Counter] = {}
+        self.ties_version = 0
+        """Grows when a rule of placed instances comes or goes."""
 
     # What plugins ask.
 
@@ -183,10 +185,12 @@ class Census:
         counter = self._ties.get(tie)
         if counter is None:
             counter = self._ties[tie] = Counter()
+            self.ties_version += 1
             self._ties_by_handle.setdefault(tie.selector.handle, {})[tie] = counter
         self._change(counter, node, sign)
         if not counter.total:
             del self._ties[tie]
+            self.ties_version += 1
             self._dense.pop(id(counter), None)
             of_handle = self._ties_by_handle[tie.selector.handle]
             del of_handle[tie]

@@ -13,7 +13,8 @@ At = slice | NDArray[np.intp]
 EVERYWHERE = slice(None)
 T = TypeVar("T", bound=np.generic)
 
-_ANSWERS_MOST = 256
+_ANSWERS_MOST = 192
+_ROWS_MOST = 64
 _CHANGES_MOST = 4096
 
 
@@ -22,6 +23,10 @@ class Kept:
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, tuple[int, NDArray[Any]]] = {}
+        self.rows: dict[Hashable, object] = {}
+        """Of totals, by class; whoever keeps them knows what they are."""
+        self.attributes = 0
+        """Grows whenever a node comes, goes or changes."""
         self._changed: list[int] = []
         self._first = 0
         """The number of the first change that is still listed."""
@@ -36,6 +41,20 @@ class Kept:
         """Of scores from 0 to 100, and nothing else."""
         return self._answer((question, "scores"), compute, np.uint8).astype(np.int64)
 
+    @property
+    def now(self) -> int:
+        """The number of the next change."""
+        return self._first + len(self._changed)
+
+    def changes_since(self, number: int) -> list[int] | None:
+        """The nodes on which something was placed or ended since; None: too many to tell."""
+        return None if number < self._first else self._changed[number - self._first :]
+
+    def keep_row(self, key: Hashable, row: object) -> None:
+        if key not in self.rows and len(self.rows) >= _ROWS_MOST:
+            del self.rows[next(iter(self.rows))]
+        self.rows[key] = row
+
     # What only the table calls.
 
     def changed(self, slot: int) -> None:
@@ -47,13 +66,15 @@ class Kept:
     def renumbered(self) -> None:
         """Slots have come, gone or moved."""
         self._answers.clear()
+        self.rows.clear()
+        self.attributes += 1
 
     def _answer(self, question: Hashable, compute: Callable[[At], NDArray[Any]], kind: type[T]) -> NDArray[T]:
-        now = self._first + len(self._changed)
-        since, answer = self._answers.get(question, (-1, None))
+        now, answers = self.now, self._answers
+        since, answer = answers.get(question, (-1, None))
         if answer is None or since < self._first or now - since > max(8, len(answer) // 8):
-            if answer is None and len(self._answers) >= _ANSWERS_MOST:
-                del self._answers[next(iter(self._answers))]
+            if answer is None and len(answers) >= _ANSWERS_MOST:
+                del answers[next(iter(answers))]
             answer = compute(EVERYWHERE).astype(kind)
         elif since == now:
             return answer
@@ -66,5 +87,5 @@ class Kept:
             else:
                 index = np.fromiter(slots, dtype=np.intp, count=len(slots))
                 answer[index] = compute(index)
-        self._answers[question] = (now, answer)
+        answers[question] = (now, answer)
         return answer

@@ -35,6 +35,7 @@ from mandor.model.node import Node
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.kept import At
 from mandor.placement.framework.snapshot import NodeView, Snapshot
 
 SCORE_MOST = 100
@@ -71,6 +72,20 @@ class Hint(Enum):
     SKIP = "skip"
 
 
+class Reach(Enum):
+    """What a plugin's Filter and Score of a node go by. The less, the less has to be computed again.
+
+    With `ATTRIBUTES` and `ROOM` nothing may depend on which nodes are feasible.
+    """
+
+    ATTRIBUTES = "attributes"
+    """What the nodes are: labels, taints, engines, images."""
+    ROOM = "room"
+    """That, and what is placed on that very node; `filter_slot` and `score_slot` answer for one node."""
+    CLUSTER = "cluster"
+    """Anything."""
+
+
 class Plugin(ABC):
     """Made once a profile, and then one object for all its points and cycles: it may keep what it learns.
 
@@ -85,6 +100,10 @@ class Plugin(ABC):
     by_class: ClassVar[bool] = False
     """It refuses all instances of equal shape, priority and profile alike, by what the table shows and nothing else:
     then the answer for one is the answer for its like until the table changes."""
+
+    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+        """What can change its answer about a node; see `Reach`."""
+        return Reach.CLUSTER
 
     def hint(self, ask: Ask, happened: Happened) -> Hint:
         """Is this very thing worth another try of what this plugin refused?"""
@@ -149,6 +168,14 @@ class FilterPlugin(Plugin):
     def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
         raise NotImplementedError
 
+    def filter_slot(self, ask: Ask, nodes: Snapshot, slot: int) -> bool:
+        """The same for one node, fast; asked only if the reach is `ROOM`."""
+        return bool(self.filter(CycleState(), ask, nodes)[slot])
+
+    def filter_at(self, ask: Ask, nodes: Snapshot, at: At) -> Mask:
+        """The same for some nodes; asked only if the reach is `ROOM`."""
+        return self.filter(CycleState(), ask, nodes)[at]
+
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
         """What the refused nodes lack, for people; asked only when nothing fits."""
         return ""
@@ -183,6 +210,14 @@ class ScorePlugin(Plugin):
 
     def score_node(self, state: CycleState, ask: Ask, view: NodeView) -> int:
         raise NotImplementedError
+
+    def score_slot(self, ask: Ask, nodes: Snapshot, slot: int) -> int:
+        """The same for one node, fast; asked only if the reach is `ROOM`."""
+        return int(self.score_at(ask, nodes, slice(slot, slot + 1))[0])
+
+    def score_at(self, ask: Ask, nodes: Snapshot, at: At) -> Scores:
+        """The same for some nodes; asked only if the reach is `ROOM`."""
+        return self.score(CycleState(), ask, nodes, np.ones(len(nodes), dtype=np.bool_))[at]
 
     def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
         """The scores of the feasible nodes, brought into 0..100; once a cycle."""

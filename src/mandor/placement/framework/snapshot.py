@@ -1,6 +1,6 @@
 """All nodes as columns, read-only: what a plugin looks at."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,7 +98,7 @@ class Snapshot:
     engines: Column[Engines]
     fact: Callable[[str], Column[tuple[str | None]]]
     """The column of a fact (a label, what the agent found, `node`, `pool`), made when first asked for."""
-    port_users: Callable[[HostPort], Sequence[str]]
+    port_users: Callable[[HostPort], Collection[str]]
     """The nodes on which a host port is taken."""
     census: Census
     """Who stands where."""

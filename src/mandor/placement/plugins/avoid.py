@@ -5,7 +5,7 @@ import numpy as np
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import NODES, SKIP, FilterPlugin, PreFilterPlugin, Skip
+from mandor.placement.framework.points import NODES, SKIP, FilterPlugin, PreFilterPlugin, Reach, Skip
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -15,6 +15,9 @@ class Avoid(PreFilterPlugin, FilterPlugin):
     name = "Avoid"
     retry_on = NODES
     by_class = True
+
+    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+        return Reach.ATTRIBUTES
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         return None if ask.avoid else SKIP

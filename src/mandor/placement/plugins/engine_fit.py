@@ -4,7 +4,16 @@ from mandor.model.node import Capabilities
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import NODES, SCORE_MOST, SKIP, FilterPlugin, PreScorePlugin, ScorePlugin, Skip
+from mandor.placement.framework.points import (
+    NODES,
+    SCORE_MOST,
+    SKIP,
+    FilterPlugin,
+    PreScorePlugin,
+    Reach,
+    ScorePlugin,
+    Skip,
+)
 from mandor.placement.framework.snapshot import Engines, Snapshot
 
 
@@ -14,6 +23,9 @@ class EngineFit(FilterPlugin, PreScorePlugin, ScorePlugin):
     name = "EngineFit"
     retry_on = NODES
     by_class = True
+
+    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+        return Reach.ATTRIBUTES
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         shape = ask.shape

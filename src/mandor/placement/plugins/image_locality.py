@@ -3,7 +3,7 @@
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import SCORE_MOST, SKIP, PreScorePlugin, ScorePlugin, Skip
+from mandor.placement.framework.points import SCORE_MOST, SKIP, PreScorePlugin, Reach, ScorePlugin, Skip
 from mandor.placement.framework.snapshot import Images, Snapshot
 
 _MB = 1024 * 1024
@@ -17,6 +17,9 @@ class ImageLocality(PreScorePlugin, ScorePlugin):
     not everything goes to the one node that has it), between two thresholds."""
 
     name = "ImageLocality"
+
+    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+        return Reach.ATTRIBUTES
 
     def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
         """Without images that anybody has, all nodes are equal."""

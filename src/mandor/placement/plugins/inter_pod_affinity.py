@@ -17,6 +17,7 @@ from mandor.placement.framework.points import (
     FilterPlugin,
     PreFilterPlugin,
     PreScorePlugin,
+    Reach,
     ScorePlugin,
     Skip,
 )
@@ -43,6 +44,9 @@ class InterPodAffinity(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugi
 
     def __init__(self, args: InterPodAffinityArgs | None = None) -> None:
         self._args = args or InterPodAffinityArgs()
+
+    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+        return Reach.CLUSTER
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         rules = ask.rules

@@ -12,6 +12,7 @@ from mandor.placement.framework.points import (
     FilterPlugin,
     PreFilterPlugin,
     PreScorePlugin,
+    Reach,
     ScorePlugin,
     Skip,
     scaled,
@@ -25,6 +26,9 @@ class NodeAffinity(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
     name = "NodeAffinity"
     retry_on = NODES
     by_class = True
+
+    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+        return Reach.ATTRIBUTES
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         return None if ask.rules.where else SKIP

@@ -5,7 +5,7 @@ import numpy as np
 from mandor.placement.framework.ask import Ask, HostPort
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import ANYTHING, SKIP, FilterPlugin, PreFilterPlugin, Skip
+from mandor.placement.framework.points import ANYTHING, SKIP, FilterPlugin, PreFilterPlugin, Reach, Skip
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -13,6 +13,9 @@ class NodePorts(PreFilterPlugin, FilterPlugin):
     name = "NodePorts"
     retry_on = ANYTHING
     by_class = True
+
+    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+        return Reach.ROOM
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         return None if ask.shape.host_ports else SKIP
@@ -22,6 +25,10 @@ class NodePorts(PreFilterPlugin, FilterPlugin):
         for port in ask.shape.host_ports:
             fits[[nodes.slots[name] for name in nodes.port_users(port)]] = False
         return fits
+
+    def filter_slot(self, ask: Ask, nodes: Snapshot, slot: int) -> bool:
+        name = nodes.nodes[slot].meta.name
+        return not any(name in nodes.port_users(port) for port in ask.shape.host_ports)
 
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
         taken = [port for port in ask.shape.host_ports if any(_refused(port, nodes, refused))]

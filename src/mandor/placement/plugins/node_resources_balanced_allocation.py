@@ -4,11 +4,11 @@ import numpy as np
 from msgspec import Struct
 
 from mandor.placement.framework.allocation import CPU_AND_MEMORY, Weighed, requested
-from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.ask import CPU, MEMORY, Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.kept import At
-from mandor.placement.framework.points import SCORE_MOST, SKIP, PreScorePlugin, ScorePlugin, Skip
+from mandor.placement.framework.points import SCORE_MOST, SKIP, PreScorePlugin, Reach, ScorePlugin, Skip
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -29,15 +29,30 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
     def __init__(self, args: NodeResourcesBalancedAllocationArgs | None = None) -> None:
         self._args = args or NodeResourcesBalancedAllocationArgs()
 
+    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+        return Reach.ROOM
+
     def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
         """What asks for nothing moves no balance."""
         named = {each.name for each in self._args.resources}
         return None if any(resource in named for resource, _ in ask.shape.wanted) else SKIP
 
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
-        return nodes.kept.scores((self, ask.shape), lambda at: self._scores(ask, nodes, at))
+        return nodes.kept.scores((self, ask.shape), lambda at: self.score_at(ask, nodes, at))
 
-    def _scores(self, ask: Ask, nodes: Snapshot, at: At) -> Scores:
+    def score_slot(self, ask: Ask, nodes: Snapshot, slot: int) -> int:
+        if self._args.resources != CPU_AND_MEMORY:
+            return int(self.score_at(ask, nodes, slice(slot, slot + 1))[0])
+        shares, wanted = [], dict(ask.shape.wanted)
+        for row, resource in enumerate((CPU, MEMORY)):
+            capacity = int(nodes.allocatable[row, slot])
+            if capacity:
+                taken = capacity - int(nodes.free[row, slot]) + wanted.get(resource, 0)
+                shares.append(min(taken / capacity, 1.0))
+        deviation = abs(shares[0] - shares[1]) / 2 if len(shares) == 2 else 0.0
+        return int((1 - deviation) * SCORE_MOST)
+
+    def score_at(self, ask: Ask, nodes: Snapshot, at: At) -> Scores:
         shares, has = [], []
         for taken, capacity, _ in requested(ask, nodes, self._args.resources, counted=False, at=at):
             has.append(capacity > 0)

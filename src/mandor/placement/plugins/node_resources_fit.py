@@ -12,7 +12,7 @@ from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.kept import At
-from mandor.placement.framework.points import ANYTHING, SCORE_MOST, FilterPlugin, ScorePlugin
+from mandor.placement.framework.points import ANYTHING, SCORE_MOST, FilterPlugin, Reach, ScorePlugin
 from mandor.placement.framework.snapshot import Snapshot
 
 _CURVE_MOST = 10
@@ -89,10 +89,13 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
         self._plain = strategy == ScoringStrategy()
         self._curve = (strategy.requested_to_capacity_ratio or Curve()).table()
 
-    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
-        return nodes.kept.mask((self, ask.shape), lambda at: self._fits(ask, nodes, at))
+    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+        return Reach.ROOM
 
-    def _fits(self, ask: Ask, nodes: Snapshot, at: At) -> Mask:
+    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        return nodes.kept.mask((self, ask.shape), lambda at: self.filter_at(ask, nodes, at))
+
+    def filter_at(self, ask: Ask, nodes: Snapshot, at: At) -> Mask:
         fits: Mask | None = None
         for resource, amount in ask.shape.wanted:
             row = nodes.rows.get(resource)
@@ -104,6 +107,13 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
             fits = enough if fits is None else fits & enough
         return np.ones_like(nodes.instances[at], dtype=np.bool_) if fits is None else fits
 
+    def filter_slot(self, ask: Ask, nodes: Snapshot, slot: int) -> bool:
+        for resource, amount in ask.shape.wanted:
+            row = nodes.rows.get(resource)
+            if resource not in self._args.ignored_resources and (row is None or nodes.free[row, slot] < amount):
+                return False
+        return True
+
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
         return ", ".join(
             f"short of {_shown(resource, short)} {resource}"
@@ -113,9 +123,21 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
         )
 
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
-        return nodes.kept.scores((self, ask.shape), lambda at: self._scores(ask, nodes, at))
+        return nodes.kept.scores((self, ask.shape), lambda at: self.score_at(ask, nodes, at))
 
-    def _scores(self, ask: Ask, nodes: Snapshot, at: At) -> Scores:
+    def score_slot(self, ask: Ask, nodes: Snapshot, slot: int) -> int:
+        if not self._plain:
+            return int(self.score_at(ask, nodes, slice(slot, slot + 1))[0])
+        total = counted = 0
+        for row in (0, 1):
+            capacity = int(nodes.allocatable[row, slot])
+            if capacity:
+                counted += 1
+                left = capacity - int(nodes.counted[row, slot]) - ask.shape.counted[row]
+                total += max(left, 0) * SCORE_MOST // capacity
+        return total // counted if counted else 0
+
+    def score_at(self, ask: Ask, nodes: Snapshot, at: At) -> Scores:
         if self._plain:
             return _least_of_cpu_and_memory(ask, nodes, at)
         strategy = self._args.scoring_strategy

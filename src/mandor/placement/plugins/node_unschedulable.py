@@ -3,7 +3,7 @@
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import NODES, FilterPlugin, tally
+from mandor.placement.framework.points import NODES, FilterPlugin, Reach, tally
 from mandor.placement.framework.snapshot import Health, Snapshot
 
 
@@ -11,6 +11,9 @@ class NodeUnschedulable(FilterPlugin):
     name = "NodeUnschedulable"
     retry_on = NODES
     by_class = True
+
+    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+        return Reach.ATTRIBUTES
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         return nodes.health.where(self.name, lambda health: health.open)

@@ -21,6 +21,7 @@ from mandor.placement.framework.points import (
     FilterPlugin,
     PreFilterPlugin,
     PreScorePlugin,
+    Reach,
     ScorePlugin,
     Skip,
 )
@@ -71,6 +72,9 @@ class PodTopologySpread(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlug
         chosen = args or PodTopologySpreadArgs()
         self._system = chosen.defaulting_type == "System"
         self._defaults = _SYSTEM if self._system else tuple(map(_spread, chosen.default_constraints))
+
+    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+        return Reach.CLUSTER
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         return None if ask.rules.spread else SKIP

@@ -4,7 +4,7 @@ from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import Selector
-from mandor.placement.framework.points import ANYTHING, SKIP, FilterPlugin, PreFilterPlugin, Skip
+from mandor.placement.framework.points import ANYTHING, SKIP, FilterPlugin, PreFilterPlugin, Reach, Skip
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -12,6 +12,9 @@ class PoolFit(PreFilterPlugin, FilterPlugin):
     name = "PoolFit"
     retry_on = ANYTHING
     by_class = True
+
+    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+        return Reach.CLUSTER if ask.shape.dedicated or nodes.anyone_dedicated() else Reach.ATTRIBUTES
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         plain = ask.shape.pool is None and not ask.shape.dedicated

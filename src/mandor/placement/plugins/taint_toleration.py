@@ -14,6 +14,7 @@ from mandor.placement.framework.points import (
     SKIP,
     FilterPlugin,
     PreScorePlugin,
+    Reach,
     ScorePlugin,
     Skip,
     scaled,
@@ -28,6 +29,9 @@ class TaintToleration(FilterPlugin, PreScorePlugin, ScorePlugin):
     name = "TaintToleration"
     retry_on = NODES
     by_class = True
+
+    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+        return Reach.ATTRIBUTES
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         tolerate = ask.shape.tolerate

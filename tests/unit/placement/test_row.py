@@ -1,0 +1,77 @@
+"""The quick way to a node: taken where it can be, and never to another node than the long way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.placement.cycle import decide
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.watch import Unwatched
+from mandor.placement.profiles import default_profile
+from mandor.placement.row import totals_of
+from mandor.placement.table import Table
+from tests.scenarios.make import make_node, make_template
+
+QUICK = default_profile()
+LONG = default_profile()
+LONG.local = False
+WHO = Identity("default", "web", "main")
+
+
+def make_table(count: int) -> Table:
+    table = Table()
+    for index in range(count):
+        table.set_node(make_node(f"n{index}", cpu=1 + index % 3 / 10, labels={"zone": "ab"[index % 2]}))
+    return table
+
+
+def ask(index: int, shape: Shape) -> Ask:
+    return Ask(Key(Instance.kind, "default", f"web-{index}"), shape, who=WHO)
+
+
+@pytest.mark.parametrize("block", [1, 5, 20, 45])
+def test_classes_that_take_turns_in_blocks_see_what_the_others_took(block: int) -> None:
+    """So that few, many and too many nodes have changed between two decisions of a class."""
+    table = make_table(60)
+    shapes = [Shape.of(make_template(cpu="600m")), Shape.of(make_template(cpu="300m", memory="1Gi"))]
+    for shape in shapes:
+        decide(QUICK, ask(999, shape), table.snapshot())
+    for index in range(130):
+        asked = ask(index, shapes[index // block % 2])
+        found, expected = decide(QUICK, asked, table.snapshot()), decide(LONG, asked, table.snapshot())
+        assert (found.node, found.message) == (expected.node, expected.message)
+        if found.node:
+            table.set_charge(asked.key, found.node, asked.shape, WHO)
+    assert all(room >= 0 for node in table.snapshot().nodes for room in table.free(node.meta.name).values())
+
+
+@pytest.mark.parametrize(
+    ("placement", "quick"),
+    [
+        ({}, True),
+        ({"where": [{"rule": "zone == a"}]}, True),
+        ({"where": [{"rule": "zone == a", "strength": "prefer"}]}, False),
+        ({"spread": [{"over": "zone"}]}, False),
+        ({"apart": [{"workload": "self"}]}, False),
+        ({"dedicated": True}, False),
+    ],
+)
+def test_rules_that_look_further_than_one_node_take_the_long_way(placement: dict[str, Any], quick: bool) -> None:
+    shape = Shape.of(make_template(placement=placement))
+    totals = totals_of(QUICK, CycleState(), ask(0, shape), make_table(4).snapshot(), Unwatched())
+    assert (totals is not None) == quick
+
+
+def test_a_class_leaves_the_quick_way_when_somebody_who_is_placed_speaks_of_it() -> None:
+    table, shape = make_table(4), Shape.of(make_template())
+    assert totals_of(QUICK, CycleState(), ask(0, shape), table.snapshot(), Unwatched()) is not None
+    quiet = Shape.of(make_template(placement={"apart": [{"workload": "web"}]}))
+    table.set_charge(Key(Instance.kind, "default", "quiet-0"), "n0", quiet, Identity("default", "quiet", "main"))
+    assert totals_of(QUICK, CycleState(), ask(0, shape), table.snapshot(), Unwatched()) is None
+    assert all(decide(QUICK, ask(index, shape), table.snapshot()).node != "n0" for index in range(20))
