@@ -17,8 +17,9 @@ from mandor.store.state_file import StateFile
 
 log = logging.getLogger(__name__)
 
-BATCH_WRITES = 1_000
-"""The most writes that share a transaction; more would hold the event loop when they are published."""
+BATCH_WRITES = 500
+"""The most writes that share a transaction: enough to share the fsync, few enough that the event loop is
+not held when they are published, and can check the next ones while these are being written."""
 
 
 @dataclass(slots=True, eq=False)
