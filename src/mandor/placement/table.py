@@ -1,8 +1,10 @@
 """The table: all nodes as columns, kept up to date change by change; room is counted the moment it is promised."""
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, overload
 
@@ -39,6 +41,16 @@ class Charge:
     node: str
     shape: Shape
     who: Identity = NOBODY
+
+
+@dataclass(slots=True)
+class Trial:
+    """What is tried out in the table; see `Table.trial`."""
+
+    kept: bool = False
+
+    def keep(self) -> None:
+        self.kept = True
 
 
 class _Window(Sequence[Node]):
@@ -100,6 +112,8 @@ class Table:
         self._used_by: dict[str, dict[str, int]] = {}
         self._wanted: dict[Wanted, int] = {}
         self._turn = 0
+        self._undo: list[Callable[[], None]] | None = None
+        """Within a trial: how to take back each step, the last one last."""
         self._snapshot: Snapshot | None = None
         self.version = 0
         """Grows with every change: the same version gives the same answers."""
@@ -226,6 +240,9 @@ class Table:
         self._by_node.setdefault(node, set()).add(key)
         self._count_everywhere(key.namespace, shape, 1)
         slot = self._slots.get(node)
+        if self._undo is not None:
+            turn = 0 if slot is None else int(self._numbers[_TURN, slot])
+            self._undo.append(partial(self._take_back, key, slot, turn, self._turn))
         if slot is not None:
             self._count(slot, shape, 1)
             self._count_people(charge, 1)
@@ -251,6 +268,8 @@ class Table:
         charge = self._charges.pop(key, None)
         if charge is None:
             return False
+        if self._undo is not None:
+            self._undo.append(partial(self._put_back, key, charge, self._turn))
         self.version += 1
         keys = self._by_node[charge.node]
         keys.discard(key)
@@ -262,6 +281,44 @@ class Table:
             self._count(slot, charge.shape, -1)
             self._count_people(charge, -1)
         return True
+
+    @contextmanager
+    def trial(self) -> Iterator[Trial]:
+        """What is charged and dropped in here is undone at the end, unless it is kept. Nodes do not change meanwhile,
+        and nothing else runs: everybody who looks at the table sees the trial. One trial may stand within another."""
+        outer, version = self._undo, self.version
+        steps: list[Callable[[], None]] = []
+        self._undo = steps
+        trial = Trial()
+        try:
+            yield trial
+        except BaseException:
+            trial.kept = False
+            raise
+        finally:
+            self._undo = outer
+            if trial.kept:
+                if outer is not None:
+                    outer += steps
+            else:
+                self._undo = None
+                while steps:
+                    steps.pop()()
+                self._undo, self.version = outer, version
+
+    def _take_back(self, key: Key, slot: int | None, turn_of_node: int, turn: int) -> None:
+        self.drop_charge(key)
+        self._turn = turn
+        if slot is not None:
+            self._numbers[_TURN, slot] = turn_of_node
+
+    def _put_back(self, key: Key, charge: Charge, turn: int) -> None:
+        slot = self._slots.get(charge.node)
+        turn_of_node = 0 if slot is None else int(self._numbers[_TURN, slot])
+        self.set_charge(key, charge.node, charge.shape, charge.who)
+        self._turn = turn
+        if slot is not None:
+            self._numbers[_TURN, slot] = turn_of_node
 
     def _count(self, slot: int, shape: Shape, sign: int) -> None:
         for resource, amount in shape.wanted:
