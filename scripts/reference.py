@@ -39,7 +39,7 @@ _TITLES = {
     "Pool": "pool",
 }
 _ORDER = ("Group", "Task", "TaskResources", "Limits", "Probe", "File", "Stop", "Security", "Port", "Placement", "Pool",
-          "Where", "Near", "Apart", "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Batch")  # fmt: skip
+          "Where", "Near", "Apart", "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Gang", "Batch")  # fmt: skip
 
 
 # The manifest.

@@ -18,6 +18,8 @@ from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
 from mandor.placement.row import NOWHERE, totals_of
 
+AVOIDED = "avoid nodes where it failed"
+DISLIKED = "others want to be apart from it"
 _SPREAD = 0x9E3779B97F4A7C15
 _ALL_ONES = 2**64 - 1
 
@@ -79,22 +81,32 @@ def _decide(
 ) -> Decision:
     for eased, relaxed in _ladder(ask, disliked=nodes.census.disliked(ask.who)):
         state = CycleState(consulted)
-        quick = "" if nominated else _quick(profile, state, eased, nodes, watch)
-        if quick:
-            return Decision(ask.key, quick, relaxed=relaxed, ask=eased, state=state)
-        verdict = run_filters(profile, state, eased, nodes, watch)
-        among = verdict.feasible.nonzero()[0]
-        if len(among):
-            slot = nodes.slots.get(nominated) if nominated else None
-            held = slot is not None and bool(verdict.feasible[slot])
-            node = nominated if held else _best(profile, state, eased, nodes, verdict, among, watch)
-            return Decision(ask.key, node, relaxed=relaxed, ask=eased, state=state)
+        found = find_node(profile, state, eased, nodes, watch, nominated=nominated)
+        if isinstance(found, str):
+            return Decision(ask.key, found, relaxed=relaxed, ask=eased, state=state)
+        verdict = found
     # What the last step lacked, even with every soft rule given up, is what keeps it waiting.
     room = run_post_filters(profile, state, eased, nodes, watch)
     refused = tuple(plugin for plugin, _ in verdict.refusals)
     message = verdict.explain(eased, nodes) + (f"; there will be room on {room}" if room else "")
     retry_on = frozenset({Happening.NODE_ADDED}).union(*(plugin.retry_on for plugin in refused))
     return Decision(ask.key, message=message, retry_on=retry_on, blamed=refused, nominated=room, state=state)
+
+
+def find_node(
+    profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch, *, nominated: str = ""
+) -> str | Verdict:
+    """The best node with the rules as they stand in the ask, or who refused which."""
+    quick = "" if nominated else _quick(profile, state, ask, nodes, watch)
+    if quick:
+        return quick
+    verdict = run_filters(profile, state, ask, nodes, watch)
+    among = verdict.feasible.nonzero()[0]
+    if not len(among):
+        return verdict
+    slot = nodes.slots.get(nominated) if nominated else None
+    held = slot is not None and bool(verdict.feasible[slot])
+    return nominated if held else _best(profile, state, ask, nodes, verdict, among, watch)
 
 
 def broken_off(key: Key, plugin: str) -> Decision:
@@ -115,15 +127,15 @@ def _ladder(ask: Ask, *, disliked: bool) -> Iterator[tuple[Ask, tuple[str, ...]]
     yield ask, relaxed
     if ask.avoid:
         ask = ask.without_avoid()
-        relaxed += ("avoid nodes where it failed",)
+        relaxed += (AVOIDED,)
         yield ask, relaxed
     if disliked:
         ask = ask.without_others_should()
-        relaxed += ("others want to be apart from it",)
+        relaxed += (DISLIKED,)
         yield ask, relaxed
     while ask.dropped < len(ask.shape.should):
         ask = ask.without_last_should()
-        relaxed += (_shown(ask.given_up[0]),)
+        relaxed += (shown(ask.given_up[0]),)
         yield ask, relaxed
 
 
@@ -163,5 +175,5 @@ def _lucky(key: Key, luck: NDArray[np.uint64]) -> int:
     return int((mixed ^ (mixed >> np.uint64(29))).argmin())
 
 
-def _shown(rule: PlacementRule) -> str:
+def shown(rule: PlacementRule) -> str:
     return " or ".join(rule.texts)

@@ -4,18 +4,23 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from mandor.model.meta import Key
 from mandor.placement.framework.ask import Ask
-from mandor.placement.framework.handle import Waiting
+from mandor.placement.framework.handle import Muster, Waiting
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.scheduler.waiting import WaitingRoom
 
 
 class ClusterHandle:
     def __init__(
-        self, snapshot: Callable[[], Snapshot], room: WaitingRoom, bind: Callable[[Ask, str], Awaitable[None]]
+        self,
+        snapshot: Callable[[], Snapshot],
+        room: WaitingRoom,
+        bind: Callable[[Ask, str], Awaitable[None]],
+        muster: Callable[[Ask], Muster | None],
     ) -> None:
         self._snapshot = snapshot
         self._room = room
         self._bind = bind
+        self._muster = muster
 
     def snapshot(self) -> Snapshot:
         return self._snapshot()
@@ -28,6 +33,9 @@ class ClusterHandle:
 
     def reject(self, key: Key, plugin: str, why: str = "") -> bool:
         return self._room.reject(key, plugin, why)
+
+    def muster(self, ask: Ask) -> Muster | None:
+        return self._muster(ask)
 
     async def bind(self, ask: Ask, node: str) -> None:
         await self._bind(ask, node)

@@ -9,6 +9,7 @@ from mandor.placement.framework.points import (
     BindPlugin,
     ConsultPlugin,
     FilterPlugin,
+    GangPlugin,
     PermitPlugin,
     Plugin,
     PostBindPlugin,
@@ -62,6 +63,8 @@ class Profile:
         self.binds = tuple(each for each in self._at("bind") if isinstance(each, BindPlugin))
         self.post_binds = tuple(each for each in self._at("postBind") if isinstance(each, PostBindPlugin))
         self.consults = tuple(each.plugin for each in self.enabled if isinstance(each.plugin, ConsultPlugin))
+        self.gangs = tuple(each.plugin for each in self.enabled if isinstance(each.plugin, GangPlugin))
+        """Empty: gangs mean nothing here."""
         self.one_by_one = frozenset(id(each) for each in self.filters if type(each).filter is FilterPlugin.filter)
         """Plugins, by id, whose Filter asks node by node, and so only about the nodes that are left."""
         self.filter_names = tuple(plugin.name for plugin in self.filters)
@@ -69,8 +72,9 @@ class Profile:
         """Of the plugins that come from outside."""
         self.batched = not self.pre_binds and [each.name for each in self.binds] == [DEFAULT_BINDER]
         """Nothing stands between the decision and the default bind: many are written in one go."""
-        self.plain = self.batched and not (self.reserves or self.permits or self.post_binds or self.versions)
-        """Once the node is chosen, nobody else has a say."""
+        followers = {*self.reserves, *self.permits, *self.post_binds} - {*self.gangs}
+        self.plain = self.batched and not (followers or self.versions)
+        """Once the node is chosen, nobody else has a say about an instance that is in no gang."""
         judges = (*self.pre_filters, *self.filters, *self.pre_scores, *(plugin for plugin, _ in self.scores))
         self.local = not self.consults and all(type(each).reach is not Plugin.reach for each in judges)
         """Whoever judges nodes here says how far he looks."""
