@@ -21,7 +21,7 @@ SUPERVISORS = "supervisors"
 
 
 def make_record(
-    unit: Unit, launch: Launch, folder: UnitFolder, trees: Hierarchies, boot: str, *, mounts: bool
+    unit: Unit, launch: Launch, folder: UnitFolder, trees: Hierarchies, boot: str, *, mounts: bool = False
 ) -> dict[str, Any]:
     """`Invalid` carries the reason in words. `mounts`: tasks can have mounts of their own, not just links."""
     if launch.image:
