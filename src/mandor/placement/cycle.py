@@ -23,6 +23,10 @@ DISLIKED = "others want to be apart from it"
 _SPREAD = 0x9E3779B97F4A7C15
 _ALL_ONES = 2**64 - 1
 
+AVOIDED = "avoid nodes where it failed"
+DISLIKED = "others want to be apart from it"
+"""What can be given up besides its own `should` rules, as `relaxed` tells it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
