@@ -27,9 +27,7 @@ MISTAKES_MOST = 50
 
 LATER: dict[type, frozenset[str]] = {
     WorkloadSpec: frozenset({"schedule"}),
-    Group: frozenset(
-        {"depends_on", "services", "update", "disruption", "autoscale", "volumes", "alternatives"}
-    ),
+    Group: frozenset({"depends_on", "services", "update", "disruption", "autoscale", "volumes", "alternatives"}),
     Placement: frozenset({"clusters"}),
     Task: frozenset({"secrets", "mounts", "startup", "identity"}),
     TaskResources: frozenset({"devices"}),

@@ -4,9 +4,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
+from mandor.model.instance import Instance
 from mandor.model.meta import Key
+from mandor.model.workload import Workload
 from mandor.placement.cycle import AVOIDED, DISLIKED, Decision, broken_off, find_node, shown
-from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.ask import Ask, Membership
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import Happening, Plugin
 from mandor.placement.framework.profile import Profile
@@ -38,6 +40,15 @@ class GangDecision:
     fault: str = ""
     message: str = ""
     """What went wrong, if a plugin did."""
+
+
+def membership(instance: Instance, workload: Workload) -> Membership | None:
+    """The gang an instance belongs to; None: it is placed by itself."""
+    group = workload.spec.groups.get(instance.spec.group)
+    if group is None or group.gang is None:
+        return None
+    gang = (instance.meta.namespace, instance.spec.workload, instance.spec.group)
+    return Membership(gang, workload.spec.gang_of(instance.spec.group), float(group.gang.timeout))
 
 
 def unguarded(work: Callable[[], T]) -> T:
@@ -183,6 +194,4 @@ def _soft(ask: Ask) -> bool:
 def _disliked(ask: Ask, nodes: Snapshot) -> bool:
     """By somebody who is placed, or by its fellows once they are."""
     fellows = (tie for tie in ask.shape.ties(ask.who) if tie.selector.matches(ask.who))
-    return nodes.census.disliked(ask.who) or any(
-        tie.kind == "apart" and tie.strength == "should" for tie in fellows
-    )
+    return nodes.census.disliked(ask.who) or any(tie.kind == "apart" and tie.strength == "should" for tie in fellows)

@@ -81,8 +81,10 @@ class GangCycle:
             watch=self._watchdog,
             guard=self._watchdog.run,
         )
-        while (decision := trial.step(most)) is None:
+        decision = trial.step(most)
+        while decision is None:
             await asyncio.sleep(0)
+            decision = trial.step(most)
         for each in members:
             each.consulted = None
         still = [each for each in members if self._queue.place(each.ask.key) is Place.DECIDED_ON]
@@ -143,5 +145,3 @@ class GangCycle:
     def _out(self, members: Sequence[Entry]) -> list[Entry]:
         """Out of the queue, for now."""
         return [each for each in members if self._queue.drop_held(each)]
-
-

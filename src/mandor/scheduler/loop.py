@@ -326,11 +326,11 @@ class Scheduler:
             context = Context(profile, decision.ask or entry.ask, decision.node, decision.state)
         promise = self.view.promise(entry, decision.node, decision.relaxed, context)
         if promise is not None and context is not None:
-            self._reserved[id(promise)] = promise
             self._gangs.promised(entry.ask)
         return promise
 
     def _admit(self, promise: Promise, context: Context) -> Promise | None:
+        self._reserved[id(promise)] = promise
         try:
             self.watchdog.run(lambda: run_reserve(context, self.watchdog))
             permission = self.watchdog.run(lambda: run_permits(context, self.watchdog))

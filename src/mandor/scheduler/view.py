@@ -13,6 +13,7 @@ from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import Happened, Happening
+from mandor.placement.gang import membership
 from mandor.placement.table import Table
 from mandor.scheduler.queue import Entry, SchedulingQueue
 from mandor.store.base import Change
@@ -222,6 +223,7 @@ class View:
             avoid=frozenset(instance.spec.avoid),
             who=self._who(instance),
             gates=workload.spec.gates,
+            member=membership(instance, workload),
         )
         self.queue.add(ask, instance.meta.uid, instance.meta.created_at)
 
@@ -303,4 +305,6 @@ def _workload_key(instance: Instance) -> Key:
 
 
 def _rank(workload: Workload) -> tuple[object, ...]:
-    return workload.spec.priority, workload.spec.profile, workload.spec.gates, workload.meta.labels
+    spec = workload.spec
+    gangs = tuple((name, spec.gang_of(name), group.gang) for name, group in spec.groups.items() if group.gang)
+    return spec.priority, spec.profile, spec.gates, gangs, workload.meta.labels
