@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -13,6 +14,7 @@ from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
+from mandor.model.priority import PriorityClass
 from mandor.model.workload import Release, Workload
 from mandor.placement.cycle import Decision, broken_off, decide
 from mandor.placement.framework.ask import Ask
@@ -32,7 +34,7 @@ from mandor.scheduler.gang_cycle import GangCycle, Placed
 from mandor.scheduler.gangs import Gangs, Returning
 from mandor.scheduler.handle import ClusterHandle
 from mandor.scheduler.party import Parties
-from mandor.scheduler.queue import PAUSE, Entry, SchedulingQueue
+from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
 from mandor.scheduler.view import Promise, View
 from mandor.scheduler.waiting import Denied, Seat, WaitingRoom
@@ -52,6 +54,8 @@ NOTED_MOST = 64
 """Of a slice with more binds than this, only the remarkable ones are told as events."""
 CYCLES_MOST = 10_000
 """So many placements may be on their way through plugins, or be asked about; the others wait their turn."""
+
+WATCHED = (PriorityClass, Node, Release, Workload, Instance)
 
 Profiles = Mapping[str, Profile]
 
@@ -82,7 +86,7 @@ class Scheduler:
         self.watchdog = watchdog or Watchdog()
         self._consulting = Consulting(inquire, self.watchdog)
         self._room = WaitingRoom(clock)
-        self._mirrors = {each.kind: Mirror(store, each.kind) for each in (Node, Release, Workload, Instance)}
+        self._mirrors = {each.kind: Mirror(store, each.kind) for each in WATCHED}
         self._instances = self._mirrors[Instance.kind]
         self._gangs = Gangs(clock, self._instances, self._mirrors[Workload.kind])
         self.handle: Handle = ClusterHandle(self._snapshot, self._room, self._bind_by_handle, self._gangs.muster)
@@ -129,6 +133,8 @@ class Scheduler:
         """Promises, by id, whose party is broken up, and whose binding cycle does not know it yet."""
         self._busy = 0
         self._returning = Returning(store, clock, recorder, self._gangs, self._instances, self._keeps_gangs)
+        self.timed: Callable[[float], None] | None = None
+        """Told what each decision took, in seconds."""
 
     def _keeps_gangs(self, workload: Workload) -> bool:
         profile = self._profiles.get(workload.spec.profile)
@@ -136,6 +142,10 @@ class Scheduler:
 
     def _snapshot(self) -> Snapshot:
         return self.view.table.snapshot()
+
+    def place(self, key: Key) -> Place | None:
+        """Where in the queue an instance is; None: not there."""
+        return self._queue.place(key)
 
     @property
     def profiles(self) -> Profiles:
@@ -243,7 +253,7 @@ class Scheduler:
             entry = self._queue.pop()
             if entry is None:
                 return tried
-            made = self._cycle(entry)
+            made = self._cycle(entry) if self.timed is None else self._timed_cycle(entry, self.timed)
             if made is not None:
                 promises.append(made)
             elif self._gang is not None:
@@ -253,6 +263,12 @@ class Scheduler:
     @property
     def _slice(self) -> int:
         return max(16, SLICE_MICROSECONDS // (60 + len(self.view.table) // 25))
+
+    def _timed_cycle(self, entry: Entry, told: Callable[[float], None]) -> Promise | None:
+        began = time.perf_counter()
+        made = self._cycle(entry)
+        told(time.perf_counter() - began)
+        return made
 
     def _cycle(self, entry: Entry) -> Promise | None:
         """A promise that is to be written; None: there is none, or its plugins see to it."""
