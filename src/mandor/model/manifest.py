@@ -316,30 +316,36 @@ def _deadlocked(documents: list[Document]) -> list[tuple[str, Mistake]]:
     for each in find_deadlocks(known):
         document = workloads[each.workload.key]
         path = f"groups.{each.group}.placement.near[{each.rule}]"
-        mistake = Mistake(_line_of(document, each.group, each.rule), path, each.message, HINT)
+        mistake = Mistake(_line_of(document, each.group, "placement", "near", each.rule), path, each.message, HINT)
         flat = _flat(mistake) if _is_flat(document.source) else mistake
         found.setdefault(frozenset(each.chain), (document.file, flat))
     return list(found.values())
 
 
-def _line_of(document: Document, group: str, rule: int) -> int:
-    """Where a near-rule stands, or as close to it as is known."""
+def _line_of(document: Document, group: str, *path: str | int) -> int:
+    """Where something of a group stands, or as close to it as is known."""
     line, here = document.line, document.source
-    path = ["placement", "near"] if _is_flat(here) else ["groups", group, "placement", "near"]
-    for step in ["spec", *path] if isinstance(here, dict) and "spec" in here else path:
-        if not isinstance(here, Map) or step not in here:
+    inside: tuple[str | int, ...] = path if _is_flat(here) else ("groups", group, *path)
+    for step in ("spec", *inside) if isinstance(here, dict) and "spec" in here else inside:
+        if isinstance(here, List) and isinstance(step, int):
+            return here.lines[step]
+        if not isinstance(here, Map) or not isinstance(step, str) or step not in here:
             return line
         line, here = here.lines.get(step, line), here[step]
-    return here.lines[rule] if isinstance(here, List) else line
+    return line
 
 
 def _no_such_engine(document: Document, engines: Collection[str]) -> list[tuple[str, Mistake]]:
     value = document.object
     if not isinstance(value, Workload):
         return []
-    return [
-        (document.file, Mistake(document.line, "engine", f"there is no engine {name!r}", did_you_mean(name, engines)))
-        for group in value.spec.groups.values()
-        for name in group.engine
-        if name not in engines
-    ]
+    found = []
+    for group, spec in value.spec.groups.items():
+        for index, name in enumerate(spec.engine):
+            if name not in engines:
+                line = _line_of(document, group, "engine", index)
+                path = "engine" if _is_flat(document.source) else f"groups.{group}.engine"
+                found.append(
+                    (document.file, Mistake(line, path, f"there is no engine {name!r}", did_you_mean(name, engines)))
+                )
+    return found

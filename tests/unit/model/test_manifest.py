@@ -416,6 +416,18 @@ def test_an_engine_that_does_not_exist_is_refused_when_the_engines_are_known() -
     assert load_manifests("name: a\nimage: x\nengine: dokcer")
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("name: a\nimage: x\nengine: dokcer", 3),
+        ("name: a\nimage: x\nengine:\n- process\n- dokcer", 5),
+        ("name: a\ngroups:\n  web:\n    engine: dokcer\n    tasks: {app: {image: x}}", 4),
+    ],
+)
+def test_an_engine_that_does_not_exist_is_told_with_its_own_line(text: str, line: int) -> None:
+    assert mistake(text, engines={"process"})["line"] == line
+
+
 def test_a_huge_manifest_is_refused_as_too_large() -> None:
     with pytest.raises(TooLarge) as caught:
         load_manifests(b"# " + b"x" * (10 << 20), filename="big.yaml")
