@@ -111,6 +111,7 @@ async def test_an_agent_restart_loses_nothing_and_starts_nothing_twice(world: Wo
     for index in range(5):
         await world.order(index=index)
         await world.until_phase(Phase.RUNNING, f"web-{index}")
+    await world.pass_time(60)  # its load is known, too
     before = [await world.status(f"web-{index}") for index in range(5)]
     starts, commits = list(world.starts), world.wire.commits
 

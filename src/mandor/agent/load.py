@@ -24,10 +24,14 @@ class Load:
         self._instances: frozenset[str] = frozenset()
         self.told: Resources | None = None
 
-    def measured(self, used: Resources, capacity: Resources, instances: Iterable[str]) -> bool:
-        """True: the world should hear of it; `told` is what it should hear."""
+    def measured(
+        self, used: Resources, capacity: Resources, instances: Iterable[str], *, stored: Resources | None = None
+    ) -> bool:
+        """True: the world should hear of it; `told` is what it should hear. `stored`: what it heard last."""
         self._measures += 1
         now, here = self._clock.monotonic(), frozenset(instances)
+        if self.told is None and stored is not None:  # another agent told it, before this one began
+            self.told, self._at, self._instances = stored, now, here
         if self._measures < 2 or not self._due(used, capacity, here, now - self._at):
             return False  # the first measure spans no time: its rates mean nothing
         self.told, self._at, self._instances = used, now, here

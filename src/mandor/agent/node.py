@@ -65,7 +65,8 @@ class NodeKeeper:
 
     def measured(self, used: Resources, instances: Iterable[str]) -> None:
         """How busy the node is, at each heartbeat; most measures are not worth a write."""
-        if self._load.measured(used, self.capacity, instances):
+        stored = self._node.status.usage if self._node is not None else None
+        if self._load.measured(used, self.capacity, instances, stored=stored):
             self.poke()
 
     def poke(self) -> None:
