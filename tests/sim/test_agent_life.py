@@ -504,7 +504,7 @@ async def test_two_hundred_idle_instances_are_left_in_peace(world: World) -> Non
     for index in range(200):
         await world.order(index=index)
     await world.until_phase(Phase.RUNNING, "web-199")
-    await world.pass_time(10)
+    await world.pass_time(60)
     lists, steps, commits = count_calls(world.engine, "list"), count_calls(Worker, "_step"), world.wire.commits
     with lists as listed, steps as stepped:
         await world.pass_time(300, step=10)
