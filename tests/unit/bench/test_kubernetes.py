@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mandor.bench.kubernetes import Pod, Reader, closer
-from mandor.lib.quantity import Cpu, Size
+from mandor.lib.quantity import Cpu, Seconds, Size
 from mandor.lib.yaml12 import load_all
 from mandor.model.node import Node, NodePhase, Taint
 from mandor.model.placement import Apart, Near, Spread, Toleration, Where
