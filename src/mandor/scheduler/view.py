@@ -251,7 +251,16 @@ class View:
                 return
             self._kin[name] = kin
         avoid = frozenset(spec.avoid) if spec.avoid else NOWHERE
-        ask = Ask(instance.key, kin.shape, kin.priority, kin.profile, avoid, who=kin.who, gates=kin.gates)
+        ask = Ask(
+            instance.key,
+            kin.shape,
+            kin.priority,
+            kin.profile,
+            avoid,
+            who=kin.who,
+            gates=kin.gates,
+            member=kin.member,
+        )
         self.queue.add(ask, meta.uid, meta.created_at)
 
     def _kin_of(self, instance: Instance) -> Ask | None:
