@@ -14,6 +14,7 @@ from scripts.components import find, missing
 from tests.components.docker import Docker, start_docker
 from tests.components.etcd import Etcd, Tls, start_etcd
 from tests.components.image import busybox_image
+from tests.components.podman import Podman, start_podman
 from tests.components.left_over import end_left_over, mark_run
 
 StartEtcd = Callable[..., Etcd]
@@ -109,6 +110,26 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docker]:
     """A private dockerd with the busybox image, shared by this process's tests."""
     _require("busybox")
     running = start_docker(_require("docker"), tmp_path_factory.mktemp("docker"))
+    running.cli("load", data=busybox_image())
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+    """A private podman service with the busybox image, shared by this process's tests."""
+    yield from _podman(tmp_path_factory, rootless=False)
+
+
+@pytest.fixture(scope="session")
+def rootless_podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+    """As a user who is nobody in particular runs it."""
+    yield from _podman(tmp_path_factory, rootless=True)
+
+
+def _podman(tmp_path_factory: pytest.TempPathFactory, *, rootless: bool) -> Iterator[Podman]:
+    _require("busybox")
+    running = start_podman(_require("podman"), tmp_path_factory.mktemp("podman"), rootless=rootless)
     running.cli("load", data=busybox_image())
     yield running
     running.close()

@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from scripts.components import environment
@@ -25,8 +25,8 @@ class Docker:
 
     binary: Path
     folder: Path
+    enclosure: Enclosure
     options: Sequence[str] = ()
-    enclosure: Enclosure = field(default_factory=Enclosure)
     process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -132,7 +132,7 @@ class Docker:
 def start_docker(binary: Path, folder: Path, *, options: Sequence[str] = ()) -> Docker:
     """The caller closes it."""
     folder.mkdir(parents=True, exist_ok=True)
-    docker = Docker(binary, folder, options)
+    docker = Docker(binary, folder, Enclosure(folder), options)
     try:
         docker.start()
     except BaseException:

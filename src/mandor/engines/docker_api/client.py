@@ -71,9 +71,8 @@ class ApiClient:
             headers = {"Content-Type": "application/json", **(headers or {})}
         async with self._request(method, path, query or {}, data, headers or {}, limit) as answer:
             content = await answer.read()
-            if "json" in answer.content_type and content:
-                return msgspec.json.decode(content)
-            return content
+            # Podman does not always say that an answer is JSON.
+            return msgspec.json.decode(content) if content.startswith((b"{", b"[")) else content
 
     @asynccontextmanager
     async def stream(

@@ -17,6 +17,7 @@ from mandor.engines.docker_api.execution import ContainerExecution
 from mandor.engines.docker_api.failures import Failures
 from mandor.engines.docker_api.files import make_archive, read_archived, who
 from mandor.engines.docker_api.frames import read_lines
+from mandor.engines.docker_api.idle import can_idle
 from mandor.engines.docker_api.images import Images
 from mandor.engines.docker_api.observe import RUNNING, observe
 from mandor.engines.docker_api.options import read_options
@@ -62,8 +63,13 @@ class ContainerEngine(Engine):
 
     # What is peculiar to one of them.
 
-    def limits_of(self, info: Mapping[str, Any]) -> frozenset[str]:
+    @property
+    def extras(self) -> frozenset[str]:
+        return EXTRAS if can_idle() else EXTRAS - {"sandbox"}
+
+    async def limits(self) -> frozenset[str]:
         """Which limits are enforced on this machine."""
+        info = await self._api.get("/info")
         known = {"cpu": "CpuCfsQuota", "memory": "MemoryLimit", "processes": "PidsLimit"}
         return frozenset(limit for limit, key in known.items() if info.get(key))
 
@@ -75,9 +81,9 @@ class ContainerEngine(Engine):
 
     async def probe(self) -> Capabilities:
         with self._told("asked what it is"):
-            version, info = await asyncio.gather(self._api.get("/version"), self._api.get("/info"))
+            version, limits = await asyncio.gather(self._api.get("/version"), self.limits())
         return Capabilities(
-            version=str(version.get("Version", "")), images=True, limits=self.limits_of(info), extras=EXTRAS
+            version=str(version.get("Version", "")), images=True, limits=limits, extras=self.extras
         )
 
     async def list(self) -> Sequence[Observed]:
@@ -394,7 +400,7 @@ class ContainerEngine(Engine):
         try:
             await self._api.call(method, path, query=query)
         except Refused as error:
-            if error.status not in {GONE, NOT_NOW}:
+            if error.status not in {GONE, NOT_NOW} and "container state improper" not in error.message:
                 raise
 
     @contextmanager
