@@ -38,8 +38,9 @@ _TITLES = {
     "Port": "ports",
     "Pool": "pool",
 }
-_ORDER = ("Group", "Task", "TaskResources", "Limits", "Probe", "File", "Stop", "Security", "Port", "Placement", "Pool",
-          "Where", "Near", "Apart", "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Batch")  # fmt: skip
+_ORDER = ("Group", "Task", "TaskResources", "Device", "Limits", "Probe", "File", "Stop", "Security", "Port",
+          "Placement", "Pool", "Where", "Near", "Apart", "Spread", "Toleration", "Restart", "Reschedule", "Disconnect",
+          "Batch")  # fmt: skip
 
 
 # The manifest.
@@ -62,8 +63,9 @@ def manifest_page() -> str:
         described = defs[name].get("description", "")
         lines += ["", f"## {_title(name)}", "", *([_sentence(described), ""] if described else [])]
         lines += _table(defs[name]["properties"], set(defs[name].get("required", ())))
-    lines += ["", "## namespace", "", _sentence(defs["namespace"]["description"]), ""]
-    lines += _table(defs["namespace"]["properties"], {"kind", "name"})
+    for kind in ("namespace", "priority-class"):
+        lines += ["", f"## {kind}", "", _sentence(defs[kind]["description"]), ""]
+        lines += _table(defs[kind]["properties"], set(defs[kind]["required"]))
     lines += ["", "## Not yet", "", "These keys are known, and refused with that word until a later version has them:"]
     later = sorted({key for keys in LATER.values() for key in keys})
     lines += [", ".join(f"`{key}`" for key in later) + "; `type: daemon`; the kinds"]

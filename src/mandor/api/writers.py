@@ -31,9 +31,10 @@ _ADMIN: Rights = {
     **_OPERATOR,
     "node": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "namespace": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "priority-class": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _OWN_NODE_STATUS = frozenset(
-    {"status.address", "status.capacity", "status.engines", "status.facts", "status.agent_version"}
+    f"status.{name}" for name in ("address", "capacity", "engines", "facts", "agent_version", "images", "usage")
 )
 _NODE: Rights = {
     "node": _OWN_NODE_STATUS,
@@ -41,7 +42,7 @@ _NODE: Rights = {
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _SCHEDULER: Rights = {
-    "instance": frozenset({"spec.node", "spec.stop", "status"}),
+    "instance": frozenset({"spec.node", "spec.relaxed", "spec.stop", "status"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "lease": frozenset({EXISTENCE, "spec"}),
 }

@@ -151,6 +151,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("AGE", _age),
         Column("REASON", _stopping),
         Column("RELEASE", _spec("release"), wide=True),
+        Column("WITHOUT", lambda item: "; ".join(item["spec"].get("relaxed", ())) or "-", wide=True),
         Column("ENGINE", _status("engine"), wide=True),
         Column("ADDRESS", _status("address"), wide=True),
         Column("MESSAGE", _status("message"), wide=True),
@@ -169,6 +170,15 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("USERS", _words("users", "all")),
         Column("PRIORITY", lambda item: item["spec"].get("priority_most", "any")),
         AGE,
+        LABELS,
+    ),
+    "priority-class": (
+        NAME,
+        Column("VALUE", _spec("value", 0)),
+        Column("PREEMPTS", _spec("preempt", "lower")),
+        Column("DEFAULT", lambda item: "yes" if item["spec"].get("default") else "no"),
+        AGE,
+        Column("DESCRIPTION", _spec("description"), wide=True),
         LABELS,
     ),
     "event": (

@@ -10,6 +10,7 @@ from mandor.lib.quantity import Cpu, Seconds, Size
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.node import Node
+from mandor.model.priority import PriorityClass
 from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Session, Token
 from mandor.model.workload import Release, Workload
 
@@ -17,12 +18,16 @@ T = TypeVar("T")
 
 KINDS: dict[str, type[Object]] = {
     cls.kind: cls
-    for cls in (Node, Workload, Release, Instance, Namespace, Event, Audit, Token, Session, Lease, Hearing, Cluster)
+    for cls in (
+        *(Node, Workload, Release, Instance, Namespace, PriorityClass),
+        *(Event, Audit, Token, Session, Lease, Hearing, Cluster),
+    )
 }
 """Every kind of object there is."""
 
 _QUANTITIES = (Cpu, Size, Seconds)
-_ANY = Node | Workload | Release | Instance | Namespace | Event | Audit | Token | Session | Lease | Hearing | Cluster
+_APPLIED = Workload | Namespace | PriorityClass
+_ANY = _APPLIED | Node | Release | Instance | Event | Audit | Token | Session | Lease | Hearing | Cluster
 
 
 def _decode_hook(wanted: type, value: Any) -> Any:
@@ -84,6 +89,7 @@ def _shared(instance: Instance) -> Instance:
             group=intern(spec.group),
             release=intern(spec.release),
             node=intern(spec.node),
+            relaxed=tuple(map(intern, spec.relaxed)),
         ),
         status=msgspec.structs.replace(
             status, reason=intern(status.reason), message=intern(status.message), engine=intern(status.engine)

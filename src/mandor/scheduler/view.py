@@ -1,13 +1,14 @@
 """What the scheduler knows: the table and the queue, kept by changes; and what it has promised and not yet written."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.phase import Phase
+from mandor.model.priority import PriorityClass, class_of
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.context import Context
@@ -76,6 +77,7 @@ class View:
         self._instances = instances
         self._workloads = workloads
         self._shapes: dict[Key, dict[str, Shape]] = {}
+        self._classes: dict[str, PriorityClass] = {}
         self._identities: dict[Key, dict[str, Identity]] = {}
         """By workload and group."""
         self._promises: dict[Key, Promise] = {}
@@ -92,6 +94,8 @@ class View:
             self._apply_release(value, gone=change.after is None)
         elif isinstance(value, Workload):
             self._apply_workload(change)
+        elif isinstance(value, PriorityClass):
+            self._apply_class(value, gone=change.after is None)
 
     # Nodes and releases.
 
@@ -102,8 +106,11 @@ class View:
         self.table.set_node(node)
         if not isinstance(before, Node):
             self._happen(Happening.NODE_ADDED, node)
-        elif _matters(before) != _matters(node):
+            return
+        if _matters(before) != _matters(node):
             self._happen(Happening.NODE_CHANGED, node)
+        if before.status.usage != node.status.usage:
+            self._happen(Happening.LOAD_CHANGED, node)
 
     def _happen(self, happening: Happening, node: Node | None, instance: Key | None = None) -> None:
         self.happened.add(happening)
@@ -128,10 +135,25 @@ class View:
         self._relabel(change.key, after)
         self._look_again(change.key)
         if isinstance(before, Workload) and isinstance(after, Workload) and _rank(before) != _rank(after):
-            for each in list(self._instances.items()):
-                if isinstance(each, Instance) and self.queue.place(each.key) and _workload_key(each) == change.key:
-                    self.queue.remove(each.key)
-                    self._enqueue(each)
+            self._rank_again({change.key})
+
+    def _apply_class(self, changed: PriorityClass, *, gone: bool) -> None:
+        workloads = [each for each in self._workloads.items() if isinstance(each, Workload)]
+        before = {each.key: class_of(each.spec.priority, self._classes) for each in workloads}
+        if gone:
+            self._classes.pop(changed.meta.name, None)
+        else:
+            self._classes[changed.meta.name] = changed
+        moved = {each.key for each in workloads if class_of(each.spec.priority, self._classes) != before[each.key]}
+        if moved:
+            self._rank_again(moved)
+
+    def _rank_again(self, workloads: Set[Key]) -> None:
+        """Those of their instances that wait are queued anew, by what they are now."""
+        for each in list(self._instances.items()):
+            if isinstance(each, Instance) and self.queue.place(each.key) and _workload_key(each) in workloads:
+                self.queue.remove(each.key)
+                self._enqueue(each)
 
     def _relabel(self, key: Key, after: Object | None) -> None:
         """Its instances are to others what its labels say now."""
@@ -217,7 +239,7 @@ class View:
         ask = Ask(
             key=instance.key,
             shape=shape,
-            priority=workload.spec.priority,
+            priority=class_of(workload.spec.priority, self._classes).value,
             profile=workload.spec.profile,
             avoid=frozenset(instance.spec.avoid),
             who=self._who(instance),
@@ -291,7 +313,7 @@ class View:
 def _matters(node: Node) -> tuple[object, ...]:
     """What placement looks at; the rest of a node may change without anybody being tried again."""
     status = node.status
-    return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts, status.usage
+    return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts
 
 
 def _release_key(instance: Instance) -> Key:
