@@ -14,8 +14,8 @@ from scripts.components import find, missing
 from tests.components.docker import Docker, start_docker
 from tests.components.etcd import Etcd, Tls, start_etcd
 from tests.components.image import busybox_image
-from tests.components.podman import Podman, start_podman
 from tests.components.left_over import end_left_over, mark_run
+from tests.components.podman import Podman, start_podman
 
 StartEtcd = Callable[..., Etcd]
 

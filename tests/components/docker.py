@@ -40,7 +40,7 @@ class Docker:
     def start(self) -> None:
         (self.folder / "daemon.json").write_text("{}")
         words = [
-            self.binary,
+            str(self.binary),
             f"--config-file={self.folder / 'daemon.json'}",
             f"--data-root={self.folder / 'data'}",
             f"--exec-root={self.folder / 'exec'}",

@@ -65,6 +65,7 @@ class Podman:
                 self.enclosure.write(name, f"{USER}:2000000000:65536\n")
             self.enclosure.run(["mknod", "-m", "666", self.folder / "tun", "c", "10", "200"])
             self.enclosure.run(["mount", "--bind", self.folder / "tun", "/dev/net/tun"])
+            open_up(self.folder)
             for folder, names, _ in os.walk(self.folder):
                 for name in ("", *names):
                     os.chown(Path(folder, name), USER_ID, USER_ID)
@@ -157,6 +158,14 @@ network_config_dir = "{self.folder}/net"
         _end_inside(self.folder)
         self.enclosure.close()
         remove_empty("libpod_parent/conmon", "libpod_parent")
+
+
+def open_up(folder: Path) -> None:
+    """Let others pass through the folders above, as far as they are ours."""
+    for parent in (folder, *folder.parents):
+        state = parent.stat()
+        if state.st_uid == os.geteuid() and not state.st_mode & 0o001:
+            parent.chmod(state.st_mode | 0o011)
 
 
 def _end_inside(folder: Path) -> None:

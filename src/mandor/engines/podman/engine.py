@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
+from math import floor
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mandor.engines.base import Observed, Unit, Usage
+from mandor.engines.base import LogLine, Observed, Unit, Usage
 from mandor.engines.docker_api.engine import ContainerEngine
 from mandor.engines.docker_api.labels import MEMORY
 
@@ -19,6 +20,7 @@ LIMITS = {"cpu": "cpu", "memory": "memory", "pids": "processes"}
 
 class PodmanEngine(ContainerEngine):
     name: ClassVar[str] = "podman"
+    program: ClassVar[str] = "podman"
 
     def __init__(
         self,
@@ -48,6 +50,12 @@ class PodmanEngine(ContainerEngine):
             # Without a cgroup of its own there is nothing to count in.
             self._counts = host.get("cgroupVersion") == "v2" or not host["security"]["rootless"]
         return self._limits
+
+    def logs(
+        self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None
+    ) -> AsyncIterator[LogLine]:
+        """Podman tells times in whole seconds: rather some lines too many than one too few."""
+        return super().logs(unit, follow=follow, tail=tail, since=None if since is None else floor(since))
 
     @property
     def extras(self) -> frozenset[str]:
