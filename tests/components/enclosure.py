@@ -33,6 +33,17 @@ signal.pause()
 """
 
 
+def fetch(address: str, port: int) -> str:
+    """The page at `/`; empty while nobody answers."""
+    return subprocess.run(_fetching(address, port), capture_output=True, text=True, check=True).stdout.rstrip("\n")
+
+
+def _fetching(address: str, port: int) -> list[str]:
+    script = "import sys, urllib.request as u\n"
+    script += "try: print(u.urlopen(sys.argv[1], timeout=10).read().decode())\nexcept OSError: pass"
+    return [sys.executable, "-c", script, f"http://{address}:{port}/"]
+
+
 class Enclosure:
     """A network and a mount namespace that a small process keeps open, with a /run, a /dev/shm and an /etc of its own.
 
@@ -83,8 +94,7 @@ class Enclosure:
 
     def fetch(self, address: str, port: int) -> str:
         """The page at `/`, as seen from inside."""
-        script = f"import urllib.request as u; print(u.urlopen('http://{address}:{port}/', timeout=10).read().decode())"
-        return self.run([sys.executable, "-c", script]).rstrip("\n")
+        return self.run(_fetching(address, port)).rstrip("\n")
 
     def close(self) -> None:
         self._holder.kill()
