@@ -37,8 +37,11 @@ _TITLES = {
     "File": "files",
     "Port": "ports",
     "Pool": "pool",
+    "GroupVolume": "volumes",
+    "TaskMount": "mounts",
 }
-_ORDER = ("Group", "Task", "TaskResources", "Limits", "Probe", "File", "Stop", "Security", "Port", "Placement", "Pool",
+_ORDER = ("Group", "Task", "TaskResources", "Limits", "Probe", "File", "TaskMount", "Stop",
+          "Security", "Port", "GroupVolume", "Placement", "Pool",
           "Where", "Near", "Apart", "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Batch")  # fmt: skip
 
 
@@ -64,6 +67,8 @@ def manifest_page() -> str:
         lines += _table(defs[name]["properties"], set(defs[name].get("required", ())))
     lines += ["", "## namespace", "", _sentence(defs["namespace"]["description"]), ""]
     lines += _table(defs["namespace"]["properties"], {"kind", "name"})
+    lines += ["", "## volume", "", _sentence(defs["volume"]["description"]), ""]
+    lines += _table(defs["volume"]["properties"], {"kind", "name"})
     lines += ["", "## Not yet", "", "These keys are known, and refused with that word until a later version has them:"]
     later = sorted({key for keys in LATER.values() for key in keys})
     lines += [", ".join(f"`{key}`" for key in later) + "; `type: daemon`; the kinds"]

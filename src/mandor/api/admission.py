@@ -11,7 +11,9 @@ from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Key, Object
 from mandor.model.near_cycle import HINT, find_deadlocks
 from mandor.model.node import Node
+from mandor.model.phase import Phase
 from mandor.model.record import Namespace
+from mandor.model.volume import Volume, path_allowed
 from mandor.model.workload import GroupTemplate, Workload
 from mandor.store.base import Check, Filter, Store
 
@@ -34,6 +36,8 @@ async def admit(
     """
     if isinstance(value, Namespace) and len(value.meta.name) > NAME_MOST:
         raise Invalid(f"the name of a namespace has at most {NAME_MOST} characters")
+    if isinstance(value, Volume):
+        return await _check_namespace(store, value, beside or {})
     if not isinstance(value, Workload):
         return []
     if len(value.meta.name) > NAME_MOST:
@@ -43,15 +47,21 @@ async def admit(
     for group in value.spec.groups.values():
         _check_engines(group, engines)
     await _check_near(store, value, beside or {})
+    return await _check_namespace(store, value, beside or {})
+
+
+async def _check_namespace(store: Store, value: Workload | Volume, beside: Mapping[Key, Object]) -> list[Check]:
+    """It exists, and allows what is asked."""
     key = Key("namespace", "", value.meta.namespace)
-    found = (beside or {}).get(key)
+    found = beside.get(key)
     checks = []
     if found is None:
         found = await store.get(key)
         if isinstance(found, Namespace):
             checks = [Check(key, found.meta.version)]
     if isinstance(found, Namespace):
-        _check_rules(value, found, caller)
+        if isinstance(value, Workload):
+            _check_rules(value, found)
     elif value.meta.namespace != DEFAULT_NAMESPACE:
         known = [each.meta.name for each in (await store.list("namespace")).items]
         raise Invalid(
@@ -80,7 +90,7 @@ def _check_engines(group: GroupTemplate, known: Collection[str]) -> None:
             raise Invalid(f"there is no engine {name!r}", hint=did_you_mean(name, known), engine=name, path="engine")
 
 
-def _check_rules(workload: Workload, namespace: Namespace, caller: Caller) -> None:
+def _check_rules(workload: Workload, namespace: Namespace) -> None:
     rules, name = namespace.spec, namespace.meta.name
     if rules.priority_most is not None and workload.spec.priority > rules.priority_most:
         raise Forbidden(
@@ -90,6 +100,8 @@ def _check_rules(workload: Workload, namespace: Namespace, caller: Caller) -> No
     for group in workload.spec.groups.values():
         if rules.engines is not None:
             _check_allowed_engines(group, rules.engines, name)
+        if rules.host_paths is not None:
+            _check_host_paths(group, rules.host_paths, name)
         if rules.users is not None:
             for task in group.tasks.values():
                 user = task.security.user
@@ -111,16 +123,35 @@ def _check_allowed_engines(group: GroupTemplate, allowed: Collection[str], names
             raise Forbidden(f"the namespace {namespace} does not allow the engine {name}", hint=hint, path="engine")
 
 
+def _check_host_paths(group: GroupTemplate, allowed: Collection[str], namespace: str) -> None:
+    for name, volume in group.volumes.items():
+        if volume.path is not None and not path_allowed(volume.path, allowed):
+            raise Forbidden(
+                f"the namespace {namespace} does not allow the host path {volume.path}",
+                hint=f"it allows: {', '.join(allowed) or '(none)'}",
+                path=f"volumes.{name}",
+            )
+
+
 async def check_deletable(store: Store, value: Object) -> None:
     """Raise `Conflict` where deleting would leave something behind."""
     if isinstance(value, Namespace):
         where = Filter(namespace=value.meta.name)
-        left = [*(await store.list("workload", where)).items, *(await store.list("instance", where)).items]
+        left = [each for kind in ("workload", "instance", "volume") for each in (await store.list(kind, where)).items]
         if left:
             raise Conflict(
                 f"the namespace {value.meta.name} still holds {len(left)} objects, {left[0].key} among them",
                 hint=f"`mandor delete workload NAME -n {value.meta.name}` first; its instances take a moment to stop",
                 left=len(left),
+            )
+    if isinstance(value, Volume):
+        users = await _users(store, value)
+        if users:
+            raise Conflict(
+                f"the volume {value.meta.name} is used by {', '.join(users[:5])}",
+                hint=f"delete or scale down the workload {value.status.workload} first; deleting a volume deletes its "
+                "data",
+                left=len(users),
             )
     if isinstance(value, Node):
         listing = await store.list("instance", Filter(node=value.meta.name))
@@ -131,3 +162,16 @@ async def check_deletable(store: Store, value: Object) -> None:
                 hint=f"`mandor cordon {value.meta.name}` and delete them, or wait until the node counts as lost",
                 left=len(held),
             )
+
+
+async def _users(store: Store, volume: Volume) -> list[str]:
+    """Instances that have it; not those that were lost with its node, and may never come back."""
+    listing = await store.list("instance", Filter(namespace=volume.meta.namespace))
+    return [
+        each.meta.name
+        for each in listing.items
+        if isinstance(each, Instance)
+        and volume.meta.name in each.spec.volumes
+        and not each.phase.over
+        and each.phase is not Phase.LOST
+    ]

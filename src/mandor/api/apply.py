@@ -143,13 +143,13 @@ def merged(stored: Object | None, given: Object) -> Object:
 
 
 async def delete_named(parts: ApiParts, author: Author, documents: Sequence[Document], *, dry_run: bool) -> Plan:
-    """Delete what the documents name; namespaces last, since what they hold goes first."""
+    """Delete what the documents name; namespaces and volumes last, since what is in them or uses them goes first."""
     plan = Plan(revision=(await parts.store.list("cluster")).revision)
     for last in (False, True):
         step = Plan(revision=plan.revision)
         for document in documents:
             key = document.object.key
-            if (key.kind == "namespace") is not last:
+            if (key.kind in {"namespace", "volume"}) is not last:
                 continue
             stored = await parts.store.get(key)
             if stored is None:

@@ -11,18 +11,23 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.node import Node
 from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Session, Token
+from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 
 T = TypeVar("T")
 
 KINDS: dict[str, type[Object]] = {
     cls.kind: cls
-    for cls in (Node, Workload, Release, Instance, Namespace, Event, Audit, Token, Session, Lease, Hearing, Cluster)
+    for cls in (
+        *(Node, Workload, Release, Instance, Namespace, Event, Audit),
+        *(Token, Session, Lease, Hearing, Cluster, Volume),
+    )
 }
 """Every kind of object there is."""
 
 _QUANTITIES = (Cpu, Size, Seconds)
-_ANY = Node | Workload | Release | Instance | Namespace | Event | Audit | Token | Session | Lease | Hearing | Cluster
+_PEOPLE = Node | Workload | Release | Instance | Namespace | Event | Audit | Volume
+_ANY = _PEOPLE | Token | Session | Lease | Hearing | Cluster
 
 
 def _decode_hook(wanted: type, value: Any) -> Any:

@@ -17,8 +17,9 @@ from mandor.model.codec import KINDS
 from mandor.model.meta import Key, Meta, Object, check_labels, check_name
 from mandor.model.near_cycle import HINT, find_deadlocks
 from mandor.model.reading import FAILED, LATER, Mistake, Reader
-from mandor.model.record import Namespace, NamespaceSpec
+from mandor.model.record import NamespaceSpec
 from mandor.model.task import Task
+from mandor.model.volume import VolumeSpec
 from mandor.model.workload import FLAT, Group, Workload, WorkloadSpec
 
 DEFAULT_NAMESPACE = "default"
@@ -31,13 +32,16 @@ LATER_KINDS = frozenset(
         "quota",
         "limit-defaults",
         "secret",
-        "volume",
         "scheduler-config",
         "reservation",
         "webhook",
     }
 )
-_SPECS: dict[str, type[msgspec.Struct]] = {"workload": WorkloadSpec, "namespace": NamespaceSpec}
+_SPECS: dict[str, type[msgspec.Struct]] = {
+    "workload": WorkloadSpec,
+    "namespace": NamespaceSpec,
+    "volume": VolumeSpec,
+}
 
 _META = ("kind", "name", "namespace", "labels")
 _WORKLOAD = tuple(
@@ -164,7 +168,8 @@ def _read(reader: Reader, source: Any, line: int, namespace: str) -> Object | No
     spec = reader.read(spec_source, _SPECS[kind], "spec" if "spec" in source else "", spec_source.line or line)
     if reader.mistakes or meta is None or spec is FAILED:
         return None
-    return Workload(meta=meta, spec=spec) if kind == "workload" else Namespace(meta=meta, spec=spec)
+    made: Object = KINDS[kind](meta=meta, spec=spec)  # type: ignore[call-arg]
+    return made
 
 
 def _check_kind(reader: Reader, source: Map, kind: Any, line: int) -> bool:
@@ -194,7 +199,7 @@ def _split_object(reader: Reader, source: Map, line: int) -> tuple[Map, Map]:
     parts = []
     for name in ("meta", "spec"):
         part = source.get(name)
-        if part is None and name == "spec" and source.get("kind") == "namespace":
+        if part is None and name == "spec" and source.get("kind") in {"namespace", "volume"}:
             part = Map(line)
         if not isinstance(part, Map):
             reader.wrong(source.lines.get(name, line), "", f"`{name}` is missing, or not a mapping")
@@ -246,7 +251,7 @@ _META_CHECKS: dict[str, tuple[Any, Callable[[Any], None]]] = {
 def _spec_of(reader: Reader, source: Map, kind: str, line: int) -> Map:
     """The spec inside a manifest that is written without `meta` and `spec`."""
     spec = Map(source.line or line)
-    if kind == "namespace":
+    if kind != "workload":
         for key in source:
             if key not in _META:
                 spec.take(key, source)

@@ -5,6 +5,7 @@ from functools import cache
 
 from mandor.model.json_schema import Schema, schemas
 from mandor.model.record import NamespaceSpec
+from mandor.model.volume import VolumeSpec
 from mandor.model.workload import WorkloadSpec
 
 SCHEMA_ID = "urn:mandor:manifest"
@@ -25,10 +26,11 @@ def manifest_schema() -> Schema:
 
 @cache
 def _manifest_schema() -> Schema:
-    defs = schemas([WorkloadSpec, NamespaceSpec])
+    defs = schemas([WorkloadSpec, NamespaceSpec, VolumeSpec])
     _shorten(defs)
     spec = defs.pop("WorkloadSpec")["properties"]
     namespace = defs.pop("NamespaceSpec")["properties"]
+    volume = defs.pop("VolumeSpec")["properties"]
     shared = {
         "kind": {"const": "workload", "description": "What this is; absent: a workload."},
         "name": _NAME | {"description": "The workload's name."},
@@ -47,6 +49,11 @@ def _manifest_schema() -> Schema:
         {"kind": {"const": "namespace"}, "name": _NAME, "labels": _LABELS, **namespace},
         ["kind", "name"],
     )
+    defs["volume"] = _mapping(
+        "A volume, made before anybody uses it.",
+        {"kind": {"const": "volume"}, "name": _NAME, "namespace": shared["namespace"], "labels": _LABELS, **volume},
+        ["kind", "name"],
+    )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
@@ -55,9 +62,13 @@ def _manifest_schema() -> Schema:
         "if": {"properties": {"kind": {"const": "namespace"}}, "required": ["kind"]},
         "then": {"$ref": "#/$defs/namespace"},
         "else": {
-            "if": {"required": ["groups"]},
-            "then": {"$ref": "#/$defs/grouped"},
-            "else": {"$ref": "#/$defs/flat"},
+            "if": {"properties": {"kind": {"const": "volume"}}, "required": ["kind"]},
+            "then": {"$ref": "#/$defs/volume"},
+            "else": {
+                "if": {"required": ["groups"]},
+                "then": {"$ref": "#/$defs/grouped"},
+                "else": {"$ref": "#/$defs/flat"},
+            },
         },
         "$defs": dict(sorted(defs.items())),
     }
@@ -77,7 +88,11 @@ def _shorten(defs: dict[str, Schema]) -> None:
     task["env"]["additionalProperties"] = _SCALAR
     for words in (task["command"], task["args"], defs["Probe"]["properties"]["command"]["anyOf"][0]):
         words["items"] = _SCALAR
-    defs["File"]["properties"]["mode"] |= {"type": ["string", "integer"]}
+    for folder in (defs["File"], defs["GroupVolume"], defs["VolumeSpec"]):
+        folder["properties"]["mode"] |= {"type": ["string", "integer"]}
+    for folder in (defs["GroupVolume"], defs["VolumeSpec"]):
+        folder["properties"]["owner"] |= {"type": ["string", "integer"]}
+    defs["VolumeSpec"]["properties"]["where"]["items"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Where"}]}
 
 
 def _mapping(description: str, properties: dict[str, Schema], required: list[str]) -> Schema:

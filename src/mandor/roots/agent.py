@@ -68,6 +68,7 @@ def agent_settings(settings: AgentRootSettings) -> AgentSettings:
         labels=_labels(settings.label),
         pool=settings.pool,
         address=settings.address,
+        host_paths=settings.allow_host_path,
         heartbeat_seconds=float(settings.heartbeat),
     )
 
@@ -106,6 +107,7 @@ def main() -> None:
         parser.add_argument(option)
     parser.add_argument("--server", type=lambda text: tuple(text.split(",")))
     parser.add_argument("--engine", action="append")
+    parser.add_argument("--allow-host-path", action="append")
     run(load(AgentRootSettings, "agent", environ=os.environ, flags=vars(parser.parse_args())))
 
 

@@ -92,6 +92,8 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     pool: str = "default"
     address: str = ""
     """The address others reach this machine at; empty: found by itself."""
+    allow_host_path: tuple[str, ...] = ()
+    """Folders of this machine that tasks may mount, with all below them; empty: none."""
     heartbeat: Seconds = Seconds(10)
 
 

@@ -11,6 +11,7 @@ from mandor.placement.framework.ask import HostPort
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column, Mask
 from mandor.placement.framework.kept import Kept
+from mandor.placement.framework.volumes import Volumes
 
 Amounts = NDArray[np.int64]
 
@@ -125,6 +126,8 @@ class Snapshot:
     """What the instances of a namespace take, by resource, and how many `instances` there are."""
     wanted: Mapping[Wanted, int]
     """What has been asked for, and how many that is placed asks for the same."""
+    volumes: Volumes
+    """Which there are, and where each is."""
 
     def __len__(self) -> int:
         return len(self.nodes)
