@@ -185,6 +185,15 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("MESSAGE", _status("message"), wide=True),
         LABELS,
     ),
+    "priority-class": (
+        NAME,
+        Column("VALUE", _spec("value", 0)),
+        Column("PREEMPTS", _spec("preempt", "lower")),
+        Column("DEFAULT", lambda item: "yes" if item["spec"].get("default") else "no"),
+        AGE,
+        Column("DESCRIPTION", _spec("description"), wide=True),
+        LABELS,
+    ),
     "event": (
         Column("LAST", _last),
         Column("TYPE", _spec("type", "normal")),

@@ -10,6 +10,7 @@ from mandor.lib.quantity import Cpu, Seconds, Size
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.node import Node
+from mandor.model.priority import PriorityClass
 from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Session, Token
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
@@ -19,15 +20,15 @@ T = TypeVar("T")
 KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
-        *(Node, Workload, Release, Instance, Namespace, Event, Audit),
-        *(Token, Session, Lease, Hearing, Cluster, Volume),
+        *(Node, Workload, Release, Instance, Namespace, PriorityClass, Volume),
+        *(Event, Audit, Token, Session, Lease, Hearing, Cluster),
     )
 }
 """Every kind of object there is."""
 
 _QUANTITIES = (Cpu, Size, Seconds)
-_PEOPLE = Node | Workload | Release | Instance | Namespace | Event | Audit | Volume
-_ANY = _PEOPLE | Token | Session | Lease | Hearing | Cluster
+_APPLIED = Workload | Namespace | PriorityClass | Volume
+_ANY = _APPLIED | Node | Release | Instance | Event | Audit | Token | Session | Lease | Hearing | Cluster
 
 
 def _decode_hook(wanted: type, value: Any) -> Any:

@@ -4,6 +4,7 @@ from copy import deepcopy
 from functools import cache
 
 from mandor.model.json_schema import Schema, schemas
+from mandor.model.priority import PriorityClassSpec
 from mandor.model.record import NamespaceSpec
 from mandor.model.volume import VolumeSpec
 from mandor.model.workload import WorkloadSpec
@@ -26,10 +27,11 @@ def manifest_schema() -> Schema:
 
 @cache
 def _manifest_schema() -> Schema:
-    defs = schemas([WorkloadSpec, NamespaceSpec, VolumeSpec])
+    defs = schemas([WorkloadSpec, NamespaceSpec, PriorityClassSpec, VolumeSpec])
     _shorten(defs)
     spec = defs.pop("WorkloadSpec")["properties"]
     namespace = defs.pop("NamespaceSpec")["properties"]
+    priority = defs.pop("PriorityClassSpec")["properties"]
     volume = defs.pop("VolumeSpec")["properties"]
     shared = {
         "kind": {"const": "workload", "description": "What this is; absent: a workload."},
@@ -54,23 +56,31 @@ def _manifest_schema() -> Schema:
         {"kind": {"const": "volume"}, "name": _NAME, "namespace": shared["namespace"], "labels": _LABELS, **volume},
         ["kind", "name"],
     )
+    defs["priority-class"] = _mapping(
+        "A name for a priority.",
+        {"kind": {"const": "priority-class"}, "name": _NAME, "labels": _LABELS, **priority},
+        ["kind", "name", "value"],
+    )
+    workload: Schema = {
+        "if": {"required": ["groups"]},
+        "then": {"$ref": "#/$defs/grouped"},
+        "else": {"$ref": "#/$defs/flat"},
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
         "title": "Mandor manifest",
         "type": "object",
-        "if": {"properties": {"kind": {"const": "namespace"}}, "required": ["kind"]},
-        "then": {"$ref": "#/$defs/namespace"},
-        "else": {
-            "if": {"properties": {"kind": {"const": "volume"}}, "required": ["kind"]},
-            "then": {"$ref": "#/$defs/volume"},
-            "else": {
-                "if": {"required": ["groups"]},
-                "then": {"$ref": "#/$defs/grouped"},
-                "else": {"$ref": "#/$defs/flat"},
-            },
-        },
+        **_of_kind("namespace", _of_kind("priority-class", _of_kind("volume", workload))),
         "$defs": dict(sorted(defs.items())),
+    }
+
+
+def _of_kind(kind: str, otherwise: Schema) -> Schema:
+    return {
+        "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+        "then": {"$ref": f"#/$defs/{kind}"},
+        "else": otherwise,
     }
 
 

@@ -1,13 +1,14 @@
 """What the scheduler knows: the table and the queue, kept by changes; and what it has promised and not yet written."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.phase import Phase
+from mandor.model.priority import PriorityClass, class_of
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
@@ -83,6 +84,7 @@ class View:
         self._instances = instances
         self._workloads = workloads
         self._shapes: dict[Key, dict[str, Shape]] = {}
+        self._classes: dict[str, PriorityClass] = {}
         self._identities: dict[Key, dict[str, Identity]] = {}
         """By workload and group."""
         self._promises: dict[Key, Promise] = {}
@@ -103,6 +105,8 @@ class View:
             known = KnownVolume.of(value) if change.after is not None else None
             if self.table.set_volume(change.key, known):
                 self._happen(Happening.VOLUME, None)
+        elif isinstance(value, PriorityClass):
+            self._apply_class(value, gone=change.after is None)
 
     # Nodes and releases.
 
@@ -139,10 +143,25 @@ class View:
         self._relabel(change.key, after)
         self._look_again(change.key)
         if isinstance(before, Workload) and isinstance(after, Workload) and _rank(before) != _rank(after):
-            for each in list(self._instances.items()):
-                if isinstance(each, Instance) and self.queue.place(each.key) and _workload_key(each) == change.key:
-                    self.queue.remove(each.key)
-                    self._enqueue(each)
+            self._rank_again({change.key})
+
+    def _apply_class(self, changed: PriorityClass, *, gone: bool) -> None:
+        workloads = [each for each in self._workloads.items() if isinstance(each, Workload)]
+        before = {each.key: class_of(each.spec.priority, self._classes) for each in workloads}
+        if gone:
+            self._classes.pop(changed.meta.name, None)
+        else:
+            self._classes[changed.meta.name] = changed
+        moved = {each.key for each in workloads if class_of(each.spec.priority, self._classes) != before[each.key]}
+        if moved:
+            self._rank_again(moved)
+
+    def _rank_again(self, workloads: Set[Key]) -> None:
+        """Those of their instances that wait are queued anew, by what they are now."""
+        for each in list(self._instances.items()):
+            if isinstance(each, Instance) and self.queue.place(each.key) and _workload_key(each) in workloads:
+                self.queue.remove(each.key)
+                self._enqueue(each)
 
     def _relabel(self, key: Key, after: Object | None) -> None:
         """Its instances are to others what its labels say now."""
@@ -228,7 +247,7 @@ class View:
         ask = Ask(
             key=instance.key,
             shape=shape,
-            priority=workload.spec.priority,
+            priority=class_of(workload.spec.priority, self._classes).value,
             profile=workload.spec.profile,
             avoid=frozenset(instance.spec.avoid),
             who=self._who(instance),
