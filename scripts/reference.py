@@ -40,9 +40,9 @@ _TITLES = {
     "GroupVolume": "volumes",
     "TaskMount": "mounts",
 }
-_ORDER = ("Group", "Task", "TaskResources", "Limits", "Probe", "File", "TaskMount", "Stop",
-          "Security", "Port", "GroupVolume", "Placement", "Pool",
-          "Where", "Near", "Apart", "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Batch")  # fmt: skip
+_ORDER = ("Group", "Task", "TaskResources", "Device", "Limits", "Probe", "File", "TaskMount", "Stop", "Security",
+          "Port", "GroupVolume", "Placement", "Pool", "Where", "Near", "Apart", "Spread", "Toleration", "Restart",
+          "Reschedule", "Disconnect", "Batch")  # fmt: skip
 
 
 # The manifest.
