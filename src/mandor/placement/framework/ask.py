@@ -211,6 +211,11 @@ class Ask:
         return wanted_volumes(self.shape.volumes, self.key, self.who) if self.shape.volumes else []
 
     @property
+    def class_key(self) -> tuple[Shape, Identity, int, frozenset[str], str, bool]:
+        """Asks that have it in common get the same answers."""
+        return self.shape, self.who, self.dropped, self.avoid, self.pin, self.lenient
+
+    @property
     def rules(self) -> Rules:
         return self.shape.rules(self.dropped, self.who)
 

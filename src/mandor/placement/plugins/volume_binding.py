@@ -30,7 +30,7 @@ class VolumeBinding(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
     """What it reserves is counted by the table together with the instance; PreBind writes it down before the bind.
 
     The score of a node is the share of its disk that is left with the new volumes on it; the node that an earlier try
-    had chosen gets 100.
+    had chosen gets 100, and where nothing has to be found room for, all are equal.
     """
 
     name = "VolumeBinding"
@@ -81,15 +81,14 @@ class VolumeBinding(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
         return "; ".join(reasons) or "each lacks something that its volumes need"
 
     def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
-        if not ask.shape.volumes:
-            return SKIP
-        new = _new(ask, nodes)
-        return None if any(nodes.volumes.size_of(each) or _earlier(each, nodes) for each in new) else SKIP
+        return None if self.concerns(ask) else SKIP
 
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
-        row = nodes.rows[DISK]
-        left = np.maximum(nodes.free[row] - _needed(ask, nodes), 0)
-        scores: Scores = left * (SCORE_MOST - 1) // np.maximum(nodes.allocatable[row], 1)
+        scores = np.zeros(len(nodes), dtype=np.int64)
+        needed, row = _needed(ask, nodes), nodes.rows[DISK]
+        if needed:
+            left = np.maximum(nodes.free[row] - needed, 0)
+            scores = left * (SCORE_MOST - 1) // np.maximum(nodes.allocatable[row], 1)
         for wanted in _new(ask, nodes):
             slot = nodes.slots.get(_earlier(wanted, nodes))
             if slot is not None:
