@@ -30,7 +30,7 @@ class EngineFit(FilterPlugin, PreScorePlugin, ScorePlugin):
         return Reach.ATTRIBUTES
 
     def goes_by(self, ask: Ask) -> Hashable:
-        return ask.shape.engines, ask.shape.images
+        return ask.shape.engines, ask.shape.images, ask.shape.needs
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         shape = ask.shape
