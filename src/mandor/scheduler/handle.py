@@ -15,11 +15,13 @@ class ClusterHandle:
         snapshot: Callable[[], Snapshot],
         room: WaitingRoom,
         bind: Callable[[Ask, str], Awaitable[None]],
+        place_volumes: Callable[[Ask, str], Awaitable[None]],
         muster: Callable[[Ask], Muster | None],
     ) -> None:
         self._snapshot = snapshot
         self._room = room
         self._bind = bind
+        self._place_volumes = place_volumes
         self._muster = muster
 
     def snapshot(self) -> Snapshot:
@@ -39,3 +41,6 @@ class ClusterHandle:
 
     async def bind(self, ask: Ask, node: str) -> None:
         await self._bind(ask, node)
+
+    async def place_volumes(self, ask: Ask, node: str) -> None:
+        await self._place_volumes(ask, node)
