@@ -37,6 +37,8 @@ def make_launch(order: Order, task_name: str, engine: str, sources: Mapping[str,
         processes=limits.processes,
         ports={name: port.port for name, port in order.template.ports.items()},
         host_ports={name: port.host for name, port in order.template.ports.items() if port.host is not None},
+        protocols={name: port.protocol for name, port in order.template.ports.items() if port.protocol != "tcp"},
+        sandbox=several,
         stop_signal=task.stop.signal,
         options=task.options.get(engine, {}),
     )
