@@ -72,7 +72,7 @@ class Cluster:
             if node is None:
                 continue
             there = [key for key, home in self.homes.items() if home == name]
-            taken = sum(volumes.get(key).size for key in there)  # type: ignore[union-attr]
+            taken = sum(known.size for key in there if (known := volumes.get(key)) is not None)
             assert self.table.free(name)["disk"] == node.allocatable.disk_bytes - taken
             assert self.table.free(name)["disk"] >= 0
 

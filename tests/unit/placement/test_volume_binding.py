@@ -39,7 +39,8 @@ def key(name: str) -> Key:
 
 
 def known(**fields: Any) -> KnownVolume:
-    return KnownVolume(**{"size": 10 * GI, "node": "", "made": False, "workload": "web"} | fields)
+    usual: dict[str, Any] = {"size": 10 * GI, "node": "", "made": False, "workload": "web"}
+    return KnownVolume(**usual | fields)
 
 
 def placed(table: Table, ask: Ask) -> Decision:
