@@ -36,6 +36,7 @@ from mandor.roots.inquiry import HttpInquiry
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.scheduler.loop import Scheduler
 from mandor.scheduler.reload import ConfigSource, Configured
+from mandor.scheduler.territory import Pools, claim, election_of
 from mandor.store.access import StoreAccess
 from mandor.store.base import Store
 from mandor.store.election import Election
@@ -74,10 +75,13 @@ async def serve(settings: ServerSettings, *, dev: bool = False) -> None:
         url = settings.address or _url(listener, secure=bool(settings.tls_cert))
         async with await open_store(settings.store_url, access=store_access(settings)) as store:
             await _prepare(store, settings, dev=dev)
+            if "scheduler" in settings.roles:
+                await claim(store, clock, _pools(settings))
             async with Background() as tasks:
                 for role, work in WORK.items():
                     if role in settings.roles:
-                        election = Election(store, role, server_id, float(settings.lease), clock, address=url)
+                        name = election_of(_pools(settings)) if role == "scheduler" else role
+                        election = Election(store, name, server_id, float(settings.lease), clock, address=url)
                         tasks.start(election.run(partial(work, clock=clock, settings=settings)), role)
                 if "api" in settings.roles:
                     await _serve_api(tasks, settings, store, clock, server_id, url, listener, told, dev=dev)
@@ -128,11 +132,19 @@ async def _schedule(store: Store, clock: Clock, settings: ServerSettings) -> Non
     recorder = Recorder(store, "scheduler", clock)
     configured = Configured(_config_source(settings))
     pause = configured.pause()
+    pools = _pools(settings)
+    await claim(store, clock, pools)  # Others may have come while somebody else led.
     async with HttpInquiry() as inquire, Background() as tasks:
         tasks.start(recorder.run(), "recorder")
-        scheduler = Scheduler(store, clock, recorder, profiles=configured.profiles, pause=pause, inquire=inquire)
+        scheduler = Scheduler(
+            store, clock, recorder, profiles=configured.profiles, pause=pause, inquire=inquire, pools=pools
+        )
         tasks.start(configured.follow(clock, scheduler.use), "configuration")
         await scheduler.run()
+
+
+def _pools(settings: ServerSettings) -> Pools:
+    return frozenset(settings.pools) or None
 
 
 def _config_source(settings: ServerSettings) -> ConfigSource:

@@ -15,6 +15,8 @@ from mandor.scheduler.queue import Entry, Place, SchedulingQueue
 from mandor.scheduler.watchdog import Watchdog
 
 Placed = tuple[Entry, Decision]
+STEPS_MOST = 8
+"""So many steps, at most, for one look at all members."""
 
 
 class GangCycle:
@@ -81,6 +83,8 @@ class GangCycle:
             watch=self._watchdog,
             guard=self._watchdog.run,
         )
+        # Each step counts those before it again: a few large ones cost less than many small ones.
+        most = max(most, len(members) // STEPS_MOST)
         decision = trial.step(most)
         while decision is None:
             await asyncio.sleep(0)

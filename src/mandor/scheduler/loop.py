@@ -37,6 +37,7 @@ from mandor.scheduler.handle import ClusterHandle
 from mandor.scheduler.party import Parties
 from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
+from mandor.scheduler.territory import Pools
 from mandor.scheduler.view import Promise, View
 from mandor.scheduler.volumes import VolumeWriter
 from mandor.scheduler.waiting import Denied, Seat, WaitingRoom
@@ -77,7 +78,9 @@ class Scheduler:
         pause: Backoff = PAUSE,
         inquire: Inquire = ask_nobody,
         watchdog: Watchdog | None = None,
+        pools: Pools = None,
     ) -> None:
+        """`pools`: what is in others, or wants to be, is another scheduler's; None: all are this one's."""
         self._store = store
         self._clock = clock
         self._recorder = recorder
@@ -99,7 +102,9 @@ class Scheduler:
             call=self.watchdog.call,
             told=self._kept_out,
         )
-        self.view = View(self._queue, self._instances, self._mirrors[Workload.kind], seed=seed, gone=self._gone)
+        self.view = View(
+            self._queue, self._instances, self._mirrors[Workload.kind], seed=seed, gone=self._gone, pools=pools
+        )
         self._binder = Binder(store, clock, bound=self._written, failed=self._not_written)
         self._binding = BindingCycle(clock, self._room, self.watchdog)
         self._reasons = Reasons(store, recorder, self._instances)
@@ -131,14 +136,16 @@ class Scheduler:
         """Of those whose plugins are to hear the end: the ones that have not."""
         self._broken: set[int] = set()
         """Promises, by id, whose party is broken up, and whose binding cycle does not know it yet."""
+        self._pools = pools
         self._busy = 0
         self._returning = Returning(store, clock, recorder, self._gangs, self._instances, self._keeps_gangs)
         self.timed: Callable[[float], None] | None = None
         """Told what each decision took, in seconds."""
 
-    def _keeps_gangs(self, workload: Workload) -> bool:
+    def _keeps_gangs(self, workload: Workload, group: str) -> bool:
         profile = self._profiles.get(workload.spec.profile)
-        return profile is not None and bool(profile.gangs)
+        ours = self._pools is None or workload.spec.groups[group].placement.home in self._pools
+        return ours and profile is not None and bool(profile.gangs)
 
     def _snapshot(self) -> Snapshot:
         return self.view.table.snapshot()
