@@ -3,11 +3,11 @@
 import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mandor.engines.base import Engine, Launch
+from mandor.engines.base import Engine, Launch, Unit
 from mandor.testing.traces import find_traces
 
 MIB = 1024 * 1024
@@ -42,6 +42,14 @@ class EngineHooks:
             process.kill()
             process.wait()
 
+    def occupies(self, unit: Unit) -> AbstractContextManager[Callable[[], bool]] | None:
+        """Something that is not mandor's and has the name that the engine gives this unit; None: names cannot clash."""
+        return None
+
+    def away(self) -> AbstractContextManager[None] | None:
+        """While it lasts, the engine's daemon is not there; None: it has none, or not one that tests may stop."""
+        return None
+
     # Launches, by what they do.
 
     def launch(self, **parts: Any) -> Launch:
@@ -75,6 +83,10 @@ class EngineHooks:
 
     def cannot_start(self, **parts: Any) -> Launch:
         return self.launch(command=("/there/is/no/such/program",), **parts)
+
+    def lacks_image(self, **parts: Any) -> Launch:
+        """Of an image that is not on the machine and must not be looked for elsewhere."""
+        return self.launch(image="mandor.test/nowhere:1", command=("sh",), options={"pull": "never"}, **parts)
 
     def prints(self, stdout: Sequence[str], stderr: Sequence[str] = (), **parts: Any) -> Launch:
         """Prints these lines, then ends well."""
