@@ -111,7 +111,8 @@ class Docker(RunningDocker):
         deadline = time.monotonic() + READY_SECONDS
         while containerd is not None and _lives(containerd) and time.monotonic() < deadline:
             time.sleep(0.05)
-        (self.folder / "pid").unlink(missing_ok=True)
+        for name in ("pid", "exec/containerd/containerd.pid"):
+            (self.folder / name).unlink(missing_ok=True)
 
     def _containerd(self) -> int | None:
         try:

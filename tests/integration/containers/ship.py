@@ -60,7 +60,10 @@ class Ship:
         for each in await self.engine.list():
             await self.engine.remove(each.unit)
         assert await self.engine.list() == []
-        await self.engine.close()
+
+
+NewShip = Callable[..., Ship]
+"""`new_ship(docker, directory, **settings)`"""
 
 
 async def until(condition: Callable[[], Awaitable[bool]], complaint: str) -> None:

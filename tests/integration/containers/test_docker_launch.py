@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +11,7 @@ from mandor.model.task import File
 from tests.components.docker import RunningDocker
 from tests.components.image import busybox_image
 from tests.components.ports import free_port
-from tests.integration.containers.ship import Ship, until
+from tests.integration.containers.ship import NewShip, Ship, until
 
 pytestmark = pytest.mark.real("docker")
 
@@ -21,10 +19,8 @@ SERVES = "mkdir -p /www; echo {0} > /www/index.html; trap 'exit 0' TERM; httpd -
 
 
 @pytest.fixture
-async def ship(docker: RunningDocker, tmp_path: Path) -> AsyncIterator[Ship]:
-    ship = Ship(docker, tmp_path / "engine")
-    yield ship
-    await ship.clear()
+def ship(docker: RunningDocker, new_ship: NewShip) -> Ship:
+    return new_ship(docker)
 
 
 async def test_an_images_own_command_runs_unless_the_task_names_another(ship: Ship) -> None:

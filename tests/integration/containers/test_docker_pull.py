@@ -15,7 +15,7 @@ from mandor.errors import Unavailable
 from tests.components.docker import Docker
 from tests.components.image import busybox_layer
 from tests.components.registry import ADDRESS, Registry, start_registry, write_image
-from tests.integration.containers.ship import Ship
+from tests.integration.containers.ship import NewShip
 
 pytestmark = pytest.mark.real("docker")
 
@@ -43,10 +43,10 @@ def new_registry(own_docker: Docker, tmp_path: Path) -> Iterator[NewRegistry]:
 
 
 async def test_an_image_is_pulled_once_for_many_who_want_it(
-    own_docker: Docker, new_registry: NewRegistry, tmp_path: Path
+    own_docker: Docker, new_registry: NewRegistry, new_ship: NewShip
 ) -> None:
     registry = new_registry()
-    ship = Ship(own_docker, tmp_path / "engine")
+    ship = new_ship(own_docker)
     units = [ship.unit() for _ in range(8)]
     await asyncio.gather(*(ship.start(unit=unit, image=registry.image) for unit in units))
     assert {each.phase for each in await ship.engine.list()} == {UnitPhase.RUNNING}
@@ -56,12 +56,11 @@ async def test_an_image_is_pulled_once_for_many_who_want_it(
     assert registry.asked == once
     await ship.start(image=registry.image, options={"pull": "always"})
     assert registry.asked > once
-    await ship.clear()
 
 
-async def test_how_far_a_pull_is_can_be_seen(own_docker: Docker, new_registry: NewRegistry, tmp_path: Path) -> None:
+async def test_how_far_a_pull_is_can_be_seen(own_docker: Docker, new_registry: NewRegistry, new_ship: NewShip) -> None:
     registry = new_registry(pause=0.1)
-    ship = Ship(own_docker, tmp_path / "engine")
+    ship = new_ship(own_docker)
     unit = ship.unit()
     starting = asyncio.create_task(ship.start(unit=unit, image=registry.image))
     seen: set[str] = set()
@@ -72,15 +71,14 @@ async def test_how_far_a_pull_is_can_be_seen(own_docker: Docker, new_registry: N
         await asyncio.sleep(0.05)
     await starting
     assert any(f"pulling {registry.image}: " in words and "%" in words for words in seen), seen
-    await ship.clear()
 
 
 async def test_a_registry_gets_the_login_of_the_node(
-    own_docker: Docker, new_registry: NewRegistry, tmp_path: Path
+    own_docker: Docker, new_registry: NewRegistry, tmp_path: Path, new_ship: NewShip
 ) -> None:
     registry = new_registry(login="me:secret")
     file = tmp_path / "config.json"
-    ship = Ship(own_docker, tmp_path / "engine", credentials=[file])
+    ship = new_ship(own_docker, credentials=[file])
     refused = await ship.start(image=registry.image)
     ended = await ship.ended(refused)
     assert ended.reason == "StartFailed"
@@ -91,25 +89,23 @@ async def test_a_registry_gets_the_login_of_the_node(
     file.write_text(json.dumps({"auths": {ADDRESS: {"auth": login}}}))
     unit = await ship.start(image=registry.image)
     assert (await ship.look(unit)).phase is UnitPhase.RUNNING
-    await ship.clear()
 
 
 async def test_an_image_that_its_registry_does_not_have_is_told(
-    own_docker: Docker, new_registry: NewRegistry, tmp_path: Path
+    own_docker: Docker, new_registry: NewRegistry, new_ship: NewShip
 ) -> None:
     new_registry()
-    ship = Ship(own_docker, tmp_path / "engine")
+    ship = new_ship(own_docker)
     unit = await ship.start(image=f"{ADDRESS}/test/busybox:99")
     ended = await ship.ended(unit)
     assert ended.reason == "StartFailed"
     assert f"{ADDRESS}/test/busybox:99 is not on this node and cannot be pulled" in ended.message
-    await ship.clear()
 
 
 async def test_a_registry_that_cannot_be_reached_is_tried_again(
-    own_docker: Docker, new_registry: NewRegistry, tmp_path: Path
+    own_docker: Docker, new_registry: NewRegistry, new_ship: NewShip
 ) -> None:
-    ship = Ship(own_docker, tmp_path / "engine")
+    ship = new_ship(own_docker)
     unit = ship.unit()
     image = f"{ADDRESS}/test/busybox:1"
     with pytest.raises(Unavailable, match="cannot be pulled"):
@@ -118,4 +114,3 @@ async def test_a_registry_that_cannot_be_reached_is_tried_again(
     new_registry()
     await ship.start(unit=unit, image=image)
     assert (await ship.look(unit)).phase is UnitPhase.RUNNING
-    await ship.clear()

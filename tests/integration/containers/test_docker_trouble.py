@@ -12,7 +12,7 @@ from mandor.engines.base import Unit, UnitPhase
 from mandor.engines.docker import DockerEngine
 from mandor.errors import EngineDown, NotFound, Unavailable
 from tests.components.docker import Docker
-from tests.integration.containers.ship import Ship, until
+from tests.integration.containers.ship import NewShip, until
 
 NewDocker = Callable[..., Docker]
 
@@ -37,35 +37,32 @@ async def test_a_docker_that_does_not_run_says_where_its_socket_would_be(
 
 @pytest.mark.real("docker")
 @pytest.mark.req("S0-27", "S0-29")
-async def test_a_docker_that_hangs_is_told_and_begins_nothing_twice(new_docker: NewDocker, tmp_path: Path) -> None:
+async def test_a_docker_that_hangs_is_told_and_begins_nothing_twice(
+    new_docker: NewDocker, new_ship: NewShip, tmp_path: Path
+) -> None:
     docker = new_docker()
-    ship = Ship(docker, tmp_path / "engine", answer_seconds=1.0)
-    patient = Ship(docker, tmp_path / "engine")
-    unit = await patient.start()
-    docker.pause()
-    try:
-        with pytest.raises(EngineDown, match="does not answer"):
-            await ship.engine.list()
-        late = ship.unit()
-        with pytest.raises(EngineDown, match="does not answer"):
-            await ship.engine.start(late, ship.launch())
-    finally:
-        docker.resume()
-    await patient.start(unit=late)
-    assert {each.unit for each in await patient.engine.list()} == {unit, late}
+    ship = new_ship(docker)
+    unit, late = await ship.start(), ship.unit()
+    async with DockerEngine(tmp_path / "engine", socket=docker.socket, answer_seconds=0.5) as impatient:
+        docker.pause()
+        try:
+            for verb in (impatient.list, lambda: impatient.start(late, ship.launch())):
+                with pytest.raises(EngineDown, match="does not answer"):
+                    await verb()
+        finally:
+            docker.resume()
+    await ship.start(unit=late)
+    assert {each.unit for each in await ship.engine.list()} == {unit, late}
     assert len(docker.cli("ps", "--all", "--quiet").split()) == 2
-    await ship.engine.close()
-    await patient.clear()
-    assert docker.cli("ps", "--all", "--quiet") == ""
 
 
 @pytest.mark.real("docker")
 @pytest.mark.req("S0-27", "S0-29")
 async def test_a_docker_that_is_killed_while_it_starts_things_leaves_one_of_each(
-    new_docker: NewDocker, tmp_path: Path
+    new_docker: NewDocker, new_ship: NewShip
 ) -> None:
     docker = new_docker("--live-restore")
-    ship = Ship(docker, tmp_path / "engine")
+    ship = new_ship(docker)
     units = [ship.unit() for _ in range(10)]
 
     async def start(unit: Unit) -> BaseException | None:
@@ -95,9 +92,9 @@ async def test_a_docker_that_is_killed_while_it_starts_things_leaves_one_of_each
 
 
 @pytest.mark.real("docker")
-async def test_a_docker_that_ends_what_it_ran_tells_how_it_ended(new_docker: NewDocker, tmp_path: Path) -> None:
+async def test_a_docker_that_ends_what_it_ran_tells_how_it_ended(new_docker: NewDocker, new_ship: NewShip) -> None:
     docker = new_docker()
-    ship = Ship(docker, tmp_path / "engine")
+    ship = new_ship(docker)
     unit = await ship.start("trap '' TERM; sleep 3600")
     docker.cli("kill", f"mandor-{unit}")
     docker.stop()
@@ -106,11 +103,10 @@ async def test_a_docker_that_ends_what_it_ran_tells_how_it_ended(new_docker: New
     docker.start()
     seen = await ship.look(unit)
     assert (seen.phase, seen.exit_code, seen.reason) == (UnitPhase.EXITED, 137, "Signalled")
-    await ship.clear()
 
 
 @pytest.mark.real("docker")
-async def test_a_full_disk_is_told_and_tried_again(new_docker: NewDocker, tmp_path: Path) -> None:
+async def test_a_full_disk_is_told_and_tried_again(new_docker: NewDocker, new_ship: NewShip) -> None:
     docker = new_docker()
     docker.stop()
     data = docker.folder / "data"
@@ -119,7 +115,7 @@ async def test_a_full_disk_is_told_and_tried_again(new_docker: NewDocker, tmp_pa
     from tests.components.image import busybox_image
 
     docker.cli("load", data=busybox_image())
-    ship = Ship(docker, tmp_path / "engine")
+    ship = new_ship(docker)
     fill = ["dd", "if=/dev/zero", f"of={data}/fill", "bs=64k", "conv=fsync"]
     docker.enclosure.run(["sh", "-c", f"{' '.join(fill)} 2>/dev/null || true"])
     unit = ship.unit()
@@ -129,42 +125,38 @@ async def test_a_full_disk_is_told_and_tried_again(new_docker: NewDocker, tmp_pa
     docker.enclosure.run(["rm", data / "fill"])
     await ship.start(unit=unit)
     assert (await ship.look(unit)).phase is UnitPhase.RUNNING
-    await ship.clear()
 
 
 @pytest.mark.real("docker")
 @pytest.mark.req("S0-29")
-async def test_what_an_agent_made_and_did_not_begin_is_cleared_away(docker: Docker, tmp_path: Path) -> None:
-    ship = Ship(docker, tmp_path / "engine")
+async def test_what_an_agent_made_and_did_not_begin_is_cleared_away(docker: Docker, new_ship: NewShip) -> None:
+    ship = new_ship(docker)
     unit = ship.unit()
     labels = {"owner": ship.engine.owner, "uid": unit.uid, "task": unit.task, "attempt": "1"}
     words = [word for name, value in labels.items() for word in ("--label", f"io.mandor.{name}={value}")]
     docker.cli("create", "--name", f"mandor-{unit}", *words, "mandor.test/busybox:1", "true")
     assert await ship.engine.list() == []
     assert not [name for name in ship.containers() if unit.uid in name]
-    await ship.clear()
 
 
 @pytest.mark.real("docker")
 @pytest.mark.req("S0-14")
-async def test_two_agents_share_a_docker_and_see_only_their_own(docker: Docker, tmp_path: Path) -> None:
-    ours, theirs = Ship(docker, tmp_path / "ours"), Ship(docker, tmp_path / "theirs")
+async def test_two_agents_share_a_docker_and_see_only_their_own(docker: Docker, new_ship: NewShip) -> None:
+    ours, theirs = new_ship(docker, "ours"), new_ship(docker, "theirs")
     unit, other = await ours.start(), await theirs.start()
     assert [each.unit for each in await ours.engine.list()] == [unit]
     await ours.engine.remove(other)
     assert [each.unit for each in await theirs.engine.list()] == [other]
     assert set(await ours.engine.usage()) == {unit}
-    for ship in (ours, theirs):
-        await ship.clear()
 
 
 @pytest.mark.slow
 @pytest.mark.real("docker")
 @pytest.mark.req("S0-15")
 @pytest.mark.timeout(600)
-async def test_a_hundred_start_at_once(new_docker: NewDocker, tmp_path: Path) -> None:
+async def test_a_hundred_start_at_once(new_docker: NewDocker, new_ship: NewShip) -> None:
     docker = new_docker()
-    ship = Ship(docker, tmp_path / "engine")
+    ship = new_ship(docker)
     units = [ship.unit() for _ in range(100)]
     await asyncio.gather(*(ship.start(unit=unit) for unit in units))
     seen = await ship.engine.list()
@@ -175,4 +167,3 @@ async def test_a_hundred_start_at_once(new_docker: NewDocker, tmp_path: Path) ->
     assert await ship.engine.list() == []
     assert docker.cli("ps", "--all", "--quiet") == ""
     assert docker.cli("volume", "ls", "--quiet") == ""
-    await ship.engine.close()

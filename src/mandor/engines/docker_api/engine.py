@@ -21,7 +21,7 @@ from mandor.engines.docker_api.frames import read_lines
 from mandor.engines.docker_api.idle import can_idle
 from mandor.engines.docker_api.images import Images
 from mandor.engines.docker_api.observe import RUNNING, observe
-from mandor.engines.docker_api.options import read_options
+from mandor.engines.docker_api.options import ContainerOptions, read_options
 from mandor.engines.docker_api.sandbox import Sandboxes
 from mandor.engines.docker_api.tracked import Tracked
 from mandor.engines.docker_api.trouble import passing
@@ -256,7 +256,8 @@ class ContainerEngine(Engine):
         await self._api.close()
 
     def _check_there(self) -> None:
-        if not self._api.socket.exists() and shutil.which(self.program) is None:
+        """One that answered before is away, and not absent."""
+        if not self._api.answered and not self._api.socket.exists() and shutil.which(self.program) is None:
             raise NotFound(f"there is no {self.name} on this machine", hint=f"its socket would be {self._api.socket}")
 
     # Containers.
@@ -326,26 +327,46 @@ class ContainerEngine(Engine):
         await self._images.ensure(str(launch.image), options.pull, progress)
         progress("")
         async with self._places:
+            making = asyncio.ensure_future(self._make(unit, launch, options, body))
             try:
-                if launch.sandbox:
-                    network = await self._sandboxes.ensure(unit.uid, launch, options, self.owner)
-                    body = make_body(launch, options, body["Labels"], network_of=network)
-                made = await self._api.post(
-                    "/containers/create", body, seconds=START_SECONDS, name=marks.container_name(unit)
-                )
-                await self._put_files(made["Id"], launch)
-                await self._api.post(f"/containers/{made['Id']}/start", seconds=START_SECONDS)
+                await asyncio.shield(making)
+            except asyncio.CancelledError:
+                # What the engine was told, it does: wait for that, and take it back.
+                await asyncio.wait({making})
+                with suppress(Refused, EngineDown):
+                    await self._give_up(unit)
+                raise
             except Refused as error:
                 await self._give_up(unit)
                 if passing(error.message) or error.status == NOT_NOW:
                     raise Unavailable(f"{self.name} cannot start it now: {error.message}") from error
                 raise Invalid(error.message) from error
 
+    async def _make(self, unit: Unit, launch: Launch, options: ContainerOptions, body: dict[str, Any]) -> None:
+        if launch.sandbox:
+            network = await self._sandboxes.ensure(unit.uid, launch, options, self.owner)
+            body = make_body(launch, options, body["Labels"], network_of=network)
+        made = await self._create(unit, body)
+        await self._put_files(made, launch)
+        await self._api.post(f"/containers/{made}/start", seconds=START_SECONDS)
+
+    async def _create(self, unit: Unit, body: dict[str, Any]) -> str:
+        for last in (False, False, True):
+            try:
+                made = await self._api.post(
+                    "/containers/create", body, seconds=START_SECONDS, name=marks.container_name(unit)
+                )
+                return str(made["Id"])
+            except Refused as error:
+                if last or error.status != NOT_NOW:
+                    raise
+            await self._give_up(unit)  # An agent that died had sent the same order, and it was carried out just now.
+        raise AssertionError("the last try raises")
+
     async def _give_up(self, unit: Unit) -> None:
-        with suppress(Refused):
-            found = await self._find(unit)
-            if found is not None:
-                await self._discard(found["Id"])
+        found = await self._find(unit)
+        if found is not None:
+            await self._discard(found["Id"])
 
     async def _put_files(self, identity: str, launch: Launch) -> None:
         if not launch.files:
