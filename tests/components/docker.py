@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from mandor.engines.docker.engine import find_socket
 from scripts.components import environment
 from tests.components.cgroups import remove_cgroups
@@ -138,8 +140,16 @@ class Docker(RunningDocker):
                 if left:
                     self.cli("rm", "--force", "--volumes", *left)
             self.stop()
+        self._end_shims()
         self.enclosure.close()
         remove_cgroups(self.cgroup)
+
+    def _end_shims(self) -> None:
+        """A dockerd that was killed in the middle of a start forgets the shim it had begun."""
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if any(str(self.folder / "exec") in word for word in process.cmdline()):
+                    process.kill()
 
 
 def client_beside(binary: Path) -> Path:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.components.docker import Docker
-from tests.components.image import NAME
+from tests.components.image import NAME, busybox_layer
+from tests.components.registry import start_registry, write_image
 from tests.e2e.cluster import Cluster, eventually
 
 pytestmark = pytest.mark.real("docker")
@@ -113,3 +114,19 @@ def test_an_image_that_is_nowhere_is_shown_as_such(cluster: Cluster) -> None:
         return any("mandor.test/nowhere:1 is not on this node" in event["message"] for event in events)
 
     eventually("the events name the image", told)
+
+
+@pytest.mark.req("S0-30")
+def test_an_instance_says_how_far_its_image_is(cluster: Cluster, own_docker: Docker, tmp_path: Path) -> None:
+    write_image(tmp_path / "registry", busybox_layer())
+    registry = start_registry(own_docker.enclosure.command([]), tmp_path / "registry", pause=0.5)
+    try:
+        cluster.apply(f"name: slow\nimage: {registry.image}\ncommand: [sleep, '1000']\nstop: {{grace: 1s}}\n")
+
+        def said() -> bool:
+            return any("pulling" in one["status"].get("message", "") for one in cluster.instances("slow"))
+
+        eventually("the pull shows", said)
+        cluster.wait_running("slow", 1)
+    finally:
+        registry.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -28,13 +29,14 @@ async def test_an_images_own_command_runs_unless_the_task_names_another(ship: Sh
     ship.docker.cli(
         "load", data=busybox_image(own, config={"Entrypoint": ["echo", "own"], "Cmd": ["words"], "WorkingDir": "/var"})
     )
-    for parts, said in (
+    cases: list[tuple[dict[str, Any], str]] = [
         ({}, "own words"),
         ({"args": ("other",)}, "own other"),
         ({"command": ("echo", "mine")}, "mine"),
         ({"command": ("echo", "mine"), "args": ("too",)}, "mine too"),
         ({"command": ("pwd",)}, "/var"),
-    ):
+    ]
+    for parts, said in cases:
         unit = ship.unit()
         await ship.engine.start(unit, ship.launch(**({"image": own, "command": ()} | parts)))
         assert await ship.output(unit) == [said]
@@ -75,7 +77,7 @@ async def test_a_port_that_is_taken_is_told_and_free_again_later(ship: Ship) -> 
     from mandor.errors import Unavailable
 
     port = free_port()
-    parts = {"ports": {"http": 8080}, "host_ports": {"http": port}}
+    parts: dict[str, Any] = {"ports": {"http": 8080}, "host_ports": {"http": port}}
     first = await ship.start(SERVES.format("first", 8080), **parts)
     second = ship.unit()
     with pytest.raises(Unavailable, match=r"already (allocated|in use)"):
@@ -88,7 +90,12 @@ async def test_a_port_that_is_taken_is_told_and_free_again_later(ship: Ship) -> 
 @pytest.mark.req("S2-6")
 async def test_tasks_of_one_instance_share_a_network(ship: Ship) -> None:
     port = free_port()
-    shared = {"sandbox": True, "name": "shop-0/app", "ports": {"http": 8080}, "host_ports": {"http": port}}
+    shared: dict[str, Any] = {
+        "sandbox": True,
+        "name": "shop-0/app",
+        "ports": {"http": 8080},
+        "host_ports": {"http": port},
+    }
     app = await ship.start(SERVES.format("next door", 8080), **shared)
     asks = ship.unit("sidecar", app.uid)
     await ship.start("until wget -qO- http://127.0.0.1:8080/; do sleep 0.1; done; hostname", asks, **shared)
