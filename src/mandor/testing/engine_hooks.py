@@ -99,6 +99,15 @@ class EngineHooks:
         script = "trap 'exit 0' TERM; n=0; while :; do echo tick $n; n=$((n+1)); sleep 0.1; done"
         return self.shell(script, **parts)
 
+    def serves(self, port: int, text: str, **parts: Any) -> Launch:
+        """Answers on that port with that text, over HTTP; used where `sandbox` is announced."""
+        script = f"mkdir -p /tmp/www; echo {shlex.quote(text)} > /tmp/www/index.html; trap 'exit 0' TERM; "
+        return self.shell(f"{script} httpd -f -p {port} -h /tmp/www & wait", **parts)
+
+    def fetches(self, port: int, **parts: Any) -> Launch:
+        """Prints what is served on that port of its own network as soon as it is, and ends."""
+        return self.shell(f"until wget -qO- http://127.0.0.1:{port}/ 2>/dev/null; do sleep 0.1; done", **parts)
+
     def shows_variable(self, name: str, **parts: Any) -> Launch:
         return self.shell(f'printf "%s\\n" "${name}"', **parts)
 
