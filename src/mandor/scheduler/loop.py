@@ -15,6 +15,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
+from mandor.model.table_report import TableReport
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.cycle import Decision, broken_off, decide
@@ -38,6 +39,7 @@ from mandor.scheduler.party import Parties
 from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
 from mandor.scheduler.territory import Pools
+from mandor.scheduler.truth import compare
 from mandor.scheduler.view import Promise, View
 from mandor.scheduler.volumes import VolumeWriter
 from mandor.scheduler.waiting import Denied, Seat, WaitingRoom
@@ -153,6 +155,10 @@ class Scheduler:
     def place(self, key: Key) -> Place | None:
         """Where in the queue an instance is; None: not there."""
         return self._queue.place(key)
+
+    async def compare_table(self) -> TableReport:
+        """With what the store holds now."""
+        return await compare(self.view, self._store, self._clock)
 
     @property
     def profiles(self) -> Profiles:
