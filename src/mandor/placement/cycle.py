@@ -1,6 +1,7 @@
 """One decision: the node for an instance, or the reason why there is none."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from zlib import crc32
 
@@ -11,9 +12,11 @@ from mandor.model.meta import Key
 from mandor.model.placement import PlacementRule
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import Happening, Plugin
+from mandor.placement.framework.identity import NOBODY
+from mandor.placement.framework.points import ANYTHING, Happening, Plugin
 from mandor.placement.framework.profile import Profile
-from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_post_filters, run_scores
+from mandor.placement.framework.rehearsal import Rehearsal, run_post_filters
+from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_scores
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
 from mandor.placement.row import NOWHERE, totals_of
@@ -24,6 +27,25 @@ _ALL_ONES = 2**64 - 1
 AVOIDED = "avoid nodes where it failed"
 DISLIKED = "others want to be apart from it"
 """What can be given up besides its own `should` rules, as `relaxed` tells it."""
+
+
+NOMINATED = "Nominated"
+"""The reason of one that has no node, and for which there will be room on one."""
+GOING_MOST = 512
+"""So many of those who are about to go are looked at, the soonest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """When it is decided, and how long the ask may still wait."""
+
+    now: float = 0.0
+    """Wall time."""
+    patience: float = 0.0
+    """Seconds."""
+
+
+NOW = Moment()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +63,14 @@ class Decision:
     """Who refused it: their hints say whether something that happened is worth another try."""
     fault: str = ""
     """A plugin went wrong: nothing is known about this instance, and it is tried again later."""
+    reason: str = "Unschedulable"
+    """Why there is none, in one word for programs."""
     nominated: str = ""
     """There is none yet, but there will be room on this node."""
+    victims: tuple[Key, ...] = ()
+    """Those who must go for that."""
+    again: float | None = None
+    """After so many seconds it is tried again, whatever happens."""
     ask: Ask | None = field(default=None, compare=False)
     """What was decided on, without the rules that were given up."""
     state: CycleState = field(default_factory=CycleState, compare=False)
@@ -57,6 +85,7 @@ def decide(
     nominated: str = "",
     consulted: Mapping[str, object] | None = None,
     watch: Watch | None = None,
+    moment: Moment = NOW,
 ) -> Decision:
     """All rules first; then without the soft ones, one by one, until something fits; then whoever makes room.
 
@@ -64,7 +93,8 @@ def decide(
     """
     watch = watch or Unwatched()
     try:
-        return _decide(profile, ask, nodes, nominated, consulted, watch)
+        with _unheld(ask, nodes) if nominated else nullcontext():
+            return _decide(profile, ask, nodes, nominated, consulted, watch, moment)
     except PluginFault as fault:
         return Decision(ask.key, message=str(fault), fault=fault.plugin)
     except Overrun:
@@ -80,25 +110,154 @@ def _decide(
     nominated: str,
     consulted: Mapping[str, object] | None,
     watch: Watch,
+    moment: Moment,
 ) -> Decision:
-    for eased, relaxed in _ladder(ask, disliked=nodes.census.disliked(ask.who)):
+    rungs = list(_ladder(ask, disliked=nodes.census.disliked(ask.who)))
+    offers: list[tuple[Ask, CycleState, tuple[str, ...]]] = []
+    for index, (eased, relaxed) in enumerate(rungs):
         state = CycleState(consulted)
-        quick = "" if nominated else _quick(profile, state, eased, nodes, watch)
-        if quick:
-            return Decision(ask.key, quick, relaxed=relaxed, ask=eased, state=state)
-        verdict = run_filters(profile, state, eased, nodes, watch)
-        among = verdict.feasible.nonzero()[0]
-        if len(among):
-            slot = nodes.slots.get(nominated) if nominated else None
-            held = slot is not None and bool(verdict.feasible[slot])
-            node = nominated if held else _best(profile, state, eased, nodes, verdict, among, watch)
-            return Decision(ask.key, node, relaxed=relaxed, ask=eased, state=state)
+        found = find_beside_held(profile, state, eased, nodes, watch, nominated=nominated)
+        if isinstance(found, str):
+            return Decision(ask.key, found, relaxed=relaxed, ask=eased, state=state)
+        verdict = found
+        offers.append((eased, state, relaxed))
+        given_up = rungs[index + 1][1][-1] if index + 1 < len(rungs) else AVOIDED
+        waits = _wait(profile, eased, nodes, watch, nominated, moment, given_up) if given_up != AVOIDED else None
+        if waits is None and ask.shape.preempt_first:
+            waits = _make_room(profile, nodes, watch, nominated, consulted, moment, verdict, offers[-1:])
+        if waits is not None:
+            return waits
+    if not ask.shape.preempt_first:
+        waits = _make_room(profile, nodes, watch, nominated, consulted, moment, verdict, offers)
+        if waits is not None:
+            return waits
     # What the last step lacked, even with every soft rule given up, is what keeps it waiting.
-    room = run_post_filters(profile, state, eased, nodes, watch)
     refused = tuple(plugin for plugin, _ in verdict.refusals)
-    message = verdict.explain(eased, nodes) + (f"; there will be room on {room}" if room else "")
-    retry_on = frozenset({Happening.NODE_ADDED}).union(*(plugin.retry_on for plugin in refused))
-    return Decision(ask.key, message=message, retry_on=retry_on, blamed=refused, nominated=room, state=state)
+    return Decision(
+        ask.key, message=verdict.explain(eased, nodes), retry_on=_retry_on(refused), blamed=refused, state=state
+    )
+
+
+def _wait(
+    profile: Profile, ask: Ask, nodes: Snapshot, watch: Watch, nominated: str, moment: Moment, given_up: str
+) -> Decision | None:
+    """There will be room soon, so that no rule need be given up."""
+    going = [
+        (lodger.tenure.until, node, lodger)
+        for node, lodger in nodes.lodging.stopping()
+        if lodger.tenure.until is not None and lodger.tenure.until <= moment.now + moment.patience
+    ]
+    if moment.patience <= 0 or not going:
+        return None
+    going.sort(key=lambda each: each[:2])
+    with nodes.lodging.trial():
+        for _, _, lodger in going[:GOING_MOST]:
+            nodes.lodging.drop_charge(lodger.key)
+        node = find_beside_held(profile, CycleState(), ask, nodes, watch, nominated=nominated)
+    if not isinstance(node, str):
+        return None
+    names = ", ".join(lodger.key.name for _, where, lodger in going if where == node)
+    because = f": {names} will be gone" if names else ""
+    return Decision(
+        ask.key,
+        reason=NOMINATED,
+        message=f"waits for room on {node} rather than give up `{given_up}`{because}",
+        retry_on=ANYTHING,
+        nominated=node,
+        again=moment.patience,
+    )
+
+
+def _make_room(
+    profile: Profile,
+    nodes: Snapshot,
+    watch: Watch,
+    nominated: str,
+    consulted: Mapping[str, object] | None,
+    moment: Moment,
+    verdict: Verdict,
+    offers: Sequence[tuple[Ask, CycleState, tuple[str, ...]]],
+) -> Decision | None:
+    """Whoever makes room makes it with as many rules kept as can be."""
+    for ask, state, relaxed in offers if profile.post_filters else ():
+        rehearsal = Rehearsal(
+            profile,
+            ask,
+            nodes,
+            watch,
+            consulted=consulted,
+            nominated=nominated,
+            now=moment.now,
+            patience=moment.patience,
+        )
+        made = run_post_filters(profile, state, rehearsal, watch)
+        if made is not None:
+            refused = tuple(plugin for plugin, _ in verdict.refusals)
+            names = ", ".join(key.name for key in made.victims)
+            how = f"takes the place of {names} on {made.node}" if names else f"there will be room on {made.node}"
+            return Decision(
+                ask.key,
+                reason=NOMINATED,
+                message=f"{verdict.explain(ask, nodes)}; {how}",
+                relaxed=relaxed,
+                retry_on=_retry_on(refused) | {Happening.ROOM_FREED},
+                blamed=refused,
+                nominated=made.node,
+                victims=made.victims,
+                again=moment.patience if moment.patience > 0 else None,
+                state=state,
+            )
+    return None
+
+
+def _retry_on(refused: Iterable[Plugin]) -> frozenset[Happening]:
+    return frozenset({Happening.NODE_ADDED}).union(*(plugin.retry_on for plugin in refused))
+
+
+@contextmanager
+def _unheld(ask: Ask, nodes: Snapshot) -> Iterator[None]:
+    """The room that is held for it is free for it."""
+    with nodes.lodging.trial():
+        nodes.lodging.drop_charge(ask.key)
+        yield
+
+
+def find_beside_held(
+    profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch, *, nominated: str = ""
+) -> str | Verdict:
+    """The best node, beside the room that is held for others; if there is none, instead of those of lower priority."""
+    lodging = nodes.lodging
+    held = lodging.held()
+    if not held:
+        return find_node(profile, state, ask, nodes, watch, nominated=nominated)
+    with lodging.trial():
+        if ask.rules.near:
+            # Nobody is near to those who are not there yet, and may never be.
+            for node, each in held:
+                lodging.set_charge(each.key, node, each.shape, NOBODY, each.tenure)
+        found = find_node(profile, state, ask, nodes, watch, nominated=nominated)
+        lower = [each.key for _, each in held if each.priority < ask.priority]
+        if not isinstance(found, str) and lower:
+            for key in lower:
+                lodging.drop_charge(key)
+            found = find_node(profile, state, ask, nodes, watch, nominated=nominated)
+        return found
+
+
+def find_node(
+    profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch, *, nominated: str = ""
+) -> str | Verdict:
+    """The best node with the rules as they stand in the ask, or who refused which."""
+    quick = "" if nominated else _quick(profile, state, ask, nodes, watch)
+    if quick:
+        return quick
+    verdict = run_filters(profile, state, ask, nodes, watch)
+    among = verdict.feasible.nonzero()[0]
+    if not len(among):
+        return verdict
+    slot = nodes.slots.get(nominated) if nominated else None
+    held = slot is not None and bool(verdict.feasible[slot])
+    return nominated if held else _best(profile, state, ask, nodes, verdict, among, watch)
 
 
 def broken_off(key: Key, plugin: str) -> Decision:
@@ -127,7 +286,7 @@ def _ladder(ask: Ask, *, disliked: bool) -> Iterator[tuple[Ask, tuple[str, ...]]
         yield ask, relaxed
     while ask.dropped < len(ask.shape.should):
         ask = ask.without_last_should()
-        relaxed += (_shown(ask.given_up[0]),)
+        relaxed += (shown(ask.given_up[0]),)
         yield ask, relaxed
 
 
@@ -167,5 +326,5 @@ def _lucky(key: Key, luck: NDArray[np.uint64]) -> int:
     return int((mixed ^ (mixed >> np.uint64(29))).argmin())
 
 
-def _shown(rule: PlacementRule) -> str:
+def shown(rule: PlacementRule) -> str:
     return " or ".join(rule.texts)

@@ -18,6 +18,7 @@ from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column
 from mandor.placement.framework.identity import NOBODY, Identity
 from mandor.placement.framework.kept import Kept
+from mandor.placement.framework.lodging import SETTLED, Level, Lodger, Tenure
 from mandor.placement.framework.snapshot import (
     INSTANCES,
     Amounts,
@@ -28,6 +29,8 @@ from mandor.placement.framework.snapshot import (
     Wanted,
     node_facts,
 )
+from mandor.placement.levels import Levels
+from mandor.placement.tenants import Tenants
 
 _FIRST_CAPACITY = 16
 _NO_OWNER = -2
@@ -41,6 +44,7 @@ class Charge:
     node: str
     shape: Shape
     who: Identity = NOBODY
+    tenure: Tenure = SETTLED
 
 
 @dataclass(slots=True)
@@ -107,6 +111,8 @@ class Table:
         self._ports: dict[HostPort, dict[str, int]] = {}
         self._census = Census(self._slots, self._fact)
         self._kept = Kept()
+        self._tenants = Tenants()
+        self._levels = Levels(self._kept, self._rows, lambda: len(self._nodes), self._lodgers_at)
         self._owners: dict[tuple[str, str], int] = {}
         self._dedicated: dict[str, dict[int, int]] = {}
         self._used_by: dict[str, dict[str, int]] = {}
@@ -227,16 +233,17 @@ class Table:
 
     # Instances.
 
-    def set_charge(self, key: Key, node: str, shape: Shape, who: Identity = NOBODY) -> None:
+    def set_charge(self, key: Key, node: str, shape: Shape, who: Identity = NOBODY, tenure: Tenure = SETTLED) -> None:
         """Count an instance on a node, instead of wherever it was counted before."""
         before = self._charges.get(key)
         if before is not None:
-            if before.node == node and before.shape is shape and before.who == who:
+            if before.node == node and before.shape is shape and before.who == who and before.tenure == tenure:
                 return
             self.drop_charge(key)
         self.version += 1
-        charge = Charge(node, shape, who)
+        charge = Charge(node, shape, who, tenure)
         self._charges[key] = charge
+        self._tenants.come(key, tenure)
         self._by_node.setdefault(node, set()).add(key)
         self._count_everywhere(key.namespace, shape, 1)
         slot = self._slots.get(node)
@@ -256,7 +263,7 @@ class Table:
             for key in [each for each in self._by_node[node] if self._charges[each].who == before]:
                 charge = self._charges[key]
                 self._count_people(charge, -1)
-                self._charges[key] = Charge(node, charge.shape, after)
+                self._charges[key] = Charge(node, charge.shape, after, charge.tenure)
                 self._count_people(self._charges[key], 1)
                 found = True
         if found:
@@ -271,6 +278,7 @@ class Table:
         if self._undo is not None:
             self._undo.append(partial(self._put_back, key, charge, self._turn))
         self.version += 1
+        self._tenants.leave(key, charge.tenure)
         keys = self._by_node[charge.node]
         keys.discard(key)
         if not keys:
@@ -315,7 +323,7 @@ class Table:
     def _put_back(self, key: Key, charge: Charge, turn: int) -> None:
         slot = self._slots.get(charge.node)
         turn_of_node = 0 if slot is None else int(self._numbers[_TURN, slot])
-        self.set_charge(key, charge.node, charge.shape, charge.who)
+        self.set_charge(key, charge.node, charge.shape, charge.who, charge.tenure)
         self._turn = turn
         if slot is not None:
             self._numbers[_TURN, slot] = turn_of_node
@@ -374,6 +382,50 @@ class Table:
             if not users:
                 del self._ports[port]
 
+    # Lodgers.
+
+    def lodgers(self, node: str) -> list[Lodger]:
+        """The most important first."""
+        return sorted(map(self._lodger, self._by_node.get(node, ())), key=_importance)
+
+    def stopping(self) -> list[tuple[str, Lodger]]:
+        return self._named(self._tenants.stopping)
+
+    def held(self) -> list[tuple[str, Lodger]]:
+        return self._named(self._tenants.held)
+
+    def lowest(self) -> int | None:
+        return self._tenants.lowest
+
+    def levels(self, below: int) -> list[Level]:
+        return self._levels.below(below)
+
+    def allowed(self, who: Identity) -> int | None:
+        return self._tenants.allowed.get((who.namespace, who.workload, who.group))
+
+    def allow(self, group: tuple[str, str, str], count: int | None) -> None:
+        """So many more of a group may be disrupted; None: as many as anybody likes."""
+        if self._tenants.allow(group, count):
+            self.version += 1
+
+    def tight(self) -> list[tuple[str, Lodger]]:
+        found: list[tuple[str, Lodger]] = []
+        for group in self._tenants.tight:
+            for who in self._census.of_group(*group):
+                for node in sorted(self._census.nodes_of(who)):
+                    found += [(node, each) for each in self.lodgers(node) if each.who == who and each.tenure.settled]
+        return found
+
+    def _lodger(self, key: Key) -> Lodger:
+        charge = self._charges[key]
+        return Lodger(key, charge.shape, charge.who, charge.tenure)
+
+    def _lodgers_at(self, slot: int) -> Iterator[Lodger]:
+        return map(self._lodger, self._by_node.get(self._nodes[slot].meta.name, ()))
+
+    def _named(self, keys: Collection[Key]) -> list[tuple[str, Lodger]]:
+        return [(self._charges[key].node, self._lodger(key)) for key in sorted(keys)]
+
     # Reading.
 
     def snapshot(self) -> Snapshot:
@@ -406,6 +458,7 @@ class Table:
                 anyone_dedicated=lambda: bool(self._dedicated),
                 owner=lambda owner: self._owners.get(owner, _NO_OWNER),
                 used_by=self._used_in,
+                lodging=self,
                 wanted=self._wanted,
             )
         return self._snapshot
@@ -465,6 +518,10 @@ class Table:
     def _hash(self, name: str) -> int:
         digest = hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big")
+
+
+def _importance(lodger: Lodger) -> tuple[int, float, Key]:
+    return lodger.importance
 
 
 def _images(node: Node) -> Images:

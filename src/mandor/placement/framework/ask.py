@@ -77,6 +77,12 @@ class Shape:
     """Its node is its workload's alone."""
     machine: bool = False
     """It is a virtual machine."""
+    grace: float = 0.0
+    """Seconds it gets to stop."""
+    patience: float = 0.0
+    """Seconds it waits for room that others are about to free, before it gives a rule up."""
+    preempt_first: bool = False
+    """It would rather take the place of others than give a rule up."""
     known: dict[tuple[int, Identity], Rules] = field(default_factory=dict)
     """The rules by what is given up and for whom; an answer that is computed once."""
     tied: dict[Identity, tuple[Tie, ...]] = field(default_factory=dict)
@@ -106,6 +112,9 @@ class Shape:
                 for task in group.tasks.values()
                 for options in task.options.values()
             ),
+            grace=float(max(task.stop.grace for task in group.tasks.values())),
+            patience=float(group.placement.patience),
+            preempt_first=group.placement.relax == "after-preemption",
         )
 
     def ties(self, who: Identity) -> tuple[Tie, ...]:
@@ -194,6 +203,8 @@ class Ask:
     """The only node it may go to."""
     gates: tuple[str, ...] = ()
     """What its workload waits for before it may be queued."""
+    preempts: bool = True
+    """It may take the place of others of lower priority."""
     lenient: bool = False
     """The `should` rules of others against it are given up, too."""
 

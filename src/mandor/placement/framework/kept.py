@@ -27,6 +27,8 @@ class Kept:
         """Of totals, by class; whoever keeps them knows what they are."""
         self.attributes = 0
         """Grows whenever a node comes, goes or changes."""
+        self.numbering = 0
+        """Grows whenever slots come, go or move."""
         self._changed: list[int] = []
         self._first = 0
         """The number of the first change that is still listed."""
@@ -68,6 +70,7 @@ class Kept:
         self._answers.clear()
         self.rows.clear()
         self.attributes += 1
+        self.numbering += 1
 
     def _answer(self, question: Hashable, compute: Callable[[At], NDArray[Any]], kind: type[T]) -> NDArray[T]:
         now, answers = self.now, self._answers

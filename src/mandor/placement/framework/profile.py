@@ -74,8 +74,8 @@ class Profile:
         judges = (*self.pre_filters, *self.filters, *self.pre_scores, *(plugin for plugin, _ in self.scores))
         self.local = not self.consults and all(type(each).reach is not Plugin.reach for each in judges)
         """Whoever judges nodes here says how far he looks."""
-        self.by_class = not self.post_filters and all(
-            plugin.by_class for plugin in (*self.pre_filters, *self.filters, *self.consults)
+        self.by_class = all(
+            plugin.by_class for plugin in (*self.pre_filters, *self.filters, *self.post_filters, *self.consults)
         )
         """A refusal holds for all of its like until the table changes."""
 

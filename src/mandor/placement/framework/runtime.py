@@ -101,19 +101,6 @@ def run_filters(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, 
     return Verdict(feasible, tuple(answers))
 
 
-def run_post_filters(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> str:
-    """The node that the first of them nominates, or none."""
-    for plugin in profile.post_filters:
-        watch.begin(plugin.name)
-        with blamed(plugin):
-            node: object = plugin.post_filter(state, ask, nodes)
-            if isinstance(node, str) and node in nodes.slots:
-                return node
-            if node is not None:
-                raise PluginFault(plugin.name, f"nominated {node!r}, which is no node")
-    return ""
-
-
 def run_scores(
     profile: Profile,
     state: CycleState,
