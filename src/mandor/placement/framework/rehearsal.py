@@ -15,6 +15,9 @@ from mandor.placement.framework.runtime import PluginFault, blamed, run_filters,
 from mandor.placement.framework.snapshot import Amounts, NodeView, Snapshot
 from mandor.placement.framework.watch import Watch
 
+OVERDUE_SECONDS = 60.0
+"""Who should have been gone so long ago is waited for no longer."""
+
 
 class Rehearsal:
     """One ask that nothing fits, and the table to try things out in. Outside of `trial` nothing may change.
@@ -106,6 +109,23 @@ class Rehearsal:
             row = self.nodes.rows[name]
             mask = mask & (self.nodes.free[row] + gone[row] >= need)
         return mask
+
+    def still_waits(self) -> bool:
+        """Where room was made for it, those who have to go are still there, and it fits once they are gone."""
+        slot = self.nodes.slots.get(self.nominated)
+        if slot is None or not self.possible[slot]:
+            return False
+        late = self.now - OVERDUE_SECONDS
+        going = [
+            each
+            for each in self.lodging.lodgers(self.nominated)
+            if each.tenure.held or (each.tenure.until is not None and each.tenure.until >= late)
+        ]
+        if all(each.tenure.held for each in going):
+            return False
+        with self.trial():
+            self.leave(each for each in going if not each.tenure.held or each.priority < self.ask.priority)
+            return self.fits(slot)
 
     def place(self) -> str:
         """The best node as things stand now; empty: there is none."""

@@ -29,8 +29,6 @@ DEPTH_MOST = 4
 """Who has to go may take the place of others, and these again: so many steps from the first."""
 CASCADE_MOST = 128
 """So many may have to go in all of that."""
-OVERDUE_SECONDS = 60.0
-"""A victim that should have been gone so long ago is waited for no longer."""
 _FEW = 64
 _NEVER = np.iinfo(np.int64).max
 
@@ -59,8 +57,6 @@ class DefaultPreemption(PostFilterPlugin):
 
     def make_room(self, state: CycleState, rehearsal: Rehearsal) -> Nomination | None:
         ask, lodging = rehearsal.ask, rehearsal.lodging
-        if self._still_waits(rehearsal):
-            return Nomination(rehearsal.nominated)
         lowest = lodging.lowest()
         nobody = lowest is None or lowest >= ask.priority
         if not ask.preempts or (nobody and not lodging.stopping() and not lodging.held()):
@@ -69,21 +65,6 @@ class DefaultPreemption(PostFilterPlugin):
             if len(found.victims) <= VICTIMS_MOST and self._ends_well(rehearsal, found):
                 return Nomination(found.node, tuple(each.key for each in found.victims))
         return None
-
-    def _still_waits(self, rehearsal: Rehearsal) -> bool:
-        """Those who have to go for it are still there: nobody else is asked to."""
-        slot = rehearsal.nodes.slots.get(rehearsal.nominated)
-        if slot is None or not rehearsal.possible[slot]:
-            return False
-        lodgers = rehearsal.lodging.lodgers(rehearsal.nominated)
-        late = rehearsal.now - OVERDUE_SECONDS
-        stopping = [each for each in lodgers if each.tenure.until is not None and each.tenure.until >= late]
-        if not stopping:
-            return False
-        with rehearsal.trial():
-            rehearsal.leave(each for each in lodgers if goes_anyway(each, rehearsal))
-            rehearsal.leave(stopping)
-            return rehearsal.fits(slot)
 
     def _candidates(self, rehearsal: Rehearsal, ties: int = TIES) -> list[Candidate]:
         """The cheapest first."""
