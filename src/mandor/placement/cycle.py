@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -13,7 +14,7 @@ from mandor.model.placement import PlacementRule
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import NOBODY
-from mandor.placement.framework.points import ANYTHING, Happening, Plugin
+from mandor.placement.framework.points import ANYTHING, Happening, Nomination, Plugin
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.rehearsal import Rehearsal, run_post_filters
 from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_scores
@@ -69,6 +70,8 @@ class Decision:
     """There is none yet, but there will be room on this node."""
     victims: tuple[Key, ...] = ()
     """Those who must go for that."""
+    displaces: bool = False
+    """It takes room there that was held for others of lower priority."""
     again: float | None = None
     """After so many seconds it is tried again, whatever happens."""
     ask: Ask | None = field(default=None, compare=False)
@@ -92,9 +95,10 @@ def decide(
     `nominated`: the node where room was made for it, which it takes if it fits there.
     """
     watch = watch or Unwatched()
+    cycle = _Cycle(profile, nodes, watch, consulted, nominated, moment)
     try:
-        with _unheld(ask, nodes) if nominated else nullcontext():
-            return _decide(profile, ask, nodes, nominated, consulted, watch, moment)
+        with cycle.unheld(ask) if nominated else nullcontext():
+            return _decide(cycle, ask)
     except PluginFault as fault:
         return Decision(ask.key, message=str(fault), fault=fault.plugin)
     except Overrun:
@@ -103,32 +107,25 @@ def decide(
         watch.end()
 
 
-def _decide(
-    profile: Profile,
-    ask: Ask,
-    nodes: Snapshot,
-    nominated: str,
-    consulted: Mapping[str, object] | None,
-    watch: Watch,
-    moment: Moment,
-) -> Decision:
+def _decide(cycle: "_Cycle", ask: Ask) -> Decision:
+    nodes = cycle.nodes
     rungs = list(_ladder(ask, disliked=nodes.census.disliked(ask.who)))
-    offers: list[tuple[Ask, CycleState, tuple[str, ...]]] = []
+    offers: list[_Offer] = []
     for index, (eased, relaxed) in enumerate(rungs):
-        state = CycleState(consulted)
-        found = find_beside_held(profile, state, eased, nodes, watch, nominated=nominated)
-        if isinstance(found, str):
-            return Decision(ask.key, found, relaxed=relaxed, ask=eased, state=state)
-        verdict = found
-        offers.append((eased, state, relaxed))
+        state = CycleState(cycle.consulted)
+        found = cycle.find(state, eased)
+        if isinstance(found.node, str):
+            return Decision(ask.key, found.node, relaxed=relaxed, ask=eased, state=state, displaces=found.displaces)
+        verdict = found.node
+        offers.append(_Offer(eased, state, relaxed))
         given_up = rungs[index + 1][1][-1] if index + 1 < len(rungs) else AVOIDED
-        waits = _wait(profile, eased, nodes, watch, nominated, moment, given_up) if given_up != AVOIDED else None
+        waits = cycle.wait(eased, given_up) if given_up != AVOIDED else None
         if waits is None and ask.shape.preempt_first:
-            waits = _make_room(profile, nodes, watch, nominated, consulted, moment, verdict, offers[-1:])
+            waits = cycle.make_room(verdict, offers[-1:])
         if waits is not None:
             return waits
     if not ask.shape.preempt_first:
-        waits = _make_room(profile, nodes, watch, nominated, consulted, moment, verdict, offers)
+        waits = cycle.make_room(verdict, offers)
         if waits is not None:
             return waits
     # What the last step lacked, even with every soft rule given up, is what keeps it waiting.
@@ -138,110 +135,134 @@ def _decide(
     )
 
 
-def _wait(
-    profile: Profile, ask: Ask, nodes: Snapshot, watch: Watch, nominated: str, moment: Moment, given_up: str
-) -> Decision | None:
-    """There will be room soon, so that no rule need be given up."""
-    going = [
-        (lodger.tenure.until, node, lodger)
-        for node, lodger in nodes.lodging.stopping()
-        if lodger.tenure.until is not None and lodger.tenure.until <= moment.now + moment.patience
-    ]
-    if moment.patience <= 0 or not going:
-        return None
-    going.sort(key=lambda each: each[:2])
-    with nodes.lodging.trial():
-        for _, _, lodger in going[:GOING_MOST]:
-            nodes.lodging.drop_charge(lodger.key)
-        node = find_beside_held(profile, CycleState(), ask, nodes, watch, nominated=nominated)
-    if not isinstance(node, str):
-        return None
-    names = ", ".join(lodger.key.name for _, where, lodger in going if where == node)
-    because = f": {names} will be gone" if names else ""
-    return Decision(
-        ask.key,
-        reason=NOMINATED,
-        message=f"waits for room on {node} rather than give up `{given_up}`{because}",
-        retry_on=ANYTHING,
-        nominated=node,
-        again=moment.patience,
-    )
+class _Offer(NamedTuple):
+    """An ask without the rules that are given up at this step."""
+
+    ask: Ask
+    state: CycleState
+    relaxed: tuple[str, ...]
 
 
-def _make_room(
-    profile: Profile,
-    nodes: Snapshot,
-    watch: Watch,
-    nominated: str,
-    consulted: Mapping[str, object] | None,
-    moment: Moment,
-    verdict: Verdict,
-    offers: Sequence[tuple[Ask, CycleState, tuple[str, ...]]],
-) -> Decision | None:
-    """Whoever makes room makes it with as many rules kept as can be."""
-    for ask, state, relaxed in offers if profile.post_filters else ():
-        rehearsal = Rehearsal(
-            profile,
-            ask,
-            nodes,
-            watch,
-            consulted=consulted,
-            nominated=nominated,
-            now=moment.now,
-            patience=moment.patience,
+class _Found(NamedTuple):
+    node: str | Verdict
+    displaces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """What the steps of one decision have in common."""
+
+    profile: Profile
+    nodes: Snapshot
+    watch: Watch
+    consulted: Mapping[str, object] | None
+    nominated: str
+    moment: Moment
+
+    @contextmanager
+    def unheld(self, ask: Ask) -> Iterator[None]:
+        """The room that is held for it is free for it."""
+        with self.nodes.lodging.trial():
+            self.nodes.lodging.drop_charge(ask.key)
+            yield
+
+    def find(self, state: CycleState, ask: Ask) -> _Found:
+        """The best node beside the room that is held for others; if there is none, in the place of those of lower
+        priority among them."""
+        lodging = self.nodes.lodging
+        held = lodging.held()
+        if not held:
+            return _Found(self._find(state, ask))
+        with lodging.trial():
+            if ask.rules.near:
+                # Nobody is near to those who are not there yet, and may never be.
+                for node, each in held:
+                    lodging.set_charge(each.key, node, each.shape, NOBODY, each.tenure)
+            found = self._find(state, ask)
+            lower = [each.key for _, each in held if each.priority < ask.priority]
+            if isinstance(found, str) or not lower:
+                return _Found(found)
+            for key in lower:
+                lodging.drop_charge(key)
+            return _Found(self._find(state, ask), displaces=True)
+
+    def _find(self, state: CycleState, ask: Ask) -> str | Verdict:
+        return find_node(self.profile, state, ask, self.nodes, self.watch, nominated=self.nominated)
+
+    def wait(self, ask: Ask, given_up: str) -> Decision | None:
+        """There will be room soon, so that no rule need be given up."""
+        lodging, moment = self.nodes.lodging, self.moment
+        going = [
+            (lodger.tenure.until, node, lodger)
+            for node, lodger in lodging.stopping()
+            if lodger.tenure.until is not None and lodger.tenure.until <= moment.now + moment.patience
+        ]
+        if moment.patience <= 0 or not going:
+            return None
+        going.sort(key=lambda each: each[:2])
+        with lodging.trial():
+            for _, _, lodger in going[:GOING_MOST]:
+                lodging.drop_charge(lodger.key)
+            node = self.find(CycleState(self.consulted), ask).node
+        if not isinstance(node, str):
+            return None
+        names = ", ".join(lodger.key.name for _, where, lodger in going if where == node)
+        because = f": {names} will be gone" if names else ""
+        return Decision(
+            ask.key,
+            reason=NOMINATED,
+            message=f"waits for room on {node} rather than give up `{given_up}`{because}",
+            retry_on=ANYTHING,
+            nominated=node,
+            again=moment.patience,
         )
-        made = run_post_filters(profile, state, rehearsal, watch)
-        if made is not None:
-            refused = tuple(plugin for plugin, _ in verdict.refusals)
-            names = ", ".join(key.name for key in made.victims)
-            how = f"takes the place of {names} on {made.node}" if names else f"there will be room on {made.node}"
-            return Decision(
-                ask.key,
-                reason=NOMINATED,
-                message=f"{verdict.explain(ask, nodes)}; {how}",
-                relaxed=relaxed,
-                retry_on=_retry_on(refused) | {Happening.ROOM_FREED},
-                blamed=refused,
-                nominated=made.node,
-                victims=made.victims,
-                again=moment.patience if moment.patience > 0 else None,
-                state=state,
-            )
-    return None
+
+    def make_room(self, verdict: Verdict, offers: Sequence[_Offer]) -> Decision | None:
+        """Whoever makes room makes it with as many rules kept as can be; and for nobody for whom it is being made."""
+        if not self.profile.post_filters:
+            return None
+        rehearsals = [(self._rehearsal(each.ask), each) for each in offers]
+        for rehearsal, offer in rehearsals if self.nominated else ():
+            if rehearsal.still_waits():
+                return self._nominate(verdict, offer, Nomination(self.nominated))
+        for rehearsal, offer in rehearsals:
+            made = run_post_filters(self.profile, offer.state, rehearsal, self.watch)
+            if made is not None:
+                return self._nominate(verdict, offer, made)
+        return None
+
+    def _rehearsal(self, ask: Ask) -> Rehearsal:
+        return Rehearsal(
+            self.profile,
+            ask,
+            self.nodes,
+            self.watch,
+            consulted=self.consulted,
+            nominated=self.nominated,
+            now=self.moment.now,
+            patience=self.moment.patience,
+        )
+
+    def _nominate(self, verdict: Verdict, offer: _Offer, made: Nomination) -> Decision:
+        refused = tuple(plugin for plugin, _ in verdict.refusals)
+        names = ", ".join(key.name for key in made.victims)
+        how = f"takes the place of {names} on {made.node}" if names else f"there will be room on {made.node}"
+        return Decision(
+            offer.ask.key,
+            reason=NOMINATED,
+            message=f"{verdict.explain(offer.ask, self.nodes)}; {how}",
+            relaxed=offer.relaxed,
+            retry_on=_retry_on(refused) | {Happening.ROOM_FREED},
+            blamed=refused,
+            nominated=made.node,
+            victims=made.victims,
+            again=self.moment.patience if self.moment.patience > 0 else None,
+            state=offer.state,
+        )
 
 
 def _retry_on(refused: Iterable[Plugin]) -> frozenset[Happening]:
     return frozenset({Happening.NODE_ADDED}).union(*(plugin.retry_on for plugin in refused))
-
-
-@contextmanager
-def _unheld(ask: Ask, nodes: Snapshot) -> Iterator[None]:
-    """The room that is held for it is free for it."""
-    with nodes.lodging.trial():
-        nodes.lodging.drop_charge(ask.key)
-        yield
-
-
-def find_beside_held(
-    profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch, *, nominated: str = ""
-) -> str | Verdict:
-    """The best node, beside the room that is held for others; if there is none, instead of those of lower priority."""
-    lodging = nodes.lodging
-    held = lodging.held()
-    if not held:
-        return find_node(profile, state, ask, nodes, watch, nominated=nominated)
-    with lodging.trial():
-        if ask.rules.near:
-            # Nobody is near to those who are not there yet, and may never be.
-            for node, each in held:
-                lodging.set_charge(each.key, node, each.shape, NOBODY, each.tenure)
-        found = find_node(profile, state, ask, nodes, watch, nominated=nominated)
-        lower = [each.key for _, each in held if each.priority < ask.priority]
-        if not isinstance(found, str) and lower:
-            for key in lower:
-                lodging.drop_charge(key)
-            found = find_node(profile, state, ask, nodes, watch, nominated=nominated)
-        return found
 
 
 def find_node(

@@ -87,7 +87,7 @@ class Rehearsal:
     @property
     def by_amounts(self) -> bool:
         """Nothing but amounts decides between the possible nodes."""
-        return self.possible is not None and not self._asked
+        return bool(len(self.possible)) and not self._asked
 
     def fits(self, slot: int) -> bool:
         """Would this node take it now?"""
