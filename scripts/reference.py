@@ -39,8 +39,8 @@ _TITLES = {
     "Pool": "pool",
 }
 _ORDER = ("Group", "Task", "TaskResources", "Device", "Limits", "Probe", "File", "Stop", "Security", "Port",
-          "Placement", "Pool", "Where", "Near", "Apart", "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Disruption",
-          "Batch")  # fmt: skip
+          "Placement", "Pool", "Where", "Near", "Apart", "Spread", "Toleration", "Restart", "Reschedule", "Disconnect",
+          "Disruption", "Batch")  # fmt: skip
 
 
 # The manifest.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ async def world() -> AsyncIterator[World]:
         yield made
 
 
-async def full(world: World, *names: str, **fields: object) -> None:
+async def full(world: World, *names: str, **fields: Any) -> None:
     """Nodes of four cores with two instances of `low` on each, of two cores."""
     await world.add_nodes(*names, cpu=4)
     await world.apply(make_workload("low", replicas=2 * len(names), **{"cpu": "2", "priority": 1, **fields}))
@@ -278,8 +279,8 @@ async def test_a_new_scheduler_knows_for_whom_room_is_held(world: World) -> None
         node.slow_stop = 30
     await world.apply(make_workload("high", replicas=1, cpu="2", priority=10))
     await world.run(3)
-    victim, node = next(iter(stopping(world))), world.instance("high-0").status.nominated
-    assert node
+    victim, place = next(iter(stopping(world))), world.instance("high-0").status.nominated
+    assert place
 
     await world.kill("scheduler")
     await world.kill("its recorder")
@@ -288,9 +289,9 @@ async def test_a_new_scheduler_knows_for_whom_room_is_held(world: World) -> None
     await world.run(20)
 
     assert victim in stopping(world)
-    assert world.instance("high-0").status.nominated == node
+    assert world.instance("high-0").status.nominated == place
     await world.until(lambda: world.serving_count("high") == 1, seconds=60)
-    assert world.instance("high-0").node == node
+    assert world.instance("high-0").node == place
 
 
 async def test_nobody_has_to_go_for_one_that_is_gone(world: World) -> None:

@@ -44,8 +44,8 @@ class Levels:
             self._taken.clear()
             self._coarse = False
             self._fill(range(made_for[2]))
-        elif changed:
-            slots = np.unique(np.array(changed))
+        elif len(changed):
+            slots = np.unique(changed)
             for taken in self._taken.values():
                 taken[:, slots] = 0
             self._fill(slots.tolist())

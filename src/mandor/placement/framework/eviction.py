@@ -111,7 +111,7 @@ def candidate(rehearsal: Rehearsal, slot: int) -> Candidate | None:
     nodes = rehearsal.nodes
     if not rehearsal.possible[slot]:
         return None
-    node, luck = nodes.nodes[slot].meta.name, int(nodes.luck[slot])
+    node, luck = nodes.nodes[slot].meta.name, int(nodes.order()[slot])
     lodgers = rehearsal.lodging.lodgers(node)
     if rehearsal.by_amounts:
         found = _victims(rehearsal, _InNumbers(rehearsal, slot), lodgers)

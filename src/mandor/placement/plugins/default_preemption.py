@@ -15,6 +15,7 @@ from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.eviction import NOBODY_GOES, Candidate, candidate, goes_anyway
 from mandor.placement.framework.lodging import Level, Lodger, Rank, Tenure
+from mandor.placement.framework.luck import Lots
 from mandor.placement.framework.points import ANYTHING, Nomination, PostFilterPlugin
 from mandor.placement.framework.rehearsal import Rehearsal
 from mandor.placement.framework.snapshot import Amounts
@@ -121,7 +122,7 @@ class DefaultPreemption(PostFilterPlugin):
 
 def _promising(rehearsal: Rehearsal) -> Iterator[tuple[Bound, int]]:
     """The nodes where it could fit by amounts, with the least that it can cost there: the cheapest first."""
-    nodes, lodging = rehearsal.nodes, rehearsal.lodging
+    nodes, lodging, order = rehearsal.nodes, rehearsal.lodging, rehearsal.nodes.order()
     anyway = _taken(rehearsal, [*lodging.stopping(), *lodging.held()])
     levels = lodging.levels(rehearsal.ask.priority)
     short = _shortage(rehearsal, anyway)
@@ -129,7 +130,7 @@ def _promising(rehearsal: Rehearsal) -> Iterator[tuple[Bound, int]]:
     done: Mask = np.zeros(len(nodes), dtype=np.bool_)
     for broken, of in enumerate((_without(rehearsal, levels, tight), levels) if tight else (levels,)):
         for value, slots in _level_by_level(rehearsal, anyway, of, done):
-            for slot in _in_turn(slots, short[slots], nodes.luck[slots]):
+            for slot in _in_turn(slots, short[slots], order[slots]):
                 yield (broken, value), slot
 
 
@@ -186,9 +187,9 @@ def _shortage(rehearsal: Rehearsal, anyway: Amounts) -> NDArray[np.float64]:
     return short
 
 
-def _in_turn(slots: NDArray[np.intp], short: NDArray[np.float64], luck: NDArray[np.uint64]) -> Iterator[int]:
+def _in_turn(slots: NDArray[np.intp], short: NDArray[np.float64], luck: Lots) -> Iterator[int]:
     """The least short first, then by luck; most of many are never asked for."""
-    rank = short + (luck >> np.uint64(11)) * (2.0**-53 * 1e-6)
+    rank = short + luck * (2.0**-32 * 1e-6)
     if len(slots) > _FEW:
         first = np.argpartition(rank, _FEW)[:_FEW]
         yield from slots[first[np.argsort(rank[first])]].tolist()
