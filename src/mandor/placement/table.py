@@ -1,7 +1,7 @@
 """The table: all nodes as columns, kept up to date change by change; room is counted the moment it is promised."""
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column
 from mandor.placement.framework.identity import NOBODY, Identity
 from mandor.placement.framework.kept import Kept
-from mandor.placement.framework.lodging import SETTLED, Level, Lodger, Tenure
+from mandor.placement.framework.lodging import SETTLED, Tenure
 from mandor.placement.framework.luck import Lots, drawn
 from mandor.placement.framework.points import SCORE_MOST
 from mandor.placement.framework.room import VALUES, Room
@@ -33,12 +33,13 @@ from mandor.placement.framework.snapshot import (
     Wanted,
     node_facts,
 )
-from mandor.placement.levels import Levels
-from mandor.placement.tenants import Tenants
+from mandor.placement.framework.volumes import KnownVolume, Volumes, wanted_volumes
+from mandor.placement.lodgings import Lodgings
 from mandor.placement.window import Window
 
 _FIRST_CAPACITY = 16
 _NO_OWNER = -2
+_NOBODY: frozenset[Key] = frozenset()
 _TURN, _DEDICATED = range(2)
 _MEMORY_FIRST = [1, 0]
 """In the sums, as in `Room`, the spare memory stands before the spare CPU."""
@@ -100,9 +101,9 @@ class Table:
         self._by_node: dict[str, set[Key]] = {}
         self._ports: dict[HostPort, dict[str, int]] = {}
         self._census = Census(self._slots, self._fact)
+        self._volumes = Volumes(self._count_disk)
         self._kept = Kept()
-        self._tenants = Tenants()
-        self._levels = Levels(self._kept, self._rows, lambda: len(self._nodes), self._lodgers_at)
+        self.lodgings = Lodgings(self, self._kept, self._rows, self._census)
         self._owners: dict[tuple[str, str], int] = {}
         self._dedicated: dict[str, dict[int, int]] = {}
         self._used_by: dict[str, dict[str, int]] = {}
@@ -128,6 +129,14 @@ class Table:
     @property
     def charges(self) -> Mapping[Key, Charge]:
         return self._charges
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        return self._nodes
+
+    def keys_on(self, node: str) -> Set[Key]:
+        """Who is counted there."""
+        return self._by_node.get(node, _NOBODY)
 
     def free(self, node: str) -> dict[str, int]:
         slot = self._slots[node]
@@ -159,6 +168,13 @@ class Table:
                 column.set(slot, (facts.get(name),))
         self._set_allocatable(slot, node)
         self._set_usage(slot, node)
+
+    def set_volume(self, key: Key, known: KnownVolume | None) -> bool:
+        """Take over what a volume object says, or that it is gone. True: that is news."""
+        if not self._volumes.set(key, known):
+            return False
+        self.version += 1
+        return True
 
     def remove_node(self, name: str) -> None:
         slot = self._slots.get(name)
@@ -204,6 +220,8 @@ class Table:
         for key in self._by_node.get(name, ()):
             self._count(slot, self._charges[key].shape, 1)
             self._count_people(self._charges[key], 1)
+        for size in self._volumes.sizes_on(name):
+            self._count_disk(name, size)
         return slot
 
     def _renumbered(self) -> None:
@@ -247,9 +265,11 @@ class Table:
         self.version += 1
         charge = Charge(node, shape, who, tenure)
         self._charges[key] = charge
-        self._tenants.come(key, tenure)
+        self.lodgings.come(key, tenure)
         self._by_node.setdefault(node, set()).add(key)
         self._count_everywhere(key.namespace, shape, 1)
+        if shape.volumes:
+            self._count_volumes(key, charge, 1)
         slot = self._slots.get(node)
         if self._undo is not None:
             turn = 0 if slot is None else int(self._numbers[_TURN, slot])
@@ -282,12 +302,14 @@ class Table:
         if self._undo is not None:
             self._undo.append(partial(self._put_back, key, charge, self._turn))
         self.version += 1
-        self._tenants.leave(key, charge.tenure)
+        self.lodgings.leave(key, charge.tenure)
         keys = self._by_node[charge.node]
         keys.discard(key)
         if not keys:
             del self._by_node[charge.node]
         self._count_everywhere(key.namespace, charge.shape, -1)
+        if charge.shape.volumes:
+            self._count_volumes(key, charge, -1)
         slot = self._slots.get(charge.node)
         if slot is not None:
             self._count(slot, charge.shape, -1)
@@ -379,6 +401,16 @@ class Table:
         if not self._dedicated:
             self._owners.clear()
 
+    def _count_volumes(self, key: Key, charge: Charge, sign: int) -> None:
+        for wanted in wanted_volumes(charge.shape.volumes, key, charge.who):
+            self._volumes.use(wanted, charge.node, sign)
+
+    def _count_disk(self, node: str, size: int) -> None:
+        slot = self._slots.get(node)
+        if slot is not None and size:
+            self._sums[_FREE + self._rows[DISK], slot] -= size
+            self._kept.changed(slot)
+
     def _count_everywhere(self, namespace: str, shape: Shape, sign: int) -> None:
         used = self._used_by.setdefault(namespace, {})
         used[INSTANCES] = used.get(INSTANCES, 0) + sign
@@ -400,50 +432,6 @@ class Table:
                 del users[charge.node]
             if not users:
                 del self._ports[port]
-
-    # Lodgers.
-
-    def lodgers(self, node: str) -> list[Lodger]:
-        """The most important first."""
-        return sorted(map(self._lodger, self._by_node.get(node, ())), key=_importance)
-
-    def stopping(self) -> list[tuple[str, Lodger]]:
-        return self._named(self._tenants.stopping)
-
-    def held(self) -> list[tuple[str, Lodger]]:
-        return self._named(self._tenants.held)
-
-    def lowest(self) -> int | None:
-        return self._tenants.lowest
-
-    def levels(self, below: int) -> list[Level]:
-        return self._levels.below(below)
-
-    def allowed(self, who: Identity) -> int | None:
-        return self._tenants.allowed.get((who.namespace, who.workload, who.group))
-
-    def allow(self, group: tuple[str, str, str], count: int | None) -> None:
-        """So many more of a group may be disrupted; None: as many as anybody likes."""
-        if self._tenants.allow(group, count):
-            self.version += 1
-
-    def tight(self) -> list[tuple[str, Lodger]]:
-        found: list[tuple[str, Lodger]] = []
-        for group in self._tenants.tight:
-            for who in self._census.of_group(*group):
-                for node in sorted(self._census.nodes_of(who)):
-                    found += [(node, each) for each in self.lodgers(node) if each.who == who and each.tenure.settled]
-        return found
-
-    def _lodger(self, key: Key) -> Lodger:
-        charge = self._charges[key]
-        return Lodger(key, charge.shape, charge.who, charge.tenure)
-
-    def _lodgers_at(self, slot: int) -> Iterator[Lodger]:
-        return map(self._lodger, self._by_node.get(self._nodes[slot].meta.name, ()))
-
-    def _named(self, keys: Collection[Key]) -> list[tuple[str, Lodger]]:
-        return [(self._charges[key].node, self._lodger(key)) for key in sorted(keys)]
 
     # Reading.
 
@@ -479,8 +467,9 @@ class Table:
                 anyone_dedicated=lambda: bool(self._dedicated),
                 owner=lambda owner: self._owners.get(owner, _NO_OWNER),
                 used_by=self._used_in,
-                lodging=self,
+                lodging=self.lodgings,
                 wanted=self._wanted,
+                volumes=self._volumes,
             )
         return self._snapshot
 
@@ -542,10 +531,6 @@ class Table:
     def _hash(self, name: str) -> int:
         digest = hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "big")
-
-
-def _importance(lodger: Lodger) -> tuple[int, float, Key]:
-    return lodger.importance
 
 
 def _busier(before: Node, after: Node) -> bool:

@@ -6,15 +6,14 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.phase import Phase
 from mandor.model.workload import Workload
-from mandor.placement.table import Table
-from mandor.placement.tenants import Group
+from mandor.placement.lodgings import Group, Lodgings
 
 
 class Budgets:
     """Only groups with a budget cost anything."""
 
-    def __init__(self, table: Table) -> None:
-        self._table = table
+    def __init__(self, lodgings: Lodgings) -> None:
+        self._lodgings = lodgings
         self._least: dict[Group, int] = {}
         """So many must stay available."""
         self._available: dict[Group, set[Key]] = {}
@@ -25,7 +24,7 @@ class Budgets:
         old = {group for group in self._least if group[:2] == (key.namespace, key.name)}
         for group in old - least.keys():
             del self._least[group], self._available[group]
-            self._table.allow(group, None)
+            self._lodgings.allow(group, None)
         new = least.keys() - old
         self._least |= least
         if new:
@@ -48,7 +47,7 @@ class Budgets:
         self._tell(_group(known))
 
     def _tell(self, group: Group) -> None:
-        self._table.allow(group, len(self._available[group]) - self._least[group])
+        self._lodgings.allow(group, len(self._available[group]) - self._least[group])
 
 
 def _least(workload: Workload) -> dict[Group, int]:

@@ -12,12 +12,14 @@ from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass, class_of
+from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.lodging import ORDINARY, Rank, Tenure
 from mandor.placement.framework.points import Happened, Happening
+from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.table import Table
 from mandor.scheduler.budgets import Budgets
 from mandor.scheduler.queue import Entry, SchedulingQueue
@@ -63,6 +65,11 @@ class Promise(Struct, frozen=True, eq=False):
     def uid(self) -> str:
         return self.instance.meta.uid
 
+    def bound(self, *, at: float) -> Instance:
+        ask = self.entry.ask
+        volumes = tuple(sorted(wanted.key.name for wanted in ask.local_volumes)) if ask.shape.volumes else ()
+        return self.instance.bound(self.node, at=at, relaxed=self.relaxed, volumes=volumes)
+
 
 class View:
     """Every change goes in by `apply`, in each kind's order; the kinds may come in any order."""
@@ -89,7 +96,7 @@ class View:
         self._classes: dict[str, PriorityClass] = {}
         self._ranks: dict[Key, dict[str, Rank]] = {}
         """By workload and group."""
-        self._budgets = Budgets(self.table)
+        self._budgets = Budgets(self.table.lodgings)
         self._identities: dict[Key, dict[str, Identity]] = {}
         """By workload and group."""
         self._kin: dict[tuple[str, str, str, str], Ask] = {}
@@ -112,6 +119,10 @@ class View:
             self._apply_release(value, gone=change.after is None)
         elif isinstance(value, Workload):
             self._apply_workload(change)
+        elif isinstance(value, Volume):
+            known = KnownVolume.of(value) if change.after is not None else None
+            if self.table.set_volume(change.key, known):
+                self._happen(Happening.VOLUME, None)
         elif isinstance(value, PriorityClass):
             self._apply_class(value, gone=change.after is None)
 
@@ -378,7 +389,7 @@ class View:
 
     def displaced(self, node: str, priority: int) -> list[Key]:
         """Those of lower priority for whom room is held there."""
-        return [each.key for where, each in self.table.held() if where == node and each.priority < priority]
+        return [each.key for where, each in self.table.lodgings.held() if where == node and each.priority < priority]
 
     def evict(self, instances: Iterable[Instance], now: float) -> None:
         """They count as stopping from now on."""

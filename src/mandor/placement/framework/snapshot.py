@@ -14,6 +14,7 @@ from mandor.placement.framework.kept import Kept
 from mandor.placement.framework.lodging import Lodging
 from mandor.placement.framework.luck import Lots
 from mandor.placement.framework.room import Room
+from mandor.placement.framework.volumes import Volumes
 
 Amounts = NDArray[np.int64]
 
@@ -132,6 +133,8 @@ class Snapshot:
     """Who lodges where; for those who make room."""
     wanted: Mapping[Wanted, int]
     """What has been asked for, and how many that is placed asks for the same."""
+    volumes: Volumes
+    """Which there are, and where each is."""
 
     def __len__(self) -> int:
         return len(self.nodes)
