@@ -141,15 +141,15 @@ def violations(case: Case, victims: list[Lodger]) -> int:
 
 def every_way(case: Case, table: Table) -> list[tuple[int, int]]:
     """(budgets broken, highest priority that goes) of everything that would make room."""
-    found = []
+    found: list[tuple[int, int]] = []
     for node in (each.meta.name for each in table.nodes):
-        others = removable(case, table, node)
-        for count in range(len(others) + 1):
-            for victims in combinations(others, count):
-                if fits(case, table, node, going(table, node) | {each.key for each in victims}):
-                    found.append(
-                        (violations(case, list(victims)), max((each.priority for each in victims), default=-1))
-                    )
+        others, anyway = removable(case, table, node), going(table, node)
+        ways = (victims for count in range(len(others) + 1) for victims in combinations(others, count))
+        found += [
+            (violations(case, list(victims)), max((each.priority for each in victims), default=-1))
+            for victims in ways
+            if fits(case, table, node, anyway | {each.key for each in victims})
+        ]
     return found
 
 
