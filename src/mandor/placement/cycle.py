@@ -184,7 +184,9 @@ class _Cycle:
             return _Found(self._find(state, ask), displaces=True)
 
     def _find(self, state: CycleState, ask: Ask) -> str | Verdict:
-        return find_node(self.profile, state, ask, self.nodes, self.watch, nominated=self.nominated)
+        found = find_node(self.profile, state, ask, self.nodes, self.watch, nominated=self.nominated)
+        self.watch.end()  # Nobody is broken off while the table is put right again.
+        return found
 
     def wait(self, ask: Ask, given_up: str) -> Decision | None:
         """There will be room soon, so that no rule need be given up."""

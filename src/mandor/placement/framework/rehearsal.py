@@ -15,6 +15,7 @@ from mandor.placement.framework.runtime import PluginFault, blamed, run_filters,
 from mandor.placement.framework.snapshot import Amounts, NodeView, Snapshot
 from mandor.placement.framework.watch import Watch
 
+OWN = "mandor.placement.plugins."
 OVERDUE_SECONDS = 60.0
 """Who should have been gone so long ago is waited for no longer."""
 
@@ -98,6 +99,7 @@ class Rehearsal:
             self._watch.begin(plugin.name)
             with blamed(plugin):
                 fits = self._wide(plugin, slot) if wide else plugin.filter_slot(self.ask, self.nodes, slot)
+            self._watch.end()  # Nobody is broken off in the middle of a change to the table.
             if not fits:
                 return False
         return True
@@ -131,10 +133,12 @@ class Rehearsal:
         """The best node as things stand now; empty: there is none."""
         state = CycleState(self._consulted)
         verdict = run_filters(self._profile, state, self.ask, self.nodes, self._watch)
+        self._watch.end()
         among = verdict.feasible.nonzero()[0]
         if not len(among):
             return ""
         totals = run_scores(self._profile, state, self.ask, self.nodes, verdict.feasible, among, self._watch)
+        self._watch.end()
         return self.nodes.nodes[int(among[totals.argmax()])].meta.name
 
     def _first_pass(self) -> Mask:
@@ -167,6 +171,7 @@ class Rehearsal:
                 self.needs.update(needs)
             else:
                 possible[:] = False
+        self._watch.end()
         return possible
 
     def _wide(self, plugin: FilterPlugin, slot: int) -> bool:
@@ -188,7 +193,10 @@ def run_post_filters(profile: Profile, state: CycleState, rehearsal: Rehearsal, 
     """What the first of them nominates; whatever they tried out is undone."""
     slots = rehearsal.nodes.slots
     for plugin in profile.post_filters:
-        watch.begin(plugin.name)
+        if type(plugin).__module__.startswith(OWN):
+            watch.end()  # It changes the table, and is not broken off in the middle of that.
+        else:
+            watch.begin(plugin.name)
         with blamed(plugin), rehearsal.trial():
             answer: object = plugin.make_room(state, rehearsal)
             if isinstance(answer, str) and answer in slots:
