@@ -244,8 +244,8 @@ def test_levels_kept_up_are_levels_made_anew(
             table.set_charge(key, node, SHAPES[cpu, port], GROUPS[group], Tenure(rank, until=until))
         for level in table.lodgings.levels(below=10):
             expected = np.zeros_like(level.taken)
-            for slot, node in enumerate(table.nodes):
-                for each in table.lodgings.lodgers(node.meta.name):
+            for slot, known in enumerate(table.nodes):
+                for each in table.lodgings.lodgers(known.meta.name):
                     if each.tenure.settled and not each.tenure.rank.spared and each.priority == level.priority:
                         expected[0, slot] += dict(each.shape.wanted)["cpu"]
                         expected[-1, slot] += 1

@@ -20,6 +20,7 @@ from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.lodging import ORDINARY, Rank, Tenure
 from mandor.placement.framework.points import Happened, Happening
 from mandor.placement.framework.volumes import KnownVolume
+from mandor.placement.gang import membership
 from mandor.placement.table import Table
 from mandor.scheduler.budgets import Budgets
 from mandor.scheduler.queue import Entry, SchedulingQueue
@@ -65,10 +66,11 @@ class Promise(Struct, frozen=True, eq=False):
     def uid(self) -> str:
         return self.instance.meta.uid
 
-    def bound(self, *, at: float) -> Instance:
+    def bound(self, *, at: float, now: Instance | None = None) -> Instance:
+        """`now`: the instance as it is stored now, if that is newer."""
         ask = self.entry.ask
         volumes = tuple(sorted(wanted.key.name for wanted in ask.local_volumes)) if ask.shape.volumes else ()
-        return self.instance.bound(self.node, at=at, relaxed=self.relaxed, volumes=volumes)
+        return (now or self.instance).bound(self.node, at=at, relaxed=self.relaxed, volumes=volumes)
 
 
 class View:
@@ -313,6 +315,7 @@ class View:
             who=kin.who,
             gates=kin.gates,
             preempts=kin.preempts,
+            member=kin.member,
         )
         held = instance.status.nominated
         if held and self.queue.place(ask.key) is None and not self.nominated(ask.key):
@@ -337,6 +340,7 @@ class View:
             profile=workload.spec.profile,
             who=self._who(instance),
             gates=workload.spec.gates,
+            member=membership(instance, workload),
         )
 
     def _shape(self, instance: Instance) -> Shape | None:
@@ -468,4 +472,5 @@ def _rank_of(workload: Workload, group: str, classes: Mapping[str, PriorityClass
 def _matters_to_queue(workload: Workload) -> tuple[object, ...]:
     spec = workload.spec
     spared = tuple(name for name, group in spec.groups.items() if group.disruption.preempt == "never")
-    return spec.priority, spec.profile, spec.gates, spared, workload.meta.labels
+    gangs = tuple((name, spec.gang_of(name), group.gang) for name, group in spec.groups.items() if group.gang)
+    return spec.priority, spec.profile, spec.gates, spared, gangs, workload.meta.labels
