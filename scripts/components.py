@@ -87,6 +87,17 @@ COMPONENTS = {
             links=IPTABLES,
         ),
         Component(
+            name="containerd",
+            purpose="the cri engine",
+            binaries=("containerd", "ctr"),
+            version=("--version",),
+            at_least=(1, 7),
+            packages=("containerd", "containernetworking-plugins"),
+            suite="trixie",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: install containerd 1.7 or newer "
+            "with runc and the CNI plugins (https://github.com/containerd/containerd/blob/main/docs/getting-started.md)",
+        ),
+        Component(
             name="podman",
             purpose="the podman engine",
             binaries=("podman",),

@@ -11,6 +11,7 @@ from typing import NoReturn
 import pytest
 
 from scripts.components import find, missing
+from tests.components.containerd import PAUSE, Containerd, start_containerd
 from tests.components.docker import Docker, start_docker
 from tests.components.etcd import Etcd, Tls, start_etcd
 from tests.components.image import busybox_image
@@ -110,5 +111,17 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docker]:
     _require("busybox")
     running = start_docker(_require("docker"), tmp_path_factory.mktemp("docker"))
     running.cli("load", data=busybox_image())
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def containerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containerd]:
+    """A private containerd with the busybox image, shared by this process's tests."""
+    _require("busybox")
+    _require("docker")  # for its runc
+    running = start_containerd(_require("containerd"), tmp_path_factory.mktemp("containerd"))
+    running.load(busybox_image())
+    running.load(busybox_image(PAUSE, config={"Cmd": ["tail", "-f", "/dev/null"]}))
     yield running
     running.close()

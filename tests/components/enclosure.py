@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,15 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
     fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", 1))
 print("ready", flush=True)
 signal.pause()
+"""
+
+
+_CONNECT = """
+import socket, sys
+address, port, descriptor = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+with socket.create_connection((address, port), 20) as made, socket.socket(fileno=descriptor) as back:
+    made.settimeout(None)
+    socket.send_fds(back, [b"!"], [made.fileno()])
 """
 
 
@@ -55,6 +65,19 @@ class Enclosure:
         """The page at `/`, as seen from inside."""
         script = f"import urllib.request as u; print(u.urlopen('http://{address}:{port}/', timeout=10).read().decode())"
         return self.run([sys.executable, "-c", script]).rstrip("\n")
+
+    def connect(self, address: str, port: int) -> socket.socket:
+        """A connection to somebody inside, usable from outside; call it in a thread, which waits."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            subprocess.run(
+                self.command([sys.executable, "-c", _CONNECT, address, str(port), str(theirs.fileno())]),
+                pass_fds=[theirs.fileno()],
+                timeout=60,
+                check=True,
+            )
+            _, (found, *_), _, _ = socket.recv_fds(ours, 1, 1)
+        return socket.socket(fileno=found)
 
     def close(self) -> None:
         self._holder.kill()

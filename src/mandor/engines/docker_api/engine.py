@@ -344,9 +344,7 @@ class ContainerEngine(Engine):
 
     async def _read(self, identity: str, path: str) -> str:
         try:
-            return read_archived(
-                await self._api.call("GET", f"/containers/{identity}/archive", query={"path": path})
-            )
+            return read_archived(await self._api.call("GET", f"/containers/{identity}/archive", query={"path": path}))
         except Refused:
             return ""
 

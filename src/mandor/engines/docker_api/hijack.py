@@ -54,7 +54,8 @@ async def hijack(socket: Path, path: str, body: bytes) -> tuple[int, bytes, Hija
     try:
         writer.write(
             f"POST {path} HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\n"
-            f"Connection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+            f"Connection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+            + body
         )
         await writer.drain()
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")

@@ -12,7 +12,7 @@ IDLE = "mandor.local/idle:1"
 _BASE, _HEADER_BYTES, _SEGMENT_BYTES = 0x400000, 64, 56
 _PROGRAMS = {
     # mov eax, 34 (pause); syscall; jmp to the beginning
-    "x86_64": (62, bytes.fromhex("b822000000" "0f05" "ebf7")),
+    "x86_64": (62, bytes.fromhex("b8220000000f05ebf7")),
     # mov x0..x4, 0; mov x8, 73 (ppoll); svc 0; b to the beginning
     "aarch64": (
         183,
