@@ -11,7 +11,10 @@ from typing import NoReturn
 import pytest
 
 from scripts.components import find, missing
+from tests.components.containerd import PAUSE, Containerd, start_containerd
+from tests.components.docker import Docker, start_docker
 from tests.components.etcd import Etcd, Tls, start_etcd
+from tests.components.image import busybox_image
 from tests.components.left_over import end_left_over, mark_run
 
 StartEtcd = Callable[..., Etcd]
@@ -97,3 +100,28 @@ def etcd_cluster(new_etcd: StartEtcd) -> Etcd:
 def etcd_tls(new_etcd: StartEtcd, tmp_path: Path) -> Etcd:
     """One member that takes only TLS with a client certificate; the files are in `.tls`."""
     return new_etcd(tls=Tls.make(tmp_path / "tls"))
+
+
+# Engines.
+
+
+@pytest.fixture(scope="session")
+def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Docker]:
+    """A private dockerd with the busybox image, shared by this process's tests."""
+    _require("busybox")
+    running = start_docker(_require("docker"), tmp_path_factory.mktemp("docker"))
+    running.cli("load", data=busybox_image())
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def containerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containerd]:
+    """A private containerd with the busybox image, shared by this process's tests."""
+    _require("busybox")
+    _require("docker")  # for its runc
+    running = start_containerd(_require("containerd"), tmp_path_factory.mktemp("containerd"))
+    running.load(busybox_image())
+    running.load(busybox_image(PAUSE, config={"Cmd": ["tail", "-f", "/dev/null"]}))
+    yield running
+    running.close()

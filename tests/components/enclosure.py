@@ -1,0 +1,86 @@
+"""Namespaces of a daemon's own: its bridges, packet filters and mounts are nobody else's, and end with it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_HOLDER = """
+import ctypes, fcntl, os, signal, socket, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+NEWNET, NEWNS, NEWUTS, PRIVATE, RECURSIVE, DEATH_SIGNAL = 0x40000000, 0x00020000, 0x04000000, 1 << 18, 1 << 14, 1
+libc.prctl(DEATH_SIGNAL, signal.SIGKILL)
+if libc.unshare(NEWNET | NEWNS) or libc.mount(b"none", b"/", None, PRIVATE | RECURSIVE, None):
+    sys.exit("no namespaces of its own: " + os.strerror(ctypes.get_errno()))
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+    fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", 1))
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+_CONNECT = """
+import socket, sys
+address, port, descriptor = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+with socket.create_connection((address, port), 20) as made, socket.socket(fileno=descriptor) as back:
+    made.settimeout(None)
+    socket.send_fds(back, [b"!"], [made.fileno()])
+"""
+
+
+class Enclosure:
+    """A network and a mount namespace that a small process keeps open; everything else on the machine is shared."""
+
+    def __init__(self) -> None:
+        self._holder = subprocess.Popen(
+            [sys.executable, "-c", _HOLDER], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+        )
+        assert self._holder.stdout is not None
+        if self._holder.stdout.readline() != "ready\n":
+            raise RuntimeError("this machine gives no namespaces of their own to tests")
+
+    def command(self, words: Sequence[str | Path]) -> list[str]:
+        """The command line that runs `words` inside."""
+        inside = ["nsenter", "--net", "--mount", f"--target={self._holder.pid}", "--"]
+        return [*inside, *(str(word) for word in words)]
+
+    def run(self, words: Sequence[str | Path], *, environ: Mapping[str, str] | None = None) -> str:
+        """What it prints; it must end well."""
+        done = subprocess.run(
+            self.command(words),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env=dict(os.environ) | dict(environ or {}),
+        )
+        assert done.returncode == 0, f"{' '.join(str(word) for word in words)}: {done.stderr.strip()}"
+        return done.stdout
+
+    def fetch(self, address: str, port: int) -> str:
+        """The page at `/`, as seen from inside."""
+        script = f"import urllib.request as u; print(u.urlopen('http://{address}:{port}/', timeout=10).read().decode())"
+        return self.run([sys.executable, "-c", script]).rstrip("\n")
+
+    def connect(self, address: str, port: int) -> socket.socket:
+        """A connection to somebody inside, usable from outside; call it in a thread, which waits."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            subprocess.run(
+                self.command([sys.executable, "-c", _CONNECT, address, str(port), str(theirs.fileno())]),
+                pass_fds=[theirs.fileno()],
+                timeout=60,
+                check=True,
+            )
+            _, (found, *_), _, _ = socket.recv_fds(ours, 1, 1)
+        return socket.socket(fileno=found)
+
+    def close(self) -> None:
+        self._holder.kill()
+        self._holder.wait()
+        if self._holder.stdout is not None:
+            self._holder.stdout.close()
