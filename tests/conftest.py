@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.components.containerd import PAUSE, Containerd, start_containerd
 from tests.components.docker import Docker, start_docker
 from tests.components.etcd import Etcd, Tls, start_etcd
 from tests.components.image import busybox_image
+from tests.components.incus import Incus, start_incus
 from tests.components.left_over import end_left_over, mark_run
 
 StartEtcd = Callable[..., Etcd]
@@ -125,3 +127,15 @@ def containerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containerd]
     running.load(busybox_image(PAUSE, config={"Cmd": ["tail", "-f", "/dev/null"]}))
     yield running
     running.close()
+
+
+@pytest.fixture(scope="session")
+def incus() -> Iterator[Incus]:
+    """A private incusd with the busybox image, shared by this process's tests."""
+    _require("busybox")
+    binary = _require("incus")
+    with tempfile.TemporaryDirectory(prefix="mandor-incus-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)  # the users of its containers go through it
+        running = start_incus(binary, Path(folder))
+        yield running
+        running.close()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 _HOLDER = """
@@ -48,6 +50,13 @@ class Enclosure:
         inside = ["nsenter", "--net", "--mount", f"--target={self._holder.pid}", "--"]
         return [*inside, *(str(word) for word in words)]
 
+    def install(self, unpacked: Path) -> None:
+        """Inside, unpacked packages are where they would be if they were installed."""
+        for folder in ("usr", "etc"):
+            if (unpacked / folder).is_dir():
+                layers = f"lowerdir={unpacked / folder}:/{folder}"
+                self.run(["mount", "-t", "overlay", "overlay", "-o", layers, f"/{folder}"])
+
     def run(self, words: Sequence[str | Path], *, environ: Mapping[str, str] | None = None) -> str:
         """What it prints; it must end well."""
         done = subprocess.run(
@@ -79,7 +88,30 @@ class Enclosure:
             _, (found, *_), _, _ = socket.recv_fds(ours, 1, 1)
         return socket.socket(fileno=found)
 
+    def own_sys(self) -> None:
+        """/sys shows the network of the inside, and the cgroups of the outside as before."""
+        kept = "/mnt"
+        self.run(["mount", "--rbind", "/sys/fs/cgroup", kept])
+        self.run(["mount", "-t", "sysfs", "sysfs", "/sys"])
+        self.run(["mount", "--rbind", kept, "/sys/fs/cgroup"])
+        self.run(["umount", "--recursive", kept])
+
+    def _inside(self) -> list[int]:
+        """Every process that has this network."""
+        network = os.stat(f"/proc/{self._holder.pid}/ns/net").st_ino
+        found = []
+        for name in os.listdir("/proc"):
+            with suppress(OSError):
+                if name.isdecimal() and os.stat(f"/proc/{name}/ns/net").st_ino == network:
+                    found.append(int(name))
+        return [each for each in found if each != self._holder.pid]
+
     def close(self) -> None:
+        """With everything that still runs inside."""
+        with suppress(OSError):
+            for process in self._inside():
+                with suppress(OSError):
+                    os.kill(process, signal.SIGKILL)
         self._holder.kill()
         self._holder.wait()
         if self._holder.stdout is not None:

@@ -17,7 +17,7 @@ from mandor.engines.cri.client import START_SECONDS, CriClient, Refused
 from mandor.engines.cri.config import container_config, log_name, sandbox_config, write_files
 from mandor.engines.cri.execution import Dial, begin, dial_directly
 from mandor.engines.cri.images import Images
-from mandor.engines.cri.logs import read_logs, rotate
+from mandor.engines.stamped import read_logs, rotate
 from mandor.engines.cri.observe import NANO, observe, process_of, working_dir_of
 from mandor.engines.cri.options import CriOptions, read_options
 from mandor.engines.cri.sandboxes import Sandboxes

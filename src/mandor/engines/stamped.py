@@ -1,11 +1,11 @@
-"""The log files of a CRI runtime: `TIME STREAM TAG TEXT`, a long line in several parts."""
+"""Log files of lines with their times, as CRI runtimes write them: `TIME STREAM TAG TEXT`, a long line in parts."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
@@ -37,6 +37,12 @@ def rotate(path: Path, keep: int) -> None:
         os.replace(path, path.with_name(f"{path.name}.1"))
     else:
         path.unlink()
+
+
+def stamp(at: float, stream: str, text: bytes, *, whole: bool = True) -> bytes:
+    """One line of such a file."""
+    time = datetime.fromtimestamp(at, UTC).isoformat(timespec="microseconds")
+    return f"{time} {stream} {'F' if whole else 'P'} ".encode() + text + b"\n"
 
 
 class LogParser:
