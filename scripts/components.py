@@ -280,10 +280,10 @@ def fetch(component: Component, system: System) -> None:
     if found is None:
         raise SystemExit(f"components: no source for {system.codename} in {APT_ETC}; {component.hint}")
     kind, text = found
-    target: list[str] = []
+    release: list[str] = []
     if suite.endswith("-backports"):  # What it depends on is in the system's own suite, where nothing newer is needed.
         _, own = sources(APT_ETC, system.codename, system.codename) or ("", "")
-        text, target = f"{own}\n{text}", ["--target-release", suite]
+        text, release = f"{own}\n{text}", ["--target-release", suite]
     apt = _private_apt(kind, text, suite)
     scratch = HOME / f".{component.name}.{os.getpid()}"
     try:
@@ -291,7 +291,7 @@ def fetch(component: Component, system: System) -> None:
         _run([*apt, "update"], cwd=scratch)
         if component.whole:
             (scratch / "debs" / "partial").mkdir()
-            _run([*apt, *target, *_as_if_installed(scratch / "debs"), *component.packages], cwd=scratch)
+            _run([*apt, *release, *_as_if_installed(scratch / "debs"), *component.packages], cwd=scratch)
         else:
             _run([*apt, "download", *component.packages], cwd=scratch / "debs")
         for package in sorted((scratch / "debs").glob("*.deb")):

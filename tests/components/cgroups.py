@@ -21,3 +21,11 @@ def remove_cgroups(name: str) -> None:
                 with suppress(OSError):
                     os.rmdir(folder)
         time.sleep(0.05)
+
+
+def remove_empty(*names: str) -> None:
+    """Groups that others may use as well: only where there is nothing in them."""
+    for name in names:
+        for path in (ROOT / name, *ROOT.glob(f"*/{name}")):
+            with suppress(OSError):
+                path.rmdir()

@@ -29,8 +29,11 @@ class Containerd:
 
     binary: Path
     folder: Path
-    enclosure: Enclosure = field(default_factory=Enclosure)
     process: subprocess.Popen[bytes] | None = None
+    enclosure: Enclosure = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.enclosure = Enclosure(self.folder)
 
     @property
     def socket(self) -> Path:
@@ -149,18 +152,8 @@ state = "{self.folder}/state"
                 for task in self.ctr("tasks", "list", "--quiet").split():
                     self.ctr("tasks", "kill", "--signal", "SIGKILL", task)
             self.stop()
-        self._end_shims()
         self.enclosure.close()
         remove_cgroups(NAMESPACE)
-
-    def _end_shims(self) -> None:
-        """Each container has a shim that outlives containerd."""
-        mark = str(self.socket).encode()
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal():
-                with suppress(OSError):
-                    if b"containerd-shim" in (words := (entry / "cmdline").read_bytes()) and mark in words:
-                        os.kill(int(entry.name), signal.SIGKILL)
 
 
 def start_containerd(binary: Path, folder: Path) -> Containerd:

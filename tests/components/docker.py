@@ -9,45 +9,77 @@ import subprocess
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from mandor.engines.docker.engine import find_socket
 from scripts.components import environment
 from tests.components.cgroups import remove_cgroups
-from tests.components.enclosure import Enclosure
+from tests.components.enclosure import Enclosure, fetch
 
 READY_SECONDS = 60.0
 
 
-@dataclass
-class Docker:
-    """A running dockerd; `stop`, `kill`, `pause` and `start` are for tests of bad luck."""
+class RunningDocker:
+    """Somebody's dockerd: tests use names and labels of their own, and take away what they made."""
 
-    binary: Path
-    folder: Path
-    options: Sequence[str] = ()
-    enclosure: Enclosure = field(default_factory=Enclosure)
-    process: subprocess.Popen[bytes] | None = None
+    def __init__(self, client: Path, socket: Path) -> None:
+        self._client, self.socket = client, socket
+
+    def cli(self, *words: str, data: bytes | None = None) -> str:
+        """The docker command, as its users know it."""
+        done = subprocess.run(self._command(*words), input=data, capture_output=True, timeout=120, check=False)
+        assert done.returncode == 0, f"docker {' '.join(words)}: {done.stderr.decode().strip()}"
+        return done.stdout.decode().strip()
+
+    def _command(self, *words: str) -> list[str]:
+        return [str(self._client), f"--host=unix://{self.socket}", *words]
 
     @property
-    def socket(self) -> Path:
-        return self.folder / "docker.sock"
+    def answers(self) -> bool:
+        return subprocess.run(self._command("version"), capture_output=True, check=False).returncode == 0
+
+    def fetch(self, address: str, port: int) -> str:
+        """The page at `/` of something it runs."""
+        return fetch(address, port)
+
+    def inspect(self, name: str) -> dict[str, Any]:
+        (found,) = json.loads(self.cli("inspect", name))
+        assert isinstance(found, dict)
+        return found
+
+    def close(self) -> None:
+        """It goes on."""
+
+
+class Docker(RunningDocker):
+    """A dockerd of the tests' own; `stop`, `kill`, `pause` and `start` are for tests of bad luck."""
+
+    def __init__(self, binary: Path, folder: Path, options: Sequence[str] = ()) -> None:
+        super().__init__(client_beside(binary), folder / "docker.sock")
+        self.folder = folder
+        self.enclosure = Enclosure(folder)
+        self.process: subprocess.Popen[bytes] | None = None
+        self._binary, self._options = binary, options
 
     @property
     def cgroup(self) -> str:
         return f"mandor-test-{os.getpid()}-{self.folder.name}"
 
+    def fetch(self, address: str, port: int) -> str:
+        return self.enclosure.fetch(address, port)
+
     def start(self) -> None:
         (self.folder / "daemon.json").write_text("{}")
         words = [
-            self.binary,
+            str(self._binary),
             f"--config-file={self.folder / 'daemon.json'}",
             f"--data-root={self.folder / 'data'}",
             f"--exec-root={self.folder / 'exec'}",
             f"--pidfile={self.folder / 'pid'}",
             f"--host=unix://{self.socket}",
             f"--cgroup-parent=/{self.cgroup}",
-            *self.options,
+            *self._options,
         ]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
@@ -58,25 +90,11 @@ class Docker:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        self._wait_ready()
-
-    def _wait_ready(self) -> None:
         deadline = time.monotonic() + READY_SECONDS
-        while subprocess.run(self._command("version"), capture_output=True, check=False).returncode:
-            assert self.process is not None
+        while not self.answers:
             if self.process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"dockerd is not ready:\n{(self.folder / 'log').read_text()[-3000:]}")
             time.sleep(0.1)
-
-    def cli(self, *words: str, data: bytes | None = None) -> str:
-        """The docker command, as its users know it."""
-        done = subprocess.run(self._command(*words), input=data, capture_output=True, timeout=120, check=False)
-        assert done.returncode == 0, f"docker {' '.join(words)}: {done.stderr.decode().strip()}"
-        return done.stdout.decode().strip()
-
-    def _command(self, *words: str) -> list[str]:
-        client = self.binary.parent.parent / "bin" / "docker"
-        return [str(client if client.exists() else "docker"), f"--host=unix://{self.socket}", *words]
 
     def stop(self) -> None:
         """As a service manager does."""
@@ -87,14 +105,13 @@ class Docker:
     def kill(self) -> None:
         """`kill -9`, and wait for the containerd it leaves: it ends by itself a moment later."""
         assert self.process is not None
-        children = self._containerd()
+        containerd = self._containerd()
         self.process.kill()
         self.process.wait(60)
         deadline = time.monotonic() + READY_SECONDS
-        while children is not None and Path(f"/proc/{children}").exists() and time.monotonic() < deadline:
+        while containerd is not None and _lives(containerd) and time.monotonic() < deadline:
             time.sleep(0.05)
-        with suppress(FileNotFoundError):
-            (self.folder / "pid").unlink()
+        (self.folder / "pid").unlink(missing_ok=True)
 
     def _containerd(self) -> int | None:
         try:
@@ -123,10 +140,24 @@ class Docker:
         self.enclosure.close()
         remove_cgroups(self.cgroup)
 
-    def inspect(self, name: str) -> dict[str, object]:
-        (found,) = json.loads(self.cli("inspect", name))
-        assert isinstance(found, dict)
-        return found
+
+def client_beside(binary: Path) -> Path:
+    beside = binary.parent.parent / "bin" / "docker"
+    return beside if beside.exists() else Path("docker")
+
+
+def _lives(pid: int) -> bool:
+    """A zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def find_running(binary: Path) -> RunningDocker | None:
+    """The one that this user's docker command would use, if it answers."""
+    found = RunningDocker(client_beside(binary), find_socket())
+    return found if found.socket.exists() and found.answers else None
 
 
 def start_docker(binary: Path, folder: Path, *, options: Sequence[str] = ()) -> Docker:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,10 +15,20 @@ from pathlib import Path
 _HOLDER = """
 import ctypes, fcntl, os, signal, socket, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
-NEWNET, NEWNS, NEWUTS, PRIVATE, RECURSIVE, DEATH_SIGNAL = 0x40000000, 0x00020000, 0x04000000, 1 << 18, 1 << 14, 1
+NEWNET, NEWNS, PRIVATE, RECURSIVE, DEATH_SIGNAL = 0x40000000, 0x00020000, 1 << 18, 1 << 14, 1
 libc.prctl(DEATH_SIGNAL, signal.SIGKILL)
-if libc.unshare(NEWNET | NEWNS) or libc.mount(b"none", b"/", None, PRIVATE | RECURSIVE, None):
-    sys.exit("no namespaces of its own: " + os.strerror(ctypes.get_errno()))
+def must(failed):
+    if failed:
+        sys.exit("no namespaces of its own: " + os.strerror(ctypes.get_errno()))
+must(libc.unshare(NEWNET | NEWNS))
+must(libc.mount(b"none", b"/", None, PRIVATE | RECURSIVE, None))
+for folder in (b"/run", b"/dev/shm"):
+    must(libc.mount(b"tmpfs", folder, b"tmpfs", 0, None))
+etc = sys.argv[1].encode()
+layers = b"lowerdir=/etc,upperdir=" + etc + b"/upper,workdir=" + etc + b"/work"
+for name in (b"/upper", b"/work"):
+    os.makedirs(etc + name, exist_ok=True)
+must(libc.mount(b"overlay", b"/etc", b"overlay", 0, layers))
 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
     fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", 1))
 print("ready", flush=True)
@@ -34,28 +45,65 @@ with socket.create_connection((address, port), 20) as made, socket.socket(fileno
 """
 
 
-class Enclosure:
-    """A network and a mount namespace that a small process keeps open; everything else on the machine is shared."""
+def fetch(address: str, port: int) -> str:
+    """The page at `/`; empty while nobody answers."""
+    return subprocess.run(_fetching(address, port), capture_output=True, text=True, check=True).stdout.rstrip("\n")
 
-    def __init__(self) -> None:
+
+def _fetching(address: str, port: int) -> list[str]:
+    script = "import sys, urllib.request as u\n"
+    script += "try: print(u.urlopen(sys.argv[1], timeout=10).read().decode())\nexcept OSError: pass"
+    return [sys.executable, "-c", script, f"http://{address}:{port}/"]
+
+
+class Enclosure:
+    """A network and a mount namespace that a small process keeps open, with a /run, a /dev/shm and an /etc of its own.
+
+    Everything else on the machine is shared.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._etc = folder / "etc"
         self._holder = subprocess.Popen(
-            [sys.executable, "-c", _HOLDER], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
+            [sys.executable, "-c", _HOLDER, self._etc], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True
         )
         assert self._holder.stdout is not None
         if self._holder.stdout.readline() != "ready\n":
             raise RuntimeError("this machine gives no namespaces of their own to tests")
 
+    def write(self, path: str, text: str, *, append: bool = False) -> None:
+        """A file of /etc, seen inside only."""
+        before = Path("/etc", path).read_text() if append and Path("/etc", path).exists() else ""
+        script = "import os, sys; os.makedirs(os.path.dirname(sys.argv[1]), exist_ok=True); "
+        script += "open(sys.argv[1], 'w').write(sys.argv[2])"
+        self.run([sys.executable, "-c", script, f"/etc/{path}", before + text])
+
+    def add_libraries(self, folders: Sequence[str]) -> None:
+        """For programs that start others with an environment of their own, in which LD_LIBRARY_PATH is missing."""
+        if folders:
+            if Path("/var/cache/ldconfig").is_dir():
+                self.run(["mount", "-t", "tmpfs", "none", "/var/cache/ldconfig"])
+            self.write("ld.so.conf.d/mandor-test.conf", "\n".join(folders) + "\n")
+            self.run([shutil.which("ldconfig") or "/sbin/ldconfig", "-X"])
+
+    def install(self, unpacked: Path) -> None:
+        """Inside, unpacked packages are where they would be if they were installed."""
+        self.run(["mount", "-t", "overlay", "overlay", "-o", f"lowerdir={unpacked / 'usr'}:/usr", "/usr"])
+        if (unpacked / "etc").is_dir():
+            self.run(["cp", "--archive", f"{unpacked / 'etc'}/.", "/etc/"])
+
+    def own_sys(self) -> None:
+        """/sys shows the network of the inside, and the cgroups of the outside as before."""
+        kept = "/mnt"
+        self.run(["mount", "--rbind", "/sys/fs/cgroup", kept])
+        self.run(["mount", "-t", "sysfs", "sysfs", "/sys"])
+        self.run(["mount", "--rbind", kept, "/sys/fs/cgroup"])
+        self.run(["umount", "--recursive", kept])
+
     def command(self, words: Sequence[str | Path]) -> list[str]:
         """The command line that runs `words` inside."""
         inside = ["nsenter", "--net", "--mount", f"--target={self._holder.pid}", "--"]
         return [*inside, *(str(word) for word in words)]
-
-    def install(self, unpacked: Path) -> None:
-        """Inside, unpacked packages are where they would be if they were installed."""
-        for folder in ("usr", "etc"):
-            if (unpacked / folder).is_dir():
-                layers = f"lowerdir={unpacked / folder}:/{folder}"
-                self.run(["mount", "-t", "overlay", "overlay", "-o", layers, f"/{folder}"])
 
     def run(self, words: Sequence[str | Path], *, environ: Mapping[str, str] | None = None) -> str:
         """What it prints; it must end well."""
@@ -72,8 +120,7 @@ class Enclosure:
 
     def fetch(self, address: str, port: int) -> str:
         """The page at `/`, as seen from inside."""
-        script = f"import urllib.request as u; print(u.urlopen('http://{address}:{port}/', timeout=10).read().decode())"
-        return self.run([sys.executable, "-c", script]).rstrip("\n")
+        return self.run(_fetching(address, port)).rstrip("\n")
 
     def connect(self, address: str, port: int) -> socket.socket:
         """A connection to somebody inside, usable from outside; call it in a thread, which waits."""
@@ -87,14 +134,6 @@ class Enclosure:
             )
             _, (found, *_), _, _ = socket.recv_fds(ours, 1, 1)
         return socket.socket(fileno=found)
-
-    def own_sys(self) -> None:
-        """/sys shows the network of the inside, and the cgroups of the outside as before."""
-        kept = "/mnt"
-        self.run(["mount", "--rbind", "/sys/fs/cgroup", kept])
-        self.run(["mount", "-t", "sysfs", "sysfs", "/sys"])
-        self.run(["mount", "--rbind", kept, "/sys/fs/cgroup"])
-        self.run(["umount", "--recursive", kept])
 
     def _inside(self) -> list[int]:
         """Every process that has this network."""

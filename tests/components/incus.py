@@ -45,8 +45,11 @@ class Incus:
 
     binary: Path
     folder: Path
-    enclosure: Enclosure = field(default_factory=Enclosure)
     process: subprocess.Popen[bytes] | None = None
+    enclosure: Enclosure = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.enclosure = Enclosure(self.folder)
 
     @property
     def url(self) -> str:
@@ -61,10 +64,8 @@ class Incus:
         if self.binary.is_relative_to(HOME):
             self.enclosure.install(HOME / "incus")
         self.enclosure.own_sys()
-        ranges = self.folder / "ranges"
-        ranges.write_text("root:1000000:1000000000\n")
-        for name in ("/etc/subuid", "/etc/subgid"):
-            self.enclosure.run(["mount", "--bind", ranges, name])
+        for name in ("subuid", "subgid"):
+            self.enclosure.write(name, "root:1000000:1000000000\n")
 
     def start(self) -> None:
         daemon = "/usr/libexec/incus/incusd" if self.binary.is_relative_to(HOME) else self.binary

@@ -12,7 +12,7 @@ import pytest
 from mandor.engines.base import Engine, Launch
 from mandor.engines.docker import DockerEngine
 from mandor.testing.engine import EngineSuite
-from tests.components.docker import Docker
+from tests.components.docker import RunningDocker
 from tests.components.image import NAME
 
 
@@ -20,7 +20,7 @@ class TestDockerEngine(EngineSuite):
     image = NAME
 
     @pytest.fixture(autouse=True)
-    def _docker(self, docker: Docker) -> None:
+    def _docker(self, docker: RunningDocker) -> None:
         self.docker = docker
 
     def make_engine(self, directory: Path) -> Engine:

@@ -78,7 +78,7 @@ class Launch:
     protocols: Mapping[str, str] = field(default_factory=dict)
     """By the name of the port, where it is not tcp."""
     sandbox: bool = False
-    """The tasks of its instance share one network; set only for engines that announce `sandbox`."""
+    """Its instance has several tasks: they share one network, where the engine can (`sandbox`)."""
     stop_signal: str = "SIGTERM"
     options: Mapping[str, Any] = field(default_factory=dict)
     """The engine's own part of the task's `options`."""

@@ -87,6 +87,8 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     join_token_file: str = ""
     engine: tuple[str, ...] = ()
     """The engines to offer; empty: every one that is found."""
+    engine_option: tuple[str, ...] = ()
+    """`docker.socket=/run/docker.sock`, `incus.url=https://…`: how an engine is reached, where it is not found."""
     label: tuple[str, ...] = ()
     """`key=value`, given to the node when it first joins."""
     pool: str = "default"
@@ -96,6 +98,8 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """`cpu=2`, `memory=4Gi`, `disk=10Gi`: the node is that part of its machine; empty: all of it."""
     device: tuple[str, ...] = ()
     """`gpu=4` or `nvidia/gpu=4`: devices of this machine that tasks may ask for."""
+    allow_host_path: tuple[str, ...] = ()
+    """Folders of this machine that tasks may mount, with all below them; empty: none."""
     heartbeat: Seconds = Seconds(10)
 
 

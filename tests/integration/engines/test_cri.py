@@ -12,7 +12,7 @@ import pytest
 
 from mandor.engines.base import Launch, Mount, Observed, Unit, UnitPhase
 from mandor.engines.cri import CriEngine
-from mandor.errors import EngineDown
+from mandor.errors import EngineDown, NotFound
 from tests.components.containerd import Containerd
 from tests.components.image import NAME
 
@@ -139,8 +139,11 @@ async def test_a_runtime_that_hangs_is_down_and_not_waited_for(containerd: Conta
             containerd.resume()
 
 
-async def test_a_missing_socket_is_told(tmp_path: Path) -> None:
+async def test_a_runtime_that_never_was_there_is_not_there_and_one_that_was_is_down(tmp_path: Path) -> None:
     async with CriEngine(tmp_path / "engine", socket=tmp_path / "nobody.sock") as engine:
+        with pytest.raises(NotFound, match="no CRI runtime"):
+            await engine.probe()
+        assert engine.owner
         with pytest.raises(EngineDown, match=r"nobody\.sock"):
             await engine.probe()
 

@@ -38,7 +38,7 @@ class Refused(Exception):
 
 class CriClient:
     def __init__(self, socket: Path, *, answer_seconds: float = ANSWER_SECONDS) -> None:
-        self._socket = socket
+        self.socket = socket
         self._answer_seconds = answer_seconds
         self._channel: grpc.aio.Channel | None = None
 
@@ -73,19 +73,19 @@ class CriClient:
 
     def _open(self) -> grpc.aio.Channel:
         if self._channel is None:
-            if not self._socket.exists():
-                raise EngineDown(f"there is no CRI runtime at {self._socket}", hint="is containerd or CRI-O running?")
+            if not self.socket.exists():
+                raise EngineDown(f"there is no CRI runtime at {self.socket}", hint="is containerd or CRI-O running?")
             options = [
                 ("grpc.max_receive_message_length", MESSAGE_MOST),
                 ("grpc.initial_reconnect_backoff_ms", 200),
                 ("grpc.max_reconnect_backoff_ms", 5000),
                 ("grpc.enable_http_proxy", 0),
             ]
-            self._channel = grpc.aio.insecure_channel(f"unix:{self._socket}", options=options)
+            self._channel = grpc.aio.insecure_channel(f"unix:{self.socket}", options=options)
         return self._channel
 
     def _failed(self, error: grpc.aio.AioRpcError) -> Exception:
         message = error.details() or error.code().name
         if error.code() in _DOWN:
-            return EngineDown(f"the CRI runtime at {self._socket} does not answer: {message}")
+            return EngineDown(f"the CRI runtime at {self.socket} does not answer: {message}")
         return Refused(error.code(), message)

@@ -17,7 +17,6 @@ from mandor.engines.cri.client import START_SECONDS, CriClient, Refused
 from mandor.engines.cri.config import container_config, log_name, sandbox_config, write_files
 from mandor.engines.cri.execution import Dial, begin, dial_directly
 from mandor.engines.cri.images import Images
-from mandor.engines.stamped import read_logs, rotate
 from mandor.engines.cri.observe import NANO, observe, process_of, working_dir_of
 from mandor.engines.cri.options import CriOptions, read_options
 from mandor.engines.cri.sandboxes import Sandboxes
@@ -25,6 +24,7 @@ from mandor.engines.docker_api import labels as marks
 from mandor.engines.docker_api.failures import Failures
 from mandor.engines.docker_api.tracked import Tracked
 from mandor.engines.docker_api.trouble import passing
+from mandor.engines.stamped import read_logs, rotate
 from mandor.errors import EngineDown, Invalid, NotFound, Unavailable
 from mandor.model.node import Capabilities
 
@@ -76,6 +76,7 @@ class CriEngine(Engine):
     # The five verbs.
 
     async def probe(self) -> Capabilities:
+        self._check_there()
         with self._told("asked what it is"):
             version = await self._api.call(wire.VERSION)
             status = await self._api.call(wire.STATUS)
@@ -90,6 +91,7 @@ class CriEngine(Engine):
         )
 
     async def list(self) -> Sequence[Observed]:
+        self._check_there()
         with self._told("asked what runs"):
             listed = await self._list()
             await self._sandboxes.look(self.owner)
@@ -244,6 +246,10 @@ class CriEngine(Engine):
         await self._api.close()
 
     # Containers.
+
+    def _check_there(self) -> None:
+        if not self._api.socket.exists() and not (self._directory / "owner").exists():
+            raise NotFound("there is no CRI runtime on this machine", hint=f"its socket would be {self._api.socket}")
 
     async def _list(self, labels: Mapping[str, str] | None = None) -> Sequence[tuple[Unit, Any]]:
         wanted = wire.make("ContainerFilter", label_selector={marks.OWNER: self.owner, **(labels or {})})

@@ -1,12 +1,14 @@
-"""From a launch to what the engine is told to make: pure."""
+"""From a launch to what the engine is told to make."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from mandor.engines.base import Launch
+from mandor.engines.base import Launch, Mount
 from mandor.engines.docker_api.options import ContainerOptions
 from mandor.errors import Invalid
 
@@ -68,6 +70,23 @@ def hostname(name: str) -> str:
     return re.sub(r"[^a-z0-9-]", "-", first)[:HOSTNAME_MOST].strip("-") or "unit"
 
 
+def _mounts(mounts: Sequence[Mount]) -> dict[str, Any]:
+    """A source that is not there is refused: the engine must not make one."""
+    found: dict[str, Any] = {"Mounts": [], "Tmpfs": {}}
+    for mount in mounts:
+        if not mount.path.startswith("/"):
+            raise Invalid(f"the volume at {mount.path}: in a container a mount has an absolute path")
+        if mount.source is None:
+            size = "" if mount.size_bytes is None else f"size={mount.size_bytes}"
+            found["Tmpfs"][mount.path] = ",".join(filter(None, ("ro" if mount.read_only else "rw", size)))
+        elif not Path(mount.source).exists():
+            raise Invalid(f"the volume at {mount.path}: there is no {mount.source} on this node")
+        else:
+            bind = {"Type": "bind", "Source": mount.source, "Target": mount.path, "ReadOnly": mount.read_only}
+            found["Mounts"].append(bind)
+    return found
+
+
 def _host(launch: Launch, options: ContainerOptions) -> dict[str, Any]:
     host: dict[str, Any] = {
         "RestartPolicy": {"Name": "no"},  # Mandor restarts, and counts.
@@ -83,6 +102,7 @@ def _host(launch: Launch, options: ContainerOptions) -> dict[str, Any]:
         host |= {"Memory": launch.memory_bytes, "MemorySwap": launch.memory_bytes}
     if launch.processes is not None:
         host["PidsLimit"] = launch.processes
+    host |= _mounts(launch.mounts)
     if options.init:
         host["Init"] = True
     if options.privileged:

@@ -71,9 +71,8 @@ class ApiClient:
             headers = {"Content-Type": "application/json", **(headers or {})}
         async with self._request(method, path, query or {}, data, headers or {}, limit) as answer:
             content = await answer.read()
-            if "json" in answer.content_type and content:
-                return msgspec.json.decode(content)
-            return content
+            # Podman does not always say that an answer is JSON.
+            return msgspec.json.decode(content) if content.startswith((b"{", b"[")) else content
 
     @asynccontextmanager
     async def stream(
@@ -159,7 +158,7 @@ class ApiClient:
         if isinstance(error, PermissionError) or isinstance(getattr(error, "os_error", None), PermissionError):
             hint = f"run the agent as root, or as a user who may use {self.socket}"
             return EngineDown(f"{self.name} may not be used by this user ({self.socket})", hint=hint)
-        return EngineDown(f"{self.name} broke off at {self.socket}: {error or type(error).__name__}")
+        return EngineDown(f"{self.name} broke off at {self.socket}: {str(error) or type(error).__name__}")
 
 
 def filters(**wanted: list[str]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import time
-from typing import Any
+from typing import Any, ClassVar
 
 from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
 from mandor.engines.docker_api import labels as marks
@@ -17,6 +18,7 @@ from mandor.engines.docker_api.execution import ContainerExecution
 from mandor.engines.docker_api.failures import Failures
 from mandor.engines.docker_api.files import make_archive, read_archived, who
 from mandor.engines.docker_api.frames import read_lines
+from mandor.engines.docker_api.idle import can_idle
 from mandor.engines.docker_api.images import Images
 from mandor.engines.docker_api.observe import RUNNING, observe
 from mandor.engines.docker_api.options import read_options
@@ -31,7 +33,7 @@ KILL_SECONDS = 30.0
 """Longer than the kernel ever takes to end what was killed."""
 AT_ONCE = 16
 GONE, NOT_NOW = 404, 409
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "tmpfs"})
 
 
 class ContainerEngine(Engine):
@@ -62,8 +64,16 @@ class ContainerEngine(Engine):
 
     # What is peculiar to one of them.
 
-    def limits_of(self, info: Mapping[str, Any]) -> frozenset[str]:
+    program: ClassVar[str]
+    """Where neither it nor the socket is on the machine, there is no such engine here."""
+
+    @property
+    def extras(self) -> frozenset[str]:
+        return EXTRAS if can_idle() else EXTRAS - {"sandbox"}
+
+    async def limits(self) -> frozenset[str]:
         """Which limits are enforced on this machine."""
+        info = await self._api.get("/info")
         known = {"cpu": "CpuCfsQuota", "memory": "MemoryLimit", "processes": "PidsLimit"}
         return frozenset(limit for limit, key in known.items() if info.get(key))
 
@@ -74,13 +84,13 @@ class ContainerEngine(Engine):
     # The five verbs.
 
     async def probe(self) -> Capabilities:
+        self._check_there()
         with self._told("asked what it is"):
-            version, info = await asyncio.gather(self._api.get("/version"), self._api.get("/info"))
-        return Capabilities(
-            version=str(version.get("Version", "")), images=True, limits=self.limits_of(info), extras=EXTRAS
-        )
+            version, limits = await asyncio.gather(self._api.get("/version"), self.limits())
+        return Capabilities(version=str(version.get("Version", "")), images=True, limits=limits, extras=self.extras)
 
     async def list(self) -> Sequence[Observed]:
+        self._check_there()
         with self._told("asked what runs"):
             found = await self._api.get("/containers/json", all=True, filters=self._mine())
             self._sandboxes.saw(found)
@@ -149,7 +159,7 @@ class ContainerEngine(Engine):
 
     # The others.
 
-    async def logs(  # type: ignore[override]  # an async generator is the iterator that the interface asks for
+    async def logs(
         self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None
     ) -> AsyncIterator[LogLine]:
         with self._told(f"asked for the logs of {unit}"):
@@ -205,7 +215,7 @@ class ContainerEngine(Engine):
 
     async def usage(self) -> Mapping[Unit, Usage]:
         with self._told("asked what its units use"):
-            running = [each for each in await self._api.get("/containers/json", filters=self._mine())]
+            running = await self._api.get("/containers/json", filters=self._mine())
             ids = {each["Id"]: unit for each in running if (unit := marks.unit_of(each["Labels"], self.owner))}
             return await self._usage(ids)
 
@@ -226,7 +236,7 @@ class ContainerEngine(Engine):
         with self._told("asked for its images"):
             return await self._images.sizes()
 
-    async def events(self) -> AsyncIterator[None]:  # type: ignore[override]  # as above
+    async def events(self) -> AsyncIterator[None]:
         wanted = {"filters": filters(type=["container"], label=[f"{marks.OWNER}={self.owner}"])}
         with self._told("asked for its events"):
             # From a moment ago: what happens while the connection is made is not missed.
@@ -245,6 +255,10 @@ class ContainerEngine(Engine):
     async def close(self) -> None:
         await self._api.close()
 
+    def _check_there(self) -> None:
+        if not self._api.socket.exists() and shutil.which(self.program) is None:
+            raise NotFound(f"there is no {self.name} on this machine", hint=f"its socket would be {self._api.socket}")
+
     # Containers.
 
     def _mine(self) -> str:
@@ -256,18 +270,29 @@ class ContainerEngine(Engine):
     async def _find(self, unit: Unit, *, foreign: bool = False) -> dict[str, Any] | None:
         """Its container, inspected; `foreign`: somebody else's of the same name is an error, and not nothing."""
         name = marks.container_name(unit)
-        try:
-            found: dict[str, Any] = await self._api.get(f"/containers/{name}/json")
-        except Refused as error:
-            if error.status == GONE:
-                return None
-            raise
+        found = await self._inspect(name)
+        if found is None:
+            return None
         if marks.unit_of(found["Config"]["Labels"] or {}, self.owner) == unit:
             return found
         if foreign:
             raise Conflict(
                 f"{self.name} has a container called {name} that is not this agent's", hint="remove or rename it"
             )
+        return None
+
+    async def _inspect(self, identity: str) -> dict[str, Any] | None:
+        """None: there is no such container."""
+        for last in (False, False, True):
+            try:
+                found: dict[str, Any] = await self._api.get(f"/containers/{identity}/json")
+                return found
+            except Refused as error:
+                if error.status == GONE:
+                    return None
+                if last or "no such process" not in error.message:
+                    raise
+            await asyncio.sleep(0.1)  # Podman looked at a process that ended at that moment.
         return None
 
     async def _look(self, unit: Unit, listed: Mapping[str, Any]) -> Observed | None:
@@ -282,14 +307,9 @@ class ContainerEngine(Engine):
                     await self._discard(identity)
             return None
         async with self._places:
-            try:
-                inspected = await self._api.get(f"/containers/{identity}/json")
-            except Refused as error:
-                if error.status == GONE:
-                    return None
-                raise
-        observed = observe(unit, inspected)
-        if observed is None:
+            inspected = await self._inspect(identity)
+        observed = None if inspected is None else observe(unit, inspected)
+        if inspected is None or observed is None:
             return None
         observed = self._sandboxes.located(observed)
         observed = self.judge(observed, inspected, asked=tracked is not None and tracked.asked)
@@ -392,7 +412,7 @@ class ContainerEngine(Engine):
         try:
             await self._api.call(method, path, query=query)
         except Refused as error:
-            if error.status not in {GONE, NOT_NOW}:
+            if error.status not in {GONE, NOT_NOW} and "container state improper" not in error.message:
                 raise
 
     @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 
 from mandor.engines.base import LogLine
 
@@ -54,7 +54,7 @@ async def read_lines(read: Read) -> AsyncIterator[LogLine]:
 def moment(stamp: re.Match[bytes]) -> float:
     zone = stamp.group(3).decode()
     whole = datetime.fromisoformat(stamp.group(1).decode() + ("+00:00" if zone == "Z" else zone))
-    return whole.astimezone(timezone.utc).timestamp() + float(stamp.group(2) or 0)
+    return whole.astimezone(UTC).timestamp() + float(stamp.group(2) or 0)
 
 
 def parse_time(text: str) -> float:

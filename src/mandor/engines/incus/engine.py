@@ -88,6 +88,7 @@ class IncusEngine(Engine):
     # The five verbs.
 
     async def probe(self) -> Capabilities:
+        self._check_there()
         with self._told("asked what it is"):
             found = await self._api.get("/1.0")
         if found.get("auth") != "trusted":
@@ -100,6 +101,7 @@ class IncusEngine(Engine):
         return Capabilities(version=version, images=True, limits=LIMITS, extras=extras)
 
     async def list(self) -> Sequence[Observed]:
+        self._check_there()
         with self._told("asked what runs"):
             found = await self._instances()
             seen = await asyncio.gather(*(self._look(unit, each) for unit, each in found))
@@ -221,6 +223,11 @@ class IncusEngine(Engine):
 
     # Instances.
 
+    def _check_there(self) -> None:
+        socket = self._api.server.socket
+        if socket and not Path(socket).exists() and not (self._directory / "owner").exists():
+            raise NotFound("there is no incus on this machine", hint=f"its socket would be {socket}")
+
     async def _instances(self, recursion: int = 1) -> Sequence[tuple[Unit, Any]]:
         found = await self._api.get("/1.0/instances", recursion=recursion)
         return [(unit, each) for each in found if (unit := marks.unit_of(each["config"], self.owner)) is not None]
@@ -328,6 +335,8 @@ class IncusEngine(Engine):
                 if found is None:
                     tracked.progress = f"making it from {launch.image}"
                     await self._create(name, body)
+                else:
+                    await self._settle(name)
                 tracked.progress = ""
                 if found is None or not found["config"].get(marks.STARTED):
                     await put_files(self._api, name, launch)
@@ -341,6 +350,10 @@ class IncusEngine(Engine):
             except Refused as error:
                 if passing(error.message):
                     raise Unavailable(f"incus cannot start it now: {error.message}") from error
+                if "Image not provided" in error.message:
+                    raise NotFound(
+                        f"incus has no image {launch.image}", hint="`incus image list` shows those of the node"
+                    ) from error
                 raise Invalid(error.message) from error
 
     async def _create(self, name: str, body: dict[str, Any]) -> None:
@@ -349,8 +362,12 @@ class IncusEngine(Engine):
         except Refused as error:
             if error.status != TAKEN and "already" not in error.message:
                 raise
-            # Somebody began to make it, and was interrupted; Incus goes on by itself.
-            for path in (await self._api.get("/1.0/operations") or {}).get("running", ()):
+            await self._settle(name)
+
+    async def _settle(self, name: str) -> None:
+        """Somebody began something with it, and was interrupted; Incus goes on by itself, to its end."""
+        for path in (await self._api.get("/1.0/operations") or {}).get("running", ()):
+            with suppress(Refused):  # It is over, one way or the other.
                 operation = await self._api.get(path)
                 if any(each.endswith(f"/{name}") for each in (operation.get("resources") or {}).get("instances", ())):
                     await self._api.finish({"operation": path})

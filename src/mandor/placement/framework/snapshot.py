@@ -11,6 +11,9 @@ from mandor.placement.framework.ask import HostPort
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column, Mask
 from mandor.placement.framework.kept import Kept
+from mandor.placement.framework.luck import Lots
+from mandor.placement.framework.room import Room
+from mandor.placement.framework.volumes import Volumes
 
 Amounts = NDArray[np.int64]
 
@@ -90,8 +93,10 @@ class Snapshot:
     allocatable: Amounts
     counted: Amounts
     """`[cpu or memory, node]`: what scores count as taken."""
-    luck: NDArray[np.uint64]
-    """A number of each node, by its name and the seed: breaks ties."""
+    order: Callable[[], Lots]
+    """The nodes in an order that was drawn, by their names and a seed: breaks ties, see `luck`."""
+    room: Room
+    """What the usual scores of room are made of."""
     pools: Column[str]
     health: Column[Health]
     taints: Column[tuple[Taint, ...]]
@@ -125,6 +130,8 @@ class Snapshot:
     """What the instances of a namespace take, by resource, and how many `instances` there are."""
     wanted: Mapping[Wanted, int]
     """What has been asked for, and how many that is placed asks for the same."""
+    volumes: Volumes
+    """Which there are, and where each is."""
 
     def __len__(self) -> int:
         return len(self.nodes)
