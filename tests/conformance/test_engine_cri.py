@@ -47,3 +47,7 @@ class TestCriEngine(EngineSuite):
     def dies(self, signal: str, **parts: Any) -> Launch:
         """The first process of a container cannot kill itself."""
         return self.shell(f"sh -c 'kill -{signal.removeprefix('SIG')} $$'; exit $?", **parts)
+
+    def shows_size(self) -> Sequence[str]:
+        """CRI says it a moment after the beginning."""
+        return ("sh", "-c", 'until [ "$(stty size 2>/dev/null)" ]; do sleep 0.05; done; stty size')
