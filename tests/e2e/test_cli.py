@@ -236,3 +236,12 @@ def test_a_gang_waits_whole_and_says_why(mandor: Mandor) -> None:
     assert [item["status"]["phase"] for item in items] == ["Pending"] * 3
     mandor("apply", "-f", "-", "--wait", given=ring.replace("500Ti", "1Mi"))
     assert "3/3" in mandor("get", "workloads").stdout
+
+
+@pytest.mark.req("S0-18")
+def test_the_table_of_the_scheduler_is_what_the_store_says(mandor: Mandor) -> None:
+    mandor("apply", "-f", str(EXAMPLES / "hello.yaml"), "--wait")
+    told = mandor("debug", "table")
+    assert "1 nodes, 2 instances" in told.stderr
+    assert "no differences" in told.stderr
+    assert json.loads(mandor("debug", "table", "-o", "json").stdout)["differences"] == []

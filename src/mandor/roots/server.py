@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.garbage import collect_gently
 from mandor.lib.ids import new_uid
 from mandor.lib.tasks import Background
+from mandor.model.table_report import TableReport
 from mandor.placement.framework.handle import DETACHED
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
 from mandor.roots.inquiry import HttpInquiry
@@ -45,7 +47,19 @@ from mandor.store.recorder import Recorder
 
 log = logging.getLogger("mandor.server")
 
-Work = Callable[[Store, Clock, ServerSettings], Awaitable[None]]
+
+@dataclass(slots=True)
+class Inside:
+    """What one part of this process knows of another."""
+
+    scheduler: Scheduler | None = None
+    """While it leads here."""
+
+    async def compare_table(self) -> TableReport | None:
+        return await self.scheduler.compare_table() if self.scheduler is not None else None
+
+
+Work = Callable[[Store, Clock, ServerSettings, Inside], Awaitable[None]]
 
 
 def run(settings: ServerSettings, *, dev: bool = False) -> None:
@@ -71,6 +85,7 @@ async def serve(settings: ServerSettings, *, dev: bool = False) -> None:
     told = _told_by_signal()
     clock = SystemClock()
     server_id = new_uid()[:10]
+    inside = Inside()
     with _listener(settings) as listener:
         url = settings.address or _url(listener, secure=bool(settings.tls_cert))
         async with await open_store(settings.store_url, access=store_access(settings)) as store:
@@ -82,9 +97,9 @@ async def serve(settings: ServerSettings, *, dev: bool = False) -> None:
                     if role in settings.roles:
                         name = election_of(_pools(settings)) if role == "scheduler" else role
                         election = Election(store, name, server_id, float(settings.lease), clock, address=url)
-                        tasks.start(election.run(partial(work, clock=clock, settings=settings)), role)
+                        tasks.start(election.run(partial(work, clock=clock, settings=settings, inside=inside)), role)
                 if "api" in settings.roles:
-                    await _serve_api(tasks, settings, store, clock, server_id, url, listener, told, dev=dev)
+                    await _serve_api(tasks, settings, store, clock, server_id, url, listener, told, inside, dev=dev)
                 else:
                     log.info("ready, without an API: %s", ", ".join(settings.roles))
                     await told.wait()
@@ -108,13 +123,21 @@ async def _serve_api(
     url: str,
     listener: socket.socket,
     told: asyncio.Event,
+    inside: Inside,
     *,
     dev: bool,
 ) -> None:
     recorder = Recorder(store, f"server {server_id}", clock)
     heartbeats = Heartbeats(store, clock, server_id, url)
     api = ApiSettings(address=url, tokens_required=not dev)
-    parts = ApiParts(store=store, clock=clock, heartbeats=heartbeats, settings=api, recorder=recorder)
+    parts = ApiParts(
+        store=store,
+        clock=clock,
+        heartbeats=heartbeats,
+        settings=api,
+        recorder=recorder,
+        compare_table=inside.compare_table,
+    )
     tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
     server = ApiServer(build_app(parts), parts, listener, tls=tls)
     tasks.start(recorder.run(), "recorder")
@@ -128,7 +151,7 @@ async def _serve_api(
     await serving
 
 
-async def _schedule(store: Store, clock: Clock, settings: ServerSettings) -> None:
+async def _schedule(store: Store, clock: Clock, settings: ServerSettings, inside: Inside) -> None:
     recorder = Recorder(store, "scheduler", clock)
     configured = Configured(_config_source(settings))
     pause = configured.pause()
@@ -140,7 +163,11 @@ async def _schedule(store: Store, clock: Clock, settings: ServerSettings) -> Non
             store, clock, recorder, profiles=configured.profiles, pause=pause, inquire=inquire, pools=pools
         )
         tasks.start(configured.follow(clock, scheduler.use), "configuration")
-        await scheduler.run()
+        inside.scheduler = scheduler
+        try:
+            await scheduler.run()
+        finally:
+            inside.scheduler = None
 
 
 def _pools(settings: ServerSettings) -> Pools:
@@ -154,7 +181,7 @@ def _config_source(settings: ServerSettings) -> ConfigSource:
     )
 
 
-async def _control(store: Store, clock: Clock, settings: ServerSettings) -> None:
+async def _control(store: Store, clock: Clock, settings: ServerSettings, inside: Inside) -> None:
     recorder = Recorder(store, "controllers", clock)
     times = NodeTimes(suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after)
     controllers = (

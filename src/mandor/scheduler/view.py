@@ -134,7 +134,7 @@ class View:
     # Nodes and releases.
 
     def _apply_node(self, node: Node, before: Object | None, *, gone: bool) -> None:
-        if gone or not self._owns(node.spec.pool):
+        if gone or not self.owns(node.spec.pool):
             self.table.remove_node(node.meta.name)
             return
         new = self.table.node(node.meta.name) is None
@@ -147,7 +147,7 @@ class View:
         if before.status.usage != node.status.usage:
             self._happen(Happening.LOAD_CHANGED, node)
 
-    def _owns(self, pool: str) -> bool:
+    def owns(self, pool: str) -> bool:
         return self._pools is None or pool in self._pools
 
     def _happen(self, happening: Happening, node: Node | None, instance: Key | None = None) -> None:
@@ -336,7 +336,7 @@ class View:
             self._wait_for(_workload_key(instance), instance)
             return None
         shape = self._shape(instance)
-        if shape is None or not self._owns(shape.home):
+        if shape is None or not self.owns(shape.home):
             return None
         rank = self._rank(instance)
         return Ask(
