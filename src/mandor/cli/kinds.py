@@ -19,6 +19,7 @@ KINDS = (
     Kind("release", "releases", short=("rel",)),
     Kind("namespace", "namespaces", namespaced=False, short=("ns",)),
     Kind("priority-class", "priority-classes", namespaced=False, short=("pc",)),
+    Kind("quota", "quotas"),
     Kind("event", "events", short=("ev",)),
     Kind("audit", "audits", namespaced=False),
     Kind("token", "tokens", namespaced=False),

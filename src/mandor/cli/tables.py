@@ -108,6 +108,22 @@ def _expires(item: Object) -> str:
     return moment(at) if at else "never"
 
 
+def _of_quota(name: str) -> Callable[[Object], str]:
+    """`3/20`: used, and the most."""
+
+    def shown(item: Object) -> str:
+        most = item["spec"].get(name)
+        return "-" if most is None else f"{item.get('status', {}).get('used', {}).get(name, 0)}/{most}"
+
+    return shown
+
+
+def _devices_of_quota(item: Object) -> str:
+    used = item.get("status", {}).get("used", {}).get("devices", {})
+    most = item["spec"].get("devices", {})
+    return ",".join(f"{kind} {used.get(kind, 0)}/{count}" for kind, count in sorted(most.items())) or "-"
+
+
 NAME = Column("NAME", _name)
 AGE = Column("AGE", _age)
 LABELS = Column("LABELS", labels, wide=True)
@@ -179,6 +195,17 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("DEFAULT", lambda item: "yes" if item["spec"].get("default") else "no"),
         AGE,
         Column("DESCRIPTION", _spec("description"), wide=True),
+        LABELS,
+    ),
+    "quota": (
+        NAME,
+        Column("CPU", _of_quota("cpu")),
+        Column("MEMORY", _of_quota("memory")),
+        Column("DISK", _of_quota("disk")),
+        Column("INSTANCES", _of_quota("instances")),
+        Column("DEVICES", _devices_of_quota),
+        Column("PRIORITY-CLASS", _spec("priority_class")),
+        AGE,
         LABELS,
     ),
     "event": (

@@ -104,5 +104,9 @@ class Instance(Object, frozen=True, tag="instance"):
         return self.changed(status=status)
 
 
+def instance_prefix(workload: str, group: str) -> str:
+    return workload if group == FLAT else f"{workload}-{group}"
+
+
 def instance_name(workload: str, group: str, index: int) -> str:
-    return f"{workload}-{index}" if group == FLAT else f"{workload}-{group}-{index}"
+    return f"{instance_prefix(workload, group)}-{index}"

@@ -19,8 +19,8 @@ from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column
 from mandor.placement.framework.identity import NOBODY, Identity
 from mandor.placement.framework.kept import Kept
+from mandor.placement.framework.quotas import Quota, Quotas
 from mandor.placement.framework.snapshot import (
-    INSTANCES,
     Amounts,
     Engines,
     Health,
@@ -110,7 +110,7 @@ class Table:
         self._kept = Kept()
         self._owners: dict[tuple[str, str], int] = {}
         self._dedicated: dict[str, dict[int, int]] = {}
-        self._used_by: dict[str, dict[str, int]] = {}
+        self._quotas = Quotas()
         self._wanted: dict[Wanted, int] = {}
         self._turn = 0
         self._undo: list[Callable[[], None]] | None = None
@@ -244,7 +244,7 @@ class Table:
         charge = Charge(node, shape, who)
         self._charges[key] = charge
         self._by_node.setdefault(node, set()).add(key)
-        self._count_everywhere(key.namespace, shape, 1)
+        self._count_everywhere(key.namespace, shape, who, 1)
         slot = self._slots.get(node)
         if self._undo is not None:
             turn = 0 if slot is None else int(self._numbers[_TURN, slot])
@@ -263,11 +263,24 @@ class Table:
                 charge = self._charges[key]
                 self._count_people(charge, -1)
                 self._charges[key] = Charge(node, charge.shape, after)
+                self._quotas.recount(key.namespace, charge.shape, before, after)
                 self._count_people(self._charges[key], 1)
                 found = True
         if found:
             self.version += 1
         return found
+
+    def set_quota(self, namespace: str, quota: Quota) -> None:
+        self._quotas_changed()
+        self._quotas.set(namespace, quota)
+
+    def drop_quota(self, namespace: str, name: str) -> None:
+        self._quotas_changed()
+        self._quotas.drop(namespace, name)
+
+    def _quotas_changed(self) -> None:
+        self.version += 1
+        self._kept.attributes += 1  # who had nothing to say may have now
 
     def drop_charge(self, key: Key) -> bool:
         """True: there was one, and its room is free now."""
@@ -281,7 +294,7 @@ class Table:
         keys.discard(key)
         if not keys:
             del self._by_node[charge.node]
-        self._count_everywhere(key.namespace, charge.shape, -1)
+        self._count_everywhere(key.namespace, charge.shape, charge.who, -1)
         slot = self._slots.get(charge.node)
         if slot is not None:
             self._count(slot, charge.shape, -1)
@@ -358,13 +371,8 @@ class Table:
         if not self._dedicated:
             self._owners.clear()
 
-    def _count_everywhere(self, namespace: str, shape: Shape, sign: int) -> None:
-        used = self._used_by.setdefault(namespace, {})
-        used[INSTANCES] = used.get(INSTANCES, 0) + sign
-        for resource, amount in shape.wanted:
-            used[resource] = used.get(resource, 0) + sign * amount
-        if not used[INSTANCES]:
-            del self._used_by[namespace]
+    def _count_everywhere(self, namespace: str, shape: Shape, who: Identity, sign: int) -> None:
+        self._quotas.count(namespace, shape, who, sign)
         count = self._wanted.get(shape.wanted, 0) + sign
         if count:
             self._wanted[shape.wanted] = count
@@ -411,7 +419,7 @@ class Table:
                 dedicated_to=_window(self._numbers, count)[_DEDICATED],
                 anyone_dedicated=lambda: bool(self._dedicated),
                 owner=lambda owner: self._owners.get(owner, _NO_OWNER),
-                used_by=self._used_in,
+                quotas=self._quotas,
                 wanted=self._wanted,
             )
         return self._snapshot
@@ -424,9 +432,6 @@ class Table:
                 column.append((node_facts(node).get(name),))
             self._facts[name] = column
         return column
-
-    def _used_in(self, namespace: str) -> Mapping[str, int]:
-        return self._used_by.get(namespace, {})
 
     def _port_users(self, port: HostPort) -> Collection[str]:
         return self._ports.get(port, {}).keys()

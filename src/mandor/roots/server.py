@@ -21,6 +21,7 @@ from mandor.api.settings import ApiSettings
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
+from mandor.controllers.quota import QuotaController
 from mandor.controllers.runner import run_all
 from mandor.controllers.workload import WorkloadController
 from mandor.errors import Invalid
@@ -147,6 +148,7 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings) -> None
     controllers = (
         WorkloadController(store, clock, recorder),
         NodeController(store, clock, recorder, times),
+        QuotaController(store, clock),
         GarbageController(store, clock),
     )
     async with Background() as tasks:

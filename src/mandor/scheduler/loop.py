@@ -15,6 +15,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
+from mandor.model.quota import Quota
 from mandor.model.workload import Release, Workload
 from mandor.placement.cycle import Decision, broken_off, decide
 from mandor.placement.framework.ask import Ask
@@ -51,7 +52,7 @@ NOTED_MOST = 64
 CYCLES_MOST = 10_000
 """So many placements may be on their way through plugins, or be asked about; the others wait their turn."""
 
-WATCHED = (PriorityClass, Node, Release, Workload, Instance)
+WATCHED = (PriorityClass, Quota, Node, Release, Workload, Instance)
 
 Profiles = Mapping[str, Profile]
 

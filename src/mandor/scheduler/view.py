@@ -9,11 +9,13 @@ from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass, class_of
+from mandor.model.quota import Quota
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import Happened, Happening
+from mandor.placement.framework.quotas import Quota as Limit
 from mandor.placement.table import Table
 from mandor.scheduler.queue import Entry, SchedulingQueue
 from mandor.store.base import Change
@@ -96,6 +98,8 @@ class View:
             self._apply_workload(change)
         elif isinstance(value, PriorityClass):
             self._apply_class(value, gone=change.after is None)
+        elif isinstance(value, Quota):
+            self._apply_quota(value, change.before, gone=change.after is None)
 
     # Nodes and releases.
 
@@ -148,6 +152,18 @@ class View:
         if moved:
             self._rank_again(moved)
 
+    def _apply_quota(self, quota: Quota, before: Object | None, *, gone: bool) -> None:
+        """What is used of it is its status, and nothing new here."""
+        if gone:
+            self.table.drop_quota(quota.meta.namespace, quota.meta.name)
+        elif isinstance(before, Quota) and before.spec == quota.spec:
+            return
+        else:
+            spec = quota.spec
+            limit = Limit(quota.meta.name, spec.amounts, spec.priority_class or "")
+            self.table.set_quota(quota.meta.namespace, limit)
+        self._happen(Happening.QUOTA_CHANGED, None, quota.key)
+
     def _rank_again(self, workloads: Set[Key]) -> None:
         """Those of their instances that wait are queued anew, by what they are now."""
         for each in list(self._instances.items()):
@@ -162,7 +178,7 @@ class View:
             return
         self._identities[key] = {}
         for group, old in known.items():
-            new = Identity(key.namespace, key.name, group, after.meta.labels)
+            new = Identity(key.namespace, key.name, group, after.meta.labels, _class_name(after))
             self._identities[key][group] = new
             if new != old and self.table.relabel(old, new):
                 self.happened |= {Happening.PLACED, Happening.ROOM_FREED}
@@ -176,7 +192,8 @@ class View:
         found = groups.get(instance.spec.group)
         if found is None:
             labels = workload.meta.labels if workload is not None else {}
-            found = Identity(instance.meta.namespace, instance.spec.workload, instance.spec.group, labels)
+            named = _class_name(workload)
+            found = Identity(instance.meta.namespace, instance.spec.workload, instance.spec.group, labels, named)
             groups[instance.spec.group] = found
         return found
 
@@ -322,6 +339,12 @@ def _release_key(instance: Instance) -> Key:
 
 def _workload_key(instance: Instance) -> Key:
     return Key(Workload.kind, instance.meta.namespace, instance.spec.workload)
+
+
+def _class_name(workload: Object | None) -> str:
+    """The priority class that it names."""
+    named = workload.spec.priority if isinstance(workload, Workload) else None
+    return named if isinstance(named, str) else ""
 
 
 def _rank(workload: Workload) -> tuple[object, ...]:

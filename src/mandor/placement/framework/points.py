@@ -50,11 +50,13 @@ class Happening(Enum):
     PLACED = "instance placed"
     LOAD_CHANGED = "load changed"
     """What a node really uses; requests do not ask for it."""
+    QUOTA_CHANGED = "quota changed"
+    """What a namespace may take; `Happened.instance` is the quota."""
 
 
 EVERYTHING = frozenset(Happening)
-ANYTHING = EVERYTHING - {Happening.PLACED, Happening.LOAD_CHANGED}
-"""What can make room; that somebody else was placed, or how busy a node is, matters to few."""
+ANYTHING = EVERYTHING - {Happening.PLACED, Happening.LOAD_CHANGED, Happening.QUOTA_CHANGED}
+"""What can make room; that somebody else was placed, how busy a node is, and quotas matter to few."""
 NODES = frozenset({Happening.NODE_ADDED, Happening.NODE_CHANGED})
 
 

@@ -11,6 +11,7 @@ from mandor.placement.framework.ask import HostPort
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column, Mask
 from mandor.placement.framework.kept import Kept
+from mandor.placement.framework.quotas import Quotas
 
 Amounts = NDArray[np.int64]
 
@@ -47,9 +48,6 @@ Images = tuple[tuple[str, int], ...]
 Numbers = NDArray[np.int64]
 Wanted = tuple[tuple[str, int], ...]
 """Amounts by resource."""
-
-INSTANCES = "instances"
-"""What a namespace has, counted: beside its resources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +119,8 @@ class Snapshot:
     """Does any workload have a node for itself?"""
     owner: Callable[[tuple[str, str]], int]
     """The number of a workload in `dedicated_to`."""
-    used_by: Callable[[str], Mapping[str, int]]
-    """What the instances of a namespace take, by resource, and how many `instances` there are."""
+    quotas: Quotas
+    """What the instances of a namespace take, and what they may take."""
     wanted: Mapping[Wanted, int]
     """What has been asked for, and how many that is placed asks for the same."""
 
