@@ -229,7 +229,7 @@ async def test_a_pinned_instance_goes_to_its_node_or_nowhere_and_speaks_for_nobo
         world.instance("other-0").status.message
         == "0/2 nodes fit: 1 NodeUnschedulable (1 cordoned), 1 NodeName (not n1)"
     )
-    assert world.instance("other-2").status.message == "0/2 nodes fit: 2 NodeName (not n9)"
+    assert "NodeName (not n9)" in world.instance("other-2").status.message
 
 
 # Crashes and races.
