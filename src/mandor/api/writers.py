@@ -54,7 +54,7 @@ _CONTROLLERS: Rights = {
     "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "instance": frozenset(
         {EXISTENCE, "meta.labels", "status"}
-        | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt", "avoid")}
+        | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt", "pin", "avoid")}
     ),
     "node": frozenset({"status.phase", "status.reason", "status.since"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),

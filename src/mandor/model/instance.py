@@ -30,6 +30,8 @@ class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     stop: StopOrder | None = None
     attempt: int = 0
     """How many earlier copies of this index failed."""
+    pin: str = ""
+    """The only node it may go to; empty: any."""
     avoid: tuple[str, ...] = ()
     """Nodes where earlier copies failed: elsewhere first."""
     relaxed: tuple[str, ...] = ()

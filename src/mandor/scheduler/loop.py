@@ -125,12 +125,12 @@ class Scheduler:
     def profiles(self) -> Profiles:
         return self._profiles
 
-    def use(self, profiles: Profiles) -> None:
+    def use(self, profiles: Profiles, pause: Backoff | None = None) -> None:
         """From the next cycle on. What is on its way goes on with the plugins that it began with."""
         check_together(profiles)
         self._profiles = profiles
         self._known_refusals.clear()
-        self._queue.use(profiles["default"].queue_sort, now=self._clock.monotonic())
+        self._queue.use(profiles["default"].queue_sort, now=self._clock.monotonic(), pause=pause)
         self._wake.set()
 
     async def run(self) -> None:
@@ -187,7 +187,11 @@ class Scheduler:
         self._to_ask.clear()
 
     async def _bind(self, tasks: Background, promises: Sequence[Promise]) -> None:
-        for chunk in chunks(promises):
+        current = [each for each in promises if self.view.promised(each.key) is each]
+        for stale in promises:
+            if self.view.promised(stale.key) is not stale:  # it is gone, and another may have its name
+                self._not_written(stale)
+        for chunk in chunks(current):
             await self._binder.room.acquire()
             writing = tasks.start(self._binder.write(chunk), "bind")
             writing.add_done_callback(lambda _: self._binder.room.release())

@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
 
+Use = Callable[[dict[str, Profile], Backoff], None]
+"""Takes up profiles, and the pause between the tries of one instance."""
 Seen = tuple[tuple[str, int, int, int], ...]
 
 
@@ -57,7 +59,7 @@ class Configured:
         self.config: SchedulerConfig | None = None
 
     def pause(self) -> Backoff:
-        """Between the tries of one instance; what is changed later holds from the next start."""
+        """Between the tries of one instance, at the start."""
         return self._source.read()[0].pause or PAUSE
 
     def profiles(self, handle: Handle) -> dict[str, Profile]:
@@ -74,13 +76,13 @@ class Configured:
             log.warning("the scheduler configuration says %s; it means nothing here and is ignored", key)
         return profiles
 
-    async def follow(self, clock: Clock, use: Callable[[dict[str, Profile]], None]) -> None:
+    async def follow(self, clock: Clock, use: Use) -> None:
         """For ever. The outcome of each change is one sentence in the log."""
         while True:
             await clock.sleep(LOOK_SECONDS)
             self.look(use)
 
-    def look(self, use: Callable[[dict[str, Profile]], None]) -> bool:
+    def look(self, use: Use) -> bool:
         """True: there was a change, and it holds now."""
         seen = self._source.seen()
         if seen == self._seen or self._workshop is None:
@@ -88,7 +90,8 @@ class Configured:
         self._seen = seen
         try:
             profiles = self._make(self._workshop)
-            use(profiles)
+            assert self.config is not None
+            use(profiles, self.config.pause or PAUSE)
         except Invalid as error:
             log.error("the changed scheduler configuration is refused, the old one goes on: %s", error)
             return False

@@ -259,6 +259,7 @@ class View:
             priority=class_of(workload.spec.priority, self._classes).value,
             profile=workload.spec.profile,
             avoid=frozenset(instance.spec.avoid),
+            pin=instance.spec.pin,
             who=self._who(instance),
             gates=workload.spec.gates,
         )
