@@ -7,12 +7,21 @@ from dataclasses import dataclass
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
-from mandor.model.phase import Phase
 from mandor.model.workload import Release, Workload
-from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.ask import Shape
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import Happened, Happening
+from mandor.placement.standing import (
+    NOTHING,
+    Standing,
+    ask_of,
+    identity_of,
+    release_key,
+    shapes_of,
+    standing,
+    workload_key,
+)
 from mandor.placement.table import Table
 from mandor.scheduler.queue import Entry, SchedulingQueue
 from mandor.store.base import Change
@@ -22,19 +31,6 @@ log = logging.getLogger(__name__)
 
 DETAILS_MOST = 1024
 """When more happens at once, everybody whom it can concern is tried again without being asked for hints."""
-
-NOTHING = Shape(
-    wanted=(),
-    counted=(0, 0),
-    host_ports=(),
-    engines=(),
-    images=frozenset(),
-    pool=None,
-    tolerate=(),
-    must=(),
-    should=(),
-    prefer=(),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +116,7 @@ class View:
         if gone:
             self._shapes.pop(release.key, None)
             return
-        self._shapes[release.key] = {name: Shape.of(group) for name, group in release.spec.groups.items()}
+        self._shapes[release.key] = shapes_of(release)
         self._look_again(release.key)
 
     def _apply_workload(self, change: Change) -> None:
@@ -129,7 +125,7 @@ class View:
         self._look_again(change.key)
         if isinstance(before, Workload) and isinstance(after, Workload) and _rank(before) != _rank(after):
             for each in list(self._instances.items()):
-                if isinstance(each, Instance) and self.queue.place(each.key) and _workload_key(each) == change.key:
+                if isinstance(each, Instance) and self.queue.place(each.key) and workload_key(each) == change.key:
                     self.queue.remove(each.key)
                     self._enqueue(each)
 
@@ -147,14 +143,13 @@ class View:
 
     def _who(self, instance: Instance) -> Identity:
         charge = self.table.charge(instance.key)
-        workload = self._workloads.get(_workload_key(instance))
+        workload = self._workloads.get(workload_key(instance))
         if workload is None and charge is not None:
             return charge.who
-        groups = self._identities.setdefault(_workload_key(instance), {})
+        groups = self._identities.setdefault(workload_key(instance), {})
         found = groups.get(instance.spec.group)
         if found is None:
-            labels = workload.meta.labels if workload is not None else {}
-            found = Identity(instance.meta.namespace, instance.spec.workload, instance.spec.group, labels)
+            found = identity_of(instance, workload if isinstance(workload, Workload) else None)
             groups[instance.spec.group] = found
         return found
 
@@ -165,12 +160,11 @@ class View:
     # Instances.
 
     def _apply_instance(self, key: Key, after: Object | None) -> None:
-        if not isinstance(after, Instance) or after.phase.over:
+        stands = standing(after) if isinstance(after, Instance) else Standing.NEITHER
+        if not isinstance(after, Instance) or stands is Standing.NEITHER:
             self._forget(key)
-        elif after.spec.node:
+        elif stands is Standing.PLACED:
             self._count(key, after)
-        elif after.spec.stop is not None or after.phase is not Phase.PENDING:
-            self._forget(key)
         elif not self._promised(key, after.meta.uid):
             self._uncount(key)
             self._enqueue(after)
@@ -207,27 +201,19 @@ class View:
 
     def _enqueue(self, instance: Instance) -> None:
         """A new one is active at once; one that is known keeps its place in the queue."""
-        workload = self._workloads.get(_workload_key(instance))
+        workload = self._workloads.get(workload_key(instance))
         if not isinstance(workload, Workload):
-            self._wait_for(_workload_key(instance), instance)
+            self._wait_for(workload_key(instance), instance)
             return
         shape = self._shape(instance)
         if shape is None:
             return
-        ask = Ask(
-            key=instance.key,
-            shape=shape,
-            priority=workload.spec.priority,
-            profile=workload.spec.profile,
-            avoid=frozenset(instance.spec.avoid),
-            who=self._who(instance),
-            gates=workload.spec.gates,
-        )
+        ask = ask_of(instance, workload, shape, self._who(instance))
         self.queue.add(ask, instance.meta.uid, instance.meta.created_at)
 
     def _shape(self, instance: Instance) -> Shape | None:
         """None: its release is not here yet; the instance is looked at again when it comes."""
-        release = _release_key(instance)
+        release = release_key(instance)
         shape = self._shapes.get(release, {}).get(instance.spec.group)
         if shape is None:
             self._wait_for(release, instance)
@@ -264,9 +250,7 @@ class View:
         return (
             isinstance(now, Instance)
             and now.meta.uid == promise.instance.meta.uid
-            and now.phase is Phase.PENDING
-            and not now.spec.node
-            and now.spec.stop is None
+            and standing(now) is Standing.WAITING
         )
 
     @property
@@ -292,14 +276,6 @@ def _matters(node: Node) -> tuple[object, ...]:
     """What placement looks at; the rest of a node may change without anybody being tried again."""
     status = node.status
     return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts, status.usage
-
-
-def _release_key(instance: Instance) -> Key:
-    return Key(Release.kind, instance.meta.namespace, instance.spec.release)
-
-
-def _workload_key(instance: Instance) -> Key:
-    return Key(Workload.kind, instance.meta.namespace, instance.spec.workload)
 
 
 def _rank(workload: Workload) -> tuple[object, ...]:
