@@ -1,0 +1,71 @@
+"""What an instance is to the scheduler: one that takes room, one that asks for it, or neither."""
+
+from enum import Enum
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.phase import Phase
+from mandor.model.workload import Release, Workload
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.identity import Identity
+
+NOTHING = Shape(
+    wanted=(),
+    counted=(0, 0),
+    host_ports=(),
+    engines=(),
+    images=frozenset(),
+    pool=None,
+    tolerate=(),
+    must=(),
+    should=(),
+    prefer=(),
+)
+"""What an instance counts for whose release is gone."""
+
+
+class Standing(Enum):
+    PLACED = "placed"
+    """It takes room on its node, also while it stops."""
+    WAITING = "waiting"
+    """It needs a node."""
+    NEITHER = "neither"
+
+
+def standing(instance: Instance) -> Standing:
+    if instance.phase.over:
+        return Standing.NEITHER
+    if instance.spec.node:
+        return Standing.PLACED
+    waits = instance.spec.stop is None and instance.phase is Phase.PENDING
+    return Standing.WAITING if waits else Standing.NEITHER
+
+
+def release_key(instance: Instance) -> Key:
+    return Key(Release.kind, instance.meta.namespace, instance.spec.release)
+
+
+def workload_key(instance: Instance) -> Key:
+    return Key(Workload.kind, instance.meta.namespace, instance.spec.workload)
+
+
+def shapes_of(release: Release) -> dict[str, Shape]:
+    """By group."""
+    return {name: Shape.of(group) for name, group in release.spec.groups.items()}
+
+
+def identity_of(instance: Instance, workload: Workload | None) -> Identity:
+    labels = workload.meta.labels if workload is not None else {}
+    return Identity(instance.meta.namespace, instance.spec.workload, instance.spec.group, labels)
+
+
+def ask_of(instance: Instance, workload: Workload, shape: Shape, who: Identity) -> Ask:
+    return Ask(
+        key=instance.key,
+        shape=shape,
+        priority=workload.spec.priority,
+        profile=workload.spec.profile,
+        avoid=frozenset(instance.spec.avoid),
+        who=who,
+        gates=workload.spec.gates,
+    )
