@@ -42,6 +42,7 @@ _NODE: Rights = {
 }
 _SCHEDULER: Rights = {
     "instance": frozenset({"spec.node", "spec.stop", "status"}),
+    "decision": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "lease": frozenset({EXISTENCE, "spec"}),
 }
@@ -54,6 +55,7 @@ _CONTROLLERS: Rights = {
     ),
     "node": frozenset({"status.phase", "status.reason", "status.since"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "decision": frozenset({EXISTENCE}),
     "audit": frozenset({EXISTENCE}),
     "token": frozenset({EXISTENCE}),
     "session": frozenset({EXISTENCE}),

@@ -18,6 +18,7 @@ KINDS = (
     Kind("node", "nodes", namespaced=False, short=("no", "n")),
     Kind("release", "releases", short=("rel",)),
     Kind("namespace", "namespaces", namespaced=False, short=("ns",)),
+    Kind("decision", "decisions", short=("dec",)),
     Kind("event", "events", short=("ev",)),
     Kind("audit", "audits", namespaced=False),
     Kind("token", "tokens", namespaced=False),
