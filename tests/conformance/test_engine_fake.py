@@ -53,6 +53,12 @@ class FakeSuite(EngineSuite):
     def shows_file(self, path: str, **parts: Any) -> Launch:
         return self.prints([f"${{file:{path}}}"], **parts)
 
+    def writes_file(self, path: str, text: str, **parts: Any) -> Launch:
+        return self.fake(parts, after=0, writes={path: f"{text}\n"})
+
+    def fills(self, path: str, size: int, **parts: Any) -> Launch:
+        return self.fake(parts, after=0, writes={f"{path}/filled": "x" * size})
+
     def shows_mode(self, path: str, **parts: Any) -> Launch:
         return self.prints([f"${{mode:{path}}}"], **parts)
 
@@ -85,6 +91,9 @@ class FakeSuite(EngineSuite):
 
     def shows_size(self) -> Sequence[str]:
         return ("size",)
+
+    def tells_file(self, path: str) -> Sequence[str]:
+        return ("file", path)
 
     def tells_variable(self, name: str) -> Sequence[str]:
         return ("env", name)

@@ -1,4 +1,4 @@
-"""ProcessEngine keeps the promises of an engine: with cgroups and without."""
+"""ProcessEngine keeps the promises of an engine: with cgroups and without, with mounts and with links."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class TestProcessEngine(EngineSuite):
         return ProcessEngine(directory)
 
 
-class TestProcessEngineWithoutCgroups(EngineSuite):
+class TestProcessEngineWithoutCgroupsAndMounts(EngineSuite):
     """As on a machine that has none, or for a user who may not make any."""
 
     def make_engine(self, directory: Path) -> Engine:
-        return ProcessEngine(directory, limits=False)
+        return ProcessEngine(directory, limits=False, mounts=False)

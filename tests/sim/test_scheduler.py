@@ -75,6 +75,19 @@ async def test_who_does_not_fit_waits_and_is_told_why(world: World) -> None:
     assert world.events("Unschedulable")
 
 
+@pytest.mark.req("S3-24")
+async def test_a_rule_that_was_given_up_is_written_on_the_instance(world: World) -> None:
+    await world.add_nodes("n1")
+    rules = {"where": [{"rule": "disk == ssd", "strength": "should"}, {"rule": "zone == a", "strength": "should"}]}
+    await world.apply(make_workload("web", replicas=1, placement=rules))
+    await world.until(lambda: world.serving_count("web") == 1)
+    assert world.instance("web-0").spec.relaxed == ("zone == a", "disk == ssd")
+
+    await world.apply(make_workload("free", replicas=1))
+    await world.until(lambda: world.serving_count("free") == 1)
+    assert world.instance("free-0").spec.relaxed == ()
+
+
 async def test_the_reason_is_written_only_when_it_changes(world: World) -> None:
     await world.add_nodes("n1", memory=1024**3)
     await world.apply(make_workload("big", replicas=1, memory="2Gi"))

@@ -41,7 +41,7 @@ _NODE: Rights = {
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _SCHEDULER: Rights = {
-    "instance": frozenset({"spec.node", "spec.stop", "status"}),
+    "instance": frozenset({"spec.node", "spec.relaxed", "spec.stop", "status"}),
     "decision": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "lease": frozenset({EXISTENCE, "spec"}),

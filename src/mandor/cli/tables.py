@@ -163,6 +163,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("AGE", _age),
         Column("REASON", _stopping),
         Column("RELEASE", _spec("release"), wide=True),
+        Column("WITHOUT", lambda item: "; ".join(item["spec"].get("relaxed", ())) or "-", wide=True),
         Column("ENGINE", _status("engine"), wide=True),
         Column("ADDRESS", _status("address"), wide=True),
         Column("MESSAGE", _status("message"), wide=True),

@@ -29,6 +29,31 @@ class Unit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A place in the task's file system that outlives the task, is shared, or is memory; the agent has resolved it.
+
+    An engine that cannot do a mount as it stands (announced in `Capabilities.extras`: `mounts`, `links`, `tmpfs`) says
+    so: the unit shows as exited with the reason `StartFailed`. It never leaves one out, and never deletes a source.
+    """
+
+    path: str
+    """Where the task finds it. Absolute: needs `mounts`. Relative to its working directory: needs `links`."""
+    source: str | None = None
+    """What is found there: an absolute path of the node that exists, a folder as a rule; None: memory (`tmpfs`)."""
+    size_bytes: int | None = None
+    """The most a tmpfs holds; None: the kernel's own limit."""
+    read_only: bool = False
+    """Needs `mounts`: the task, whoever it runs as, cannot write there."""
+    name: str = ""
+    """The volume's, for people and for the environment; empty: it has none."""
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that tells a task where it is; the agent sets it to `path`."""
+        return "MANDOR_VOLUME_" + self.name.upper().replace("-", "_").replace(".", "_")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
     """The task with everything resolved: nothing in it needs the control plane any more."""
 
@@ -40,6 +65,8 @@ class Launch:
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     files: Sequence[File] = ()
+    mounts: tuple[Mount, ...] = ()
+    """Outer paths before those inside them: made in this order, each finds its place."""
     working_dir: str | None = None
     user: str | int | None = None
     cpu_milli: int | None = None

@@ -113,6 +113,7 @@ def _shared(instance: Instance) -> Instance:
             group=intern(spec.group),
             release=intern(spec.release),
             node=intern(spec.node),
+            relaxed=tuple(map(intern, spec.relaxed)),
         ),
         status=msgspec.structs.replace(
             status, reason=intern(status.reason), message=intern(status.message), engine=intern(status.engine)

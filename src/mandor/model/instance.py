@@ -20,7 +20,7 @@ class StopOrder(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """`node` is written by the scheduler, once; `stop` and the rest by the controller."""
+    """`node` and `relaxed` are written by the scheduler, once; `stop` and the rest by the controller."""
 
     workload: str
     group: str = FLAT
@@ -32,6 +32,8 @@ class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     """How many earlier copies of this index failed."""
     avoid: tuple[str, ...] = ()
     """Nodes where earlier copies failed: elsewhere first."""
+    relaxed: tuple[str, ...] = ()
+    """The `should` rules that were given up to place it, in the order they were."""
 
 
 class TaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
@@ -89,9 +91,9 @@ class Instance(Object, frozen=True, tag="instance"):
         order = StopOrder(reason=reason, grace_seconds=grace_seconds, at=at)
         return self.changed(spec=msgspec.structs.replace(self.spec, stop=order))
 
-    def bound(self, node: str, *, at: float) -> "Instance":
+    def bound(self, node: str, *, at: float, relaxed: tuple[str, ...] = ()) -> "Instance":
         return self.changed(
-            spec=msgspec.structs.replace(self.spec, node=node),
+            spec=msgspec.structs.replace(self.spec, node=node, relaxed=relaxed),
             status=InstanceStatus(phase=Phase.RESERVED, since=at),
         )
 

@@ -21,6 +21,10 @@ from mandor.placement.row import NOWHERE, totals_of
 _SPREAD = 0x9E3779B97F4A7C15
 _ALL_ONES = 2**64 - 1
 
+AVOIDED = "avoid nodes where it failed"
+DISLIKED = "others want to be apart from it"
+"""What can be given up besides its own `should` rules, as `relaxed` tells it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -115,11 +119,11 @@ def ladder(ask: Ask, *, disliked: bool) -> Iterator[tuple[Ask, tuple[str, ...]]]
     yield ask, relaxed
     if ask.avoid:
         ask = ask.without_avoid()
-        relaxed += ("avoid nodes where it failed",)
+        relaxed += (AVOIDED,)
         yield ask, relaxed
     if disliked:
         ask = ask.without_others_should()
-        relaxed += ("others want to be apart from it",)
+        relaxed += (DISLIKED,)
         yield ask, relaxed
     while ask.dropped < len(ask.shape.should):
         ask = ask.without_last_should()

@@ -65,7 +65,7 @@ class Binder:
         now = self._clock.now()
         versions = {each.node: each.node_version for each in promises}
         checks: list[Write] = [Check(Key(Node.kind, "", name), version) for name, version in versions.items()]
-        return checks + [Put(each.instance.bound(each.node, at=now)) for each in promises]
+        return checks + [Put(each.instance.bound(each.node, at=now, relaxed=each.relaxed)) for each in promises]
 
     async def _without_loser(self, promises: Sequence[Promise], conflict: Conflict) -> list[Promise]:
         key = conflict.facts.get("key")

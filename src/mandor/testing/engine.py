@@ -13,23 +13,22 @@ announce is tested to do no harm.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Unit, UnitPhase
+from mandor.engines.base import Engine, LogLine, Unit, UnitPhase
 from mandor.errors import NotFound
-from mandor.lib.ids import new_uid
 from mandor.model.task import File
-from mandor.testing.engine_hooks import EngineHooks
+from mandor.testing.engine_mounts import EngineMounts
 
 LIMITS = {"cpu", "memory", "processes"}
 EXTRAS = {"logs", "exec", "stats", "events", "pull", "sandbox", "snapshot", "migrate", "user"}
-REASONS = {"Completed", "Error", "OOMKilled", "Signalled", "StartFailed", "Vanished"}
+EXTRAS |= {"mounts", "links", "tmpfs"}
 
 
-class EngineSuite(EngineHooks):
+class EngineSuite(EngineMounts):
     @pytest.fixture(autouse=True)
     async def nothing_is_left(self) -> AsyncIterator[None]:
         """Whatever a test starts and removes leaves no process, no cgroup and no mount."""
@@ -395,89 +394,6 @@ class EngineSuite(EngineHooks):
             assert (await self._look(again, over)).exit_code == 3
             for each in (unit, over):
                 await again.remove(each)
-
-    # How the tests look and wait.
-
-    def _unit(self) -> Unit:
-        unit = Unit(new_uid(), "main", 0)
-        self._uids.append(unit.uid)
-        return unit
-
-    async def _start(self, engine: Engine, launch: Launch) -> Unit:
-        unit = self._unit()
-        await engine.start(unit, launch)
-        return unit
-
-    async def _units(self, engine: Engine) -> list[Unit]:
-        return [observed.unit for observed in await engine.list()]
-
-    async def _look(self, engine: Engine, unit: Unit) -> Observed:
-        (found,) = [observed for observed in await engine.list() if observed.unit == unit]
-        assert found.phase is not UnitPhase.EXITED or found.reason in REASONS
-        return found
-
-    async def _reach(self, engine: Engine, unit: Unit, phase: UnitPhase) -> Observed:
-        async def reached() -> bool:
-            return (await self._look(engine, unit)).phase is phase
-
-        await self._until(reached, lambda: f"{unit} is not {phase}")
-        return await self._look(engine, unit)
-
-    async def _running(self, engine: Engine, unit: Unit) -> Observed:
-        return await self._reach(engine, unit, UnitPhase.RUNNING)
-
-    async def _ended(self, engine: Engine, unit: Unit) -> Observed:
-        return await self._reach(engine, unit, UnitPhase.EXITED)
-
-    async def _lines(self, engine: Engine, unit: Unit, *, tail: int | None = None) -> list[str]:
-        """On its standard output; a shell may have its own to say on the other."""
-        return [line.text.decode() async for line in engine.logs(unit, tail=tail) if line.stream == "stdout"]
-
-    async def _printed(self, engine: Engine, unit: Unit, count: int) -> None:
-        async def printed() -> bool:
-            return len(await self._lines(engine, unit)) >= count
-
-        await self._until(printed, lambda: f"{unit} does not print")
-
-    async def _output(self, engine: Engine, launch: Launch) -> list[str]:
-        """What it prints to its end."""
-        unit = await self._start(engine, launch)
-        ended = await self._ended(engine, unit)
-        lines = [line.text.decode() async for line in engine.logs(unit)]
-        assert ended.reason == "Completed", (ended, lines)
-        return lines
-
-    async def _run(
-        self, engine: Engine, unit: Unit, command: Sequence[str], data: bytes = b""
-    ) -> tuple[bytes, bytes, int]:
-        execution = await engine.exec(unit, command)
-        feeding = asyncio.create_task(_feed(execution, data))
-        found = await self._collect(execution)
-        await feeding
-        return found
-
-    async def _collect(self, execution: Execution) -> tuple[bytes, bytes, int]:
-        parts: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-        try:
-            async with asyncio.timeout(self.patience_seconds):
-                while (piece := await execution.read()) is not None:
-                    parts[piece[0]] += piece[1]
-                return bytes(parts["stdout"]), bytes(parts["stderr"]), await execution.wait()
-        finally:
-            await execution.close()
-
-    async def _until(self, condition: Callable[[], Awaitable[bool]], complaint: Callable[[], str]) -> None:
-        deadline = time.monotonic() + self.patience_seconds
-        while not await condition():
-            if time.monotonic() > deadline:
-                pytest.fail(complaint())
-            await asyncio.sleep(0.02)
-
-
-async def _feed(execution: Execution, data: bytes) -> None:
-    for start in range(0, len(data), 65536):
-        await execution.write(data[start : start + 65536])
-    await execution.write(b"")
 
 
 async def _finished(value: bool) -> bool:

@@ -21,6 +21,8 @@ class EngineHooks:
     """Someone else than the engine's default, as number; used where `user` is announced."""
     patience_seconds: ClassVar[float] = 60.0
     memory_limit_bytes: ClassVar[int] = 48 * MIB
+    mount_path: ClassVar[str] = "/mnt"
+    """Where the suite has its volumes mounted."""
 
     def make_engine(self, directory: Path) -> Engine:
         """A new engine object; called again with the same directory, it is the same engine after a restart."""
@@ -95,6 +97,14 @@ class EngineHooks:
     def shows_file(self, path: str, **parts: Any) -> Launch:
         return self.shell(f"cat {shlex.quote(path)}", **parts)
 
+    def writes_file(self, path: str, text: str, **parts: Any) -> Launch:
+        """Writes that line into a file, and ends well only if it can."""
+        return self.shell(f"printf '%s\\n' {shlex.quote(text)} > {shlex.quote(path)}", **parts)
+
+    def fills(self, path: str, size: int, **parts: Any) -> Launch:
+        """Writes so many bytes into a folder, and ends well only if they all fit."""
+        return self.shell(f"head -c {size} /dev/zero > {shlex.quote(path)}/filled", **parts)
+
     def shows_mode(self, path: str, **parts: Any) -> Launch:
         """Prints the file's mode in octal."""
         return self.shell(f"stat -c %a {shlex.quote(path)}", **parts)
@@ -135,6 +145,9 @@ class EngineHooks:
     def shows_size(self) -> Sequence[str]:
         """Prints `ROWS COLUMNS` of its terminal."""
         return ("stty", "size")
+
+    def tells_file(self, path: str) -> Sequence[str]:
+        return ("cat", path)
 
     def tells_variable(self, name: str) -> Sequence[str]:
         return ("sh", "-c", f'echo "${name}"')

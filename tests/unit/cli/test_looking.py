@@ -266,6 +266,15 @@ def test_an_instance_tells_its_story(api: LiveApi, mandor: Mandor) -> None:
     assert "Started x3" in told.out
 
 
+@pytest.mark.req("S3-24")
+def test_what_an_instance_was_placed_without_is_shown(api: LiveApi, mandor: Mandor) -> None:
+    placed = instance("web-0")
+    api.put(placed.changed(spec=msgspec.structs.replace(placed.spec, relaxed=("zone == a", "disk == ssd"))))
+    assert "placed without:  zone == a; disk == ssd" in mandor("describe", "instance", "web-0").out
+    head, row = mandor("get", "instances", "-o", "wide").out.splitlines()
+    assert row[head.index("WITHOUT") :].startswith("zone == a; disk == ssd")
+
+
 def test_a_node_tells_its_story(api: LiveApi, mandor: Mandor) -> None:
     api.put(node("n1"), instance("web-0"), event("e1", "node n1", "joined", namespace=""))
     told = mandor("describe", "node", "n1")

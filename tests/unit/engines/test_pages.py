@@ -9,8 +9,8 @@ from pathlib import Path
 from mandor.engines.base import Engine
 from mandor.engines.fake import FakeOptions
 from mandor.engines.process.options import ProcessOptions
-from mandor.testing.engine import REASONS
 from mandor.testing.engine_hooks import EngineHooks
+from mandor.testing.engine_watch import REASONS
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 REFERENCE = (DOCS / "reference/engines.md").read_text(encoding="utf-8")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from mandor.model.codec import encode
+from mandor.model.codec import decode, encode
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, instance_name
 from mandor.model.meta import Meta
 from mandor.model.phase import MOVES, OVER, Phase, may_move
@@ -67,6 +67,13 @@ def test_a_move_that_is_not_in_the_table_is_refused(before: Phase, after: Phase)
 def test_binding_reserves_the_node() -> None:
     bound = make_instance().bound("n1", at=5.0)
     assert (bound.node, bound.phase, bound.status.since) == ("n1", Phase.RESERVED, 5.0)
+
+
+def test_what_was_given_up_for_a_place_stays_with_it() -> None:
+    bound = make_instance().bound("n1", at=5.0, relaxed=("zone == a",))
+    again = decode(encode(bound))
+    assert isinstance(again, Instance)
+    assert again.spec.relaxed == ("zone == a",)
 
 
 def test_a_second_order_to_stop_changes_nothing() -> None:

@@ -12,6 +12,7 @@ from typing import ClassVar
 from mandor import __version__
 from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
 from mandor.engines.fake.execution import FakeExecution
+from mandor.engines.fake.mounts import find_missing, write_files
 from mandor.engines.fake.options import FakeOptions, fill_in, read_options
 from mandor.engines.fake.world import FileWorld, MemoryWorld, Record, Start, World
 from mandor.engines.ticks import Ticks
@@ -19,7 +20,7 @@ from mandor.errors import EngineDown, Invalid, NotFound
 from mandor.lib.clock import Clock, SystemClock
 from mandor.model.node import Capabilities
 
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "user"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "user", "mounts", "links", "tmpfs"})
 
 
 class FakeEngine(Engine):
@@ -127,6 +128,10 @@ class FakeEngine(Engine):
         if options.fail_start:
             message = options.fail_start if isinstance(options.fail_start, str) else "it cannot start, on cue"
             return record.ending(record.runs_at, None, "StartFailed", message)
+        if problem := find_missing(launch):
+            return record.ending(record.runs_at, None, "StartFailed", problem)
+        if not write_files(options.writes, launch):
+            return record.ending(record.runs_at, 1, "Error", "it could not write, as a real one could not")
         if options.ends(unit, self._seed):
             return record.ending(record.runs_at + (options.after or 0.0), *options.ending())
         return record
@@ -183,7 +188,7 @@ class FakeEngine(Engine):
         record = self.world.get(unit)
         if record is None or record.observed(self._clock.now()).phase is not UnitPhase.RUNNING:
             raise NotFound(f"{unit} is not running", hint="exec needs a task that runs")
-        return FakeExecution(command, record.launch.env, terminal=terminal, rows=rows, columns=columns)
+        return FakeExecution(command, record.launch, terminal=terminal, rows=rows, columns=columns)
 
     async def usage(self) -> Mapping[Unit, Usage]:
         await self._answer("usage")

@@ -1,4 +1,4 @@
-"""A command inside a fake unit: `echo WORD …`, `complain WORD …`, `env NAME`, `cat`, `size`, `exit CODE`.
+"""A command inside a fake unit: `echo WORD …`, `complain WORD …`, `env NAME`, `file PATH`, `cat`, `size`, `exit CODE`.
 
 Any other succeeds in silence.
 """
@@ -6,16 +6,17 @@ Any other succeeds in silence.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+
+from mandor.engines.base import Launch
+from mandor.engines.fake.mounts import read_file
 
 
 class FakeExecution:
-    def __init__(
-        self, command: Sequence[str], env: Mapping[str, str], *, terminal: bool, rows: int, columns: int
-    ) -> None:
+    def __init__(self, command: Sequence[str], launch: Launch, *, terminal: bool, rows: int, columns: int) -> None:
         self.size = (rows, columns)
         self._command = list(command)
-        self._env = env
+        self._launch = launch
         self._line_end = b"\r\n" if terminal else b"\n"
         self._output: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue(maxsize=64)
         self._over = asyncio.Event()
@@ -31,7 +32,9 @@ class FakeExecution:
             case ["complain", *words]:
                 self._print(" ".join(words), "stderr")
             case ["env", name]:
-                self._print(self._env.get(name, ""))
+                self._print(self._launch.env.get(name, ""))
+            case ["file", path]:
+                self._print((read_file(self._launch, path) or "").removesuffix("\n"))
             case ["size"]:
                 self._print(f"{self.size[0]} {self.size[1]}")
             case ["exit", code]:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from mandor.engines.base import Launch, Unit
+from mandor.engines.fake.mounts import read_file
 from mandor.errors import Invalid
 from mandor.lib.quantity import Seconds, Size
 from mandor.model.codec import from_plain
@@ -54,6 +55,8 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     `${env:NAME}`, `${file:PATH}`, `${mode:PATH}`, `${arg:N}`, `${folder}` and `${user}` are filled in from its launch.
     """
     stderr: tuple[str, ...] = ()
+    writes: dict[str, str] = {}
+    """Files it writes into its mounts when it begins, text by path; it fails where it may not, or has none."""
     every: Seconds | None = None
     """It prints `tick N` so often."""
     cpu: Annotated[float, Meta(ge=0)] = 0.01
@@ -105,7 +108,8 @@ def fill_in(line: str, launch: Launch) -> str:
         if kind == "env":
             return launch.env.get(name, "")
         if kind == "file":
-            return files[name].content.removesuffix("\n") if name in files else ""
+            found = files[name].content if name in files else read_file(launch, name)
+            return (found or "").removesuffix("\n")
         if kind == "mode":
             return files[name].mode.removeprefix("0") if name in files else ""
         if kind == "arg":

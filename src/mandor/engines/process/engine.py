@@ -19,7 +19,7 @@ from mandor.engines.process.hierarchy import Hierarchies
 from mandor.engines.process.launch import SUPERVISORS, make_record
 from mandor.engines.process.leavings import kill_leavings
 from mandor.engines.process.logs import read_logs
-from mandor.engines.process.spawn import spawn_supervisor
+from mandor.engines.process.spawn import mounts_possible, spawn_supervisor
 from mandor.engines.process.tracked import Tracked
 from mandor.engines.process.trash import discard, empty
 from mandor.engines.process.usage import measure
@@ -39,12 +39,14 @@ class ProcessEngine(Engine):
 
     name: ClassVar[str] = "process"
 
-    def __init__(self, directory: Path, *, limits: bool = True) -> None:
-        """`limits=False`: leave cgroups alone, as where there are none."""
+    def __init__(self, directory: Path, *, limits: bool = True, mounts: bool = True) -> None:
+        """`limits=False`: leave cgroups alone, as where there are none; `mounts=False`: make links instead, as where
+        nothing may be mounted."""
         self._directory = Path(directory).absolute()
         self._units_folder = self._directory / "units"
         self._trash_folder = self._directory / "trash"
         self._limits = limits
+        self._mounts = mounts
         self._trees = Hierarchies([], self._directory)
         self._units: dict[Unit, Tracked] = {}
         self._boot = ""
@@ -57,7 +59,8 @@ class ProcessEngine(Engine):
 
     async def probe(self) -> Capabilities:
         self._open()
-        extras = {"logs", "exec", "stats", "events"} | ({"user"} if os.geteuid() == 0 else set())
+        extras = {"logs", "exec", "stats", "events", "links"} | ({"user"} if os.geteuid() == 0 else set())
+        extras |= {"mounts", "tmpfs"} if self._mounts else set()
         return Capabilities(version=__version__, limits=self._trees.limits, extras=frozenset(extras))
 
     async def list(self) -> Sequence[Observed]:
@@ -204,6 +207,7 @@ class ProcessEngine(Engine):
             self._trash_folder.mkdir(mode=0o700, exist_ok=True)
             if self._limits:
                 self._trees = Hierarchies.detect(self._directory)
+            self._mounts = self._mounts and mounts_possible()
             self._tidy()
         except OSError as error:
             raise EngineDown(f"the process engine cannot use {self._directory}: {error.strerror}") from error
@@ -287,7 +291,9 @@ class ProcessEngine(Engine):
         """Whether there is something to begin; if not, the record says why."""
         tracked.folder.make()
         try:
-            tracked.folder.write_launch(make_record(tracked.unit, launch, tracked.folder, self._trees, self._boot))
+            tracked.folder.write_launch(
+                make_record(tracked.unit, launch, tracked.folder, self._trees, self._boot, mounts=self._mounts)
+            )
         except (Invalid, UnicodeError) as error:
             tracked.folder.write_exit(
                 Exit(code=None, reason="StartFailed", message=str(error), finished_at=time.time())

@@ -8,7 +8,7 @@ import signal
 from pathlib import PurePosixPath
 from typing import Any
 
-from mandor.engines.base import Launch, Unit
+from mandor.engines.base import Launch, Mount, Unit
 from mandor.engines.process.folder import UnitFolder
 from mandor.engines.process.hierarchy import Hierarchies
 from mandor.engines.process.options import read_options
@@ -20,8 +20,10 @@ UNIT_VARIABLE = "MANDOR_UNIT"
 SUPERVISORS = "supervisors"
 
 
-def make_record(unit: Unit, launch: Launch, folder: UnitFolder, trees: Hierarchies, boot: str) -> dict[str, Any]:
-    """`Invalid` carries the reason in words."""
+def make_record(
+    unit: Unit, launch: Launch, folder: UnitFolder, trees: Hierarchies, boot: str, *, mounts: bool = False
+) -> dict[str, Any]:
+    """`Invalid` carries the reason in words. `mounts`: tasks can have mounts of their own, not just links."""
     if launch.image:
         raise Invalid(f"the process engine runs programs of the node, not images ({launch.image})")
     argv = [*launch.command, *launch.args]
@@ -29,18 +31,22 @@ def make_record(unit: Unit, launch: Launch, folder: UnitFolder, trees: Hierarchi
         raise Invalid("there is no command to run")
     options = read_options(launch)
     cwd, below = _folders(launch)
+    places = {mount: str(folder.work / _place(mount, launch)) for mount in launch.mounts}
+    located = {mount.variable: place for mount, place in places.items() if mount.name}
     return {
         "unit": str(unit),
         "name": launch.name,
         "namespace": launch.namespace,
         "argv": argv,
-        "env": {"PATH": PATH, **launch.env, UNIT_VARIABLE: str(unit)},
+        "env": {"PATH": PATH, **launch.env, **located, UNIT_VARIABLE: str(unit)},
         "user": None if launch.user is None else str(launch.user),
         "runner": _runner(),
         "cwd": cwd,
         "work": str(folder.work),
         "below": below,
         "files": [(_inside(file.path, launch), file.content, file.mode) for file in launch.files],
+        "mounts": [_mount(mount, place) for mount, place in places.items()] if mounts else [],
+        "links": [] if mounts else [(place, _link(mount)) for mount, place in places.items()],
         "groups": trees.groups(str(unit), launch),
         "shims": trees.groups(SUPERVISORS),
         "stop_signal": stop_signal(launch.stop_signal),
@@ -65,28 +71,56 @@ def _folders(launch: Launch) -> tuple[str | None, str]:
     return None, _relative(wanted, "working_dir")
 
 
-def _inside(path: str, launch: Launch) -> str:
-    """Where a file goes, below the unit's own folder: the machine's files are never written over."""
+def _inside(path: str, launch: Launch, what: str = "file") -> str:
+    """Where a file or a volume goes, below the unit's own folder: the machine's files are never written over."""
     if path.startswith("/"):
         raise Invalid(
-            f"the file {path} has an absolute path: a process shares the node's file system, and mandor does not write"
-            " there; write a relative path, it is put into the task's working directory"
+            f"the {what} {path} has an absolute path: a process shares the node's file system, and mandor does not"
+            " write there; write a relative path, it is put into the task's working directory"
         )
     working_dir = launch.working_dir or ""
     if working_dir.startswith("/"):
         raise Invalid(
-            f"the file {path} would be put into {working_dir}, which is the node's own; leave `working_dir` out,"
+            f"the {what} {path} would be put into {working_dir}, which is the node's own; leave `working_dir` out,"
             " or make it relative, and the task works in a folder of its own"
         )
-    return str(PurePosixPath(_relative(working_dir, "working_dir"), _relative(path, "file")))
+    return str(PurePosixPath(_relative(working_dir, "working_dir"), _relative(path, what)))
+
+
+def _place(mount: Mount, launch: Launch) -> str:
+    return mount.path if mount.path.startswith("/") else _inside(mount.path, launch, "volume")
+
+
+def _mount(mount: Mount, place: str) -> dict[str, Any]:
+    _check_source(mount)
+    return {"source": mount.source, "target": place, "size": mount.size_bytes, "read_only": mount.read_only}
+
+
+def _link(mount: Mount) -> str:
+    """Where there are no mounts, a link in the task's own folder leads to the volume."""
+    _check_source(mount)
+    wanted = "a tmpfs" if mount.source is None else "a read-only volume" if mount.read_only else ""
+    if mount.path.startswith("/"):
+        wanted = wanted or "a volume at an absolute path"
+    if wanted or mount.source is None:
+        raise Invalid(
+            f"the mount {mount.path}: {wanted} needs an agent that may mount, as a rule root's; without that a volume"
+            " is a link in the task's working directory: write a relative path"
+        )
+    return mount.source
+
+
+def _check_source(mount: Mount) -> None:
+    if mount.source is not None and not os.path.exists(mount.source):
+        raise Invalid(f"the mount {mount.path}: there is no {mount.source} on this node")
 
 
 def _relative(path: str, what: str) -> str:
     parts = PurePosixPath(path).parts
     if ".." in parts or "\0" in path:
         raise Invalid(f"{what} {path!r} must not contain `..`")
-    if what == "file" and not parts:
-        raise Invalid("a file needs a path")
+    if what != "working_dir" and not parts:
+        raise Invalid(f"a {what} needs a path")
     return "/".join(parts)
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,15 @@ def spawn_inside(folder: Path, command: Sequence[str], ends: tuple[int, int, int
     """A command beside the unit's task, with these standard input, output and error."""
     actions = [(os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate(ends)]
     return _spawn([str(folder), *command], actions)
+
+
+@cache
+def mounts_possible() -> bool:
+    """Whether tasks can have mounts of their own: root's can, unless something forbids it; tried once."""
+    if os.geteuid() != 0:
+        return False
+    pid = _spawn(["mounts"], [(os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_RDWR, 0)])
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
 def _spawn(arguments: Sequence[str], actions: Sequence[tuple[Any, ...]], blocked: Sequence[int] = ()) -> int:

@@ -3,7 +3,7 @@
 import fcntl
 import os
 
-from mandor.engines.shim import groups
+from mandor.engines.shim import groups, mounts
 from mandor.engines.shim.light import close_from, die_with_parent, signal, try_tell
 
 TYPE_CHECKING = False
@@ -70,9 +70,15 @@ def find_folder(launch: "dict[str, Any]") -> str:
     return str(launch["cwd"] or os.path.join(launch["work"], launch["below"]))
 
 
-def enter(launch: "dict[str, Any]", person: "Person | None", argv: "Sequence[str]", parent: int) -> "NoReturn":
-    """Become `argv` in the unit's surroundings, for as long as `parent` lives; `Refused` if that cannot be."""
+def enter(
+    launch: "dict[str, Any]", person: "Person | None", argv: "Sequence[str]", parent: int, beside: int = 0
+) -> "NoReturn":
+    """Become `argv` in the unit's surroundings, for as long as `parent` lives; `Refused` if that cannot be.
+
+    `beside`: the task that made them; 0: this is the task."""
     groups.join([group["path"] for group in launch["groups"]])
+    if launch["mounts"]:
+        mounts.join(beside) if beside else mounts.make_own(launch["mounts"])
     _reset()
     env = _environment(launch, person)
     if not launch["cwd"]:
@@ -145,14 +151,14 @@ def _execute(argv: "Sequence[str]", env: "dict[str, str]") -> "NoReturn":
     raise Refused(f"there is no program `{program}`" + ("" if "/" in program else f" in {search}"))
 
 
-def run_inside(launch: "dict[str, Any]", argv: "Sequence[str]") -> "NoReturn":
-    """Run another command beside the task; its troubles go to standard error, with a shell's exit codes."""
+def run_inside(launch: "dict[str, Any]", task: int, argv: "Sequence[str]") -> "NoReturn":
+    """Run a command beside the task of that number; its troubles go to standard error, with a shell's exit codes."""
     parent = os.getppid()
     close_from(3)
     try:
         if os.isatty(0):
             fcntl.ioctl(0, _TIOCSCTTY, 0)
-        enter(launch, find_person(launch["user"]), argv, parent)
+        enter(launch, find_person(launch["user"]), argv, parent, beside=task)
     except (Refused, OSError) as error:
         os.write(2, f"mandor: {error}\n".encode())
         os._exit(126 if "executed" in str(error) else 127)

@@ -1,4 +1,7 @@
-"""Started as `python -I -S run.py FOLDER`; with `COMMAND …` after it, to run something beside the task."""
+"""Started as `python -I -S run.py FOLDER`; with `COMMAND …` after it, to run something beside the task.
+
+As `run.py mounts` it says with its exit code whether tasks can have mounts of their own here.
+"""
 
 import os
 import sys
@@ -14,7 +17,12 @@ def main() -> None:
         from mandor.engines.shim.entry import run_inside
         from mandor.engines.shim.light import read
 
-        run_inside(read(f"{sys.argv[1]}/launch.json"), sys.argv[2:])
+        folder = sys.argv[1]
+        run_inside(read(f"{folder}/launch.json"), int(read(f"{folder}/running.json")["pid"]), sys.argv[2:])
+    if sys.argv[1] == "mounts":
+        from mandor.engines.shim.mounts import can_make
+
+        sys.exit(0 if can_make() else 1)
     from mandor.engines.shim.supervisor import supervise
 
     supervise(sys.argv[1])

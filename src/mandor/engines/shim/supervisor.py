@@ -118,6 +118,11 @@ class Supervisor:
                 made += [os.path.join(folder, name) for name in folders + files]
             for path in made:
                 os.chown(path, person.uid, person.gid)
+        # Last: what a link leads to is not the unit's own.
+        for path, source in self._launch["links"]:
+            link = os.path.join(work, path)
+            os.makedirs(os.path.dirname(link), exist_ok=True)
+            os.symlink(source, link)
 
     def _begin(self, person: "Person | None", log: LogFile) -> list[Stream]:
         """Fork the task and let it go once the record of it is written: it can be begun only once."""

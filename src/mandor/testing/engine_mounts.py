@@ -1,0 +1,92 @@
+"""What every engine must do with mounts: exactly what it announces, and refuse the rest."""
+
+from pathlib import Path
+
+import pytest
+
+from mandor.engines.base import Engine, Launch, Mount
+from mandor.testing.engine_watch import EngineWatch
+
+MIB = 1024 * 1024
+
+
+class EngineMounts(EngineWatch):
+    @pytest.fixture
+    def volume(self, tmp_path: Path) -> Path:
+        """A folder of the node with a file in it."""
+        folder = (tmp_path / "volume").resolve()
+        folder.mkdir()
+        folder.chmod(0o777)
+        (folder / "seen").write_text("kept\n", encoding="utf-8")
+        return folder
+
+    @pytest.mark.req("S2-45")
+    async def test_a_folder_of_the_node_is_found_where_it_is_mounted(self, engine: Engine, volume: Path) -> None:
+        launch = self.shows_file(f"{self.mount_path}/seen", mounts=self._at(volume))
+        if await self._can(engine, "mounts"):
+            assert await self._output(engine, launch) == ["kept"]
+        else:
+            await self._refuses(engine, launch)
+
+    @pytest.mark.req("S2-45")
+    async def test_what_is_written_there_outlives_the_unit(self, engine: Engine, volume: Path) -> None:
+        if not await self._can(engine, "mounts"):
+            await self._refuses(engine, self.exits(0, mounts=self._at(volume)))
+            return
+        unit = await self._start(engine, self.writes_file(f"{self.mount_path}/new", "text", mounts=self._at(volume)))
+        assert (await self._ended(engine, unit)).reason == "Completed"
+        await engine.remove(unit)
+        assert (volume / "new").read_text(encoding="utf-8") == "text\n"
+        assert (volume / "seen").exists()
+        launch = self.shows_file(f"{self.mount_path}/new", mounts=self._at(volume))
+        assert await self._output(engine, launch) == ["text"]
+
+    async def test_nothing_can_be_written_to_a_read_only_mount(self, engine: Engine, volume: Path) -> None:
+        mounts = self._at(volume, read_only=True)
+        unit = await self._start(engine, self.writes_file(f"{self.mount_path}/seen", "changed", mounts=mounts))
+        ended = await self._ended(engine, unit)
+        assert ended.reason == ("Error" if await self._can(engine, "mounts") else "StartFailed")
+        assert (volume / "seen").read_text(encoding="utf-8") == "kept\n"
+
+    async def test_a_command_beside_the_task_sees_the_same(self, engine: Engine, volume: Path) -> None:
+        if not {"mounts", "exec"} <= (await engine.probe()).extras:
+            await self._refuses(engine, self.sleeps(mounts=self._at(volume)))
+            return
+        unit = await self._start(engine, self.sleeps(mounts=self._at(volume)))
+        await self._running(engine, unit)
+        command = self.tells_file(f"{self.mount_path}/seen")
+        assert await self._run(engine, unit, command) == (b"kept\n", b"", 0)
+
+    async def test_a_relative_path_is_below_the_working_directory(self, engine: Engine, volume: Path) -> None:
+        launch = self.shows_file("some/data/seen", mounts=(Mount(path="some/data", source=str(volume), name="data"),))
+        if await self._can(engine, "links"):
+            assert await self._output(engine, launch) == ["kept"]
+            assert (volume / "seen").exists()
+        else:
+            await self._refuses(engine, launch)
+
+    async def test_a_tmpfs_holds_as_much_as_it_says(self, engine: Engine) -> None:
+        mounts = (Mount(path=self.mount_path, size_bytes=2 * MIB),)
+        if not await self._can(engine, "tmpfs"):
+            await self._refuses(engine, self.exits(0, mounts=mounts))
+            return
+        for size, reason in ((MIB, "Completed"), (4 * MIB, "Error")):
+            unit = await self._start(engine, self.fills(self.mount_path, size, mounts=mounts))
+            assert (await self._ended(engine, unit)).reason == reason
+
+    async def test_a_source_that_is_not_there_is_refused_and_not_made(self, engine: Engine, volume: Path) -> None:
+        missing = volume / "missing"
+        await self._refuses(engine, self.exits(0, mounts=self._at(missing)))
+        assert not missing.exists()
+
+    def _at(self, source: Path, *, read_only: bool = False) -> tuple[Mount, ...]:
+        return (Mount(path=self.mount_path, source=str(source), name="data", read_only=read_only),)
+
+    async def _can(self, engine: Engine, word: str) -> bool:
+        return word in (await engine.probe()).extras
+
+    async def _refuses(self, engine: Engine, launch: Launch) -> None:
+        unit = await self._start(engine, launch)
+        ended = await self._ended(engine, unit)
+        assert ended.reason == "StartFailed"
+        assert launch.mounts[0].path in ended.message
