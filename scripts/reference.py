@@ -62,8 +62,9 @@ def manifest_page() -> str:
         described = defs[name].get("description", "")
         lines += ["", f"## {_title(name)}", "", *([_sentence(described), ""] if described else [])]
         lines += _table(defs[name]["properties"], set(defs[name].get("required", ())))
-    lines += ["", "## namespace", "", _sentence(defs["namespace"]["description"]), ""]
-    lines += _table(defs["namespace"]["properties"], {"kind", "name"})
+    for kind in ("namespace", "priority-class"):
+        lines += ["", f"## {kind}", "", _sentence(defs[kind]["description"]), ""]
+        lines += _table(defs[kind]["properties"], set(defs[kind]["required"]))
     lines += ["", "## Not yet", "", "These keys are known, and refused with that word until a later version has them:"]
     later = sorted({key for keys in LATER.values() for key in keys})
     lines += [", ".join(f"`{key}`" for key in later) + "; `type: daemon`; the kinds"]

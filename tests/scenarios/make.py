@@ -9,6 +9,7 @@ from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, StopOr
 from mandor.model.meta import Meta
 from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatus, Taint
 from mandor.model.phase import Phase
+from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.model.resources import Resources
 from mandor.model.workload import FLAT, Group, GroupTemplate, Release, Workload, WorkloadSpec, make_release
 
@@ -75,6 +76,10 @@ def make_workload(name: str = "web", *, version: int = 1, **fields: Any) -> Work
     own = {key: fields.pop(key) for key in mine if key in fields}
     spec = from_plain({**own, "groups": {FLAT: _group(fields)}}, WorkloadSpec)
     return Workload(meta=Meta(name=name, namespace="default", uid=f"uid-{name}", version=version), spec=spec)
+
+
+def make_class(name: str, value: int, **fields: Any) -> PriorityClass:
+    return PriorityClass(meta=Meta(name=name), spec=PriorityClassSpec(value=value, **fields))
 
 
 def make_stored_release(workload: Workload, sequence: int = 1, *, created_at: float = NOW) -> Release:

@@ -16,11 +16,12 @@ from mandor.lib.clock import settle
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.phase import Phase
+from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.scheduler.loop import Scheduler
 from mandor.store.base import ALL, Change, Check, Filter, Listing, Put, Store, Write
 from mandor.store.election import Election
 from mandor.store.recorder import Recorder
-from tests.scenarios.make import make_workload
+from tests.scenarios.make import make_class, make_workload
 from tests.scenarios.world import World
 
 
@@ -136,6 +137,37 @@ async def test_a_stopping_instance_holds_its_room_until_it_is_over(world: World)
     await world.run(30)
     assert world.instance("second-0").phase is Phase.PENDING
     await world.until(lambda: world.serving_count("second") == 1, seconds=60)
+
+
+@pytest.mark.req("S3-26")
+async def test_a_class_that_changes_ranks_those_who_wait_anew(world: World) -> None:
+    made = {name: make_class(name, value) for name, value in (("high", 100), ("low", 10))}
+    await world.store.commit(*(Put(each) for each in made.values()))
+    await world.apply(make_workload("first", replicas=1, cpu="2", priority="low"))
+    await world.apply(make_workload("second", replicas=1, cpu="2", priority="high"))
+    await world.run(2)
+    low = world.find(PriorityClass, "low", "")
+    assert low is not None
+    await world.store.commit(Put(low.changed(spec=PriorityClassSpec(value=1000))))
+    await world.run(2)
+
+    await world.add_nodes("n1", cpu=2)
+
+    await world.until(lambda: world.serving_count("first") == 1, seconds=15)
+    assert world.instance("second-0").phase is Phase.PENDING
+
+
+@pytest.mark.req("S3-26")
+async def test_who_names_no_priority_has_that_of_the_default_class(world: World) -> None:
+    await world.store.commit(Put(make_class("all", 50, default=True)))
+    await world.apply(make_workload("first", replicas=1, cpu="2", priority=10))
+    await world.apply(make_workload("second", replicas=1, cpu="2"))
+    await world.run(2)
+
+    await world.add_nodes("n1", cpu=2)
+
+    await world.until(lambda: world.serving_count("second") == 1, seconds=15)
+    assert world.instance("first-0").phase is Phase.PENDING
 
 
 async def test_uncordoning_lets_the_waiting_in(world: World) -> None:

@@ -11,6 +11,7 @@ from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Key, Object
 from mandor.model.near_cycle import HINT, find_deadlocks
 from mandor.model.node import Node
+from mandor.model.priority import NO_CLASS, PriorityClass, PriorityClassSpec
 from mandor.model.record import Namespace
 from mandor.model.workload import GroupTemplate, Workload
 from mandor.store.base import Check, Filter, Store
@@ -34,6 +35,8 @@ async def admit(
     """
     if isinstance(value, Namespace) and len(value.meta.name) > NAME_MOST:
         raise Invalid(f"the name of a namespace has at most {NAME_MOST} characters")
+    if isinstance(value, PriorityClass):
+        await _check_default(store, value, beside or {})
     if not isinstance(value, Workload):
         return []
     if len(value.meta.name) > NAME_MOST:
@@ -43,15 +46,15 @@ async def admit(
     for group in value.spec.groups.values():
         _check_engines(group, engines)
     await _check_near(store, value, beside or {})
+    priority, checks = await _priority(store, value, beside or {})
     key = Key("namespace", "", value.meta.namespace)
     found = (beside or {}).get(key)
-    checks = []
     if found is None:
         found = await store.get(key)
         if isinstance(found, Namespace):
-            checks = [Check(key, found.meta.version)]
+            checks.append(Check(key, found.meta.version))
     if isinstance(found, Namespace):
-        _check_rules(value, found, caller)
+        _check_rules(value, found, priority)
     elif value.meta.namespace != DEFAULT_NAMESPACE:
         known = [each.meta.name for each in (await store.list("namespace")).items]
         raise Invalid(
@@ -61,6 +64,48 @@ async def admit(
             path="meta.namespace",
         )
     return checks
+
+
+async def _priority(store: Store, value: Workload, beside: Mapping[Key, Object]) -> tuple[int, list[Check]]:
+    """The number behind its priority, and the class that must still be there at the commit."""
+    given = value.spec.priority
+    if isinstance(given, int):
+        return given, []
+    if given is None:
+        classes = await _classes(store, beside)
+        return min((each.value for each in classes.values() if each.default), default=NO_CLASS.value), []
+    key = Key(PriorityClass.kind, "", given)
+    found = beside.get(key)
+    if isinstance(found, PriorityClass):
+        return found.spec.value, []
+    found = await store.get(key)
+    if isinstance(found, PriorityClass):
+        return found.spec.value, [Check(key, found.meta.version)]
+    near = did_you_mean(given, await _classes(store, beside))
+    raise Invalid(
+        f"there is no priority class {given}",
+        hint=f"{near} An admin makes one with a manifest: `kind: priority-class`, `name: {given}`, `value: …`",
+        path="spec.priority",
+    )
+
+
+async def _classes(store: Store, beside: Mapping[Key, Object]) -> dict[str, PriorityClassSpec]:
+    known = {each.key: each for each in (await store.list(PriorityClass.kind)).items}
+    known.update(beside)
+    return {each.meta.name: each.spec for each in known.values() if isinstance(each, PriorityClass)}
+
+
+async def _check_default(store: Store, value: PriorityClass, beside: Mapping[Key, Object]) -> None:
+    """Only one class can be meant by those who name none."""
+    others = await _classes(store, beside)
+    others.pop(value.meta.name, None)
+    taken = next((name for name, each in others.items() if each.default), None)
+    if value.spec.default and taken is not None:
+        raise Conflict(
+            f"the priority class {taken} is the default already",
+            hint=f"apply {taken} without `default: true` first, or together with this",
+            path="spec.default",
+        )
 
 
 async def _check_near(store: Store, value: Workload, beside: Mapping[Key, Object]) -> None:
@@ -80,11 +125,11 @@ def _check_engines(group: GroupTemplate, known: Collection[str]) -> None:
             raise Invalid(f"there is no engine {name!r}", hint=did_you_mean(name, known), engine=name, path="engine")
 
 
-def _check_rules(workload: Workload, namespace: Namespace, caller: Caller) -> None:
+def _check_rules(workload: Workload, namespace: Namespace, priority: int) -> None:
     rules, name = namespace.spec, namespace.meta.name
-    if rules.priority_most is not None and workload.spec.priority > rules.priority_most:
+    if rules.priority_most is not None and priority > rules.priority_most:
         raise Forbidden(
-            f"the namespace {name} allows no priority above {rules.priority_most}; this is {workload.spec.priority}",
+            f"the namespace {name} allows no priority above {rules.priority_most}; this is {priority}",
             path="spec.priority",
         )
     for group in workload.spec.groups.values():
@@ -122,6 +167,14 @@ async def check_deletable(store: Store, value: Object) -> None:
                 hint=f"`mandor delete workload NAME -n {value.meta.name}` first; its instances take a moment to stop",
                 left=len(left),
             )
+    if isinstance(value, PriorityClass):
+        named = [each for each in (await store.list("workload")).items if _names(each, value.meta.name)]
+        if named:
+            raise Conflict(
+                f"{len(named)} workloads have the priority class {value.meta.name}, {named[0].key} among them",
+                hint="give them another `priority` first",
+                left=len(named),
+            )
     if isinstance(value, Node):
         listing = await store.list("instance", Filter(node=value.meta.name))
         held = [each for each in listing.items if isinstance(each, Instance) and each.phase.placed]
@@ -131,3 +184,7 @@ async def check_deletable(store: Store, value: Object) -> None:
                 hint=f"`mandor cordon {value.meta.name}` and delete them, or wait until the node counts as lost",
                 left=len(held),
             )
+
+
+def _names(value: Object, priority_class: str) -> bool:
+    return isinstance(value, Workload) and value.spec.priority == priority_class

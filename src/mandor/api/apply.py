@@ -21,6 +21,8 @@ from mandor.model.workload import Workload
 from mandor.store.base import WRITES_MOST, Delete, Filter, Put, Write
 
 Action = Literal["created", "changed", "unchanged", "deleted"]
+FIRST = frozenset({"namespace", "priority-class"})
+"""What must be there before those who name it, also where it takes several commits."""
 TRIES = 5
 CHUNK = 50
 """After so many documents others get their turn."""
@@ -92,7 +94,7 @@ async def plan_apply(
             await _plan_one(parts, author, document.object, engines, beside, plan)
         except MandorError as error:
             error.facts.setdefault("file", document.file)
-            error.facts.setdefault("line", document.line)
+            error.facts.setdefault("line", document.line_of(str(error.facts.get("path", ""))))
             raise
     if prune is not None:
         await _plan_prune(parts, author, prune, beside, plan)
@@ -143,13 +145,13 @@ def merged(stored: Object | None, given: Object) -> Object:
 
 
 async def delete_named(parts: ApiParts, author: Author, documents: Sequence[Document], *, dry_run: bool) -> Plan:
-    """Delete what the documents name; namespaces last, since what they hold goes first."""
+    """Delete what the documents name; what others need last."""
     plan = Plan(revision=(await parts.store.list("cluster")).revision)
     for last in (False, True):
         step = Plan(revision=plan.revision)
         for document in documents:
             key = document.object.key
-            if (key.kind == "namespace") is not last:
+            if (key.kind in FIRST) is not last:
                 continue
             stored = await parts.store.get(key)
             if stored is None:
@@ -167,8 +169,7 @@ async def delete_named(parts: ApiParts, author: Author, documents: Sequence[Docu
 
 
 async def _commit(parts: ApiParts, author: Author, plan: Plan) -> Plan:
-    # A namespace must be there before what lives in it, also where it takes several commits.
-    writes = sorted(plan.writes, key=lambda write: write.key.kind != "namespace")
+    writes = sorted(plan.writes, key=lambda write: write.key.kind not in FIRST)
     for start in range(0, len(writes), BATCH):
         plan.revision = await commit_as(parts, author, writes[start : start + BATCH])
     return plan

@@ -31,6 +31,7 @@ _ADMIN: Rights = {
     **_OPERATOR,
     "node": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "namespace": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "priority-class": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _OWN_NODE_STATUS = frozenset(
     {"status.address", "status.capacity", "status.engines", "status.facts", "status.agent_version"}

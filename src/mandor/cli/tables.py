@@ -196,6 +196,15 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("VICTIMS", _words("victims"), wide=True),
         Column("PLUGINS", _words("versions"), wide=True),
     ),
+    "priority-class": (
+        NAME,
+        Column("VALUE", _spec("value", 0)),
+        Column("PREEMPTS", _spec("preempt", "lower")),
+        Column("DEFAULT", lambda item: "yes" if item["spec"].get("default") else "no"),
+        AGE,
+        Column("DESCRIPTION", _spec("description"), wide=True),
+        LABELS,
+    ),
     "event": (
         Column("LAST", _last),
         Column("TYPE", _spec("type", "normal")),

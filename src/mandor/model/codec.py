@@ -11,6 +11,7 @@ from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.node import Node
+from mandor.model.priority import PriorityClass
 from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Session, Token
 from mandor.model.workload import Release, Workload
 
@@ -19,39 +20,15 @@ T = TypeVar("T")
 KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
-        Node,
-        Workload,
-        Release,
-        Instance,
-        Namespace,
-        KeptDecision,
-        Event,
-        Audit,
-        Token,
-        Session,
-        Lease,
-        Hearing,
-        Cluster,
+        *(Node, Workload, Release, Instance, Namespace, PriorityClass),
+        *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Cluster),
     )
 }
 """Every kind of object there is."""
 
 _QUANTITIES = (Cpu, Size, Seconds)
-_ANY = (
-    Node
-    | Workload
-    | Release
-    | Instance
-    | Namespace
-    | KeptDecision
-    | Event
-    | Audit
-    | Token
-    | Session
-    | Lease
-    | Hearing
-    | Cluster
-)
+_APPLIED = Workload | Namespace | PriorityClass
+_ANY = _APPLIED | Node | Release | Instance | KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Cluster
 
 
 def _decode_hook(wanted: type, value: Any) -> Any:

@@ -16,6 +16,7 @@ from mandor.lib.yaml12 import List, Malformed, Map, load_all
 from mandor.model.codec import KINDS
 from mandor.model.meta import Key, Meta, Object, check_labels, check_name
 from mandor.model.near_cycle import HINT, find_deadlocks
+from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.model.reading import FAILED, LATER, Mistake, Reader
 from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.task import Task
@@ -27,7 +28,6 @@ OBJECTS_MOST = 5000
 LATER_KINDS = frozenset(
     {
         "node-pool",
-        "priority-class",
         "quota",
         "limit-defaults",
         "secret",
@@ -37,7 +37,16 @@ LATER_KINDS = frozenset(
         "webhook",
     }
 )
-_SPECS: dict[str, type[msgspec.Struct]] = {"workload": WorkloadSpec, "namespace": NamespaceSpec}
+_SPECS: dict[str, type[msgspec.Struct]] = {
+    "workload": WorkloadSpec,
+    "namespace": NamespaceSpec,
+    "priority-class": PriorityClassSpec,
+}
+_MADE: dict[str, Callable[..., Object]] = {
+    "workload": Workload,
+    "namespace": Namespace,
+    "priority-class": PriorityClass,
+}
 
 _META = ("kind", "name", "namespace", "labels")
 _WORKLOAD = tuple(
@@ -58,6 +67,18 @@ class Document:
     line: int
     source: Any = field(default=None, repr=False, compare=False)
     """As it was written, with its lines."""
+
+    def line_of(self, path: str) -> int:
+        """Where `spec.priority` stands, or as close to it as is known."""
+        line, here = self.line, self.source
+        steps = path.split(".")
+        if steps[0] == "spec" and isinstance(here, Map) and "spec" not in here:
+            del steps[0]
+        for step in steps:
+            if not isinstance(here, Map) or step not in here:
+                break
+            line, here = here.lines.get(step, line), here[step]
+        return line
 
 
 def load_manifests(
@@ -164,7 +185,7 @@ def _read(reader: Reader, source: Any, line: int, namespace: str) -> Object | No
     spec = reader.read(spec_source, _SPECS[kind], "spec" if "spec" in source else "", spec_source.line or line)
     if reader.mistakes or meta is None or spec is FAILED:
         return None
-    return Workload(meta=meta, spec=spec) if kind == "workload" else Namespace(meta=meta, spec=spec)
+    return _MADE[kind](meta=meta, spec=spec)
 
 
 def _check_kind(reader: Reader, source: Map, kind: Any, line: int) -> bool:
@@ -246,7 +267,7 @@ _META_CHECKS: dict[str, tuple[Any, Callable[[Any], None]]] = {
 def _spec_of(reader: Reader, source: Map, kind: str, line: int) -> Map:
     """The spec inside a manifest that is written without `meta` and `spec`."""
     spec = Map(source.line or line)
-    if kind == "namespace":
+    if kind != "workload":
         for key in source:
             if key not in _META:
                 spec.take(key, source)

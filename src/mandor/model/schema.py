@@ -4,6 +4,7 @@ from copy import deepcopy
 from functools import cache
 
 from mandor.model.json_schema import Schema, schemas
+from mandor.model.priority import PriorityClassSpec
 from mandor.model.record import NamespaceSpec
 from mandor.model.workload import WorkloadSpec
 
@@ -25,10 +26,11 @@ def manifest_schema() -> Schema:
 
 @cache
 def _manifest_schema() -> Schema:
-    defs = schemas([WorkloadSpec, NamespaceSpec])
+    defs = schemas([WorkloadSpec, NamespaceSpec, PriorityClassSpec])
     _shorten(defs)
     spec = defs.pop("WorkloadSpec")["properties"]
     namespace = defs.pop("NamespaceSpec")["properties"]
+    priority = defs.pop("PriorityClassSpec")["properties"]
     shared = {
         "kind": {"const": "workload", "description": "What this is; absent: a workload."},
         "name": _NAME | {"description": "The workload's name."},
@@ -47,19 +49,31 @@ def _manifest_schema() -> Schema:
         {"kind": {"const": "namespace"}, "name": _NAME, "labels": _LABELS, **namespace},
         ["kind", "name"],
     )
+    defs["priority-class"] = _mapping(
+        "A name for a priority.",
+        {"kind": {"const": "priority-class"}, "name": _NAME, "labels": _LABELS, **priority},
+        ["kind", "name", "value"],
+    )
+    workload: Schema = {
+        "if": {"required": ["groups"]},
+        "then": {"$ref": "#/$defs/grouped"},
+        "else": {"$ref": "#/$defs/flat"},
+    }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
         "title": "Mandor manifest",
         "type": "object",
-        "if": {"properties": {"kind": {"const": "namespace"}}, "required": ["kind"]},
-        "then": {"$ref": "#/$defs/namespace"},
-        "else": {
-            "if": {"required": ["groups"]},
-            "then": {"$ref": "#/$defs/grouped"},
-            "else": {"$ref": "#/$defs/flat"},
-        },
+        **_of_kind("namespace", _of_kind("priority-class", workload)),
         "$defs": dict(sorted(defs.items())),
+    }
+
+
+def _of_kind(kind: str, otherwise: Schema) -> Schema:
+    return {
+        "if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]},
+        "then": {"$ref": f"#/$defs/{kind}"},
+        "else": otherwise,
     }
 
 

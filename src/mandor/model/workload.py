@@ -10,12 +10,12 @@ from msgspec import Struct, field
 from mandor.lib.quantity import NEVER, Seconds, SecondsOrNever
 from mandor.model.meta import Meta, Object, check_name
 from mandor.model.placement import Placement
+from mandor.model.priority import Priority
 from mandor.model.resources import Resources
 from mandor.model.task import PortNumber, Task
 
 WorkloadType = Literal["service", "batch"]
 Replicas = Annotated[int, Bounds(ge=0, le=100_000)]
-PriorityNumber = Annotated[int, Bounds(ge=-1_000_000, le=1_000_000)]
 
 FLAT = "main"
 """The name of the only group, and of its only task, of a flat manifest."""
@@ -173,8 +173,9 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
 class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     type: WorkloadType = "service"
     """`service` keeps its instances alive, `batch` runs them to their end."""
-    priority: PriorityNumber = 0
-    """Higher is placed first."""
+    priority: Priority = None
+    """A number, or the name of a priority class: higher is placed first, and may take the place of lower. Absent: the
+    class that is the default, else 0."""
     profile: str = "default"
     """The scheduler profile that places it."""
     gates: tuple[str, ...] = ()
@@ -195,6 +196,8 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
             raise ValueError("a workload has at most 16 gates")
         for gate in self.gates:
             check_name(gate, "gate")
+        if isinstance(self.priority, str):
+            check_name(self.priority, "name of a priority class")
         for name in self.groups:
             check_name(name, "group name")
         if self.batch is not None and self.type != "batch":

@@ -1,10 +1,12 @@
 """What an instance is to the scheduler: one that takes room, one that asks for it, or neither."""
 
+from collections.abc import Mapping
 from enum import Enum
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.phase import Phase
+from mandor.model.priority import PriorityClass, class_of
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
@@ -59,11 +61,13 @@ def identity_of(instance: Instance, workload: Workload | None) -> Identity:
     return Identity(instance.meta.namespace, instance.spec.workload, instance.spec.group, labels)
 
 
-def ask_of(instance: Instance, workload: Workload, shape: Shape, who: Identity) -> Ask:
+def ask_of(
+    instance: Instance, workload: Workload, shape: Shape, who: Identity, classes: Mapping[str, PriorityClass]
+) -> Ask:
     return Ask(
         key=instance.key,
         shape=shape,
-        priority=workload.spec.priority,
+        priority=class_of(workload.spec.priority, classes).value,
         profile=workload.spec.profile,
         avoid=frozenset(instance.spec.avoid),
         who=who,

@@ -13,6 +13,7 @@ from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
+from mandor.model.priority import PriorityClass
 from mandor.model.workload import Release, Workload
 from mandor.placement.cycle import Decision, broken_off, decide
 from mandor.placement.framework.ask import Ask
@@ -50,6 +51,8 @@ NOTED_MOST = 64
 CYCLES_MOST = 10_000
 """So many placements may be on their way through plugins, or be asked about; the others wait their turn."""
 
+WATCHED = (PriorityClass, Node, Release, Workload, Instance)
+
 Profiles = Mapping[str, Profile]
 
 
@@ -82,7 +85,7 @@ class Scheduler:
         self.handle: Handle = ClusterHandle(self._snapshot, self._room, self._bind_by_handle)
         self._profiles = _made(profiles, self.handle)
         check_together(self._profiles)
-        self._mirrors = {each.kind: Mirror(store, each.kind) for each in (Node, Release, Workload, Instance)}
+        self._mirrors = {each.kind: Mirror(store, each.kind) for each in WATCHED}
         self._instances = self._mirrors[Instance.kind]
         self._queue = SchedulingQueue(
             self._profiles["default"].queue_sort,

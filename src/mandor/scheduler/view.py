@@ -1,12 +1,13 @@
 """What the scheduler knows: the table and the queue, kept by changes; and what it has promised and not yet written."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from dataclasses import dataclass
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
+from mandor.model.priority import PriorityClass, class_of
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Shape
 from mandor.placement.framework.context import Context
@@ -72,6 +73,7 @@ class View:
         self._instances = instances
         self._workloads = workloads
         self._shapes: dict[Key, dict[str, Shape]] = {}
+        self._classes: dict[str, PriorityClass] = {}
         self._identities: dict[Key, dict[str, Identity]] = {}
         """By workload and group."""
         self._promises: dict[Key, Promise] = {}
@@ -88,6 +90,8 @@ class View:
             self._apply_release(value, gone=change.after is None)
         elif isinstance(value, Workload):
             self._apply_workload(change)
+        elif isinstance(value, PriorityClass):
+            self._apply_class(value, gone=change.after is None)
 
     # Nodes and releases.
 
@@ -124,10 +128,25 @@ class View:
         self._relabel(change.key, after)
         self._look_again(change.key)
         if isinstance(before, Workload) and isinstance(after, Workload) and _rank(before) != _rank(after):
-            for each in list(self._instances.items()):
-                if isinstance(each, Instance) and self.queue.place(each.key) and workload_key(each) == change.key:
-                    self.queue.remove(each.key)
-                    self._enqueue(each)
+            self._rank_again({change.key})
+
+    def _apply_class(self, changed: PriorityClass, *, gone: bool) -> None:
+        workloads = [each for each in self._workloads.items() if isinstance(each, Workload)]
+        before = {each.key: class_of(each.spec.priority, self._classes) for each in workloads}
+        if gone:
+            self._classes.pop(changed.meta.name, None)
+        else:
+            self._classes[changed.meta.name] = changed
+        moved = {each.key for each in workloads if class_of(each.spec.priority, self._classes) != before[each.key]}
+        if moved:
+            self._rank_again(moved)
+
+    def _rank_again(self, workloads: Set[Key]) -> None:
+        """Those of their instances that wait are queued anew, by what they are now."""
+        for each in list(self._instances.items()):
+            if isinstance(each, Instance) and self.queue.place(each.key) and workload_key(each) in workloads:
+                self.queue.remove(each.key)
+                self._enqueue(each)
 
     def _relabel(self, key: Key, after: Object | None) -> None:
         """Its instances are to others what its labels say now."""
@@ -208,7 +227,7 @@ class View:
         shape = self._shape(instance)
         if shape is None:
             return
-        ask = ask_of(instance, workload, shape, self._who(instance))
+        ask = ask_of(instance, workload, shape, self._who(instance), self._classes)
         self.queue.add(ask, instance.meta.uid, instance.meta.created_at)
 
     def _shape(self, instance: Instance) -> Shape | None:
