@@ -38,8 +38,9 @@ _TITLES = {
     "Port": "ports",
     "Pool": "pool",
 }
-_ORDER = ("Group", "Task", "TaskResources", "Limits", "Probe", "File", "Stop", "Security", "Port", "Placement", "Pool",
-          "Where", "Near", "Apart", "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Batch")  # fmt: skip
+_ORDER = ("Group", "Task", "TaskResources", "Device", "Limits", "Probe", "File", "Stop", "Security", "Port",
+          "Placement", "Pool", "Where", "Near", "Apart", "Spread", "Toleration", "Restart", "Reschedule", "Disconnect",
+          "Batch")  # fmt: skip
 
 
 # The manifest.

@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import pytest
 
-from mandor.api.heartbeat import HEARD_SECONDS, LEASE_SECONDS, Heartbeats, NodeUsage, Report
+from mandor.api.heartbeat import HEARD_SECONDS, LEASE_SECONDS, Heartbeats, Report
 from mandor.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated, Unavailable
 from mandor.lib.clock import ManualClock, SystemClock
 from mandor.model.instance import Instance, InstanceStatus
@@ -14,6 +14,7 @@ from mandor.model.node import Node, NodePhase, NodeStatus
 from mandor.model.phase import Phase
 from mandor.model.record import Event, EventSpec, Hearing, Lease
 from mandor.model.resources import Resources
+from mandor.model.usage import NodeUsage
 from mandor.store.base import Delete, Put, Write
 from mandor.store.memory import MemoryStore
 from mandor.store.remote import RemoteStore

@@ -128,7 +128,9 @@ class Cluster:
 
         eventually(f"{server.name} is ready", ready)
 
-    def start_agent(self, name: str, *, engines: tuple[str, ...] = ("process",)) -> Program:
+    def start_agent(
+        self, name: str, *, engines: tuple[str, ...] = ("process",), options: tuple[str, ...] = ()
+    ) -> Program:
         home = self.home(name)
         home.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "mandor.roots.agent", "--data", str(home), "--name", name]
@@ -140,6 +142,7 @@ class Cluster:
         ]
         for engine in engines:
             command += ["--engine", engine]
+        command += options
         agent = Program(f"agent {name}", command, home / "log", {"MANDOR_HEARTBEAT": "500ms"})
         self.agents[name] = agent
         agent.start()

@@ -111,6 +111,7 @@ async def test_an_agent_restart_loses_nothing_and_starts_nothing_twice(world: Wo
     for index in range(5):
         await world.order(index=index)
         await world.until_phase(Phase.RUNNING, f"web-{index}")
+    await world.pass_time(60)  # its load is known, too
     before = [await world.status(f"web-{index}") for index in range(5)]
     starts, commits = list(world.starts), world.wire.commits
 
@@ -503,7 +504,7 @@ async def test_two_hundred_idle_instances_are_left_in_peace(world: World) -> Non
     for index in range(200):
         await world.order(index=index)
     await world.until_phase(Phase.RUNNING, "web-199")
-    await world.pass_time(10)
+    await world.pass_time(60)
     lists, steps, commits = count_calls(world.engine, "list"), count_calls(Worker, "_step"), world.wire.commits
     with lists as listed, steps as stepped:
         await world.pass_time(300, step=10)

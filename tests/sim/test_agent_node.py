@@ -11,14 +11,17 @@ import pytest
 
 from mandor.agent.fingerprint import boot_id, capacity, facts, local_address
 from mandor.agent.settings import AgentSettings
-from mandor.engines.base import Engine
+from mandor.engines.base import Engine, Launch, Unit
 from mandor.engines.fake import FakeEngine
+from mandor.engines.fake.engine import IMAGE_BYTES
 from mandor.errors import Conflict, Invalid
 from mandor.lib.clock import ManualClock
 from mandor.model.node import NodePhase, NodeSpec, Taint
 from mandor.model.phase import Phase
 from mandor.model.record import ClusterSpec
 from mandor.model.resources import Resources
+from mandor.roots.agent import agent_settings
+from mandor.roots.settings import AgentRootSettings
 from mandor.store.base import Delete, Put
 from tests.unit.agent.world import World, open_world
 
@@ -41,6 +44,7 @@ async def test_a_new_node_registers_itself_with_what_it_is_and_has(world: World)
 
 
 async def test_facts_are_written_only_when_they_change(world: World) -> None:
+    await world.pass_time(30)
     version = (await world.node()).meta.version
     await world.pass_time(300, step=10)
     assert (await world.node()).meta.version == version
@@ -183,3 +187,42 @@ def test_an_unknown_server_gives_no_address() -> None:
 def test_wrong_settings_are_refused_in_words(tmp_path: Path, wrong: dict[str, object]) -> None:
     with pytest.raises(Invalid):
         AgentSettings(**{"name": "n1", "data": tmp_path, **wrong})  # type: ignore[arg-type]
+
+
+@pytest.mark.req("S2-26")
+async def test_the_nodes_object_says_what_it_uses_and_which_images_it_has(tmp_path: Path) -> None:
+    async with open_world(tmp_path, fingerprint_seconds=10) as world:
+        world.engines["box"] = box = FakeEngine(world.clock, images=True)
+        await world.restart_agent()
+        await world.apply(options={"fake": {"cpu": 16, "memory": "8Gi"}})
+        await world.order()
+        await box.start(Unit("u", "main", 0), Launch(name="x", image="shop:1"))
+        await world.until_phase(Phase.RUNNING)
+        await world.pass_time(60)
+        status = (await world.node()).status
+        assert status.usage == Resources(cpu_milli=16_000, memory_bytes=8 << 30)
+        assert status.images == {"shop:1": IMAGE_BYTES}
+
+        version = (await world.node()).meta.version
+        await world.pass_time(600, step=10)
+        assert (await world.node()).meta.version == version, "a steady load costs no write"
+        await world.stop_order()
+        await world.pass_time(60)
+        assert (await world.node()).status.usage == Resources()
+
+
+def test_devices_are_a_part_of_what_the_node_has(tmp_path: Path) -> None:
+    root = AgentRootSettings(data=str(tmp_path), device=("nvidia/gpu=3", "amd/gpu=1"), capacity=("cpu=2",))
+    settings = agent_settings(root)
+    has = settings.has(capacity(tmp_path))
+    assert has.devices == {"gpu": 4, "nvidia/gpu": 3, "amd/gpu": 1}
+    assert (has.cpu_milli, has.memory_bytes) == (2000, psutil.virtual_memory().total)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"device": ("gpu",)}, {"device": ("cpu=1",)}, {"device": ("gpu=x",)}, {"capacity": ("gpu=1",)}]
+)
+def test_wrong_devices_and_capacities_are_refused_in_words(tmp_path: Path, wrong: dict[str, tuple[str, ...]]) -> None:
+    with pytest.raises(Invalid) as caught:
+        agent_settings(AgentRootSettings(data=str(tmp_path), **wrong))  # type: ignore[arg-type]
+    assert next(iter(wrong.values()))[0].partition("=")[0] in str(caught.value)

@@ -12,12 +12,13 @@ from mandor.agent.fingerprint import boot_id
 from mandor.agent.heartbeat import Heart
 from mandor.agent.journal import Blocking, Journal
 from mandor.agent.link import Link
+from mandor.agent.load import used_by_all, used_by_own
 from mandor.agent.node import NodeKeeper
 from mandor.agent.own_store import OwnStore
 from mandor.agent.presence import Presence
 from mandor.agent.settings import AgentSettings
 from mandor.agent.stream import Streams, choose_task
-from mandor.agent.usage import InstanceMeter, InstanceUsage, Meter
+from mandor.agent.usage import InstanceMeter, Meter
 from mandor.engines.base import Engine, Unit
 from mandor.errors import Conflict, Forbidden, Invalid, MandorError, NotFound, Unauthenticated
 from mandor.lib.backoff import Backoff
@@ -27,6 +28,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.node import Node
 from mandor.model.record import ClusterSpec, Session
+from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.store.base import Change, Store
 from mandor.store.recorder import Recorder
 
@@ -114,6 +116,7 @@ class Agent:
             self._clock,
             seconds=self._settings.heartbeat_seconds,
             instances=self._usage,
+            measured=self._measured,
         )
 
     def _duties(self) -> list[tuple[Any, str]]:
@@ -193,6 +196,9 @@ class Agent:
 
     async def _usage(self) -> Mapping[str, InstanceUsage]:
         return await self._meter.read(self._engines.values(), self.crew.names())
+
+    def _measured(self, machine: NodeUsage, instances: Mapping[str, InstanceUsage]) -> None:
+        self.node.measured(used_by_own(instances) if self._settings.shared else used_by_all(machine), instances)
 
     def _find_unit(self, uid: str, task: str) -> tuple[Engine, Unit]:
         worker = self.crew.workers.get(uid)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import platform
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 _ARCH = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 _PROC = Path("/proc")
 PROBE_SECONDS = 15.0
+IMAGES_MOST = 50
+"""As many a node tells of, so that its object stays small."""
 
 
 def capacity(data: Path) -> Resources:
@@ -108,12 +110,33 @@ async def _probe(name: str, engine: Engine) -> Capabilities:
         return Capabilities(up=False, message=f"{type(error).__name__}: {error}")
 
 
+async def images(engines: Iterable[Engine]) -> dict[str, int]:
+    """What the engines have, with sizes: the largest, for those are worth going to."""
+    found: dict[str, int] = {}
+    for each in await asyncio.gather(*(_images(engine) for engine in engines)):
+        for name, size in each.items():
+            found[name] = max(size, found.get(name, 0))
+    largest = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:IMAGES_MOST]
+    return dict(sorted(largest))
+
+
+async def _images(engine: Engine) -> Mapping[str, int]:
+    try:
+        async with asyncio.timeout(PROBE_SECONDS):
+            return await engine.images()
+    except Exception as error:  # As above: the node goes on without knowing.
+        log.warning("engine %s does not say which images it has: %s", engine.name, str(error) or type(error).__name__)
+        return {}
+
+
 def node_status(
     before: NodeStatus,
     *,
     address: str,
     has: Resources,
     engines: Mapping[str, Capabilities],
+    images: Mapping[str, int],
+    usage: Resources | None,
     extra: Mapping[str, str],
 ) -> NodeStatus:
     """The agent's fields anew, the node controller's as they were.
@@ -125,6 +148,8 @@ def node_status(
         address=address,
         capacity=has,
         engines={name: _shown(each, before.engines.get(name)) for name, each in engines.items()},
+        images=dict(images),
+        usage=before.usage if usage is None else usage,
         facts={**facts(), **extra},
         agent_version=__version__,
     )

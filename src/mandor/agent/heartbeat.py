@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from mandor.agent.link import Beat, Link
 from mandor.agent.presence import Presence
-from mandor.agent.usage import InstanceUsage, Meter
+from mandor.agent.usage import Meter
 from mandor.errors import Forbidden, MandorError, NotFound, Unauthenticated
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
+from mandor.model.usage import InstanceUsage, NodeUsage
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +28,12 @@ class Heart:
         *,
         seconds: float,
         instances: Callable[[], Awaitable[Mapping[str, InstanceUsage]]],
+        measured: Callable[[NodeUsage, Mapping[str, InstanceUsage]], None] = lambda machine, instances: None,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._link, self._presence, self._meter, self._clock = link, presence, meter, clock
         self._seconds, self._instances, self._chance = seconds, instances, chance
+        self._measured = measured
         self._backoff = Backoff(min(1.0, seconds), seconds, jitter=0.4)
         self._failures = 0
 
@@ -44,6 +47,7 @@ class Heart:
         mine = self._presence.belonging
         assert mine is not None, "the heart beats once the node has joined"
         beat = Beat(cluster=mine.id, usage=self._meter.read(), instances=dict(await self._instances()))
+        self._measured(beat.usage, beat.instances)
         sent = self._clock.monotonic()
         try:
             self._presence.check(await self._link.heartbeat(beat))

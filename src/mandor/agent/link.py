@@ -5,15 +5,15 @@ from typing import Protocol, Self
 
 from msgspec import Struct
 
-from mandor.agent.usage import InstanceUsage, MachineUsage
 from mandor.model.record import ClusterSpec, Session
+from mandor.model.usage import InstanceUsage, NodeUsage
 
 
 class Beat(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """A heartbeat: tiny, every few seconds, kept in the server's memory."""
 
     cluster: str
-    usage: MachineUsage = MachineUsage()
+    usage: NodeUsage = NodeUsage()
     instances: dict[str, InstanceUsage] = {}
     """By `namespace/name`."""
 

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from mandor.agent.absence import Source
-from mandor.agent.fingerprint import capabilities, capacity, local_address, node_status
+from mandor.agent.fingerprint import capabilities, capacity, images, local_address, node_status
+from mandor.agent.load import Load
 from mandor.agent.settings import AgentSettings
 from mandor.agent.wait import sleep_or
 from mandor.engines.base import Engine
@@ -43,7 +44,9 @@ class NodeKeeper:
         self._node: Node | None = None
         self._news = asyncio.Event()
         self.engines: dict[str, Capabilities] = {}
+        self.images: dict[str, int] = {}
         self.capacity = settings.capacity or Resources()
+        self._load = Load(clock)
 
     @property
     def spec(self) -> NodeSpec:
@@ -56,8 +59,15 @@ class NodeKeeper:
     async def look(self) -> None:
         """At the machine and its engines, not at the store."""
         self.engines = await capabilities(self._engines)
-        self.capacity = self._settings.capacity or capacity(self._settings.data)
+        self.images = await images(engine for name, engine in self._engines.items() if self.engines[name].up)
+        self.capacity = self._settings.has(capacity(self._settings.data))
         self._changed()
+
+    def measured(self, used: Resources, instances: Iterable[str]) -> None:
+        """How busy the node is, at each heartbeat; most measures are not worth a write."""
+        stored = self._node.status.usage if self._node is not None else None
+        if self._load.measured(used, self.capacity, instances, stored=stored):
+            self.poke()
 
     def poke(self) -> None:
         """Something may be different: an engine came or went, something is held."""
@@ -92,6 +102,8 @@ class NodeKeeper:
                 address=self._locate(),
                 has=self.capacity,
                 engines=self.engines,
+                images=self.images,
+                usage=self._load.told,
                 extra=self._extra(),
             )
             if status == node.status:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from mandor.errors import Invalid
 from mandor.model.meta import check_labels, check_name
 from mandor.model.resources import Resources
@@ -24,7 +26,9 @@ class AgentSettings:
     address: str = ""
     """Where others reach this node; empty: found anew at each look."""
     capacity: Resources | None = None
-    """What the node has; absent: what the machine has."""
+    """What the node has, if it is a part of its machine; absent: what the machine has."""
+    devices: Mapping[str, int] = field(default_factory=dict)
+    """How many of each kind there are."""
     heartbeat_seconds: float = 10.0
     fingerprint_seconds: float = 60.0
     """How often facts, capacity and engines are looked at."""
@@ -38,6 +42,16 @@ class AgentSettings:
     """Units started at the same time."""
     sessions_most: int = 64
     """Logs and exec sessions at the same time."""
+
+    @property
+    def shared(self) -> bool:
+        """The machine is not this node's alone."""
+        return self.capacity is not None
+
+    def has(self, machine: Resources) -> Resources:
+        """What the node has, on such a machine."""
+        has = self.capacity or machine
+        return msgspec.structs.replace(has, devices={**has.devices, **self.devices})
 
     def __post_init__(self) -> None:
         try:

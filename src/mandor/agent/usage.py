@@ -7,31 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from msgspec import Struct
 
 from mandor.engines.base import Engine, Unit, Usage
 from mandor.lib.clock import Clock
+from mandor.model.usage import InstanceUsage, NodeUsage
 
 log = logging.getLogger(__name__)
 
 USAGE_SECONDS = 2.0
-
-
-class MachineUsage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """CPU and network are averages since the report before."""
-
-    cpu_milli: int = 0
-    memory_bytes: int = 0
-    disk_bytes: int = 0
-    network_in_bytes: int = 0
-    """A second."""
-    network_out_bytes: int = 0
-    """A second."""
-
-
-class InstanceUsage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    cpu_milli: int = 0
-    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +32,12 @@ class Meter:
         self._clock, self._data = clock, data
         self._last = self._sample()
 
-    def read(self) -> MachineUsage:
+    def read(self) -> NodeUsage:
         now, last = self._sample(), self._last
         self._last = now
         passed = now.at - last.at
         memory = psutil.virtual_memory()
-        return MachineUsage(
+        return NodeUsage(
             cpu_milli=_rate(1000 * (now.busy - last.busy), passed),
             memory_bytes=memory.total - memory.available,
             disk_bytes=psutil.disk_usage(str(self._data)).used,

@@ -13,6 +13,7 @@ from mandor.lib.clock import Clock
 from mandor.model.codec import decode_as, encode
 from mandor.model.meta import Key, Meta
 from mandor.model.record import Hearing, HearingSpec, Lease, LeaseSpec
+from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.store.base import Delete, Put, Store, Write
 
 log = logging.getLogger("mandor.heartbeats")
@@ -24,21 +25,6 @@ RENEW_SECONDS = 2.0
 HEARD_SECONDS = 15.0
 """A node is heard until so long after its last heartbeat; agents beat every ten seconds, more or less."""
 TICK_SECONDS = 1.0
-
-
-class NodeUsage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """What a machine uses now, measured by its agent; rates are per second."""
-
-    cpu_milli: int = 0
-    memory_bytes: int = 0
-    disk_bytes: int = 0
-    network_in_bytes: int = 0
-    network_out_bytes: int = 0
-
-
-class InstanceUsage(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    cpu_milli: int = 0
-    memory_bytes: int = 0
 
 
 class Report(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):

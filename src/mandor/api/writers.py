@@ -34,7 +34,7 @@ _ADMIN: Rights = {
     "priority-class": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _OWN_NODE_STATUS = frozenset(
-    {"status.address", "status.capacity", "status.engines", "status.facts", "status.agent_version"}
+    f"status.{name}" for name in ("address", "capacity", "engines", "facts", "agent_version", "images", "usage")
 )
 _NODE: Rights = {
     "node": _OWN_NODE_STATUS,

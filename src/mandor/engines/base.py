@@ -180,6 +180,10 @@ class Engine(ABC):
         """Of everything running here; empty where the engine cannot tell."""
         return {}
 
+    async def images(self) -> Mapping[str, int]:
+        """The images that are here already, with their sizes in bytes; empty where the engine runs none."""
+        return {}
+
     def events(self) -> AsyncIterator[None]:
         """A tick whenever `list` may answer something new; the agent polls engines that cannot tell."""
         raise Unsupported(f"{self.name} sends no events")

@@ -18,7 +18,6 @@ from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Map
 from mandor.model.codec import from_plain
 from mandor.model.placement import KINDS, Placement, Where
-from mandor.model.resources import TaskResources
 from mandor.model.task import File, Security, Task
 from mandor.model.workload import Batch, Group, Port, Reschedule, WorkloadSpec
 
@@ -31,7 +30,6 @@ LATER: dict[type, frozenset[str]] = {
     ),
     Placement: frozenset({"clusters"}),
     Task: frozenset({"secrets", "mounts", "startup", "identity"}),
-    TaskResources: frozenset({"devices"}),
     Security: frozenset({"read_only_root", "cap_drop", "cap_add", "privileged"}),
     File: frozenset({"on_change"}),
     Reschedule: frozenset({"unlimited"}),

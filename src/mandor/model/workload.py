@@ -123,18 +123,10 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
         for task in self.tasks.values():
             asked = task.resources.request
             if task.role == "init":
-                largest = Resources(
-                    max(largest.cpu_milli, asked.cpu_milli),
-                    max(largest.memory_bytes, asked.memory_bytes),
-                    max(largest.disk_bytes, asked.disk_bytes),
-                )
+                largest = largest.at_least(asked)
             else:
                 together += asked
-        return Resources(
-            max(largest.cpu_milli, together.cpu_milli),
-            max(largest.memory_bytes, together.memory_bytes),
-            max(largest.disk_bytes, together.disk_bytes),
-        )
+        return largest.at_least(together)
 
 
 class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):

@@ -5,12 +5,14 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 import uvloop
 
 from mandor.agent.agent import Agent
+from mandor.agent.fingerprint import capacity
 from mandor.agent.http_link import HttpLink
 from mandor.agent.journal import Journal
 from mandor.agent.settings import AgentSettings
@@ -21,10 +23,18 @@ from mandor.errors import Conflict, Invalid
 from mandor.lib import logs
 from mandor.lib.clock import SystemClock
 from mandor.lib.lock import Held, hold
+from mandor.lib.quantity import Cpu, Size
+from mandor.lib.words import did_you_mean
+from mandor.model.resources import Resources, device_amounts
 from mandor.roots.settings import AgentRootSettings, default_name, load
 from mandor.store.remote import RemoteStore
 
 FAKE = "fake"
+_PARTS: dict[str, tuple[str, Callable[[str], int]]] = {
+    "cpu": ("cpu_milli", Cpu.parse),
+    "memory": ("memory_bytes", Size.parse),
+    "disk": ("disk_bytes", Size.parse),
+}
 
 
 def run(settings: AgentRootSettings) -> None:
@@ -68,6 +78,8 @@ def agent_settings(settings: AgentRootSettings) -> AgentSettings:
         labels=_labels(settings.label),
         pool=settings.pool,
         address=settings.address,
+        capacity=_capacity(settings),
+        devices=_devices(settings.device),
         heartbeat_seconds=float(settings.heartbeat),
     )
 
@@ -90,13 +102,44 @@ def _join_token(settings: AgentRootSettings) -> str | None:
 
 
 def _labels(words: tuple[str, ...]) -> Mapping[str, str]:
-    labels = {}
+    return dict(_pairs(words, "a label", "KEY=VALUE"))
+
+
+def _capacity(settings: AgentRootSettings) -> Resources | None:
+    """What is not named, the node has all of."""
+    if not settings.capacity:
+        return None
+    has: dict[str, int] = {}
+    for name, amount in _pairs(settings.capacity, "a part of a machine", "cpu=2, memory=4Gi or disk=10Gi"):
+        if name not in _PARTS:
+            raise Invalid(f"{name!r} is not a part of a machine", hint=did_you_mean(name, _PARTS))
+        field, parse = _PARTS[name]
+        try:
+            has[field] = int(parse(amount))
+        except ValueError as error:
+            raise Invalid(f"capacity {name}: {error}") from error
+    return msgspec.structs.replace(capacity(settings.directory), **has)
+
+
+def _devices(words: tuple[str, ...]) -> Mapping[str, int]:
+    """Those of several vendors add up to the number of their kind."""
+    devices = Resources()
+    for name, count in _pairs(words, "a kind of device", "gpu=4 or nvidia/gpu=4"):
+        if not count.isdecimal() or int(count) > 1024:
+            raise Invalid(f"device {name}: {count!r} is not a number of devices", hint="write gpu=4")
+        try:
+            devices += Resources(devices=device_amounts(name, int(count)))
+        except ValueError as error:
+            raise Invalid(str(error)) from error
+    return devices.devices
+
+
+def _pairs(words: tuple[str, ...], what: str, example: str) -> Iterator[tuple[str, str]]:
     for word in words:
         key, equals, value = word.partition("=")
         if not equals:
-            raise Invalid(f"{word!r} is not a label", hint="write KEY=VALUE")
-        labels[key] = value
-    return labels
+            raise Invalid(f"{word!r} is not {what}", hint=f"write {example}")
+        yield key, value
 
 
 def main() -> None:
@@ -105,7 +148,8 @@ def main() -> None:
     for option in ("--data", "--name", "--join-token-file"):
         parser.add_argument(option)
     parser.add_argument("--server", type=lambda text: tuple(text.split(",")))
-    parser.add_argument("--engine", action="append")
+    for option in ("--engine", "--capacity", "--device"):
+        parser.add_argument(option, action="append")
     run(load(AgentRootSettings, "agent", environ=os.environ, flags=vars(parser.parse_args())))
 
 

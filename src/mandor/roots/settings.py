@@ -92,6 +92,10 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     pool: str = "default"
     address: str = ""
     """The address others reach this machine at; empty: found by itself."""
+    capacity: tuple[str, ...] = ()
+    """`cpu=2`, `memory=4Gi`, `disk=10Gi`: the node is that part of its machine; empty: all of it."""
+    device: tuple[str, ...] = ()
+    """`gpu=4` or `nvidia/gpu=4`: devices of this machine that tasks may ask for."""
     heartbeat: Seconds = Seconds(10)
 
 

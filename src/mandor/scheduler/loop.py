@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -30,7 +31,7 @@ from mandor.scheduler.binding_cycle import BindingCycle
 from mandor.scheduler.consulting import Consulting, Inquire, ask_nobody
 from mandor.scheduler.handle import ClusterHandle
 from mandor.scheduler.journal import Journal
-from mandor.scheduler.queue import PAUSE, Entry, SchedulingQueue
+from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
 from mandor.scheduler.view import Promise, View
 from mandor.scheduler.waiting import Denied, Seat, WaitingRoom
@@ -111,9 +112,15 @@ class Scheduler:
         self._reserved: dict[int, Promise] = {}
         """Of those whose plugins are to hear the end: the ones that have not."""
         self._busy = 0
+        self.timed: Callable[[float], None] | None = None
+        """Told what each decision took, in seconds."""
 
     def _snapshot(self) -> Snapshot:
         return self.view.table.snapshot()
+
+    def place(self, key: Key) -> Place | None:
+        """Where in the queue an instance is; None: not there."""
+        return self._queue.place(key)
 
     @property
     def profiles(self) -> Profiles:
@@ -210,10 +217,16 @@ class Scheduler:
             entry = self._queue.pop()
             if entry is None:
                 return tried
-            made = self._cycle(entry)
+            made = self._cycle(entry) if self.timed is None else self._timed_cycle(entry, self.timed)
             if made is not None:
                 promises.append(made)
         return most
+
+    def _timed_cycle(self, entry: Entry, told: Callable[[float], None]) -> Promise | None:
+        began = time.perf_counter()
+        made = self._cycle(entry)
+        told(time.perf_counter() - began)
+        return made
 
     def _cycle(self, entry: Entry) -> Promise | None:
         """A promise that is to be written; None: there is none, or its plugins see to it."""

@@ -102,8 +102,11 @@ class View:
         self.table.set_node(node)
         if not isinstance(before, Node):
             self._happen(Happening.NODE_ADDED, node)
-        elif _matters(before) != _matters(node):
+            return
+        if _matters(before) != _matters(node):
             self._happen(Happening.NODE_CHANGED, node)
+        if before.status.usage != node.status.usage:
+            self._happen(Happening.LOAD_CHANGED, node)
 
     def _happen(self, happening: Happening, node: Node | None, instance: Key | None = None) -> None:
         self.happened.add(happening)
@@ -294,7 +297,7 @@ class View:
 def _matters(node: Node) -> tuple[object, ...]:
     """What placement looks at; the rest of a node may change without anybody being tried again."""
     status = node.status
-    return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts, status.usage
+    return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts
 
 
 def _rank(workload: Workload) -> tuple[object, ...]:

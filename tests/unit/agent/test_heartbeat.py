@@ -16,12 +16,13 @@ from mandor.agent.heartbeat import Heart
 from mandor.agent.journal import Belonging, Contact, Journal
 from mandor.agent.link import Beat
 from mandor.agent.presence import Presence
-from mandor.agent.usage import InstanceMeter, InstanceUsage, MachineUsage, Meter
+from mandor.agent.usage import InstanceMeter, Meter
 from mandor.engines.base import Launch, Unit
 from mandor.engines.fake import FakeEngine
 from mandor.errors import Forbidden, MandorError, NotFound, Unavailable
 from mandor.lib.clock import ManualClock, SystemClock
 from mandor.model.record import ClusterSpec
+from mandor.model.usage import InstanceUsage, NodeUsage
 
 pytestmark = pytest.mark.req("S0-23")
 
@@ -221,4 +222,4 @@ async def test_a_heartbeat_does_not_wait_for_an_engine_that_hangs(
 
 
 def test_an_idle_machine_reports_little() -> None:
-    assert msgspec.json.encode(MachineUsage()) == b"{}"
+    assert msgspec.json.encode(NodeUsage()) == b"{}"

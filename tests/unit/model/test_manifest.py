@@ -268,7 +268,6 @@ def test_a_mistake_gets_its_line_its_path_and_a_hint(
         "update: {}",
         "type: daemon",
         "placement: {clusters: [a]}",
-        "resources: {devices: []}",
         "startup: {}",
         "batch: {indexed: true}",
     ],
@@ -277,6 +276,29 @@ def test_what_a_later_version_will_know_is_not_called_unknown(text: str) -> None
     found = mistakes(f"name: a\nimage: x\n{text}")[0]
     assert "is not supported yet" in found["message"]
     assert found["line"] == 3
+
+
+def test_devices_are_read_and_counted_by_kind_and_by_vendor() -> None:
+    (document,) = load_manifests(
+        """
+name: a
+groups:
+  g:
+    tasks:
+      prepare: {role: init, image: x, resources: {devices: [{kind: gpu, count: 3}]}}
+      main: {image: x, resources: {devices: [{kind: gpu, vendor: nvidia}, {kind: fpga, count: 2}]}}
+      beside: {role: sidecar, image: x, resources: {devices: [{kind: gpu}]}}
+"""
+    )
+    assert isinstance(document.object, Workload)
+    request = document.object.spec.groups["g"].request
+    assert request.devices == {"gpu": 3, "nvidia/gpu": 1, "fpga": 2}
+
+
+@pytest.mark.parametrize("device", ["{kind: cpu}", "{kind: GPU}", "{kind: gpu, count: 0}", "{kind: gpu, vendor: ''}"])
+def test_what_is_no_device_is_refused_with_its_line(device: str) -> None:
+    found = mistakes(f"name: a\nimage: x\nresources:\n  devices: [{device}]")
+    assert found[0]["line"] == 4
 
 
 @pytest.mark.req("S3-30", "S3-31")

@@ -12,6 +12,7 @@ from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Node
 from mandor.model.phase import Phase
+from mandor.model.resources import Resources
 from mandor.model.workload import Release, make_release
 from mandor.placement.framework.points import Happening
 from mandor.placement.plugins.priority_sort import PrioritySort
@@ -187,3 +188,14 @@ async def test_a_release_that_goes_takes_no_room_with_it(desk: Desk) -> None:
     await desk.store.commit(Delete(release.key, release.meta.version))
     await desk.put((await desk.instance()).reported(InstanceStatus(phase=Phase.STARTING)))
     assert desk.free_cpu() == 3000
+
+
+async def test_a_busier_node_is_news_only_for_those_who_care_for_load(desk: Desk) -> None:
+    desk.view.take_happened()
+    attributes = desk.view.table.snapshot().kept.attributes
+    stored = await desk.store.get(Key(Node.kind, "", "n1"))
+    assert isinstance(stored, Node)
+    await desk.put(stored.changed(status=msgspec.structs.replace(stored.status, usage=Resources(500, 0, 0))))
+    assert desk.view.take_happened()[0] == {Happening.LOAD_CHANGED}
+    assert desk.view.table.snapshot().kept.attributes == attributes, "what is known about the nodes stays known"
+    assert desk.view.table.snapshot().usage[0, 0] == 500

@@ -20,6 +20,8 @@ from mandor.errors import EngineDown, Invalid, NotFound
 from mandor.lib.clock import Clock, SystemClock
 from mandor.model.node import Capabilities
 
+IMAGE_BYTES = 500 << 20
+"""So large is every image."""
 EXTRAS = frozenset({"logs", "exec", "stats", "events", "user", "mounts", "links", "tmpfs"})
 
 
@@ -49,6 +51,7 @@ class FakeEngine(Engine):
         self._down: str | None = None
         self._hanging: dict[str, asyncio.Event] = {}
         self._refused: dict[Unit, int] = {}
+        self._pulled: dict[str, int] = {}
 
     # What a test orders.
 
@@ -118,6 +121,8 @@ class FakeEngine(Engine):
         if refused < options.down_starts:
             self._refused[unit] = refused + 1
             raise EngineDown(f"down for start {refused + 1} of {options.down_starts}, on cue")
+        if self._images and launch.image:
+            self._pulled[launch.image] = IMAGE_BYTES
         self.world.begin(self._plan(unit, launch, options))
         self._ticks.tick()
 
@@ -199,6 +204,11 @@ class FakeEngine(Engine):
                 options = read_options(record.launch)
                 found[record.unit] = Usage(options.cpu * (now - record.runs_at), options.memory)
         return found
+
+    async def images(self) -> Mapping[str, int]:
+        """What was ever started here, as if it had been pulled."""
+        await self._answer("images")
+        return dict(self._pulled)
 
     def events(self) -> AsyncIterator[None]:
         return self._events(self._ticks.stream())

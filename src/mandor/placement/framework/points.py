@@ -48,11 +48,13 @@ class Happening(Enum):
     NODE_CHANGED = "node changed"
     ROOM_FREED = "room freed"
     PLACED = "instance placed"
+    LOAD_CHANGED = "load changed"
+    """What a node really uses; requests do not ask for it."""
 
 
 EVERYTHING = frozenset(Happening)
-ANYTHING = EVERYTHING - {Happening.PLACED}
-"""What can make room; that somebody else was placed matters to few."""
+ANYTHING = EVERYTHING - {Happening.PLACED, Happening.LOAD_CHANGED}
+"""What can make room; that somebody else was placed, or how busy a node is, matters to few."""
 NODES = frozenset({Happening.NODE_ADDED, Happening.NODE_CHANGED})
 
 

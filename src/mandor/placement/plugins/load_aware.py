@@ -11,6 +11,7 @@ from mandor.placement.framework.points import (
     SCORE_MOST,
     SKIP,
     FilterPlugin,
+    Happening,
     PreFilterPlugin,
     ScorePlugin,
     Skip,
@@ -36,7 +37,7 @@ class LoadAware(PreFilterPlugin, FilterPlugin, ScorePlugin):
 
     name = "LoadAware"
     Args = LoadAwareArgs
-    retry_on = ANYTHING
+    retry_on = ANYTHING | {Happening.LOAD_CHANGED}
     by_class = True
 
     def __init__(self, args: LoadAwareArgs | None = None) -> None:

@@ -1,0 +1,41 @@
+"""Pods that are alike, as one workload with many instances."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from mandor.model.instance import Instance, InstanceSpec
+from mandor.model.meta import Meta
+from mandor.model.workload import FLAT, Release, Workload
+
+
+@dataclass(slots=True)
+class Copies:
+    """Pods that are alike, as one workload."""
+
+    workload: Workload
+    release: Release
+    kept: bool
+    instances: list[Instance] = field(default_factory=list)
+    turns: list[int] = field(default_factory=list)
+    """Which of all pods of the operation each of them is."""
+
+    def add(self, turns: Iterable[int]) -> "Copies":
+        meta, name = self.workload.meta, self.workload.meta.name
+        for turn in turns:
+            index = len(self.instances)
+            self.turns.append(turn)
+            self.instances.append(
+                Instance(
+                    meta=Meta(name=f"{name}-{index}", namespace=meta.namespace),
+                    spec=InstanceSpec(workload=name, group=FLAT, release=self.release.meta.name, index=index),
+                )
+            )
+        return self
+
+
+def in_turn(made: Sequence[Copies]) -> list[Instance]:
+    """As they would be created one by one."""
+    if len(made) == 1:
+        return made[0].instances
+    turns = [each for copies in made for each in zip(copies.turns, copies.instances, strict=True)]
+    return [instance for _, instance in sorted(turns, key=lambda each: each[0])]

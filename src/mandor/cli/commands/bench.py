@@ -1,0 +1,117 @@
+"""`mandor bench`: how fast the scheduler is, by scenarios in the shape of Kubernetes' scheduler_perf."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mandor.cli.options import output_option, seconds
+from mandor.cli.output import show_json, show_table
+
+if TYPE_CHECKING:
+    from mandor.bench.scenario import Case
+
+
+@click.command("bench")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--case", "wanted", metavar="NAME/WORKLOAD", help="What to run; without it, what there is is listed.")
+@click.option(
+    "--store",
+    type=click.Choice(["memory", "sqlite", "etcd"]),
+    default="memory",
+    show_default=True,
+    help="Where the run keeps its state; it is gone afterwards.",
+)
+@click.option("--etcd", metavar="HOST:PORT[,…]", default="", help="A running etcd, instead of one for this run alone.")
+@click.option(
+    "--profile", type=click.Path(path_type=Path), help="A scheduler configuration, instead of the case's own."
+)
+@click.option("--lenient", is_flag=True, help="Leave out what has no counterpart here, and say so.")
+@click.option("--timeout", default="10m", show_default=True, help="A run that is not over by then has failed.")
+@output_option("table", "json")
+def bench_command(
+    file: Path,
+    wanted: str | None,
+    store: str,
+    etcd: str,
+    profile: Path | None,
+    lenient: bool,
+    timeout: str,
+    output: str,
+) -> None:
+    """Measure how fast instances find their nodes.
+
+    FILE is a list of test cases as Kubernetes' scheduler_perf has them (performance-config.yaml). The case runs in
+    this process, with the real scheduler and no agents. Throughput is sampled once a second, or twenty times in all
+    where a run takes less than five seconds.
+    """
+    from mandor.bench.scenario import find_case, read_cases
+
+    limit = seconds(timeout)
+    cases = read_cases(file)
+    if wanted is None:
+        _show_cases(cases, output)
+        return
+    case, workload = find_case(cases, wanted)
+    from mandor.bench.run import run_case
+
+    results = run_case(
+        case,
+        workload,
+        home=store,
+        etcd=etcd,
+        profile=profile,
+        lenient=lenient,
+        seconds=limit,
+        say=lambda text: click.echo(text, err=True),
+    )
+    if output == "json":
+        show_json(results)
+    else:
+        _show_results(results)
+
+
+def _show_cases(cases: "list[Case]", output: str) -> None:
+    items: list[dict[str, Any]] = [
+        {
+            "case": f"{case.name}/{workload.name}",
+            "labels": list(workload.labels),
+            "threshold": workload.threshold,
+            "params": dict(workload.params),
+        }
+        for case in cases
+        for workload in case.workloads
+    ]
+    if output == "json":
+        show_json({"items": items})
+        return
+    rows = [(str(each["case"]), ", ".join(each["labels"]), _params(each["params"])) for each in items]
+    show_table(("CASE", "LABELS", "PARAMETERS"), rows)
+
+
+def _params(params: dict[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in params.items())
+
+
+def _show_results(results: dict[str, Any]) -> None:
+    """As a table of a few lines."""
+    speed, decision, waited = results["throughput"], results["decision_ms"], results["bound_after_ms"]
+    rows = [
+        ("case", f"{results['case']} on {results['store']}"),
+        ("bound", f"{results['bound']:,} in {results['seconds']:,.2f} s, on {results['nodes']:,} nodes"),
+        ("throughput", _each(speed, "/s", "average", "p50", "p90", "p99") + f" (every {speed['sample_seconds']:g} s)"),
+        ("a decision", _each(decision, " ms", "p50", "p90", "p99")),
+        ("created to bound", _each(waited, " ms", "p50", "p90", "p99")),
+        ("CPU", f"{results['cpu_seconds']:,.2f} s, {results['bound_per_cpu_second']:,.0f} bound in a second of it"),
+        ("memory", f"{results['memory_peak_bytes'] / 2**20:,.0f} MiB at most"),
+    ]
+    if results["threshold"]:
+        rows.append(("Kubernetes' bar", f"{results['threshold']:,.0f}/s"))
+    show_table(("", results["case"].partition("/")[0]), rows)
+    for note in results["notes"]:
+        click.echo(f"left out: {note}", err=True)
+
+
+def _each(values: dict[str, float], unit: str, *names: str) -> str:
+    shown = {name: f"{values[name]:,.4g}" if values[name] < 100 else f"{values[name]:,.0f}" for name in names}
+    return ", ".join(f"{name} {value}{unit}" for name, value in shown.items())

@@ -1,0 +1,60 @@
+"""How busy a node is reaches the store when it matters, and rarely."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mandor.agent.load import STEADY_SECONDS, SUDDEN_SECONDS, Load, used_by_own
+from mandor.lib.clock import ManualClock
+from mandor.model.resources import Resources
+from mandor.model.usage import InstanceUsage
+
+HAS = Resources(10_000, 10_000, 10_000)
+
+
+def _load(clock: ManualClock, cpu: int = 0, who: tuple[str, ...] = ()) -> Load:
+    load = Load(clock)
+    assert not load.measured(Resources(9_999, 0, 0), HAS, who), "rates that span no time mean nothing"
+    assert load.measured(Resources(cpu, 0, 0), HAS, who)
+    return load
+
+
+async def test_a_little_more_is_told_after_a_while_and_a_lot_more_sooner() -> None:
+    clock = ManualClock()
+    load = _load(clock)
+    await clock.advance(SUDDEN_SECONDS)
+    assert not load.measured(Resources(600, 0, 0), HAS, ())
+    assert load.measured(Resources(2_000, 0, 0), HAS, ())
+    await clock.advance(STEADY_SECONDS)
+    assert not load.measured(Resources(2_400, 0, 0), HAS, ()), "less than a twentieth"
+    assert load.measured(Resources(2_500, 0, 0), HAS, ())
+    assert load.told == Resources(2_500, 0, 0)
+
+
+async def test_after_instances_came_or_went_the_same_is_told_again() -> None:
+    clock = ManualClock()
+    load = _load(clock, 50, ("a",))
+    await clock.advance(STEADY_SECONDS)
+    assert not load.measured(Resources(51, 0, 0), HAS, ("a",))
+    assert load.measured(Resources(51, 0, 0), HAS, ("a", "b")), "it is in the measure now, whatever it requested"
+
+
+def test_a_part_of_a_machine_uses_what_its_instances_use() -> None:
+    own = {"a": InstanceUsage(cpu_milli=5, memory_bytes=7), "b": InstanceUsage(cpu_milli=1)}
+    assert used_by_own(own) == Resources(6, 7, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 3)), max_size=200))
+async def test_whatever_is_measured_a_node_is_written_at_most_every_ten_seconds(
+    measures: list[tuple[int, int]],
+) -> None:
+    clock, times = ManualClock(), []
+    load = Load(clock)
+    for cpu, who in measures:
+        await clock.advance(2.5)
+        if load.measured(Resources(cpu, cpu, cpu), HAS, (str(who),)):
+            times.append(clock.monotonic())
+    assert all(later - earlier >= SUDDEN_SECONDS for earlier, later in itertools.pairwise(times))
