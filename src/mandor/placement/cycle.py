@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,15 +10,13 @@ from mandor.model.meta import Key
 from mandor.model.placement import PlacementRule
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.luck import lots
 from mandor.placement.framework.points import Happening, Plugin
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_post_filters, run_scores
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
-from mandor.placement.row import NOWHERE, totals_of
-
-_SPREAD = 0x9E3779B97F4A7C15
-_ALL_ONES = 2**64 - 1
+from mandor.placement.row import best_slot
 
 AVOIDED = "avoid nodes where it failed"
 DISLIKED = "others want to be apart from it"
@@ -83,9 +80,9 @@ def _decide(
 ) -> Decision:
     for eased, relaxed in ladder(ask, disliked=nodes.census.disliked(ask.who)):
         state = CycleState(consulted)
-        quick = "" if nominated else _quick(profile, state, eased, nodes, watch)
-        if quick:
-            return Decision(ask.key, quick, relaxed=relaxed, ask=eased, state=state)
+        quick = -1 if nominated else best_slot(profile, state, eased, nodes, watch)
+        if quick >= 0:
+            return Decision(ask.key, nodes.nodes[quick].meta.name, relaxed=relaxed, ask=eased, state=state)
         verdict = run_filters(profile, state, eased, nodes, watch)
         among = verdict.feasible.nonzero()[0]
         if len(among):
@@ -143,28 +140,9 @@ def _best(
     if len(among) > 1:
         totals = run_scores(profile, state, ask, nodes, verdict.feasible, among, watch)
         among = among[totals == totals[totals.argmax()]]
-    slot = among[0] if len(among) == 1 else among[_lucky(ask.key, nodes.luck[among])]
-    return nodes.nodes[int(slot)].meta.name
-
-
-def _quick(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> str:
-    """The best node by the row of its class; empty: there is no such row, or nothing fits."""
-    totals = totals_of(profile, state, ask, nodes, watch)
-    if totals is None or not len(totals):
-        return ""
-    most = totals[totals.argmax()]
-    if most == NOWHERE:
-        return ""
-    among = (totals == most).nonzero()[0]
-    slot = among[0] if len(among) == 1 else among[_lucky(ask.key, nodes.luck[among])]
-    return nodes.nodes[int(slot)].meta.name
-
-
-def _lucky(key: Key, luck: NDArray[np.uint64]) -> int:
-    """Which of several equals: by a hash of instance, node and seed, so that the same input gives the same answer."""
-    own = crc32(f"{key.namespace}/{key.name}".encode())
-    mixed = (luck ^ np.uint64(own * _SPREAD & _ALL_ONES)) * np.uint64(_SPREAD)
-    return int((mixed ^ (mixed >> np.uint64(29))).argmin())
+    if len(among) > 1:
+        among = among[[lots(ask.who, nodes.order()[among], len(nodes)).argmax()]]
+    return nodes.nodes[int(among[0])].meta.name
 
 
 def _shown(rule: PlacementRule) -> str:

@@ -1,149 +1,242 @@
-"""The quick way to the best node: a row of totals for each class of instances, of which a placement changes one entry.
+"""The quick way to the best node: a row of ranks for each class of instances, of which a placement changes one entry.
 
-It is taken when every plugin that has something to say judges each node by itself, and leads to the same node as asking
-all of them about all nodes.
+Who judges each node by itself is asked again only about nodes that changed; who looks further is asked about all of
+them. It leads to the same node as asking everybody about all nodes.
 """
 
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import SCORE_MOST, SKIP, FilterPlugin, Plugin, Reach, ScorePlugin
+from mandor.placement.framework.kept import EVERYWHERE, At, Kept
+from mandor.placement.framework.luck import bits_of, lots
+from mandor.placement.framework.points import SCORE_MOST
 from mandor.placement.framework.profile import Profile
-from mandor.placement.framework.runtime import PluginFault
+from mandor.placement.framework.runtime import (
+    PluginFault,
+    check_mask,
+    check_scores,
+    named_in,
+    run_filters,
+    run_scores,
+)
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Watch
+from mandor.placement.plan import Plan, Wide, plan
+from mandor.placement.usual import NOWHERE, Totals
 
-NOWHERE = -1
-Totals = NDArray[np.int16]
-_FEW = 12
-"""So many nodes are asked about one by one faster than together."""
-_MOST = np.iinfo(np.int16).max
+_FEW = 6
+"""So many nodes are computed one by one faster than together."""
+_STILLS_MOST = 128
 
 
 @dataclass(slots=True)
 class Row:
-    """What the plugins say of each node: once and for all (`still`), and with the room that is left now (`totals`)."""
+    """`ranks` are the sums with a lot of each node below them (`bits`), which breaks ties; negative: no room."""
 
+    plan: Plan
     seen: tuple[object, ...]
-    """As things stood when it was made: it holds while they do."""
-    quick: bool
-    """False: the long way has to be taken."""
-    since: int = 0
-    still: Totals | None = None
-    totals: Totals | None = None
-    filters: tuple[FilterPlugin, ...] = ()
-    scores: tuple[tuple[ScorePlugin, int], ...] = ()
-    """Those who look at the room."""
+    """As things stood when it was planned: the plan holds while they do."""
+    ranks: Totals
+    bits: int
+    still: Totals | None
+    """What goes by the nodes' attributes alone; None: nothing."""
+    since: int
+    """The number of the first change that is not in it."""
+    again: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        return self.ranks.nbytes
 
 
-def totals_of(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> Totals | None:
-    """The weighted sum for each node, `NOWHERE` where it does not fit; None: this ask has to take the long way."""
-    if not profile.local:
-        return None
+def best_slot(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> int:
+    """The slot of the best node; `NOWHERE`: nothing fits, or there is no quick way."""
+    if not profile.local or not len(nodes):
+        return NOWHERE
     try:
-        return _totals(profile, state, ask, nodes, watch)
+        row = _row(profile, state, ask, nodes, watch)
+        if row.plan.wide is None:
+            slot = int(row.ranks.argmax())
+            return slot if row.ranks[slot] >= 0 else NOWHERE
+        return _best_of_all(row, row.plan.wide, state, ask, nodes, watch)
     except PluginFault:
         raise
     except Exception as error:
         raise PluginFault(watch.current, f"raised {type(error).__name__}: {error}") from error
 
 
-def _totals(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> Totals | None:
+def _best_of_all(row: Row, wide: Wide, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> int:
+    feasible = run_filters(wide, state, ask, nodes, watch, left=row.ranks >= 0).feasible
+    if not wide.scores:
+        ranks = np.where(feasible, row.ranks, NOWHERE)
+        slot = int(ranks.argmax())
+        return slot if ranks[slot] >= 0 else NOWHERE
+    among = feasible.nonzero()[0]
+    if len(among) < 2:
+        return int(among[0]) if len(among) else NOWHERE
+    scores = run_scores(wide, state, ask, nodes, feasible, among, watch)
+    scores <<= row.bits
+    scores += row.ranks[among]
+    return int(among[scores.argmax()])
+
+
+def _row(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> Row:
+    """Up to date."""
     kept = nodes.kept
-    key = (profile, ask.shape, ask.who, ask.dropped, ask.avoid, ask.pin)
+    key = (profile, ask.shape, ask.who, ask.dropped, ask.avoid, ask.pin, ask.lenient)
     seen = (kept.attributes, nodes.census.ties_version, nodes.anyone_dedicated())
     row = cast("Row | None", kept.rows.get(key))
-    if row is None or row.seen != seen:
-        row = _make(profile, state, ask, nodes, watch, seen)
+    if row is None:
+        row = _make(plan(profile, state, ask, nodes, watch), seen, state, ask, nodes, watch)
         kept.keep_row(key, row)
-    if not row.quick or row.totals is None:
-        return None
+        return row
+    row.again = True
+    if row.seen != seen:
+        planned = plan(profile, state, ask, nodes, watch)
+        if row.seen[0] != seen[0] or row.plan.local != planned.local:
+            row = _make(planned, seen, state, ask, nodes, watch)
+            row.again = True
+            kept.keep_row(key, row)
+            return row
+        row.plan, row.seen = planned, seen
+    if row.since != kept.now:
+        _refresh(row, ask, nodes, watch)
+    return row
+
+
+def _make(planned: Plan, seen: tuple[object, ...], state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> Row:
+    bits = bits_of(len(nodes))
+    kind = np.dtype(np.int32 if planned.most < 1 << 31 - bits else np.int64)
+    still = _still(planned, kind, state, ask, nodes, watch)
+    since = nodes.kept.now
+    ranks = _totals(planned, still, ask, nodes, EVERYWHERE, kind, watch)
+    ranks <<= bits
+    ranks |= lots(ask.who, nodes.order(), len(nodes)).astype(kind)
+    return Row(planned, seen, ranks, bits, still, since)
+
+
+def _still(
+    planned: Plan, kind: np.dtype[Any], state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch
+) -> Totals | None:
+    """What those say who go by what nodes are; None: no node is refused, and all are equal."""
+    kept: Kept = nodes.kept
+    key = (planned.still.key, kind)
+    found = kept.stills.get(key)
+    if found is not None and found[0] == kept.attributes:
+        return found[1]
+    total = np.zeros(len(nodes), dtype=kind)
+    for scorer, weight in planned.still.scores:
+        watch.begin(scorer.name)
+        scores = scorer.score(state, ask, nodes, nodes.health.where("everyone", lambda _: True))
+        check_scores(scorer, scores, len(nodes))
+        total += (weight * scores).astype(kind)
+    fits = np.ones(len(nodes), dtype=np.bool_)
+    for _, only in planned.still.only:
+        fits &= named_in(only, nodes)
+    for plugin in planned.still.filters:
+        watch.begin(plugin.name)
+        passed = plugin.filter(state, ask, nodes)
+        check_mask(plugin, passed, len(nodes))
+        fits &= passed
+    np.copyto(total, _refused(kind), where=~fits)
+    still = total if total.any() else None
+    if len(kept.stills) >= _STILLS_MOST:
+        del kept.stills[next(iter(kept.stills))]
+    kept.stills[key] = (kept.attributes, still)
+    return still
+
+
+def _refresh(row: Row, ask: Ask, nodes: Snapshot, watch: Watch) -> None:
+    """What has changed since."""
+    kept, planned = nodes.kept, row.plan
+    now = kept.now
     slots = kept.changes_since(row.since)
-    if slots is None or len(slots) > len(nodes) // 16 + 32:
-        row = _make(profile, state, ask, nodes, watch, seen)
-        kept.keep_row(key, row)
+    alone = planned.usual is not None and not planned.filters and not planned.scores
+    if slots is None or len(slots) > len(nodes) // (3 if alone else 16) + 32:
+        kind = row.ranks.dtype
+        lot = row.ranks & ((1 << row.bits) - 1)
+        ranks = _totals(planned, row.still, ask, nodes, EVERYWHERE, kind, watch)
+        ranks <<= row.bits
+        ranks |= lot
+        row.ranks = ranks
+    elif len(slots) <= _FEW:
+        for slot in slots.tolist():
+            _refresh_one(row, ask, nodes, slot, watch)
     else:
-        if len(slots) > _FEW:
-            _refresh_many(row, ask, nodes, slots, watch)
-        else:
-            for slot in slots:
-                _refresh(row, ask, nodes, slot, watch)
-        row.since = kept.now
-    return row.totals
+        ranks = row.ranks.take(slots)
+        ranks &= (1 << row.bits) - 1
+        total = _totals(planned, row.still, ask, nodes, slots, row.ranks.dtype, watch)
+        total <<= row.bits
+        total |= ranks
+        row.ranks[slots] = total
+    row.since = now
 
 
-def _refresh(row: Row, ask: Ask, nodes: Snapshot, slot: int, watch: Watch) -> None:
-    assert row.still is not None
-    assert row.totals is not None
-    total = int(row.still[slot])
-    if total == NOWHERE:
-        return
-    for plugin in row.filters:
+def _refresh_one(row: Row, ask: Ask, nodes: Snapshot, slot: int, watch: Watch) -> None:
+    total = 0
+    if row.still is not None:
+        total = int(row.still[slot])
+        if total < 0:
+            return
+    lot = int(row.ranks[slot]) & ((1 << row.bits) - 1)
+    row.ranks[slot] = (_total_of_one(row.plan, total, ask, nodes, slot, watch) << row.bits) | lot
+
+
+def _total_of_one(planned: Plan, total: int, ask: Ask, nodes: Snapshot, slot: int, watch: Watch) -> int:
+    if planned.usual is not None:
+        found = planned.usual.one(nodes, slot)
+        if found < 0:
+            return NOWHERE
+        total += found
+    for plugin in planned.filters:
         watch.begin(plugin.name)
         if not plugin.filter_slot(ask, nodes, slot):
-            row.totals[slot] = NOWHERE
-            return
-    for scorer, weight in row.scores:
+            return NOWHERE
+    for scorer, weight in planned.scores:
         watch.begin(scorer.name)
-        total += weight * scorer.score_slot(ask, nodes, slot)
-    row.totals[slot] = total
+        said = scorer.score_slot(ask, nodes, slot)
+        if not 0 <= said <= SCORE_MOST:
+            raise PluginFault(scorer.name, f"gave the score {said}; scores are 0..100")
+        total += weight * said
+    return total
 
 
-def _refresh_many(row: Row, ask: Ask, nodes: Snapshot, slots: list[int], watch: Watch) -> None:
-    assert row.still is not None
-    assert row.totals is not None
-    at = np.array(slots)
-    total = row.still[at].astype(np.int64)
-    fits = total != NOWHERE
-    for plugin in row.filters:
+def _totals(
+    planned: Plan, still: Totals | None, ask: Ask, nodes: Snapshot, at: At, kind: np.dtype[Any], watch: Watch
+) -> Totals:
+    """The weighted sum for each of these nodes, `NOWHERE` where it does not fit."""
+    count = len(nodes) if isinstance(at, slice) else len(at)
+    if planned.usual is None:
+        total: Totals = np.zeros(count, dtype=kind)
+    elif isinstance(at, slice):
+        total = planned.usual.all(nodes, kind)
+    else:
+        total = planned.usual.some(nodes, at, kind)
+    if planned.scores:
+        refused = total < 0
+        for scorer, weight in planned.scores:
+            watch.begin(scorer.name)
+            scores = scorer.score_at(ask, nodes, at)
+            check_scores(scorer, scores, count)
+            total += (weight * scores).astype(kind)
+        np.copyto(total, _refused(kind), where=refused)
+    for plugin in planned.filters:
         watch.begin(plugin.name)
-        fits &= plugin.filter_at(ask, nodes, at)
-    for scorer, weight in row.scores:
-        watch.begin(scorer.name)
-        total += weight * scorer.score_at(ask, nodes, at)
-    row.totals[at] = np.where(fits, total, NOWHERE)
+        passed: Mask = plugin.filter_at(ask, nodes, at)
+        check_mask(plugin, passed, count)
+        np.copyto(total, _refused(kind), where=~passed)
+    if still is not None:
+        total += still if isinstance(at, slice) else still.take(at)
+    if still is not None or planned.filters or planned.scores:
+        np.maximum(total, NOWHERE, out=total)
+    return total
 
 
-def _make(
-    profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch, seen: tuple[object, ...]
-) -> Row:
-    everyone = nodes.health.where("everyone", lambda _: True)
-    silent: set[Plugin] = set()
-    for plugin in profile.pre_filters:
-        watch.begin(plugin.name)
-        if plugin.pre_filter(state, ask, nodes) is SKIP:
-            silent.add(plugin)
-    filters = [(each, each.reach(ask, nodes)) for each in profile.filters if each not in silent]
-    silent.clear()
-    for each in profile.pre_scores:
-        watch.begin(each.name)
-        if each.pre_score(state, ask, nodes, everyone) is SKIP:
-            silent.add(each)
-    scores = [(each, weight, each.reach(ask, nodes)) for each, weight in profile.scores if each not in silent]
-    wide = any(reach is Reach.CLUSTER for _, reach in filters) or any(reach is Reach.CLUSTER for *_, reach in scores)
-    relative = any(type(each).normalize is not ScorePlugin.normalize for each, *_ in scores)
-    if wide or relative or SCORE_MOST * sum(weight for _, weight, _ in scores) > _MOST:
-        return Row(seen, quick=False)
-    fits, fits_now = np.ones(len(nodes), dtype=np.bool_), np.ones(len(nodes), dtype=np.bool_)
-    for filterer, reach in filters:
-        watch.begin(filterer.name)
-        (fits if reach is Reach.ATTRIBUTES else fits_now)[:] &= filterer.filter(state, ask, nodes)
-    total, total_now = np.zeros(len(nodes), dtype=np.int16), np.zeros(len(nodes), dtype=np.int16)
-    for scorer, weight, reach in scores:
-        watch.begin(scorer.name)
-        said = (weight * scorer.score(state, ask, nodes, everyone)).astype(np.int16)
-        (total if reach is Reach.ATTRIBUTES else total_now)[:] += said
-    return Row(
-        seen,
-        quick=True,
-        since=nodes.kept.now,
-        still=np.where(fits, total, np.int16(NOWHERE)),
-        totals=np.where(fits & fits_now, total + total_now, np.int16(NOWHERE)),
-        filters=tuple(each for each, reach in filters if reach is Reach.ROOM),
-        scores=tuple((each, weight) for each, weight, reach in scores if reach is Reach.ROOM),
-    )
+def _refused(kind: np.dtype[Any]) -> int:
+    """So low that no score lifts it, and so high that two of them can be added."""
+    return int(np.iinfo(kind).min) // 4

@@ -10,7 +10,7 @@ from typing import Any, overload
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
+from msgspec import Struct
 
 from mandor.model.meta import Key
 from mandor.model.node import Node, Taint
@@ -19,6 +19,9 @@ from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column
 from mandor.placement.framework.identity import NOBODY, Identity
 from mandor.placement.framework.kept import Kept
+from mandor.placement.framework.luck import Lots, drawn
+from mandor.placement.framework.points import SCORE_MOST
+from mandor.placement.framework.room import Room
 from mandor.placement.framework.snapshot import (
     INSTANCES,
     Amounts,
@@ -32,11 +35,17 @@ from mandor.placement.framework.snapshot import (
 
 _FIRST_CAPACITY = 16
 _NO_OWNER = -2
-_NUMBERS = _INSTANCES, _MACHINES, _TURN, _DEDICATED = range(4)
+_TURN, _DEDICATED = range(2)
+_USUAL = slice(0, 4)
+"""What `Room` shows of the sums, as whole numbers: never rounded, so that nothing adds up."""
+_COUNTED, _INSTANCES, _MACHINES, _FREE = slice(4, 6), 6, 7, 8
+"""Rows of the sums; from `_FREE` on, one for each resource."""
+_SPARE_MOST = 2**53
+"""More than all of any node that is not too large for it."""
+_STEPS_MOST = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Charge:
+class Charge(Struct, frozen=True):
     """What one instance takes on its node."""
 
     node: str
@@ -90,12 +99,14 @@ class Table:
         self._slots: dict[str, int] = {}
         self._rows: dict[str, int] = {CPU: 0, MEMORY: 1, DISK: 2}
         self._allocatable = _amounts(len(self._rows), _FIRST_CAPACITY)
-        self._used = _amounts(len(self._rows), _FIRST_CAPACITY)
-        self._free = _amounts(len(self._rows), _FIRST_CAPACITY)
-        self._counted = _amounts(2, _FIRST_CAPACITY)
+        self._sums = _amounts(_FREE + len(self._rows), _FIRST_CAPACITY)
+        """All that one instance more or less changes, so that it is one addition."""
+        self._room = Room(_FIRST_CAPACITY)
+        self._steps: dict[Shape, Amounts] = {}
+        """What one instance of a shape adds to the sums of its node."""
         self._usage = _amounts(2, _FIRST_CAPACITY)
         self._since_usage = _amounts(2, _FIRST_CAPACITY)
-        self._numbers = _amounts(len(_NUMBERS), _FIRST_CAPACITY)
+        self._numbers = _amounts(2, _FIRST_CAPACITY)
         self._luck = np.zeros(_FIRST_CAPACITY, dtype=np.uint64)
         self._pools: Column[str] = Column(_FIRST_CAPACITY)
         self._health: Column[Health] = Column(_FIRST_CAPACITY)
@@ -116,6 +127,7 @@ class Table:
         self._undo: list[Callable[[], None]] | None = None
         """Within a trial: how to take back each step, the last one last."""
         self._snapshot: Snapshot | None = None
+        self._order: Lots | None = None
         self.version = 0
         """Grows with every change: the same version gives the same answers."""
 
@@ -135,7 +147,7 @@ class Table:
 
     def free(self, node: str) -> dict[str, int]:
         slot = self._slots[node]
-        return {name: int(self._free[row, slot]) for name, row in self._rows.items()}
+        return {name: int(self._sums[_FREE + row, slot]) for name, row in self._rows.items()}
 
     # Nodes.
 
@@ -176,6 +188,8 @@ class Table:
         for array in self._arrays:
             array[:, slot] = array[:, last]
             array[:, last] = 0
+        self._room.move(last, slot)
+        self._room.forget(name)
         self._luck[slot] = self._luck[last]
         columns: tuple[Column[Any], ...] = (self._pools, self._health, self._taints, self._engines, self._images)
         for column in (*columns, *self._facts.values()):
@@ -184,13 +198,11 @@ class Table:
         if slot != last:
             self._nodes[slot] = moved
             self._slots[moved.meta.name] = slot
-        self._census.renumbered()
-        self._kept.renumbered()
-        self._snapshot = None
+        self._renumbered()
 
     def _append(self, node: Node) -> int:
         slot, name = len(self._nodes), node.meta.name
-        if slot == self._free.shape[1]:
+        if slot == self._sums.shape[1]:
             self._grow()
         self._nodes.append(node)
         self._slots[name] = slot
@@ -204,23 +216,31 @@ class Table:
         facts = node_facts(node) if self._facts else {}
         for fact, column in self._facts.items():
             column.append((facts.get(fact),))
-        self._census.renumbered()
-        self._kept.renumbered()
+        self._renumbered()
         for key in self._by_node.get(name, ()):
             self._count(slot, self._charges[key].shape, 1)
             self._count_people(self._charges[key], 1)
-        self._snapshot = None
         return slot
+
+    def _renumbered(self) -> None:
+        self._census.renumbered()
+        self._kept.renumbered()
+        self._order = None
+        self._snapshot = None
 
     def _set_allocatable(self, slot: int, node: Node) -> None:
         room = node.allocatable
-        self._allocatable[:, slot] = 0
-        self._allocatable[:3, slot] = (room.cpu_milli, room.memory_bytes, room.disk_bytes)
+        rows = {kind: self._row(kind) for kind in room.devices}  # this may replace the arrays
+        now = _amounts(len(self._rows), 1)[:, 0]
+        now[:3] = (room.cpu_milli, room.memory_bytes, room.disk_bytes)
         for kind, count in room.devices.items():
-            # `_row` may replace the arrays, so the array is looked up after it.
-            row = self._row(kind)
-            self._allocatable[row, slot] = count
-        self._free[:, slot] = self._allocatable[:, slot] - self._used[:, slot]
+            now[rows[kind]] = count
+        more = now - self._allocatable[:, slot]
+        self._allocatable[:, slot] = now
+        self._sums[_FREE:, slot] += more
+        self._sums[:2, slot] += SCORE_MOST * more[:2]
+        self._room.set_capacity(slot, node.meta.name, room.cpu_milli, room.memory_bytes)
+        self._room.columns[_USUAL, slot] = self._sums[_USUAL, slot]
         self._kept.changed(slot)
 
     def _set_usage(self, slot: int, node: Node) -> None:
@@ -229,7 +249,7 @@ class Table:
         measured = (-1, -1) if usage is None else (usage.cpu_milli, usage.memory_bytes)
         if (int(self._usage[0, slot]), int(self._usage[1, slot])) != measured:
             self._usage[:, slot] = measured
-            self._since_usage[:, slot] = self._counted[:, slot]
+            self._since_usage[:, slot] = self._sums[_COUNTED, slot]
 
     # Instances.
 
@@ -327,16 +347,31 @@ class Table:
             self._numbers[_TURN, slot] = turn_of_node
 
     def _count(self, slot: int, shape: Shape, sign: int) -> None:
-        for resource, amount in shape.wanted:
-            row = self._row(resource)
-            self._used[row, slot] += sign * amount
-            self._free[row, slot] -= sign * amount
-        self._counted[0, slot] += sign * shape.counted[0]
-        self._counted[1, slot] += sign * shape.counted[1]
-        self._numbers[_INSTANCES, slot] += sign
+        step = self._steps.get(shape)
+        if step is None:
+            step = self._step(shape)
+        sums = self._sums[:, slot]
+        if sign > 0:
+            np.add(sums, step, out=sums)
+        else:
+            np.subtract(sums, step, out=sums)
+        self._room.columns[_USUAL, slot] = sums[_USUAL]
         self._kept.changed(slot)
-        if shape.machine:
-            self._numbers[_MACHINES, slot] += sign
+
+    def _step(self, shape: Shape) -> Amounts:
+        rows = [(self._row(resource), amount) for resource, amount in shape.wanted]  # this may add some
+        wanted = dict(shape.wanted)
+        step = _amounts(_FREE + len(self._rows), 1)[:, 0]
+        step[:2] = [-min(SCORE_MOST * each, _SPARE_MOST) for each in shape.counted]
+        step[2:4] = wanted.get(CPU, 0), wanted.get(MEMORY, 0)
+        step[_COUNTED] = shape.counted
+        step[_INSTANCES], step[_MACHINES] = 1, shape.machine
+        for row, amount in rows:
+            step[_FREE + row] = -amount
+        if len(self._steps) >= _STEPS_MOST:
+            self._steps.clear()
+        self._steps[shape] = step
+        return step
 
     def _count_people(self, charge: Charge, sign: int) -> None:
         """What is counted by names, and so goes with its node."""
@@ -386,14 +421,16 @@ class Table:
         """A read-only window on the columns; it shows later changes, so it is asked for anew in each cycle."""
         if self._snapshot is None:
             count = len(self._nodes)
+            self._room.show(count)
             self._snapshot = Snapshot(
                 nodes=_Window(self._nodes),
                 slots=MappingProxyType(self._slots),
                 rows=MappingProxyType(self._rows),
-                free=_window(self._free, count),
+                free=_window(self._sums, count)[_FREE:],
                 allocatable=_window(self._allocatable, count),
-                counted=_window(self._counted, count),
-                luck=_window_of_luck(self._luck, count),
+                counted=_window(self._sums, count)[_COUNTED],
+                order=self._drawn,
+                room=self._room,
                 pools=self._pools,
                 health=self._health,
                 taints=self._taints,
@@ -405,8 +442,8 @@ class Table:
                 images=self._images,
                 usage=_window(self._usage, count),
                 since_usage=_window(self._since_usage, count),
-                instances=_window(self._numbers, count)[_INSTANCES],
-                machines=_window(self._numbers, count)[_MACHINES],
+                instances=_window(self._sums, count)[_INSTANCES],
+                machines=_window(self._sums, count)[_MACHINES],
                 turns=_window(self._numbers, count)[_TURN],
                 dedicated_to=_window(self._numbers, count)[_DEDICATED],
                 anyone_dedicated=lambda: bool(self._dedicated),
@@ -437,9 +474,7 @@ class Table:
     def _arrays(self) -> tuple[Amounts, ...]:
         return (
             self._allocatable,
-            self._used,
-            self._free,
-            self._counted,
+            self._sums,
             self._usage,
             self._since_usage,
             self._numbers,
@@ -450,23 +485,28 @@ class Table:
         if row is None:
             row = len(self._rows)
             self._rows[resource] = row
-            extra = _amounts(1, self._free.shape[1])
+            extra = _amounts(1, self._sums.shape[1])
             self._allocatable = np.concatenate([self._allocatable, extra])
-            self._used = np.concatenate([self._used, extra])
-            self._free = np.concatenate([self._free, extra])
+            self._sums = np.concatenate([self._sums, extra])
+            self._steps.clear()
             self._snapshot = None
         return row
 
     def _grow(self) -> None:
-        extra = self._free.shape[1]
+        extra = self._sums.shape[1]
         self._allocatable = _wider(self._allocatable, extra)
-        self._used = _wider(self._used, extra)
-        self._free = _wider(self._free, extra)
-        self._counted = _wider(self._counted, extra)
+        self._sums = _wider(self._sums, extra)
+        self._room.widen(extra)
         self._usage = _wider(self._usage, extra)
         self._since_usage = _wider(self._since_usage, extra)
         self._numbers = _wider(self._numbers, extra)
         self._luck = np.concatenate([self._luck, np.zeros(extra, dtype=np.uint64)])
+
+    def _drawn(self) -> Lots:
+        if self._order is None:
+            self._order = drawn(self._luck[: len(self._nodes)])
+            self._order.flags.writeable = False
+        return self._order
 
     def _hash(self, name: str) -> int:
         digest = hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest()
@@ -500,11 +540,5 @@ def _wider(array: Amounts, extra: int) -> Amounts:
 
 def _window(array: Amounts, count: int) -> Amounts:
     view = array[:, :count]
-    view.flags.writeable = False
-    return view
-
-
-def _window_of_luck(array: NDArray[np.uint64], count: int) -> NDArray[np.uint64]:
-    view = array[:count]
     view.flags.writeable = False
     return view

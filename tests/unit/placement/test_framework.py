@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,7 @@ from mandor.placement.cycle import Decision, decide
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.column import Column, Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import (
     SKIP,
     FilterPlugin,
@@ -257,13 +260,13 @@ def test_ties_are_broken_by_the_seed_and_not_by_the_order_of_nodes() -> None:
         table = Table(seed)
         for name in names:
             table.set_node(make_node(name))
-        keys = [Key(Instance.kind, "default", f"web-{index}") for index in range(20)]
-        return [decide(default_profile(), Ask(key, ASK.shape), table.snapshot()).node for key in keys]
+        asks = [replace(ASK, who=Identity("default", f"web{index}", "main")) for index in range(20)]
+        return [decide(default_profile(), each, table.snapshot()).node for each in asks]
 
     names = [f"n{index}" for index in range(8)]
     assert placed("a", names) == placed("a", names[::-1])
     assert placed("a", names) != placed("b", names)
-    assert len(set(placed("a", names))) > 3, "equals share the work"
+    assert len(set(placed("a", names))) > 3, "workloads begin at different nodes"
 
 
 def test_a_column_asks_once_for_each_distinct_value() -> None:

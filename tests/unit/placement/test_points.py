@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.context import Context, run_permits, run_post_binds, run_reserve, run_unreserve
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED, Detached, Handle
+from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.making import Registered, make_plugin
 from mandor.placement.framework.points import (
     POINTS,
@@ -66,10 +67,10 @@ def test_every_built_in_feature_is_a_plugin_and_the_core_decides_nothing_without
     table.set_node(make_node("closed", cordoned=True))
     nodes = table.snapshot()
     bare = Profile("bare", [Enabled(PrioritySort())])
-    keys = [Key(Instance.kind, "default", f"web-{index}") for index in range(50)]
-    chosen = {decide(bare, Ask(key, ASK.shape), nodes).node for key in keys}
+    asks = [replace(ASK, who=Identity("default", f"web{index}", "main")) for index in range(50)]
+    chosen = {decide(bare, each, nodes).node for each in asks}
     assert {"full", "closed"} <= chosen, "no plugin, no rule"
-    usual = {decide(default_profile(), Ask(key, ASK.shape), nodes).node for key in keys}
+    usual = {decide(default_profile(), each, nodes).node for each in asks}
     assert not usual & {"full", "closed"}
     served = {point for point, kind in POINTS.items() for cls in BUILT_IN.values() if issubclass(cls, kind)}
     assert {"preEnqueue", "queueSort", "preFilter", "filter", "preScore", "score", "bind"} <= served
@@ -226,7 +227,7 @@ def _clear_feasible(nodes: Snapshot, feasible: Mask | None) -> None:
     [
         (lambda nodes, _: nodes.free.fill(0), False),
         (lambda nodes, _: nodes.allocatable.__setitem__((0, 0), 5), False),
-        (lambda nodes, _: nodes.luck.sort(), False),
+        (lambda nodes, _: nodes.order().sort(), False),
         (lambda nodes, _: setattr(nodes, "free", None), False),
         (lambda nodes, _: nodes.slots.clear(), False),
         (lambda nodes, _: nodes.rows.pop("cpu"), False),

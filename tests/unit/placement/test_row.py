@@ -13,8 +13,8 @@ from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.watch import Unwatched
+from mandor.placement.plan import plan
 from mandor.placement.profiles import default_profile
-from mandor.placement.row import totals_of
 from mandor.placement.table import Table
 from tests.scenarios.make import make_node, make_template
 
@@ -35,6 +35,12 @@ def ask(index: int, shape: Shape) -> Ask:
     return Ask(Key(Instance.kind, "default", f"web-{index}"), shape, who=WHO)
 
 
+def wide_plugins(shape: Shape, table: Table) -> list[str]:
+    """Who is asked about all nodes each time."""
+    wide = plan(QUICK, CycleState(), ask(0, shape), table.snapshot(), Unwatched()).wide
+    return [] if wide is None else [each.name for each in (*wide.filters, *(plugin for plugin, _ in wide.scores))]
+
+
 @pytest.mark.parametrize("block", [1, 5, 20, 45])
 def test_classes_that_take_turns_in_blocks_see_what_the_others_took(block: int) -> None:
     """So that few, many and too many nodes have changed between two decisions of a class."""
@@ -52,26 +58,32 @@ def test_classes_that_take_turns_in_blocks_see_what_the_others_took(block: int) 
 
 
 @pytest.mark.parametrize(
-    ("placement", "quick"),
+    ("placement", "wide"),
     [
-        ({}, True),
-        ({"where": [{"rule": "zone == a"}]}, True),
-        ({"where": [{"rule": "zone == a", "strength": "prefer"}]}, False),
-        ({"spread": [{"over": "zone"}]}, False),
-        ({"apart": [{"workload": "self"}]}, False),
-        ({"dedicated": True}, False),
+        ({}, []),
+        ({"where": [{"rule": "zone == a"}]}, []),
+        ({"where": [{"rule": "zone == a", "strength": "prefer"}]}, ["NodeAffinity"]),
+        ({"spread": [{"over": "zone"}]}, ["PodTopologySpread"]),
+        ({"apart": [{"workload": "self"}]}, ["InterPodAffinity"]),
+        ({"dedicated": True}, ["PoolFit"]),
     ],
 )
-def test_rules_that_look_further_than_one_node_take_the_long_way(placement: dict[str, Any], quick: bool) -> None:
-    shape = Shape.of(make_template(placement=placement))
-    totals = totals_of(QUICK, CycleState(), ask(0, shape), make_table(4).snapshot(), Unwatched())
-    assert (totals is not None) == quick
+def test_only_those_who_look_further_than_one_node_are_asked_about_all(
+    placement: dict[str, Any], wide: list[str]
+) -> None:
+    assert wide_plugins(Shape.of(make_template(placement=placement)), make_table(4)) == wide
 
 
-def test_a_class_leaves_the_quick_way_when_somebody_who_is_placed_speaks_of_it() -> None:
+def test_somebody_who_is_placed_and_speaks_of_a_class_is_heard_at_once() -> None:
     table, shape = make_table(4), Shape.of(make_template())
-    assert totals_of(QUICK, CycleState(), ask(0, shape), table.snapshot(), Unwatched()) is not None
+    assert decide(QUICK, ask(0, shape), table.snapshot()).node
+    assert not wide_plugins(shape, table)
     quiet = Shape.of(make_template(placement={"apart": [{"workload": "web"}]}))
     table.set_charge(Key(Instance.kind, "default", "quiet-0"), "n0", quiet, Identity("default", "quiet", "main"))
-    assert totals_of(QUICK, CycleState(), ask(0, shape), table.snapshot(), Unwatched()) is None
-    assert all(decide(QUICK, ask(index, shape), table.snapshot()).node != "n0" for index in range(20))
+    assert wide_plugins(shape, table) == ["InterPodAffinity"]
+    placed = set()
+    for index in range(20):
+        found = decide(QUICK, ask(index, shape), table.snapshot()).node
+        table.set_charge(ask(index, shape).key, found, shape, WHO)
+        placed.add(found)
+    assert placed == {"n1", "n2", "n3"}

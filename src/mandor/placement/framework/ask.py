@@ -198,6 +198,11 @@ class Ask:
     """The `should` rules of others against it are given up, too."""
 
     @property
+    def class_key(self) -> tuple[Shape, Identity, int, frozenset[str], str, bool]:
+        """Asks that have it in common get the same answers."""
+        return self.shape, self.who, self.dropped, self.avoid, self.pin, self.lenient
+
+    @property
     def rules(self) -> Rules:
         return self.shape.rules(self.dropped, self.who)
 

@@ -1,7 +1,7 @@
 """Answers that for each node depend on that node alone: kept, and made anew only for nodes that changed since."""
 
 from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,19 @@ EVERYWHERE = slice(None)
 T = TypeVar("T", bound=np.generic)
 
 _ANSWERS_MOST = 192
-_ROWS_MOST = 64
-_CHANGES_MOST = 4096
+_CHANGES_MOST = 16_384
+_ROWS_MOST = 1_200
+_ROWS_BYTES = 256 * 1024 * 1024
+
+
+class Row(Protocol):
+    """Of a class, one number for each node; whoever keeps it knows what it is."""
+
+    again: bool
+    """Somebody asked for it again."""
+
+    @property
+    def nbytes(self) -> int: ...
 
 
 class Kept:
@@ -23,11 +34,14 @@ class Kept:
 
     def __init__(self) -> None:
         self._answers: dict[Hashable, tuple[int, NDArray[Any]]] = {}
-        self.rows: dict[Hashable, object] = {}
-        """Of totals, by class; whoever keeps them knows what they are."""
+        self.rows: dict[Hashable, Any] = {}
+        self._rows_bytes = 0
+        self.stills: dict[Hashable, tuple[int, NDArray[Any] | None]] = {}
+        """What goes by attributes alone, with their number, and is shared by rows."""
         self.attributes = 0
         """Grows whenever a node comes, goes or changes."""
-        self._changed: list[int] = []
+        self._changed = np.zeros(_CHANGES_MOST, dtype=np.intp)
+        self._length = 0
         self._first = 0
         """The number of the first change that is still listed."""
 
@@ -44,29 +58,49 @@ class Kept:
     @property
     def now(self) -> int:
         """The number of the next change."""
-        return self._first + len(self._changed)
+        return self._first + self._length
 
-    def changes_since(self, number: int) -> list[int] | None:
+    def changes_since(self, number: int) -> NDArray[np.intp] | None:
         """The nodes on which something was placed or ended since; None: too many to tell."""
-        return None if number < self._first else self._changed[number - self._first :]
+        return None if number < self._first else self._changed[number - self._first : self._length]
 
-    def keep_row(self, key: Hashable, row: object) -> None:
-        if key not in self.rows and len(self.rows) >= _ROWS_MOST:
-            del self.rows[next(iter(self.rows))]
+    def keep_row(self, key: Hashable, row: Row) -> None:
+        """Instead of the one that was asked for least, when there are too many."""
+        self._drop_row(key)
+        while self.rows and (len(self.rows) >= _ROWS_MOST or self._rows_bytes + row.nbytes > _ROWS_BYTES):
+            oldest = next(iter(self.rows))
+            if self.rows[oldest].again:  # it goes to the end of the line, once
+                kept = self.rows.pop(oldest)
+                kept.again = False
+                self.rows[oldest] = kept
+            else:
+                self._drop_row(oldest)
         self.rows[key] = row
+        self._rows_bytes += row.nbytes
+
+    def _drop_row(self, key: Hashable) -> None:
+        before = self.rows.pop(key, None)
+        if before is not None:
+            self._rows_bytes -= before.nbytes
 
     # What only the table calls.
 
     def changed(self, slot: int) -> None:
-        if len(self._changed) == _CHANGES_MOST:
-            self._first += _CHANGES_MOST // 2
-            del self._changed[: _CHANGES_MOST // 2]
-        self._changed.append(slot)
+        length = self._length
+        if length == _CHANGES_MOST:
+            half = _CHANGES_MOST // 2
+            self._changed[:half] = self._changed[half:]
+            self._first += half
+            length = half
+        self._changed[length] = slot
+        self._length = length + 1
 
     def renumbered(self) -> None:
         """Slots have come, gone or moved."""
         self._answers.clear()
         self.rows.clear()
+        self._rows_bytes = 0
+        self.stills.clear()
         self.attributes += 1
 
     def _answer(self, question: Hashable, compute: Callable[[At], NDArray[Any]], kind: type[T]) -> NDArray[T]:
@@ -78,14 +112,12 @@ class Kept:
             answer = compute(EVERYWHERE).astype(kind)
         elif since == now:
             return answer
+        elif now - since <= 2:
+            for slot in self._changed[since - self._first : self._length].tolist():
+                at = slice(slot, slot + 1)
+                answer[at] = compute(at)
         else:
-            slots = set(self._changed[since - self._first :])
-            if len(slots) <= 2:
-                for slot in slots:
-                    at = slice(slot, slot + 1)
-                    answer[at] = compute(at)
-            else:
-                index = np.fromiter(slots, dtype=np.intp, count=len(slots))
-                answer[index] = compute(index)
+            index = self._changed[since - self._first : self._length]
+            answer[index] = compute(index)
         answers[question] = (now, answer)
         return answer

@@ -77,7 +77,8 @@ class Hint(Enum):
 class Reach(Enum):
     """What a plugin's Filter and Score of a node go by. The less, the less has to be computed again.
 
-    With `ATTRIBUTES` and `ROOM` nothing may depend on which nodes are feasible.
+    Beside that, an answer may depend on the class of the ask: its shape, identity and rules as they stand, pin and
+    avoided nodes; with `ATTRIBUTES` and `ROOM` on nothing else, least of all on which other nodes are feasible.
     """
 
     ATTRIBUTES = "attributes"
@@ -85,7 +86,18 @@ class Reach(Enum):
     ROOM = "room"
     """That, and what is placed on that very node; `filter_slot` and `score_slot` answer for one node."""
     CLUSTER = "cluster"
-    """Anything."""
+    """Anything: asked about all nodes in each cycle."""
+
+
+class Formula(Enum):
+    """Answers about room that the framework computes itself, many nodes and plugins at a time; see `usual`."""
+
+    FIT = "fit"
+    """A Filter: of everything that is wanted, enough is free."""
+    LEAST_ALLOCATED = "least allocated"
+    """A Score: Kubernetes' LeastAllocated, over CPU and memory in equal parts."""
+    BALANCED = "balanced"
+    """A Score: Kubernetes' BalancedAllocation, over CPU and memory."""
 
 
 class Plugin(ABC):
@@ -103,9 +115,20 @@ class Plugin(ABC):
     """It refuses all instances of equal shape, priority and profile alike, by what the table shows and nothing else:
     then the answer for one is the answer for its like until the table changes."""
 
+    formulas: frozenset[Formula] = frozenset()
+    """Its Filter and Score are exactly these, and need not be asked."""
+
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
-        """What can change its answer about a node; see `Reach`."""
+        """What can change its answer about a node; see `Reach`.
+
+        Who overrides this is not asked again by PreFilter and PreScore once they said SKIP, until a node changes, or
+        a rule or a claim to a whole node comes or goes with somebody who is placed.
+        """
         return Reach.CLUSTER
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        """With the reach `ATTRIBUTES`: what of the ask its answers go by; equal asks share them."""
+        return ask.class_key
 
     def hint(self, ask: Ask, happened: Happened) -> Hint:
         """Is this very thing worth another try of what this plugin refused?"""

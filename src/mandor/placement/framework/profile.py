@@ -71,9 +71,9 @@ class Profile:
         """Nothing stands between the decision and the default bind: many are written in one go."""
         self.plain = self.batched and not (self.reserves or self.permits or self.post_binds or self.versions)
         """Once the node is chosen, nobody else has a say."""
-        judges = (*self.pre_filters, *self.filters, *self.pre_scores, *(plugin for plugin, _ in self.scores))
-        self.local = not self.consults and all(type(each).reach is not Plugin.reach for each in judges)
-        """Whoever judges nodes here says how far he looks."""
+        judges = (*self.filters, *(plugin for plugin, _ in self.scores))
+        self.local = any(type(each).reach is not Plugin.reach for each in judges)
+        """Somebody here judges each node by itself, and need not be asked about all of them each time."""
         self.by_class = not self.post_filters and all(
             plugin.by_class for plugin in (*self.pre_filters, *self.filters, *self.consults)
         )

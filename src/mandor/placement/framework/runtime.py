@@ -1,9 +1,9 @@
 """Asks the plugins of a profile, point by point, and remembers who said no."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,16 @@ from numpy.typing import NDArray
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import SCORE_MOST, SKIP, FilterPlugin, Only, Plugin
+from mandor.placement.framework.points import (
+    SCORE_MOST,
+    SKIP,
+    FilterPlugin,
+    Only,
+    Plugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    ScorePlugin,
+)
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
@@ -75,35 +84,60 @@ class Scored(NamedTuple):
     """Brought into 0..100."""
 
 
-def run_filters(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch | None = None) -> Verdict:
-    """PreFilter and Filter in the profile's order, until no node is left."""
+class Judges(Protocol):
+    """Whoever has a say about nodes: a profile, or some of its plugins."""
+
+    @property
+    def pre_filters(self) -> Sequence[PreFilterPlugin]: ...
+    @property
+    def filters(self) -> Sequence[FilterPlugin]: ...
+    @property
+    def one_by_one(self) -> frozenset[int]: ...
+    @property
+    def pre_scores(self) -> Sequence[PreScorePlugin]: ...
+    @property
+    def scores(self) -> Sequence[tuple[ScorePlugin, int]]: ...
+
+
+def run_filters(
+    judges: Judges,
+    state: CycleState,
+    ask: Ask,
+    nodes: Snapshot,
+    watch: Watch | None = None,
+    left: Mask | None = None,
+) -> Verdict:
+    """PreFilter and Filter in the profile's order, until no node is left.
+
+    `left`: the nodes that are in question, if not all are.
+    """
     watch = watch or Unwatched()
     length = len(nodes)
-    feasible = np.ones(length, dtype=np.bool_)
+    feasible = np.ones(length, dtype=np.bool_) if left is None else left
     answers: list[tuple[Plugin, Mask]] = []
     skipped: set[int] = set()
-    current: Plugin = profile.queue_sort
+    current: Plugin | None = None
     try:
-        for current in profile.pre_filters:
+        for current in judges.pre_filters:
             watch.begin(current.name)
             answer = current.pre_filter(state, ask, nodes)
             if answer is SKIP:
                 skipped.add(id(current))
             elif isinstance(answer, Only):
-                named = _named(answer.nodes, nodes)
+                named = named_in(answer, nodes)
                 answers.append((current, named))
                 feasible &= named
             elif answer is not None:
                 raise PluginFault(current.name, f"answered {answer!r}; a PreFilter answers None, SKIP or Only(…)")
-        for current in profile.filters:
+        for current in judges.filters:
             if id(current) in skipped:
                 continue
             watch.begin(current.name)
-            if id(current) in profile.one_by_one:
+            if id(current) in judges.one_by_one:
                 passed = current.filter_left(state, ask, nodes, feasible)
             else:
                 passed = current.filter(state, ask, nodes)
-            _check_answer(current, passed, _BOOL, length)
+            check_mask(current, passed, length)
             answers.append((current, passed))
             feasible &= passed
             if not np.count_nonzero(feasible):
@@ -111,7 +145,7 @@ def run_filters(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, 
     except PluginFault:
         raise
     except Exception as error:  # a plugin may be anybody's code
-        raise PluginFault(current.name, _raised(error)) from error
+        raise PluginFault(current.name if current else "", _raised(error)) from error
     return Verdict(feasible, tuple(answers))
 
 
@@ -129,7 +163,7 @@ def run_post_filters(profile: Profile, state: CycleState, ask: Ask, nodes: Snaps
 
 
 def run_scores(
-    profile: Profile,
+    judges: Judges,
     state: CycleState,
     ask: Ask,
     nodes: Snapshot,
@@ -145,33 +179,31 @@ def run_scores(
     watch = watch or Unwatched()
     total = np.zeros(len(among), dtype=np.int64)
     skipped: set[int] = set()
-    current: Plugin = profile.queue_sort
+    current: Plugin | None = None
     feasible.flags.writeable = False  # the next plugin reads it, too
     try:
-        for current in profile.pre_scores:
+        for current in judges.pre_scores:
             watch.begin(current.name)
             answer = current.pre_score(state, ask, nodes, feasible)
             if answer is SKIP:
                 skipped.add(id(current))
             elif answer is not None:
                 raise PluginFault(current.name, f"answered {answer!r}; a PreScore answers None or SKIP")
-        for current, weight in profile.scores:
+        for current, weight in judges.scores:
             if id(current) in skipped:
                 continue
             watch.begin(current.name)
             raw = current.score(state, ask, nodes, feasible)
             _check_answer(current, raw, _INT, len(feasible))
             scores = current.normalize(state, ask, raw[among])
-            _check_answer(current, scores, _INT, len(among))
-            if np.count_nonzero(scores.view(np.uint64) > SCORE_MOST):  # a negative one is a huge one here
-                raise PluginFault(current.name, f"gave scores from {scores.min()} to {scores.max()}; they are 0..100")
+            check_scores(current, scores, len(among))
             total += weight * scores
             if parts is not None:
                 parts.append(Scored(current, weight, raw[among], scores))
     except PluginFault:
         raise
     except Exception as error:
-        raise PluginFault(current.name, _raised(error)) from error
+        raise PluginFault(current.name if current else "", _raised(error)) from error
     return total
 
 
@@ -188,10 +220,20 @@ def blamed(plugin: Plugin) -> Iterator[None]:
         raise PluginFault(plugin.name, _raised(error)) from error
 
 
-def _named(names: Iterable[str], nodes: Snapshot) -> Mask:
+def named_in(only: Only, nodes: Snapshot) -> Mask:
     mask = np.zeros(len(nodes), dtype=np.bool_)
-    mask[[nodes.slots[name] for name in names if name in nodes.slots]] = True
+    mask[[nodes.slots[name] for name in only.nodes if name in nodes.slots]] = True
     return mask
+
+
+def check_mask(plugin: Plugin, answer: object, length: int) -> None:
+    _check_answer(plugin, answer, _BOOL, length)
+
+
+def check_scores(plugin: Plugin, scores: Scores, length: int) -> None:
+    _check_answer(plugin, scores, _INT, length)
+    if np.count_nonzero(scores.view(np.uint64) > SCORE_MOST):  # a negative one is a huge one here
+        raise PluginFault(plugin.name, f"gave scores from {scores.min()} to {scores.max()}; they are 0..100")
 
 
 def _check_answer(plugin: Plugin, answer: object, dtype: np.dtype[np.generic], length: int) -> None:

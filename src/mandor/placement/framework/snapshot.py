@@ -11,6 +11,8 @@ from mandor.placement.framework.ask import HostPort
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column, Mask
 from mandor.placement.framework.kept import Kept
+from mandor.placement.framework.luck import Lots
+from mandor.placement.framework.room import Room
 
 Amounts = NDArray[np.int64]
 
@@ -90,8 +92,10 @@ class Snapshot:
     allocatable: Amounts
     counted: Amounts
     """`[cpu or memory, node]`: what scores count as taken."""
-    luck: NDArray[np.uint64]
-    """A number of each node, by its name and the seed: breaks ties."""
+    order: Callable[[], Lots]
+    """The nodes in an order that was drawn, by their names and a seed: breaks ties, see `luck`."""
+    room: Room
+    """What the usual scores of room are made of."""
     pools: Column[str]
     health: Column[Health]
     taints: Column[tuple[Taint, ...]]

@@ -1,5 +1,7 @@
 """Avoid: where earlier copies failed comes last."""
 
+from collections.abc import Hashable
+
 import numpy as np
 
 from mandor.placement.framework.ask import Ask
@@ -18,6 +20,9 @@ class Avoid(PreFilterPlugin, FilterPlugin):
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        return ask.avoid
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         return None if ask.avoid else SKIP

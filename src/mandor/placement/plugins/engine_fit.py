@@ -1,5 +1,7 @@
 """EngineFit: does the node have an engine that can run it, and a preferred one?"""
 
+from collections.abc import Hashable
+
 from mandor.model.node import Capabilities
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.column import Mask, Scores
@@ -26,6 +28,9 @@ class EngineFit(FilterPlugin, PreScorePlugin, ScorePlugin):
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        return ask.shape.engines, ask.shape.images
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         shape = ask.shape

@@ -1,5 +1,7 @@
 """ImageLocality: where are its images already?"""
 
+from collections.abc import Hashable
+
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
@@ -20,6 +22,9 @@ class ImageLocality(PreScorePlugin, ScorePlugin):
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        return ask.shape.image_names
 
     def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
         """Without images that anybody has, all nodes are equal."""

@@ -1,5 +1,7 @@
 """NodeAffinity: the `where` rules on nodes, hard, soft and preferred."""
 
+from collections.abc import Hashable
+
 import numpy as np
 
 from mandor.placement.framework.ask import Ask
@@ -29,6 +31,9 @@ class NodeAffinity(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        return ask.rules.where, ask.rules.where_wished
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         return None if ask.rules.where else SKIP

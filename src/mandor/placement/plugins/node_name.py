@@ -1,5 +1,7 @@
 """NodeName: an instance that is meant for one node goes there or nowhere."""
 
+from collections.abc import Hashable
+
 import numpy as np
 
 from mandor.placement.framework.ask import Ask
@@ -16,6 +18,9 @@ class NodeName(PreFilterPlugin, FilterPlugin):
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        return ask.pin
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         return None if ask.pin else SKIP

@@ -8,7 +8,7 @@ from mandor.placement.framework.ask import CPU, MEMORY, Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.kept import At
-from mandor.placement.framework.points import SCORE_MOST, SKIP, PreScorePlugin, Reach, ScorePlugin, Skip
+from mandor.placement.framework.points import SCORE_MOST, SKIP, Formula, PreScorePlugin, Reach, ScorePlugin, Skip
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -28,6 +28,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
 
     def __init__(self, args: NodeResourcesBalancedAllocationArgs | None = None) -> None:
         self._args = args or NodeResourcesBalancedAllocationArgs()
+        self.formulas = frozenset({Formula.BALANCED} if self._args.resources == CPU_AND_MEMORY else ())
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.ROOM

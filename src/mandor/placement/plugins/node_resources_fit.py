@@ -12,7 +12,7 @@ from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.kept import At
-from mandor.placement.framework.points import ANYTHING, SCORE_MOST, FilterPlugin, Reach, ScorePlugin
+from mandor.placement.framework.points import ANYTHING, SCORE_MOST, FilterPlugin, Formula, Reach, ScorePlugin
 from mandor.placement.framework.snapshot import Snapshot
 
 _MIB = 1024**2
@@ -89,6 +89,10 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
         strategy = self._args.scoring_strategy
         self._plain = strategy == ScoringStrategy()
         self._curve = (strategy.requested_to_capacity_ratio or Curve()).table()
+        self.formulas = frozenset(
+            ({Formula.LEAST_ALLOCATED} if self._plain else set())
+            | (set() if self._args.ignored_resources else {Formula.FIT})
+        )
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.ROOM

@@ -1,5 +1,7 @@
 """NodeUnschedulable: nothing new for nodes that are cordoned, silent or not heard yet."""
 
+from collections.abc import Hashable
+
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
@@ -14,6 +16,9 @@ class NodeUnschedulable(FilterPlugin):
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        return None
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         return nodes.health.where(self.name, lambda health: health.open)

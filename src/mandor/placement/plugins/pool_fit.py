@@ -1,5 +1,7 @@
 """PoolFit: a group that names a pool stays in it, and a group that wants its node for itself gets it so."""
 
+from collections.abc import Hashable
+
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
@@ -15,6 +17,9 @@ class PoolFit(PreFilterPlugin, FilterPlugin):
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.CLUSTER if ask.shape.dedicated or nodes.anyone_dedicated() else Reach.ATTRIBUTES
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        return ask.shape.pool
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         plain = ask.shape.pool is None and not ask.shape.dedicated

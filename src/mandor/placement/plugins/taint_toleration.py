@@ -1,6 +1,6 @@
 """TaintToleration: a taint keeps away what does not tolerate it."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 import numpy as np
 
@@ -32,6 +32,9 @@ class TaintToleration(FilterPlugin, PreScorePlugin, ScorePlugin):
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.ATTRIBUTES
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        return ask.shape.tolerate
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         tolerate = ask.shape.tolerate
