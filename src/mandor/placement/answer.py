@@ -146,6 +146,8 @@ class Explainer:
         table = self._board.table
         consulted = self._consult(profile, ask, table.snapshot()) if profile.consults else None
         steps, verdict, eased = steps_of(profile, ask, table.snapshot(), consulted, self._watch)
+        # At once: a verdict is a window on the table, which is changed below.
+        each_node = node_verdicts(verdict, eased, table.snapshot(), NODES_MOST) if nodes else []
         decision = decided(profile, ask, table.snapshot(), self._consult, self._watch)
         told = [] if decision.node or decision.fault else self._remedies(profile, ask)
         return _told(
@@ -154,7 +156,7 @@ class Explainer:
             ask,
             summary=_waiting_summary(instance, decision),
             steps=tuple(steps),
-            nodes=tuple(node_verdicts(verdict, eased, table.snapshot(), NODES_MOST)) if nodes else (),
+            nodes=tuple(each_node),
             remedies=tuple(told),
             nominated=decision.nominated,
             relaxed=decision.relaxed,

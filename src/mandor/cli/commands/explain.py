@@ -117,7 +117,7 @@ def _refusals(answer: dict[str, Any]) -> None:
     if not steps or answer.get("chosen_now"):
         return
     rows = [(each["plugin"], str(each["nodes"]), each.get("why", "-")) for each in steps[-1].get("refusals", ())]
-    if rows:
+    if len(rows) > 1:  # one stands in the sentence above already
         click.echo()
         show_table(("WHO SAID NO", "NODES", "WHY"), rows)
     for step in steps[1:]:
@@ -139,7 +139,7 @@ def _remedies(answer: dict[str, Any]) -> None:
 
 def _remedy(each: dict[str, Any]) -> str:
     without = "".join(f", without `{rule}`" for rule in each.get("relaxed", ()))
-    return f"{each['text']} (then it goes to {each['node']}{without})"
+    return f"{each['text']} → {each['node']}{without}"
 
 
 def _scores(answer: dict[str, Any]) -> None:

@@ -85,11 +85,14 @@ def _show_placements(answer: dict[str, Any]) -> None:
         return
     click.echo()
     if len(placements) <= SHOWN:
-        rows = [
-            (each["instance"], each["node"], each.get("before", "-"), _rules(each.get("relaxed", ())))
-            for each in placements
-        ]
-        show_table(("INSTANCE", "NODE", "FROM", "WITHOUT"), rows)
+        columns = {
+            "INSTANCE": [each["instance"] for each in placements],
+            "NODE": [each["node"] for each in placements],
+            "FROM": [each.get("before", "-") for each in placements],
+            "WITHOUT": [_rules(each.get("relaxed", ())) for each in placements],
+        }
+        said = {title: cells for title, cells in columns.items() if set(cells) != {"-"}}
+        show_table(tuple(said), list(zip(*said.values(), strict=True)))
         return
     rows = []
     for group in answer["groups"]:
