@@ -12,7 +12,7 @@ from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import Scored, Verdict, run_filters, run_scores, why_of
 from mandor.placement.framework.snapshot import Snapshot
-from mandor.placement.framework.watch import Watch
+from mandor.placement.framework.watch import Unwatched, Watch
 
 BEST = 5
 """So many nodes are shown with their scores."""
@@ -53,6 +53,16 @@ def steps_of(
     watch: Watch | None = None,
 ) -> tuple[list[Step], Verdict, Ask]:
     """Each try of a cycle, from all rules to the fewest, until something fits; and what the last one found."""
+    watch = watch or Unwatched()
+    try:
+        return _steps(profile, ask, nodes, consulted, watch)
+    finally:
+        watch.end()
+
+
+def _steps(
+    profile: Profile, ask: Ask, nodes: Snapshot, consulted: Mapping[str, object] | None, watch: Watch
+) -> tuple[list[Step], Verdict, Ask]:
     steps: list[Step] = []
     given_up: tuple[str, ...] = ()
     for eased, relaxed in ladder(ask, disliked=nodes.census.disliked(ask.who)):
@@ -94,13 +104,17 @@ def score_table(
 
     What is given up to place it must be given up in `ask`.
     """
+    watch = watch or Unwatched()
     state = CycleState(consulted)
-    verdict = run_filters(profile, state, ask, nodes, watch)
-    among = verdict.feasible.nonzero()[0]
-    if not len(among):
-        return []
     parts: list[Scored] = []
-    totals = run_scores(profile, state, ask, nodes, verdict.feasible, among, watch, parts)
+    try:
+        verdict = run_filters(profile, state, ask, nodes, watch)
+        among = verdict.feasible.nonzero()[0]
+        if not len(among):
+            return []
+        totals = run_scores(profile, state, ask, nodes, verdict.feasible, among, watch, parts)
+    finally:
+        watch.end()
     names = [nodes.nodes[int(slot)].meta.name for slot in among]
     order = sorted(range(len(among)), key=lambda place: (-int(totals[place]), names[place]))
     shown = order[:most] + [place for place in order[most:] if names[place] in also]
