@@ -45,6 +45,7 @@ _NODE: Rights = {
 }
 _SCHEDULER: Rights = {
     "instance": frozenset({"spec.node", "spec.relaxed", "spec.stop", "status"}),
+    "decision": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "lease": frozenset({EXISTENCE, "spec"}),
 }
@@ -58,6 +59,7 @@ _CONTROLLERS: Rights = {
     ),
     "node": frozenset({"status.phase", "status.reason", "status.since"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "decision": frozenset({EXISTENCE}),
     "audit": frozenset({EXISTENCE}),
     "token": frozenset({EXISTENCE}),
     "session": frozenset({EXISTENCE}),

@@ -33,6 +33,7 @@ from mandor.lib.tasks import Background
 from mandor.placement.framework.handle import DETACHED
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
 from mandor.roots.inquiry import HttpInquiry
+from mandor.roots.rehearsal import make_scheduling
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.scheduler.loop import Scheduler
 from mandor.scheduler.reload import ConfigSource, Configured
@@ -110,18 +111,26 @@ async def _serve_api(
     recorder = Recorder(store, f"server {server_id}", clock)
     heartbeats = Heartbeats(store, clock, server_id, url)
     api = ApiSettings(address=url, tokens_required=not dev)
-    parts = ApiParts(store=store, clock=clock, heartbeats=heartbeats, settings=api, recorder=recorder)
-    tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
-    server = ApiServer(build_app(parts), parts, listener, tls=tls)
-    tasks.start(recorder.run(), "recorder")
-    tasks.start(heartbeats.run(), "heartbeats")
-    tasks.start(collect_gently(clock), "garbage")
-    serving = tasks.start(server.serve(), "api")
-    waiting = tasks.start(told.wait(), "signal")
-    log.info("ready at %s", url)
-    await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    server.stop()
-    await serving
+    async with HttpInquiry() as inquire:
+        parts = ApiParts(
+            store=store,
+            clock=clock,
+            heartbeats=heartbeats,
+            settings=api,
+            recorder=recorder,
+            scheduling=make_scheduling(_config_source(settings), inquire),
+        )
+        tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
+        server = ApiServer(build_app(parts), parts, listener, tls=tls)
+        tasks.start(recorder.run(), "recorder")
+        tasks.start(heartbeats.run(), "heartbeats")
+        tasks.start(collect_gently(clock), "garbage")
+        serving = tasks.start(server.serve(), "api")
+        waiting = tasks.start(told.wait(), "signal")
+        log.info("ready at %s", url)
+        await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        server.stop()
+        await serving
 
 
 async def _schedule(store: Store, clock: Clock, settings: ServerSettings) -> None:

@@ -31,6 +31,7 @@ from mandor.scheduler.binding import Binder, chunks
 from mandor.scheduler.binding_cycle import BindingCycle
 from mandor.scheduler.consulting import Consulting, Inquire, ask_nobody
 from mandor.scheduler.handle import ClusterHandle
+from mandor.scheduler.journal import Journal
 from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
 from mandor.scheduler.view import Promise, View
@@ -99,6 +100,7 @@ class Scheduler:
         self._binder = Binder(store, clock, bound=self._written, failed=self._not_written)
         self._binding = BindingCycle(clock, self._room, self.watchdog)
         self._reasons = Reasons(store, recorder, self._instances)
+        self._journal = Journal(store, clock, self.watchdog)
         self._known_refusals: dict[Ask, Decision] = {}
         self._known_at = -1
         self._wake = asyncio.Event()
@@ -148,6 +150,7 @@ class Scheduler:
             stack.callback(self._unreserve_all)
             async with Background() as tasks:
                 tasks.start(self._reasons.run(), "refusals")
+                tasks.start(self._journal.run(), "decisions")
                 await self._schedule(tasks)
 
     async def _size_all(self) -> None:
@@ -246,6 +249,7 @@ class Scheduler:
             self._to_ask.append((entry, profile))
             return None
         decision = self._decide(entry, profile)
+        self._journal.note(entry, profile, decision, self.view.table)
         entry.consulted = None
         if decision.node:
             return self._take(entry, profile, decision)

@@ -7,15 +7,25 @@ from dataclasses import dataclass
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
-from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass, class_of
 from mandor.model.quota import Quota
 from mandor.model.workload import Release, Workload
-from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.ask import Shape
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import Happened, Happening
 from mandor.placement.framework.quotas import Quota as Limit
+from mandor.placement.standing import (
+    NOTHING,
+    Standing,
+    ask_of,
+    class_name,
+    identity_of,
+    release_key,
+    shapes_of,
+    standing,
+    workload_key,
+)
 from mandor.placement.table import Table
 from mandor.scheduler.queue import Entry, SchedulingQueue
 from mandor.store.base import Change
@@ -25,19 +35,6 @@ log = logging.getLogger(__name__)
 
 DETAILS_MOST = 1024
 """When more happens at once, everybody whom it can concern is tried again without being asked for hints."""
-
-NOTHING = Shape(
-    wanted=(),
-    counted=(0, 0),
-    host_ports=(),
-    engines=(),
-    images=frozenset(),
-    pool=None,
-    tolerate=(),
-    must=(),
-    should=(),
-    prefer=(),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +128,7 @@ class View:
         if gone:
             self._shapes.pop(release.key, None)
             return
-        self._shapes[release.key] = {name: Shape.of(group) for name, group in release.spec.groups.items()}
+        self._shapes[release.key] = shapes_of(release)
         self._look_again(release.key)
 
     def _apply_workload(self, change: Change) -> None:
@@ -167,7 +164,7 @@ class View:
     def _rank_again(self, workloads: Set[Key]) -> None:
         """Those of their instances that wait are queued anew, by what they are now."""
         for each in list(self._instances.items()):
-            if isinstance(each, Instance) and self.queue.place(each.key) and _workload_key(each) in workloads:
+            if isinstance(each, Instance) and self.queue.place(each.key) and workload_key(each) in workloads:
                 self.queue.remove(each.key)
                 self._enqueue(each)
 
@@ -178,22 +175,20 @@ class View:
             return
         self._identities[key] = {}
         for group, old in known.items():
-            new = Identity(key.namespace, key.name, group, after.meta.labels, _class_name(after))
+            new = Identity(key.namespace, key.name, group, after.meta.labels, class_name(after))
             self._identities[key][group] = new
             if new != old and self.table.relabel(old, new):
                 self.happened |= {Happening.PLACED, Happening.ROOM_FREED}
 
     def _who(self, instance: Instance) -> Identity:
         charge = self.table.charge(instance.key)
-        workload = self._workloads.get(_workload_key(instance))
+        workload = self._workloads.get(workload_key(instance))
         if workload is None and charge is not None:
             return charge.who
-        groups = self._identities.setdefault(_workload_key(instance), {})
+        groups = self._identities.setdefault(workload_key(instance), {})
         found = groups.get(instance.spec.group)
         if found is None:
-            labels = workload.meta.labels if workload is not None else {}
-            named = _class_name(workload)
-            found = Identity(instance.meta.namespace, instance.spec.workload, instance.spec.group, labels, named)
+            found = identity_of(instance, workload if isinstance(workload, Workload) else None)
             groups[instance.spec.group] = found
         return found
 
@@ -204,12 +199,11 @@ class View:
     # Instances.
 
     def _apply_instance(self, key: Key, after: Object | None) -> None:
-        if not isinstance(after, Instance) or after.phase.over:
+        stands = standing(after) if isinstance(after, Instance) else Standing.NEITHER
+        if not isinstance(after, Instance) or stands is Standing.NEITHER:
             self._forget(key)
-        elif after.spec.node:
+        elif stands is Standing.PLACED:
             self._count(key, after)
-        elif after.spec.stop is not None or after.phase is not Phase.PENDING:
-            self._forget(key)
         elif not self._promised(key, after.meta.uid):
             self._uncount(key)
             self._enqueue(after)
@@ -246,28 +240,19 @@ class View:
 
     def _enqueue(self, instance: Instance) -> None:
         """A new one is active at once; one that is known keeps its place in the queue."""
-        workload = self._workloads.get(_workload_key(instance))
+        workload = self._workloads.get(workload_key(instance))
         if not isinstance(workload, Workload):
-            self._wait_for(_workload_key(instance), instance)
+            self._wait_for(workload_key(instance), instance)
             return
         shape = self._shape(instance)
         if shape is None:
             return
-        ask = Ask(
-            key=instance.key,
-            shape=shape,
-            priority=class_of(workload.spec.priority, self._classes).value,
-            profile=workload.spec.profile,
-            avoid=frozenset(instance.spec.avoid),
-            pin=instance.spec.pin,
-            who=self._who(instance),
-            gates=workload.spec.gates,
-        )
+        ask = ask_of(instance, workload, shape, self._who(instance), self._classes)
         self.queue.add(ask, instance.meta.uid, instance.meta.created_at)
 
     def _shape(self, instance: Instance) -> Shape | None:
         """None: its release is not here yet; the instance is looked at again when it comes."""
-        release = _release_key(instance)
+        release = release_key(instance)
         shape = self._shapes.get(release, {}).get(instance.spec.group)
         if shape is None:
             self._wait_for(release, instance)
@@ -304,9 +289,7 @@ class View:
         return (
             isinstance(now, Instance)
             and now.meta.uid == promise.instance.meta.uid
-            and now.phase is Phase.PENDING
-            and not now.spec.node
-            and now.spec.stop is None
+            and standing(now) is Standing.WAITING
         )
 
     @property
@@ -332,20 +315,6 @@ def _matters(node: Node) -> tuple[object, ...]:
     """What placement looks at; the rest of a node may change without anybody being tried again."""
     status = node.status
     return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts
-
-
-def _release_key(instance: Instance) -> Key:
-    return Key(Release.kind, instance.meta.namespace, instance.spec.release)
-
-
-def _workload_key(instance: Instance) -> Key:
-    return Key(Workload.kind, instance.meta.namespace, instance.spec.workload)
-
-
-def _class_name(workload: Object | None) -> str:
-    """The priority class that it names."""
-    named = workload.spec.priority if isinstance(workload, Workload) else None
-    return named if isinstance(named, str) else ""
 
 
 def _rank(workload: Workload) -> tuple[object, ...]:

@@ -1,0 +1,30 @@
+"""What the API needs to say how the scheduler would decide: its configuration, its watchdog, the controllers' plans."""
+
+from collections.abc import Callable, Sequence, Set
+
+from mandor.api.scheduling import Inquire, Scheduling
+from mandor.controllers.slot import World
+from mandor.controllers.workload_plan import Seen, plan
+from mandor.model.instance import Instance
+from mandor.model.meta import Key, Object
+from mandor.model.workload import Release, Workload
+from mandor.scheduler.reload import ConfigSource
+from mandor.scheduler.watchdog import Watchdog
+from mandor.store.base import Put
+
+
+def make_scheduling(source: ConfigSource, inquire: Inquire) -> Scheduling:
+    return Scheduling(read=source.read, controls=controls, guard=Watchdog, inquire=inquire)
+
+
+def controls(
+    workload: Workload | None,
+    releases: Sequence[Release],
+    instances: Sequence[Instance],
+    *,
+    now: float,
+    ready_nodes: Set[str],
+    taken: Callable[[str], bool],
+) -> Sequence[Object | Key]:
+    draft = plan(Seen(workload, releases, instances), World(now=now, ready_nodes=ready_nodes, taken=taken))
+    return [each.value if isinstance(each, Put) else each.key for each in draft.writes]
