@@ -55,7 +55,8 @@ _CONTROLLERS: Rights = {
     "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "instance": frozenset(
         {EXISTENCE, "meta.labels", "status"}
-        | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt", "pin", "avoid")}
+        | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt")}
+        | {f"spec.{name}" for name in ("pin", "avoid", "move", "instead_of")}
     ),
     "node": frozenset({"status.phase", "status.reason", "status.since"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),

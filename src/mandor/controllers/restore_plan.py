@@ -1,18 +1,17 @@
 """Which instance goes back to where its rules are kept, and where that is."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mandor.model.instance import Instance
-from mandor.model.meta import Key
 from mandor.model.phase import Phase
-from mandor.model.priority import PriorityClass
-from mandor.model.workload import Release, Workload
+from mandor.model.workload import Workload
 from mandor.placement.cycle import AVOIDED, DISLIKED, decide
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault, run_filters
-from mandor.placement.standing import ask_of, identity_of, shapes_of, workload_key
+from mandor.placement.framework.watch import Unwatched, Watch
 from mandor.placement.table import Table
 
 NOT_ITS_OWN = frozenset({AVOIDED, DISLIKED})
@@ -41,41 +40,31 @@ def _settled(instance: Instance) -> bool:
     return serves and spec.stop is None and spec.move is None
 
 
-def destination(instance: Instance, ask: Ask, table: Table, profiles: Mapping[str, Profile]) -> str:
+def destination(
+    instance: Instance, ask: Ask, table: Table, profiles: Mapping[str, Profile], watch: Watch | None = None
+) -> str:
     """The node where it would keep all its rules, beside the one that it is to take the place of; empty: none, or
     it keeps them where it stands by now."""
-    profile = profiles.get(ask.profile)
+    profile, watch = profiles.get(ask.profile), watch or Unwatched()
     if profile is None:
         return ""
+    ask = replace(ask, pin="")  # what sent it to where it is does not hold any more
     try:
         with table.trial():
             table.drop_charge(instance.key)
-            if instance.spec.node in _keeping(profile, ask, table):
+            if instance.spec.node in _keeping(profile, ask, table, watch):
                 return ""
-        if not _keeping(profile, ask, table):
+        if not _keeping(profile, ask, table, watch):
             return ""
-        decision = decide(profile, ask, table.snapshot())
+        decision = decide(profile, ask, table.snapshot(), watch=watch)
     except PluginFault:
-        return ""  # The scheduler meets the same fault, and tells of it.
+        return ""  # the scheduler meets the same fault, and tells of it
+    finally:
+        watch.end()
     return "" if decision.relaxed or decision.node == instance.spec.node else decision.node
 
 
-def _keeping(profile: Profile, ask: Ask, table: Table) -> set[str]:
+def _keeping(profile: Profile, ask: Ask, table: Table, watch: Watch) -> set[str]:
     nodes = table.snapshot()
-    feasible = run_filters(profile, CycleState(), ask, nodes).feasible
+    feasible = run_filters(profile, CycleState(), ask, nodes, watch).feasible
     return {nodes.nodes[int(slot)].meta.name for slot in feasible.nonzero()[0]}
-
-
-def ask_for(
-    instance: Instance, workload: Workload, release: Release, classes: Mapping[str, PriorityClass]
-) -> Ask | None:
-    """As its successor will ask."""
-    shape = shapes_of(release).get(instance.spec.group)
-    return ask_of(instance, workload, shape, identity_of(instance, workload), classes) if shape is not None else None
-
-
-def by_workload(instances: Iterable[Instance]) -> dict[Key, list[Instance]]:
-    found: dict[Key, list[Instance]] = {}
-    for each in instances:
-        found.setdefault(workload_key(each), []).append(each)
-    return found

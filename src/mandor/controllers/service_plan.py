@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
+from mandor.controllers.move_plan import extra, plan_moves
 from mandor.controllers.slot import World
 from mandor.model.instance import Instance, instance_name
 from mandor.model.phase import Phase
@@ -20,20 +21,23 @@ def plan_service(
         members,
         key=lambda each: (-slot.worth(each), each.spec.release != newest, each.meta.created_at, each.spec.index),
     )
-    kept, surplus = by_worth[: group.count], by_worth[group.count :]
+    wanted = group.count + extra(members)
+    kept, surplus = by_worth[:wanted], by_worth[wanted:]
     for each in surplus:
         slot.lose(draft, each, "scaled down", world.now)
+    moving = plan_moves(draft, kept, release, group.count, world.now) if not surplus else set()
     for each in kept:
-        _renew(draft, each, group, release, world)
+        if each.meta.uid not in moving:
+            _renew(draft, each, group, release, world)
     missing = group.count - len(kept)
-    if missing:
+    if missing > 0:
         for index in _free_indices(workload.meta.name, name, members, missing, world):
             slot.create(draft, workload, name, index, release)
         if workload.status.release:
             draft.note(workload, "ScaledUp", f"{missing} more of {name}: {group.count} are wanted")
     if surplus and not all(each.spec.stop for each in surplus):
         draft.note(workload, "ScaledDown", f"{len(surplus)} fewer of {name}: {group.count} are wanted")
-    if not missing:
+    if missing <= 0 and not moving:
         for each in outdated_to_stop(kept, newest):
             slot.stop(draft, each, f"updated to {newest}", world.now)
 

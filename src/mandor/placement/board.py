@@ -7,6 +7,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
+from mandor.model.quota import Quota
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
@@ -14,7 +15,9 @@ from mandor.placement.standing import (
     NOTHING,
     Standing,
     ask_of,
+    class_name,
     identity_of,
+    limit_of,
     release_key,
     shapes_of,
     standing,
@@ -75,6 +78,8 @@ class Board:
             self._relabel(value)
         elif isinstance(value, PriorityClass):
             self.classes[value.meta.name] = value
+        elif isinstance(value, Quota):
+            self.table.set_quota(value.meta.namespace, limit_of(value))
 
     def remove(self, key: Key) -> None:
         if key.kind == Instance.kind:
@@ -93,6 +98,8 @@ class Board:
             self.workloads.pop(key, None)
         elif key.kind == PriorityClass.kind:
             self.classes.pop(key.name, None)
+        elif key.kind == Quota.kind:
+            self.table.drop_quota(key.namespace, key.name)
 
     def of(self, workload: Key) -> list[Instance]:
         """Its instances."""
@@ -138,7 +145,7 @@ class Board:
         key = workload.key
         for group in workload.spec.groups:
             old = self._identities.get((key, group))
-            new = Identity(key.namespace, key.name, group, workload.meta.labels)
+            new = Identity(key.namespace, key.name, group, workload.meta.labels, class_name(workload))
             if old is not None and old != new:
                 self.table.relabel(old, new)
             self._identities[key, group] = new

@@ -7,9 +7,11 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass, class_of
+from mandor.model.quota import Quota
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.quotas import Quota as Limit
 
 NOTHING = Shape(
     wanted=(),
@@ -66,6 +68,11 @@ def class_name(workload: Workload | None) -> str:
     """The priority class that it names; empty: none."""
     named = workload.spec.priority if workload is not None else None
     return named if isinstance(named, str) else ""
+
+
+def limit_of(quota: Quota) -> Limit:
+    spec = quota.spec
+    return Limit(quota.meta.name, spec.amounts, spec.priority_class or "")
 
 
 def ask_of(

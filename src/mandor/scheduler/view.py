@@ -14,13 +14,13 @@ from mandor.placement.framework.ask import Shape
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import Happened, Happening
-from mandor.placement.framework.quotas import Quota as Limit
 from mandor.placement.standing import (
     NOTHING,
     Standing,
     ask_of,
     class_name,
     identity_of,
+    limit_of,
     release_key,
     shapes_of,
     standing,
@@ -156,9 +156,7 @@ class View:
         elif isinstance(before, Quota) and before.spec == quota.spec:
             return
         else:
-            spec = quota.spec
-            limit = Limit(quota.meta.name, spec.amounts, spec.priority_class or "")
-            self.table.set_quota(quota.meta.namespace, limit)
+            self.table.set_quota(quota.meta.namespace, limit_of(quota))
         self._happen(Happening.QUOTA_CHANGED, None, quota.key)
 
     def _rank_again(self, workloads: Set[Key]) -> None:
