@@ -54,7 +54,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     lease: Seconds = Seconds(10)
     """How long the leading server may be silent before another takes over."""
     restore_after: SecondsOrNever = SecondsOrNever(60)
-    """A `should` rule that was given up has to be keepable for so long before its instance moves; `never`: none does."""
+    """A `should` rule that was given up can be kept for so long: then its instance moves; `never`: none does."""
     scheduler_config: str = ""
     """A file with scheduler profiles, in the shape of KubeSchedulerConfiguration; followed while the server runs."""
     plugins: str = ""
