@@ -45,6 +45,7 @@ _NODE: Rights = {
 }
 _SCHEDULER: Rights = {
     "instance": frozenset({"spec.node", "spec.relaxed", "spec.stop", "status"}),
+    "decision": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "lease": frozenset({EXISTENCE, "spec"}),
 }
@@ -54,10 +55,12 @@ _CONTROLLERS: Rights = {
     "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "instance": frozenset(
         {EXISTENCE, "meta.labels", "status"}
-        | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt", "pin", "avoid")}
+        | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt")}
+        | {f"spec.{name}" for name in ("pin", "avoid", "move", "instead_of")}
     ),
     "node": frozenset({"status.phase", "status.reason", "status.since"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "decision": frozenset({EXISTENCE}),
     "audit": frozenset({EXISTENCE}),
     "token": frozenset({EXISTENCE}),
     "session": frozenset({EXISTENCE}),

@@ -94,6 +94,18 @@ def _stopping(item: Object) -> str:
     return reason or "-"
 
 
+def _score(item: Object) -> str:
+    """The chosen node's, and how far ahead of the next it was."""
+    totals = [each["total"] for each in item["spec"].get("best", ())]
+    if not item["spec"].get("node") or not totals:
+        return "-"
+    return f"{totals[0]} (+{totals[0] - totals[1]})" if len(totals) > 1 else str(totals[0])
+
+
+def _why_not(item: Object) -> str:
+    return "-" if item["spec"].get("node") else item["spec"].get("message", "-")
+
+
 def _last(item: Object) -> str:
     spec = item["spec"]
     return age(spec.get("last_at") or spec.get("first_at") or item["meta"].get("created_at", 0.0), time.time())
@@ -187,6 +199,18 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("PRIORITY", lambda item: item["spec"].get("priority_most", "any")),
         AGE,
         LABELS,
+    ),
+    "decision": (
+        NAME,
+        Column("NODE", _spec("node")),
+        Column("AGO", lambda item: age(item["spec"].get("at", 0.0), time.time())),
+        Column("TRY", _spec("attempts", 1)),
+        Column("SCORE", _score),
+        Column("WITHOUT", _words("relaxed")),
+        Column("WHY NOT", _why_not),
+        Column("PROFILE", _spec("profile"), wide=True),
+        Column("VICTIMS", _words("victims"), wide=True),
+        Column("PLUGINS", _words("versions"), wide=True),
     ),
     "priority-class": (
         NAME,

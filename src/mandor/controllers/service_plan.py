@@ -4,36 +4,48 @@ from collections.abc import Iterator, Sequence
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
+from mandor.controllers.move_plan import extra, plan_moves
 from mandor.controllers.slot import World
 from mandor.model.instance import Instance, instance_name
 from mandor.model.phase import Phase
 from mandor.model.workload import Group, Release, Workload
+
+CREATED_MOST = 2_000
+"""So many are created by one plan; the next one goes on at once, and others get their turn in between."""
 
 
 def plan_service(
     draft: Draft, workload: Workload, name: str, members: Sequence[Instance], release: Release, world: World
 ) -> None:
     group = workload.spec.groups[name]
-    # Most worth keeping first; among equals the newest release, then the older instance.
     newest = release.meta.name
-    by_worth = sorted(
-        members,
-        key=lambda each: (-slot.worth(each), each.spec.release != newest, each.meta.created_at, each.spec.index),
-    )
-    kept, surplus = by_worth[: group.count], by_worth[group.count :]
+    kept: Sequence[Instance] = members
+    surplus: Sequence[Instance] = ()
+    wanted = group.count + extra(members)
+    if len(members) > wanted:
+        # Most worth keeping first; among equals the newest release, then the older instance.
+        by_worth = sorted(
+            members,
+            key=lambda each: (-slot.worth(each), each.spec.release != newest, each.meta.created_at, each.spec.index),
+        )
+        kept, surplus = by_worth[:wanted], by_worth[wanted:]
     for each in surplus:
         slot.lose(draft, each, "scaled down", world.now)
+    moving = plan_moves(draft, kept, release, group.count, world.now) if not surplus else set()
     for each in kept:
-        _renew(draft, each, group, release, world)
+        if not slot.settled(each, newest) and each.meta.uid not in moving:
+            _renew(draft, each, group, release, world)
     missing = group.count - len(kept)
-    if missing:
-        for index in _free_indices(workload.meta.name, name, members, missing, world):
+    if missing > 0:
+        for index in _free_indices(workload.meta.name, name, members, min(missing, CREATED_MOST), world):
             slot.create(draft, workload, name, index, release)
+        if missing > CREATED_MOST:
+            draft.again(0.0)
         if workload.status.release:
-            draft.note(workload, "ScaledUp", f"{missing} more of {name}: {group.count} are wanted")
+            draft.note(workload, "ScaledUp", f"more of {name}: {group.count} are wanted")
     if surplus and not all(each.spec.stop for each in surplus):
         draft.note(workload, "ScaledDown", f"{len(surplus)} fewer of {name}: {group.count} are wanted")
-    if not missing:
+    if missing <= 0 and not moving:
         for each in outdated_to_stop(kept, newest):
             slot.stop(draft, each, f"updated to {newest}", world.now)
 

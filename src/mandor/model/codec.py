@@ -7,6 +7,7 @@ import msgspec
 
 from mandor.errors import Invalid
 from mandor.lib.quantity import Cpu, Seconds, Size
+from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.node import Node
@@ -21,14 +22,14 @@ KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
         *(Node, Workload, Release, Instance, Namespace, PriorityClass, Quota),
-        *(Event, Audit, Token, Session, Lease, Hearing, Cluster),
+        *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Cluster),
     )
 }
 """Every kind of object there is."""
 
 _QUANTITIES = (Cpu, Size, Seconds)
 _APPLIED = Workload | Namespace | PriorityClass | Quota
-_ANY = _APPLIED | Node | Release | Instance | Event | Audit | Token | Session | Lease | Hearing | Cluster
+_ANY = _APPLIED | Node | Release | Instance | KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Cluster
 
 
 def _decode_hook(wanted: type, value: Any) -> Any:

@@ -19,6 +19,15 @@ class StopOrder(Struct, frozen=True, gc=False, omit_defaults=True):
     at: float = 0.0
 
 
+class Move(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Another one is started where it is sent, and takes its place when it serves."""
+
+    to: str
+    """The node."""
+    reason: str
+    at: float = 0.0
+
+
 class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """`node` and `relaxed` are written by the scheduler, once; `stop` and the rest by the controller."""
 
@@ -30,6 +39,10 @@ class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     stop: StopOrder | None = None
     attempt: int = 0
     """How many earlier copies of this index failed."""
+    move: Move | None = None
+    """It is to go elsewhere; set by whoever knows a better place, called off by its controller."""
+    instead_of: str = ""
+    """The uid of the one whose place it is to take."""
     pin: str = ""
     """The only node it may go to; empty: any."""
     avoid: tuple[str, ...] = ()

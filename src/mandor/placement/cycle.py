@@ -78,7 +78,7 @@ def _decide(
     consulted: Mapping[str, object] | None,
     watch: Watch,
 ) -> Decision:
-    for eased, relaxed in _ladder(ask, disliked=nodes.census.disliked(ask.who)):
+    for eased, relaxed in ladder(ask, disliked=nodes.census.disliked(ask.who)):
         state = CycleState(consulted)
         quick = -1 if nominated else best_slot(profile, state, eased, nodes, watch)
         if quick >= 0:
@@ -104,12 +104,12 @@ def broken_off(key: Key, plugin: str) -> Decision:
 
 def widest(ask: Ask) -> Ask:
     """With every rule given up that can be: what fits it is all that can ever fit."""
-    for eased, _ in _ladder(ask, disliked=True):
+    for eased, _ in ladder(ask, disliked=True):
         last = eased
     return last
 
 
-def _ladder(ask: Ask, *, disliked: bool) -> Iterator[tuple[Ask, tuple[str, ...]]]:
+def ladder(ask: Ask, *, disliked: bool) -> Iterator[tuple[Ask, tuple[str, ...]]]:
     """The ask with all its rules, then ever fewer: our own `avoid` goes first, then the `should` of others who want
     to be apart from it, then the author's last `should`."""
     relaxed: tuple[str, ...] = ()

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
@@ -18,10 +19,12 @@ from mandor.api.heartbeat import Heartbeats
 from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
+from mandor.controllers.base import Controller
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.quota import QuotaController
+from mandor.controllers.restore import RestoreController
 from mandor.controllers.runner import run_all
 from mandor.controllers.workload import WorkloadController
 from mandor.errors import Invalid
@@ -29,13 +32,16 @@ from mandor.lib import logs
 from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.garbage import collect_gently
 from mandor.lib.ids import new_uid
+from mandor.lib.quantity import NEVER
 from mandor.lib.tasks import Background
 from mandor.placement.framework.handle import DETACHED
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
 from mandor.roots.inquiry import HttpInquiry
+from mandor.roots.rehearsal import ProfilesOf, make_scheduling
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.scheduler.loop import Scheduler
 from mandor.scheduler.reload import ConfigSource, Configured
+from mandor.scheduler.watchdog import Watchdog
 from mandor.store.access import StoreAccess
 from mandor.store.base import Store
 from mandor.store.election import Election
@@ -110,18 +116,26 @@ async def _serve_api(
     recorder = Recorder(store, f"server {server_id}", clock)
     heartbeats = Heartbeats(store, clock, server_id, url)
     api = ApiSettings(address=url, tokens_required=not dev)
-    parts = ApiParts(store=store, clock=clock, heartbeats=heartbeats, settings=api, recorder=recorder)
-    tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
-    server = ApiServer(build_app(parts), parts, listener, tls=tls)
-    tasks.start(recorder.run(), "recorder")
-    tasks.start(heartbeats.run(), "heartbeats")
-    tasks.start(collect_gently(clock), "garbage")
-    serving = tasks.start(server.serve(), "api")
-    waiting = tasks.start(told.wait(), "signal")
-    log.info("ready at %s", url)
-    await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    server.stop()
-    await serving
+    async with HttpInquiry() as inquire:
+        parts = ApiParts(
+            store=store,
+            clock=clock,
+            heartbeats=heartbeats,
+            settings=api,
+            recorder=recorder,
+            scheduling=make_scheduling(_config_source(settings), inquire),
+        )
+        tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
+        server = ApiServer(build_app(parts), parts, listener, tls=tls)
+        tasks.start(recorder.run(), "recorder")
+        tasks.start(heartbeats.run(), "heartbeats")
+        tasks.start(collect_gently(clock), "garbage")
+        serving = tasks.start(server.serve(), "api")
+        waiting = tasks.start(told.wait(), "signal")
+        log.info("ready at %s", url)
+        await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        server.stop()
+        await serving
 
 
 async def _schedule(store: Store, clock: Clock, settings: ServerSettings) -> None:
@@ -145,12 +159,16 @@ def _config_source(settings: ServerSettings) -> ConfigSource:
 async def _control(store: Store, clock: Clock, settings: ServerSettings) -> None:
     recorder = Recorder(store, "controllers", clock)
     times = NodeTimes(suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after)
-    controllers = (
+    controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
         NodeController(store, clock, recorder, times),
         QuotaController(store, clock),
         GarbageController(store, clock),
-    )
+    ]
+    if settings.restore_after != NEVER:
+        profiles, after = ProfilesOf(_config_source(settings)), settings.restore_after
+        restore = RestoreController(store, clock, recorder, profiles, after_seconds=after, guard=Watchdog)
+        controllers.append(restore)
     async with Background() as tasks:
         tasks.start(recorder.run(), "recorder")
         await run_all(controllers, store, clock)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from mandor.errors import Invalid
-from mandor.lib.quantity import Seconds
+from mandor.lib.quantity import Seconds, SecondsOrNever
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import from_plain
 
@@ -53,6 +53,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Silence of a node after which its instances are Lost and replaced, unless their workload says otherwise."""
     lease: Seconds = Seconds(10)
     """How long the leading server may be silent before another takes over."""
+    restore_after: SecondsOrNever = SecondsOrNever(60)
+    """A `should` rule that was given up can be kept for so long: then its instance moves; `never`: none does."""
     scheduler_config: str = ""
     """A file with scheduler profiles, in the shape of KubeSchedulerConfiguration; followed while the server runs."""
     plugins: str = ""

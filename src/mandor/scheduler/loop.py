@@ -31,6 +31,7 @@ from mandor.scheduler.binding import Binder, chunks
 from mandor.scheduler.binding_cycle import BindingCycle
 from mandor.scheduler.consulting import Consulting, Inquire, ask_nobody
 from mandor.scheduler.handle import ClusterHandle
+from mandor.scheduler.journal import Journal
 from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
 from mandor.scheduler.view import Promise, View
@@ -48,7 +49,7 @@ measured, so that the same input always gives the same course of events."""
 GATHERED = 256
 """So many decisions are written together, or fewer when nobody waits."""
 NOTED_MOST = 64
-"""Of a slice with more binds than this, only the remarkable ones are told as events."""
+"""While more than this are on their way or in the queue, only remarkable binds are told as events."""
 CYCLES_MOST = 10_000
 """So many placements may be on their way through plugins, or be asked about; the others wait their turn."""
 
@@ -99,6 +100,7 @@ class Scheduler:
         self._binder = Binder(store, clock, bound=self._written, failed=self._not_written)
         self._binding = BindingCycle(clock, self._room, self.watchdog)
         self._reasons = Reasons(store, recorder, self._instances)
+        self._journal = Journal(store, clock, self.watchdog)
         self._known_refusals: dict[Ask, Decision] = {}
         self._known_at = -1
         self._wake = asyncio.Event()
@@ -148,6 +150,7 @@ class Scheduler:
             stack.callback(self._unreserve_all)
             async with Background() as tasks:
                 tasks.start(self._reasons.run(), "refusals")
+                tasks.start(self._journal.run(), "decisions")
                 await self._schedule(tasks)
 
     async def _size_all(self) -> None:
@@ -246,6 +249,7 @@ class Scheduler:
             self._to_ask.append((entry, profile))
             return None
         decision = self._decide(entry, profile)
+        self._journal.note(entry, profile, decision, self.view.table)
         entry.consulted = None
         if decision.node:
             return self._take(entry, profile, decision)
@@ -399,7 +403,7 @@ class Scheduler:
             for fault in self.watchdog.run(lambda: run_post_binds(context, self.watchdog)):
                 log.warning("%s is bound; %s", promise.key, fault)
         versions = context.profile.versions if context is not None else ()
-        if promise.relaxed or self.view.promises <= NOTED_MOST:
+        if promise.relaxed or (self.view.promises <= NOTED_MOST and len(self._queue) <= NOTED_MOST):
             without = "".join(f", without `{rule}`" for rule in promise.relaxed)
             by = f" ({', '.join(versions)})" if versions else ""
             text = f"placed on {promise.node}{without}{by}"

@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Callable, Iterable, Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
-from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass, class_of
 from mandor.model.quota import Quota
 from mandor.model.workload import Release, Workload
@@ -15,7 +15,18 @@ from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import Happened, Happening
-from mandor.placement.framework.quotas import Quota as Limit
+from mandor.placement.standing import (
+    NOTHING,
+    Standing,
+    ask_of,
+    class_name,
+    identity_of,
+    limit_of,
+    release_key,
+    shapes_of,
+    standing,
+    workload_key,
+)
 from mandor.placement.table import Table
 from mandor.scheduler.queue import Entry, SchedulingQueue
 from mandor.store.base import Change
@@ -26,22 +37,10 @@ log = logging.getLogger(__name__)
 DETAILS_MOST = 1024
 """When more happens at once, everybody whom it can concern is tried again without being asked for hints."""
 
-NOTHING = Shape(
-    wanted=(),
-    counted=(0, 0),
-    host_ports=(),
-    engines=(),
-    images=frozenset(),
-    pool=None,
-    tolerate=(),
-    must=(),
-    should=(),
-    prefer=(),
-)
+NOWHERE: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
+class Promise(Struct, frozen=True, eq=False):
     """A decision that is counted in the table and on its way to the store."""
 
     entry: Entry
@@ -55,6 +54,10 @@ class Promise:
     @property
     def key(self) -> Key:
         return self.entry.ask.key
+
+    @property
+    def uid(self) -> str:
+        return self.instance.meta.uid
 
 
 class View:
@@ -82,15 +85,20 @@ class View:
         self._classes: dict[str, PriorityClass] = {}
         self._identities: dict[Key, dict[str, Identity]] = {}
         """By workload and group."""
+        self._kin: dict[tuple[str, str, str, str], Ask] = {}
+        """What all instances of a group of a release ask for, by namespace, workload, release and group: as long as
+        no object changes that it was made of."""
         self._promises: dict[Key, Promise] = {}
         self._waiting_for: dict[Key, set[Key]] = {}
         """Instances whose release or workload is not here yet, by that."""
 
     def apply(self, change: Change) -> None:
-        value = change.value
-        if isinstance(value, Instance):
+        value = change.after if change.after is not None else change.before
+        if type(value) is Instance:
             self._apply_instance(change.key, change.after)
-        elif isinstance(value, Node):
+            return
+        self._kin.clear()
+        if isinstance(value, Node):
             self._apply_node(value, change.before, gone=change.after is None)
         elif isinstance(value, Release):
             self._apply_release(value, gone=change.after is None)
@@ -131,7 +139,7 @@ class View:
         if gone:
             self._shapes.pop(release.key, None)
             return
-        self._shapes[release.key] = {name: Shape.of(group) for name, group in release.spec.groups.items()}
+        self._shapes[release.key] = shapes_of(release)
         self._look_again(release.key)
 
     def _apply_workload(self, change: Change) -> None:
@@ -159,15 +167,13 @@ class View:
         elif isinstance(before, Quota) and before.spec == quota.spec:
             return
         else:
-            spec = quota.spec
-            limit = Limit(quota.meta.name, spec.amounts, spec.priority_class or "")
-            self.table.set_quota(quota.meta.namespace, limit)
+            self.table.set_quota(quota.meta.namespace, limit_of(quota))
         self._happen(Happening.QUOTA_CHANGED, None, quota.key)
 
     def _rank_again(self, workloads: Set[Key]) -> None:
         """Those of their instances that wait are queued anew, by what they are now."""
         for each in list(self._instances.items()):
-            if isinstance(each, Instance) and self.queue.place(each.key) and _workload_key(each) in workloads:
+            if isinstance(each, Instance) and self.queue.place(each.key) and workload_key(each) in workloads:
                 self.queue.remove(each.key)
                 self._enqueue(each)
 
@@ -178,22 +184,20 @@ class View:
             return
         self._identities[key] = {}
         for group, old in known.items():
-            new = Identity(key.namespace, key.name, group, after.meta.labels, _class_name(after))
+            new = Identity(key.namespace, key.name, group, after.meta.labels, class_name(after))
             self._identities[key][group] = new
             if new != old and self.table.relabel(old, new):
                 self.happened |= {Happening.PLACED, Happening.ROOM_FREED}
 
     def _who(self, instance: Instance) -> Identity:
         charge = self.table.charge(instance.key)
-        workload = self._workloads.get(_workload_key(instance))
+        workload = self._workloads.get(workload_key(instance))
         if workload is None and charge is not None:
             return charge.who
-        groups = self._identities.setdefault(_workload_key(instance), {})
+        groups = self._identities.setdefault(workload_key(instance), {})
         found = groups.get(instance.spec.group)
         if found is None:
-            labels = workload.meta.labels if workload is not None else {}
-            named = _class_name(workload)
-            found = Identity(instance.meta.namespace, instance.spec.workload, instance.spec.group, labels, named)
+            found = identity_of(instance, workload if isinstance(workload, Workload) else None)
             groups[instance.spec.group] = found
         return found
 
@@ -204,12 +208,11 @@ class View:
     # Instances.
 
     def _apply_instance(self, key: Key, after: Object | None) -> None:
-        if not isinstance(after, Instance) or after.phase.over:
+        stands = standing(after) if isinstance(after, Instance) else Standing.NEITHER
+        if not isinstance(after, Instance) or stands is Standing.NEITHER:
             self._forget(key)
-        elif after.spec.node:
+        elif stands is Standing.PLACED:
             self._count(key, after)
-        elif after.spec.stop is not None or after.phase is not Phase.PENDING:
-            self._forget(key)
         elif not self._promised(key, after.meta.uid):
             self._uncount(key)
             self._enqueue(after)
@@ -229,11 +232,13 @@ class View:
 
     def _promised(self, key: Key, uid: str) -> bool:
         promise = self._promises.get(key)
-        return promise is not None and promise.instance.meta.uid == uid
+        return promise is not None and promise.uid == uid
 
     def _count(self, key: Key, instance: Instance) -> None:
+        promise = self._promises.pop(key, None)
+        if promise is not None and promise.node == instance.spec.node and promise.uid == instance.meta.uid:
+            return  # It is counted since it was decided.
         self.queue.remove(key)
-        self._promises.pop(key, None)
         shape = self._shape(instance)
         if shape is None:
             known = self.table.charge(key)
@@ -246,28 +251,32 @@ class View:
 
     def _enqueue(self, instance: Instance) -> None:
         """A new one is active at once; one that is known keeps its place in the queue."""
-        workload = self._workloads.get(_workload_key(instance))
+        meta, spec = instance.meta, instance.spec
+        name = (meta.namespace, spec.workload, spec.release, spec.group)
+        kin = self._kin.get(name)
+        if kin is None:
+            kin = self._kin_of(instance)
+            if kin is None:
+                return
+            self._kin[name] = kin
+        avoid = frozenset(spec.avoid) if spec.avoid else NOWHERE
+        ask = Ask(instance.key, kin.shape, kin.priority, kin.profile, avoid, who=kin.who, pin=spec.pin, gates=kin.gates)
+        self.queue.add(ask, meta.uid, meta.created_at)
+
+    def _kin_of(self, instance: Instance) -> Ask | None:
+        """What it and its like ask for; None: not all of that is here yet."""
+        workload = self._workloads.get(workload_key(instance))
         if not isinstance(workload, Workload):
-            self._wait_for(_workload_key(instance), instance)
-            return
+            self._wait_for(workload_key(instance), instance)
+            return None
         shape = self._shape(instance)
         if shape is None:
-            return
-        ask = Ask(
-            key=instance.key,
-            shape=shape,
-            priority=class_of(workload.spec.priority, self._classes).value,
-            profile=workload.spec.profile,
-            avoid=frozenset(instance.spec.avoid),
-            pin=instance.spec.pin,
-            who=self._who(instance),
-            gates=workload.spec.gates,
-        )
-        self.queue.add(ask, instance.meta.uid, instance.meta.created_at)
+            return None
+        return ask_of(instance, workload, shape, self._who(instance), self._classes)
 
     def _shape(self, instance: Instance) -> Shape | None:
         """None: its release is not here yet; the instance is looked at again when it comes."""
-        release = _release_key(instance)
+        release = release_key(instance)
         shape = self._shapes.get(release, {}).get(instance.spec.group)
         if shape is None:
             self._wait_for(release, instance)
@@ -282,13 +291,16 @@ class View:
         self, entry: Entry, node: str, relaxed: tuple[str, ...] = (), context: Context | None = None
     ) -> Promise | None:
         """Count it at once, before it is written; None: the instance is not what it was any more."""
-        instance, chosen = self._instances.get(entry.ask.key), self.table.node(node)
+        ask = entry.ask
+        key = ask.key
+        instance, chosen = self._instances.get(key), self.table.node(node)
         if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or chosen is None:
             return None
         made = Promise(entry, instance, node, chosen.meta.version, relaxed, context)
-        self.table.set_charge(made.key, node, entry.ask.shape, entry.ask.who)
-        self._promises[made.key] = made
-        self._happen(Happening.PLACED, chosen, made.key)
+        self.table.set_charge(key, node, ask.shape, ask.who)
+        self._promises[key] = made
+        if self.queue.waiting:  # Whoever is decided later sees it in the table.
+            self._happen(Happening.PLACED, chosen, key)
         return made
 
     def promised(self, key: Key) -> Promise | None:
@@ -304,9 +316,7 @@ class View:
         return (
             isinstance(now, Instance)
             and now.meta.uid == promise.instance.meta.uid
-            and now.phase is Phase.PENDING
-            and not now.spec.node
-            and now.spec.stop is None
+            and standing(now) is Standing.WAITING
         )
 
     @property
@@ -332,20 +342,6 @@ def _matters(node: Node) -> tuple[object, ...]:
     """What placement looks at; the rest of a node may change without anybody being tried again."""
     status = node.status
     return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts
-
-
-def _release_key(instance: Instance) -> Key:
-    return Key(Release.kind, instance.meta.namespace, instance.spec.release)
-
-
-def _workload_key(instance: Instance) -> Key:
-    return Key(Workload.kind, instance.meta.namespace, instance.spec.workload)
-
-
-def _class_name(workload: Object | None) -> str:
-    """The priority class that it names."""
-    named = workload.spec.priority if isinstance(workload, Workload) else None
-    return named if isinstance(named, str) else ""
 
 
 def _rank(workload: Workload) -> tuple[object, ...]:

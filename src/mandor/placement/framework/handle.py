@@ -1,6 +1,6 @@
 """What a plugin can see and do besides its points: the snapshot, and the instances that wait for a permit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -47,13 +47,13 @@ class Handle(Protocol):
 class Detached:
     """For plugins that decide without a cluster around them: a plan, an explanation, a test."""
 
-    def __init__(self, snapshot: Snapshot | None = None) -> None:
+    def __init__(self, snapshot: Callable[[], Snapshot] | None = None) -> None:
         self._snapshot = snapshot
 
     def snapshot(self) -> Snapshot:
         if self._snapshot is None:
             raise RuntimeError("there is no cluster to look at")
-        return self._snapshot
+        return self._snapshot()
 
     def waiting(self) -> Sequence[Waiting]:
         return ()
