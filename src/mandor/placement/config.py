@@ -52,7 +52,6 @@ ELSEWHERE = frozenset(
         "GangScheduling",
         "NodeDeclaredFeatures",
         "NodeVolumeLimits",
-        "VolumeBinding",
         "VolumeRestrictions",
         "VolumeZone",
     }

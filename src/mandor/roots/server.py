@@ -16,6 +16,7 @@ from typing import Any
 import uvloop
 
 from mandor.api.app import build_app
+from mandor.api.cluster import KEY
 from mandor.api.heartbeat import Heartbeats
 from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
@@ -27,6 +28,7 @@ from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.quota import QuotaController
 from mandor.controllers.restore import RestoreController
 from mandor.controllers.runner import run_all
+from mandor.controllers.volume import VolumeController
 from mandor.controllers.workload import WorkloadController
 from mandor.errors import Invalid
 from mandor.lib import logs
@@ -37,7 +39,7 @@ from mandor.lib.quantity import NEVER
 from mandor.lib.tasks import Background
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.plugin_source import GROUP
-from mandor.roots.bootstrap import KEY, ensure_cluster, ensure_key_file
+from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
 from mandor.roots.inquiry import HttpInquiry
 from mandor.roots.rehearsal import ProfilesOf, make_scheduling
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
@@ -168,9 +170,10 @@ async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse:
 
 async def _tell_disabled(store: Store, recorder: Recorder, pulse: Pulse) -> None:
     cluster = await store.get(KEY)
-    for note in pulse.notes if cluster is not None else ():
+    for note in pulse.notes:
         log.error("%s", note)
-        recorder.note(cluster, "PluginDisabled", note, type="warning")
+        if cluster is not None:
+            recorder.note(cluster, "PluginDisabled", note, type="warning")
 
 
 def _config_source(settings: ServerSettings, pulse: Pulse) -> ConfigSource:
@@ -189,6 +192,7 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
         WorkloadController(store, clock, recorder),
         NodeController(store, clock, recorder, times),
         QuotaController(store, clock),
+        VolumeController(store, recorder),
         GarbageController(store, clock),
     ]
     if settings.restore_after != NEVER:
