@@ -163,9 +163,9 @@ async def test_whatever_happens_it_comes_to_rest_and_moves_never_cost_a_serving_
             elif step == "scale":
                 await world.apply(make_workload("web", replicas=2 + int(node[1]) % 2, placement=spread))
             await world.run(40, step=2)
-        for node in world.nodes.values():
-            node.alive = True
-            await world.change_node(node.name, cordoned=False)
+        for each in world.nodes.values():
+            each.alive = True
+            await world.change_node(each.name, cordoned=False)
         await world.run(120, step=2)
         wanted = world.workload("web").spec.groups["main"].count
         assert world.serving_count("web") >= wanted

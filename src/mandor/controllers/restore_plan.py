@@ -25,8 +25,8 @@ def relaxed(instance: Instance) -> tuple[str, ...]:
 
 def may_move(instance: Instance, workload: Workload | None, members: Sequence[Instance]) -> bool:
     """Its service is whole, nobody of it is on the move, and nobody has said that it stays."""
-    if workload is None or workload.spec.type != "service" or workload.spec.gates:
-        return False
+    if workload is None or workload.spec.type != "service" or workload.spec.gates or instance.spec.volumes:
+        return False  # what it keeps on its node does not move
     group = workload.spec.groups.get(instance.spec.group)
     if group is None or not group.restore or workload.status.release != instance.spec.release:
         return False

@@ -22,6 +22,10 @@ def nobody_has(name: str) -> bool:
     return False
 
 
+def goes_anywhere(instance: Instance) -> bool:
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """What a plan knows of the rest of the cluster."""
@@ -31,6 +35,8 @@ class World:
     ready_nodes: Set[str] = frozenset()
     taken: Callable[[str], bool] = nobody_has
     """Whether an instance name of the namespace belongs to another workload: `a-b` and group `b` of `a` can meet."""
+    rooted: Callable[[Instance], bool] = goes_anywhere
+    """Whether its data is on its node: it is not begun elsewhere without it."""
 
 
 def ended(instance: Instance) -> bool:
@@ -59,6 +65,7 @@ def replaceable(instance: Instance, group: Group, world: World) -> bool:
         and group.disconnect.replace
         and instance.spec.node not in world.ready_nodes
         and bool(world.ready_nodes)
+        and not world.rooted(instance)
     )
 
 

@@ -13,6 +13,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
+from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
@@ -33,7 +34,7 @@ class Name(NamedTuple):
 
 class WorkloadController(Controller[Name]):
     name = "workload"
-    watches = (Workload.kind, Release.kind, Instance.kind, Node.kind)
+    watches = (Workload.kind, Release.kind, Instance.kind, Node.kind, Volume.kind)
 
     def __init__(self, store: Store, clock: Clock, recorder: Recorder) -> None:
         self._store = store
@@ -48,6 +49,7 @@ class WorkloadController(Controller[Name]):
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._workloads = mirrors[Workload.kind]
         self._all_instances = mirrors[Instance.kind]
+        self._volumes = mirrors[Volume.kind]
         self._writer = Writer(self._store, mirrors)
 
     def observe(self, change: Change) -> Iterable[Name]:
@@ -56,6 +58,10 @@ class WorkloadController(Controller[Name]):
             return self._observe_instance(before, after)
         if isinstance(change.value, Node):
             return self._observe_node(change)
+        if isinstance(change.value, Volume):
+            # One that is gone, or has begun anew elsewhere, sets free whoever was lost with it.
+            moved = before is not None and (after is None or after.node != before.node)
+            return tuple(self._with_lost) if moved else ()
         if isinstance(before, Instance):
             self._instances.update(before, None)
         elif isinstance(change.value, Release):
@@ -99,6 +105,7 @@ class WorkloadController(Controller[Name]):
             now=self._clock.now(),
             ready_nodes=self._ready_nodes,
             taken=lambda name: self._taken(key, name),
+            rooted=self._rooted,
         )
         draft = plan(Seen(workload, self._releases.of(key), instances), world)
         if draft.again_seconds == 0.0:
@@ -129,6 +136,11 @@ class WorkloadController(Controller[Name]):
     def _taken(self, key: Name, name: str) -> bool:
         found = self._all_instances.get(Key(Instance.kind, key.namespace, name))
         return isinstance(found, Instance) and found.spec.workload != key.workload
+
+    def _rooted(self, instance: Instance) -> bool:
+        keys = (Key(Volume.kind, instance.meta.namespace, name) for name in instance.spec.volumes)
+        found = (self._volumes.get(key) for key in keys)
+        return any(each is not None and each.node == instance.spec.node for each in found)
 
     def _tell(self, note: Note) -> None:
         self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")

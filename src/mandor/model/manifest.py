@@ -21,6 +21,7 @@ from mandor.model.quota import Quota, QuotaSpec
 from mandor.model.reading import FAILED, LATER, Mistake, Reader
 from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.task import Task
+from mandor.model.volume import Volume, VolumeSpec
 from mandor.model.workload import FLAT, Group, Workload, WorkloadSpec
 
 DEFAULT_NAMESPACE = "default"
@@ -31,7 +32,6 @@ LATER_KINDS = frozenset(
         "node-pool",
         "limit-defaults",
         "secret",
-        "volume",
         "scheduler-config",
         "reservation",
         "webhook",
@@ -42,12 +42,14 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "namespace": NamespaceSpec,
     "priority-class": PriorityClassSpec,
     "quota": QuotaSpec,
+    "volume": VolumeSpec,
 }
 _MADE: dict[str, Callable[..., Object]] = {
     "workload": Workload,
     "namespace": Namespace,
     "priority-class": PriorityClass,
     "quota": Quota,
+    "volume": Volume,
 }
 
 _META = ("kind", "name", "namespace", "labels")
@@ -217,7 +219,7 @@ def _split_object(reader: Reader, source: Map, line: int) -> tuple[Map, Map]:
     parts = []
     for name in ("meta", "spec"):
         part = source.get(name)
-        if part is None and name == "spec" and source.get("kind") == "namespace":
+        if part is None and name == "spec" and source.get("kind") in {"namespace", "volume"}:
             part = Map(line)
         if not isinstance(part, Map):
             reader.wrong(source.lines.get(name, line), "", f"`{name}` is missing, or not a mapping")

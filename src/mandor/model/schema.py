@@ -7,6 +7,7 @@ from mandor.model.json_schema import Schema, schemas
 from mandor.model.priority import PriorityClassSpec
 from mandor.model.quota import QuotaSpec
 from mandor.model.record import NamespaceSpec
+from mandor.model.volume import VolumeSpec
 from mandor.model.workload import WorkloadSpec
 
 SCHEMA_ID = "urn:mandor:manifest"
@@ -27,12 +28,13 @@ def manifest_schema() -> Schema:
 
 @cache
 def _manifest_schema() -> Schema:
-    defs = schemas([WorkloadSpec, NamespaceSpec, PriorityClassSpec, QuotaSpec])
+    defs = schemas([WorkloadSpec, NamespaceSpec, PriorityClassSpec, QuotaSpec, VolumeSpec])
     _shorten(defs)
     spec = defs.pop("WorkloadSpec")["properties"]
     namespace = defs.pop("NamespaceSpec")["properties"]
     priority = defs.pop("PriorityClassSpec")["properties"]
     quota = defs.pop("QuotaSpec")["properties"]
+    volume = defs.pop("VolumeSpec")["properties"]
     shared = {
         "kind": {"const": "workload", "description": "What this is; absent: a workload."},
         "name": _NAME | {"description": "The workload's name."},
@@ -49,6 +51,11 @@ def _manifest_schema() -> Schema:
     defs["namespace"] = _mapping(
         "A namespace, and what its workloads may use.",
         {"kind": {"const": "namespace"}, "name": _NAME, "labels": _LABELS, **namespace},
+        ["kind", "name"],
+    )
+    defs["volume"] = _mapping(
+        "A volume, made before anybody uses it.",
+        {"kind": {"const": "volume"}, "name": _NAME, "namespace": shared["namespace"], "labels": _LABELS, **volume},
         ["kind", "name"],
     )
     defs["priority-class"] = _mapping(
@@ -72,7 +79,7 @@ def _manifest_schema() -> Schema:
         "$id": SCHEMA_ID,
         "title": "Mandor manifest",
         "type": "object",
-        **_of_kind("namespace", _of_kind("priority-class", _of_kind("quota", workload))),
+        **_of_kind("namespace", _of_kind("priority-class", _of_kind("quota", _of_kind("volume", workload)))),
         "$defs": dict(sorted(defs.items())),
     }
 
@@ -99,7 +106,11 @@ def _shorten(defs: dict[str, Schema]) -> None:
     task["env"]["additionalProperties"] = _SCALAR
     for words in (task["command"], task["args"], defs["Probe"]["properties"]["command"]["anyOf"][0]):
         words["items"] = _SCALAR
-    defs["File"]["properties"]["mode"] |= {"type": ["string", "integer"]}
+    for folder in (defs["File"], defs["GroupVolume"], defs["VolumeSpec"]):
+        folder["properties"]["mode"] |= {"type": ["string", "integer"]}
+    for folder in (defs["GroupVolume"], defs["VolumeSpec"]):
+        folder["properties"]["owner"] |= {"type": ["string", "integer"]}
+    defs["VolumeSpec"]["properties"]["where"]["items"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Where"}]}
 
 
 def _mapping(description: str, properties: dict[str, Schema], required: list[str]) -> Schema:

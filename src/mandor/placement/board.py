@@ -8,9 +8,11 @@ from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
+from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.standing import (
     NOTHING,
     Standing,
@@ -80,6 +82,8 @@ class Board:
             self.classes[value.meta.name] = value
         elif isinstance(value, Quota):
             self.table.set_quota(value.meta.namespace, limit_of(value))
+        elif isinstance(value, Volume):
+            self.table.set_volume(value.key, KnownVolume.of(value))
 
     def remove(self, key: Key) -> None:
         if key.kind == Instance.kind:
@@ -100,6 +104,8 @@ class Board:
             self.classes.pop(key.name, None)
         elif key.kind == Quota.kind:
             self.table.drop_quota(key.namespace, key.name)
+        elif key.kind == Volume.kind:
+            self.table.set_volume(key, None)
 
     def of(self, workload: Key) -> list[Instance]:
         """Its instances."""

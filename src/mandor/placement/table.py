@@ -22,7 +22,7 @@ from mandor.placement.framework.kept import Kept
 from mandor.placement.framework.luck import Lots, drawn
 from mandor.placement.framework.points import SCORE_MOST
 from mandor.placement.framework.quotas import Quota, Quotas
-from mandor.placement.framework.room import Room
+from mandor.placement.framework.room import VALUES, Room
 from mandor.placement.framework.snapshot import (
     Amounts,
     Engines,
@@ -32,12 +32,13 @@ from mandor.placement.framework.snapshot import (
     Wanted,
     node_facts,
 )
+from mandor.placement.framework.volumes import KnownVolume, Volumes, wanted_volumes
 
 _FIRST_CAPACITY = 16
 _NO_OWNER = -2
 _TURN, _DEDICATED = range(2)
-_USUAL = slice(0, 4)
-"""What `Room` shows of the sums, as whole numbers: never rounded, so that nothing adds up."""
+_MEMORY_FIRST = [1, 0]
+"""In the sums, as in `Room`, the spare memory stands before the spare CPU."""
 _COUNTED, _INSTANCES, _MACHINES, _FREE = slice(4, 6), 6, 7, 8
 """Rows of the sums; from `_FREE` on, one for each resource."""
 _SPARE_MOST = 2**53
@@ -100,7 +101,8 @@ class Table:
         self._rows: dict[str, int] = {CPU: 0, MEMORY: 1, DISK: 2}
         self._allocatable = _amounts(len(self._rows), _FIRST_CAPACITY)
         self._sums = _amounts(_FREE + len(self._rows), _FIRST_CAPACITY)
-        """All that one instance more or less changes, so that it is one addition."""
+        """All that one instance more or less changes, so that it is one addition; first what `Room` shows, here in
+        whole numbers, so that nothing is lost by rounding."""
         self._room = Room(_FIRST_CAPACITY)
         self._steps: dict[Shape, Amounts] = {}
         """What one instance of a shape adds to the sums of its node."""
@@ -118,6 +120,7 @@ class Table:
         self._by_node: dict[str, set[Key]] = {}
         self._ports: dict[HostPort, dict[str, int]] = {}
         self._census = Census(self._slots, self._fact)
+        self._volumes = Volumes(self._count_disk)
         self._kept = Kept()
         self._owners: dict[tuple[str, str], int] = {}
         self._dedicated: dict[str, dict[int, int]] = {}
@@ -176,6 +179,13 @@ class Table:
         self._set_allocatable(slot, node)
         self._set_usage(slot, node)
 
+    def set_volume(self, key: Key, known: KnownVolume | None) -> bool:
+        """Take over what a volume object says, or that it is gone. True: that is news."""
+        if not self._volumes.set(key, known):
+            return False
+        self.version += 1
+        return True
+
     def remove_node(self, name: str) -> None:
         slot = self._slots.get(name)
         if slot is None:
@@ -220,6 +230,8 @@ class Table:
         for key in self._by_node.get(name, ()):
             self._count(slot, self._charges[key].shape, 1)
             self._count_people(self._charges[key], 1)
+        for size in self._volumes.sizes_on(name):
+            self._count_disk(name, size)
         return slot
 
     def _renumbered(self) -> None:
@@ -238,9 +250,9 @@ class Table:
         more = now - self._allocatable[:, slot]
         self._allocatable[:, slot] = now
         self._sums[_FREE:, slot] += more
-        self._sums[:2, slot] += SCORE_MOST * more[:2]
+        self._sums[:2, slot] += SCORE_MOST * more[_MEMORY_FIRST]
         self._room.set_capacity(slot, node.meta.name, room.cpu_milli, room.memory_bytes)
-        self._room.columns[_USUAL, slot] = self._sums[_USUAL, slot]
+        self._room.columns[VALUES, slot] = self._sums[VALUES, slot]
         self._kept.changed(slot)
 
     def _set_usage(self, slot: int, node: Node) -> None:
@@ -265,6 +277,8 @@ class Table:
         self._charges[key] = charge
         self._by_node.setdefault(node, set()).add(key)
         self._count_everywhere(key.namespace, shape, who, 1)
+        if shape.volumes:
+            self._count_volumes(key, charge, 1)
         slot = self._slots.get(node)
         if self._undo is not None:
             turn = 0 if slot is None else int(self._numbers[_TURN, slot])
@@ -315,6 +329,8 @@ class Table:
         if not keys:
             del self._by_node[charge.node]
         self._count_everywhere(key.namespace, charge.shape, charge.who, -1)
+        if charge.shape.volumes:
+            self._count_volumes(key, charge, -1)
         slot = self._slots.get(charge.node)
         if slot is not None:
             self._count(slot, charge.shape, -1)
@@ -368,14 +384,14 @@ class Table:
             np.add(sums, step, out=sums)
         else:
             np.subtract(sums, step, out=sums)
-        self._room.columns[_USUAL, slot] = sums[_USUAL]
+        self._room.columns[VALUES, slot] = sums[VALUES]
         self._kept.changed(slot)
 
     def _step(self, shape: Shape) -> Amounts:
         rows = [(self._row(resource), amount) for resource, amount in shape.wanted]  # this may add some
         wanted = dict(shape.wanted)
         step = _amounts(_FREE + len(self._rows), 1)[:, 0]
-        step[:2] = [-min(SCORE_MOST * each, _SPARE_MOST) for each in shape.counted]
+        step[:2] = [-min(SCORE_MOST * shape.counted[index], _SPARE_MOST) for index in _MEMORY_FIRST]
         step[2:4] = wanted.get(CPU, 0), wanted.get(MEMORY, 0)
         step[_COUNTED] = shape.counted
         step[_INSTANCES], step[_MACHINES] = 1, shape.machine
@@ -405,6 +421,16 @@ class Table:
             del self._dedicated[charge.node]
         if not self._dedicated:
             self._owners.clear()
+
+    def _count_volumes(self, key: Key, charge: Charge, sign: int) -> None:
+        for wanted in wanted_volumes(charge.shape.volumes, key, charge.who):
+            self._volumes.use(wanted, charge.node, sign)
+
+    def _count_disk(self, node: str, size: int) -> None:
+        slot = self._slots.get(node)
+        if slot is not None and size:
+            self._sums[_FREE + self._rows[DISK], slot] -= size
+            self._kept.changed(slot)
 
     def _count_everywhere(self, namespace: str, shape: Shape, who: Identity, sign: int) -> None:
         self._quotas.count(namespace, shape, who, sign)
@@ -458,6 +484,7 @@ class Table:
                 owner=lambda owner: self._owners.get(owner, _NO_OWNER),
                 quotas=self._quotas,
                 wanted=self._wanted,
+                volumes=self._volumes,
             )
         return self._snapshot
 

@@ -57,6 +57,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """A `should` rule that was given up can be kept for so long: then its instance moves; `never`: none does."""
     scheduler_config: str = ""
     """A file with scheduler profiles, in the shape of KubeSchedulerConfiguration; followed while the server runs."""
+    plugin_hang: Seconds = Seconds(30)
+    """A plugin that is stuck for so long, where it cannot be broken off, costs the server a restart without it."""
     plugins: str = ""
     """A folder of scheduler plugins, `.py` files; followed, too. What stands there runs inside the server."""
 
@@ -66,6 +68,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("`tls_cert` and `tls_key` come together")
         if self.lost_after < self.suspect_after:
             raise ValueError(f"lost_after {self.lost_after} is shorter than suspect_after {self.suspect_after}")
+        if self.plugin_hang < 1:
+            raise ValueError("`plugin_hang` is at least 1s")
         if self.lease < 1:
             raise ValueError("`lease` is at least 1s")
         for role in self.roles:
@@ -98,6 +102,8 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """`cpu=2`, `memory=4Gi`, `disk=10Gi`: the node is that part of its machine; empty: all of it."""
     device: tuple[str, ...] = ()
     """`gpu=4` or `nvidia/gpu=4`: devices of this machine that tasks may ask for."""
+    allow_host_path: tuple[str, ...] = ()
+    """Folders of this machine that tasks may mount, with all below them; empty: none."""
     heartbeat: Seconds = Seconds(10)
 
 

@@ -1,13 +1,14 @@
 """Follows the configuration file and the plugin folder: a change applies at once, a mistake changes nothing."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import NamedTuple
 
 from mandor.errors import Invalid
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
-from mandor.placement.config import SchedulerConfig, default_config, read_config
+from mandor.placement.config import SchedulerConfig, default_config, read_config, without
 from mandor.placement.framework.handle import Handle
 from mandor.placement.framework.profile import Profile
 from mandor.placement.plugin_source import Registry, find_plugins, plugin_files
@@ -23,22 +24,50 @@ Use = Callable[[dict[str, Profile], Backoff], None]
 Seen = tuple[tuple[str, int, int, int], ...]
 
 
-class ConfigSource:
-    """Where the configuration comes from; none of both: what is built in."""
+class Disabled(NamedTuple):
+    """A version of a plugin that is not used any more, and why."""
 
-    def __init__(self, file: Path | None = None, plugins: Path | None = None) -> None:
+    name: str
+    version: str
+    why: str
+
+
+class ConfigSource:
+    """Where the configuration comes from; none of both: what is built in. `disabled`: not used, whatever it says."""
+
+    def __init__(
+        self,
+        file: Path | None = None,
+        plugins: Path | None = None,
+        *,
+        disabled: Collection[Disabled] = (),
+        found: Callable[[Registry], None] = lambda registry: None,
+    ) -> None:
+        """`found`: told which plugins there are, at each look."""
         self._file = file
         self._plugins = plugins
+        self._disabled = disabled
+        self._found = found
 
     def read(self) -> tuple[SchedulerConfig, Registry]:
         registry = find_plugins(self._plugins)
+        self._found(registry)
+        config = self._config(registry)
+        off = {each.name for each in self._disabled if each.name in registry}
+        return without(config, {name for name in off if self._is_disabled(name, registry[name].version)}), registry
+
+    def _is_disabled(self, name: str, version: str) -> bool:
+        """Another version may do better."""
+        return any((each.name, each.version) == (name, version) for each in self._disabled)
+
+    def _config(self, registry: Registry) -> SchedulerConfig:
         if self._file is None:
-            return default_config(registry), registry
+            return default_config(registry)
         try:
             text = self._file.read_bytes()
         except OSError as error:
             raise Invalid(f"cannot read the scheduler configuration {self._file}: {error.strerror}") from error
-        return read_config(text, registry, filename=str(self._file)), registry
+        return read_config(text, registry, filename=str(self._file))
 
     def seen(self) -> Seen:
         """What tells one state of the files from another."""

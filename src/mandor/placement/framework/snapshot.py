@@ -14,6 +14,7 @@ from mandor.placement.framework.kept import Kept
 from mandor.placement.framework.luck import Lots
 from mandor.placement.framework.quotas import Quotas
 from mandor.placement.framework.room import Room
+from mandor.placement.framework.volumes import Volumes
 
 Amounts = NDArray[np.int64]
 
@@ -127,6 +128,8 @@ class Snapshot:
     """What the instances of a namespace take, and what they may take."""
     wanted: Mapping[Wanted, int]
     """What has been asked for, and how many that is placed asks for the same."""
+    volumes: Volumes
+    """Which there are, and where each is."""
 
     def __len__(self) -> int:
         return len(self.nodes)
