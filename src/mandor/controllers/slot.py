@@ -14,6 +14,8 @@ AVOID_MOST = 5
 """So many nodes where earlier copies failed are remembered."""
 
 
+CREATED_MOST = 2_000
+"""So many are created by one plan; the next one goes on at once, and others get their turn in between."""
 REFUSED_SECONDS = 2.0
 """So long after its node refused it, an instance is placed again."""
 

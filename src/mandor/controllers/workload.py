@@ -24,6 +24,8 @@ PACE_SECONDS = 0.0001
 PACE_LEAST = 0.02
 PACE_MOST = 2.0
 
+_new_tuple = tuple.__new__
+
 
 class Name(NamedTuple):
     """Which workload; its object may be gone while instances of it are left."""
@@ -99,7 +101,7 @@ class WorkloadController(Controller[Name]):
         workload = await self._workload(key)
         instances = self._instances.of(key)
         self._pace(key, len(instances))
-        if not any(each.phase is Phase.LOST for each in instances):
+        if key in self._with_lost and not any(each.phase is Phase.LOST for each in instances):
             self._with_lost.discard(key)
         world = World(
             now=self._clock.now(),
@@ -108,7 +110,7 @@ class WorkloadController(Controller[Name]):
             rooted=self._rooted,
         )
         draft = plan(Seen(workload, self._releases.of(key), instances), world)
-        if draft.again_seconds == 0.0:
+        if draft.unfinished:
             self._rest_until.pop(key, None)  # It has only begun.
         if draft.writes:
             await self._writer.commit(draft.writes)
@@ -148,4 +150,4 @@ class WorkloadController(Controller[Name]):
 
 def _name(value: Workload | Release | Instance) -> Name:
     name = value.meta.name if isinstance(value, Workload) else value.spec.workload
-    return Name(value.meta.namespace, name)
+    return _new_tuple(Name, (value.meta.namespace, name))  # half the time of Name(…), and asked for a lot

@@ -39,7 +39,7 @@ from mandor.scheduler.view import Promise, View
 from mandor.scheduler.volumes import VolumeWriter
 from mandor.scheduler.waiting import Denied, Seat, WaitingRoom
 from mandor.scheduler.watchdog import Watchdog
-from mandor.store.base import Store
+from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 
@@ -138,8 +138,7 @@ class Scheduler:
     async def run(self) -> None:
         """For ever; ends with the error when the leadership is lost."""
         for mirror in self._mirrors.values():
-            mirror.listen(self.view.apply)
-            mirror.listen(lambda _: self._wake.set())
+            mirror.listen(self._hear)
         async with AsyncExitStack() as stack:
             stack.enter_context(self.watchdog)
             for mirror in self._mirrors.values():
@@ -152,6 +151,10 @@ class Scheduler:
                 tasks.start(self._reasons.run(), "refusals")
                 tasks.start(self._journal.run(), "decisions")
                 await self._schedule(tasks)
+
+    def _hear(self, change: Change) -> None:
+        self.view.apply(change)
+        self._wake.set()
 
     async def _size_all(self) -> None:
         """Nothing is decided before it is known how much everything that is placed takes."""
