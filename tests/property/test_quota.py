@@ -22,8 +22,6 @@ STEPS = st.lists(
 )
 AMOUNTS = {"cpu": st.integers(0, 8000), "memory": st.integers(0, 8 * GI), "instances": st.integers(0, 8)}
 LIMITS = st.fixed_dictionaries({}, optional=AMOUNTS)
-    {}, optional={"cpu": st.integers(0, 8000), "memory": st.integers(0, 8 * GI), "instances": st.integers(0, 8)}
-)
 
 
 @settings(max_examples=60, deadline=None)
