@@ -41,6 +41,17 @@ def ended(instance: Instance) -> bool:
     return instance.spec.stop is not None and (not instance.spec.node or instance.phase is Phase.LOST)
 
 
+def settled(instance: Instance, release: str) -> bool:
+    """It waits or runs, and nobody wants anything else of it: true of nearly all, nearly always."""
+    phase = instance.status.phase
+    spec = instance.spec
+    return (
+        (phase is Phase.RUNNING or phase is Phase.PENDING or phase is Phase.RESERVED or phase is Phase.STARTING)
+        and spec.stop is None
+        and spec.release == release
+    )
+
+
 def replaceable(instance: Instance, group: Group, world: World) -> bool:
     """Lost, and better replaced: its node is not back, and there is another one to go to."""
     return (

@@ -52,18 +52,30 @@ class WorkloadController(Controller[Name]):
 
     def observe(self, change: Change) -> Iterable[Name]:
         before, after = change.before, change.after
+        if isinstance(after, Instance) and (before is None or isinstance(before, Instance)):
+            return self._observe_instance(before, after)
         if isinstance(change.value, Node):
             return self._observe_node(change)
-        if isinstance(change.value, Instance):
-            now = after if isinstance(after, Instance) else None
-            self._instances.update(before if isinstance(before, Instance) else None, now)
-            if now is not None and now.phase is Phase.LOST:
-                self._with_lost.add(_name(now))
+        if isinstance(before, Instance):
+            self._instances.update(before, None)
         elif isinstance(change.value, Release):
             self._releases.update(
                 before if isinstance(before, Release) else None, after if isinstance(after, Release) else None
             )
         return {_name(value) for value in (before, after) if isinstance(value, Workload | Release | Instance)}
+
+    def _observe_instance(self, before: Instance | None, after: Instance) -> Iterable[Name]:
+        """Thousands of these may come in a second; nearly all of them stay with their workload."""
+        name = _name(after)
+        if before is None or before.spec.workload == after.spec.workload:
+            self._instances.change(name, before, after)
+        else:
+            self._instances.update(before, after)
+        if after.status.phase is Phase.LOST:
+            self._with_lost.add(name)
+        if before is not None and before.spec.workload != after.spec.workload:
+            return (_name(before), name)
+        return (name,)
 
     def _observe_node(self, change: Change) -> Iterable[Name]:
         """A node that comes or goes matters to those who wait with lost instances."""
@@ -89,6 +101,8 @@ class WorkloadController(Controller[Name]):
             taken=lambda name: self._taken(key, name),
         )
         draft = plan(Seen(workload, self._releases.of(key), instances), world)
+        if draft.again_seconds == 0.0:
+            self._rest_until.pop(key, None)  # It has only begun.
         if draft.writes:
             await self._writer.commit(draft.writes)
         for note in draft.notes:

@@ -21,7 +21,7 @@ from mandor.placement.framework.identity import NOBODY, Identity
 from mandor.placement.framework.kept import Kept
 from mandor.placement.framework.luck import Lots, drawn
 from mandor.placement.framework.points import SCORE_MOST
-from mandor.placement.framework.room import Room
+from mandor.placement.framework.room import VALUES, Room
 from mandor.placement.framework.snapshot import (
     INSTANCES,
     Amounts,
@@ -36,8 +36,8 @@ from mandor.placement.framework.snapshot import (
 _FIRST_CAPACITY = 16
 _NO_OWNER = -2
 _TURN, _DEDICATED = range(2)
-_USUAL = slice(0, 4)
-"""What `Room` shows of the sums, as whole numbers: never rounded, so that nothing adds up."""
+_MEMORY_FIRST = [1, 0]
+"""In the sums, as in `Room`, the spare memory stands before the spare CPU."""
 _COUNTED, _INSTANCES, _MACHINES, _FREE = slice(4, 6), 6, 7, 8
 """Rows of the sums; from `_FREE` on, one for each resource."""
 _SPARE_MOST = 2**53
@@ -100,7 +100,8 @@ class Table:
         self._rows: dict[str, int] = {CPU: 0, MEMORY: 1, DISK: 2}
         self._allocatable = _amounts(len(self._rows), _FIRST_CAPACITY)
         self._sums = _amounts(_FREE + len(self._rows), _FIRST_CAPACITY)
-        """All that one instance more or less changes, so that it is one addition."""
+        """All that one instance more or less changes, so that it is one addition; first what `Room` shows, here in
+        whole numbers, so that nothing is lost by rounding."""
         self._room = Room(_FIRST_CAPACITY)
         self._steps: dict[Shape, Amounts] = {}
         """What one instance of a shape adds to the sums of its node."""
@@ -238,9 +239,9 @@ class Table:
         more = now - self._allocatable[:, slot]
         self._allocatable[:, slot] = now
         self._sums[_FREE:, slot] += more
-        self._sums[:2, slot] += SCORE_MOST * more[:2]
+        self._sums[:2, slot] += SCORE_MOST * more[_MEMORY_FIRST]
         self._room.set_capacity(slot, node.meta.name, room.cpu_milli, room.memory_bytes)
-        self._room.columns[_USUAL, slot] = self._sums[_USUAL, slot]
+        self._room.columns[VALUES, slot] = self._sums[VALUES, slot]
         self._kept.changed(slot)
 
     def _set_usage(self, slot: int, node: Node) -> None:
@@ -355,14 +356,14 @@ class Table:
             np.add(sums, step, out=sums)
         else:
             np.subtract(sums, step, out=sums)
-        self._room.columns[_USUAL, slot] = sums[_USUAL]
+        self._room.columns[VALUES, slot] = sums[VALUES]
         self._kept.changed(slot)
 
     def _step(self, shape: Shape) -> Amounts:
         rows = [(self._row(resource), amount) for resource, amount in shape.wanted]  # this may add some
         wanted = dict(shape.wanted)
         step = _amounts(_FREE + len(self._rows), 1)[:, 0]
-        step[:2] = [-min(SCORE_MOST * each, _SPARE_MOST) for each in shape.counted]
+        step[:2] = [-min(SCORE_MOST * shape.counted[index], _SPARE_MOST) for index in _MEMORY_FIRST]
         step[2:4] = wanted.get(CPU, 0), wanted.get(MEMORY, 0)
         step[_COUNTED] = shape.counted
         step[_INSTANCES], step[_MACHINES] = 1, shape.machine

@@ -5,6 +5,7 @@ few steps as can be.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,118 +13,126 @@ from numpy.typing import NDArray
 from mandor.placement.framework.ask import CPU, MEMORY, Ask
 from mandor.placement.framework.kept import At
 from mandor.placement.framework.points import SCORE_MOST, FilterPlugin, Formula, ScorePlugin
-from mandor.placement.framework.room import Floats
-from mandor.placement.framework.snapshot import Amounts, Snapshot
+from mandor.placement.framework.room import VALUES, Floats, Scratch
+from mandor.placement.framework.snapshot import Snapshot
 
 NOWHERE = -1
-Totals = NDArray[np.signedinteger]
+Totals = NDArray[Any]
+"""Whole numbers with a sign, of 32 or 64 bits."""
 _AT_ONCE = 4096
 """So many nodes are computed together: what lies between the steps stays in the processor's cache."""
+_TILED_MOST = 64
 _HALF = SCORE_MOST / 2
 
 
 class Usual:
-    """Of one shape; `fit`, `least` and `balanced` are the weights of those who have a say, 0 of those who have not."""
+    """Of one shape; `least` and `balanced` are the weights of those scores, 0 where nobody asks for one."""
 
-    __slots__ = ("_both", "_fit", "_more", "_others", "_spare", "_used", "balanced", "least")
+    __slots__ = ("_balanced", "_both", "_cpu", "_fit", "_least", "_memory", "_more", "_others", "_spare", "_tile")
 
     def __init__(self, ask: Ask, nodes: Snapshot, *, fit: bool, least: int, balanced: int) -> None:
         shape, wanted = ask.shape, dict(ask.shape.wanted)
         cpu, memory = wanted.pop(CPU, 0), wanted.pop(MEMORY, 0)
-        self.least, self.balanced = least, balanced
-        self._fit = fit
+        self._fit, self._least, self._balanced = fit, least, balanced
         self._both = fit and cpu > 0 and memory > 0
         self._spare = float(-SCORE_MOST * shape.counted[0]), float(-SCORE_MOST * shape.counted[1])
-        self._used = float(cpu), float(memory)
-        self._more = np.array([*self._spare, *self._used])[:, np.newaxis]
+        self._cpu, self._memory = float(cpu), float(memory)
+        self._more = np.array([self._spare[1], self._spare[0], self._cpu, self._memory])[:, np.newaxis]
+        self._tile: Floats | None = None
         self._others = [(nodes.rows.get(name), amount) for name, amount in wanted.items()] if fit else []
 
     def one(self, nodes: Snapshot, slot: int) -> int:
         """The weighted sum for one node, or `NOWHERE`."""
-        spare_cpu, spare_memory, used_cpu, used_memory, has_cpu, has_memory = nodes.room.shown[:, slot].tolist()
-        share_cpu = (used_cpu + self._used[0]) / has_cpu
-        share_memory = (used_memory + self._used[1]) / has_memory
-        if self._fit:
-            if (share_cpu > 1.0 and self._used[0]) or (share_memory > 1.0 and self._used[1]):
+        spare_memory, spare_cpu, cpu, memory, has_memory, has_cpu, _, _ = nodes.room.shown[:, slot].tolist()
+        share_cpu, share_memory = (cpu + self._cpu) / has_cpu, (memory + self._memory) / has_memory
+        if self._both:
+            if share_cpu > 1.0 or share_memory > 1.0:
                 return NOWHERE
-            for row, amount in self._others:
-                if row is None or nodes.free[row, slot] < amount:
-                    return NOWHERE
-        if not self._both:
+        else:
+            if self._fit and ((share_cpu > 1.0 and self._cpu) or (share_memory > 1.0 and self._memory)):
+                return NOWHERE
             share_cpu, share_memory = min(share_cpu, 1.0), min(share_memory, 1.0)
-        cpu = (spare_cpu + self._spare[0]) / has_cpu
-        memory = (spare_memory + self._spare[1]) / has_memory
-        least = (int(cpu) if cpu > 0.0 else 0) + (int(memory) if memory > 0.0 else 0) >> 1
-        return self.least * least + self.balanced * int((2.0 - abs(share_cpu - share_memory)) * _HALF)
+        for row, amount in self._others:
+            if row is None or nodes.free[row, slot] < amount:
+                return NOWHERE
+        left_cpu, left_memory = (spare_cpu + self._spare[0]) / has_cpu, (spare_memory + self._spare[1]) / has_memory
+        least = (int(left_cpu) if left_cpu > 0.0 else 0) + (int(left_memory) if left_memory > 0.0 else 0) >> 1
+        return self._least * least + self._balanced * int((2.0 - abs(share_cpu - share_memory)) * _HALF)
 
-    def all(self, nodes: Snapshot, kind: np.dtype[np.signedinteger]) -> Totals:
+    def all(self, nodes: Snapshot, kind: np.dtype[Any]) -> Totals:
         """For every node."""
         room = nodes.room.shown
         count = room.shape[1]
         totals = np.empty(count, dtype=kind)
         for first in range(0, count, _AT_ONCE):
             part = slice(first, min(first + _AT_ONCE, count))
-            columns = room[:, part]
-            totals[part] = self._totals(columns[:4] + self._more, columns[4:], nodes.free, part, kind)
+            scratch = nodes.room.scratch(part.stop - first)
+            values = scratch.columns[VALUES]
+            np.add(room[VALUES, part], self._more, out=values)
+            np.divide(values, room[VALUES.stop :, part], out=values)
+            totals[part] = self._totals(scratch, nodes, part, kind)
         return totals
 
-    def some(self, nodes: Snapshot, at: NDArray[np.intp], kind: np.dtype[np.signedinteger]) -> Totals:
+    def some(self, nodes: Snapshot, at: NDArray[np.intp], kind: np.dtype[Any]) -> Totals:
         """For these nodes."""
-        columns = nodes.room.shown.take(at, axis=1)
-        values = columns[:4]
-        values += self._more
-        return self._totals(values, columns[4:], nodes.free, at, kind)
+        count = len(at)
+        scratch = nodes.room.scratch(count)
+        nodes.room.shown.take(at, axis=1, out=scratch.columns, mode="clip")
+        if count == _TILED_MOST:
+            if self._tile is None:
+                self._tile = np.repeat(self._more, count)
+            np.add(scratch.values, self._tile, out=scratch.values)
+        else:
+            values = scratch.columns[VALUES]
+            np.add(values, self._more, out=values)
+        np.divide(scratch.values, scratch.has, out=scratch.values)
+        return self._totals(scratch, nodes, at, kind)
 
-    def _totals(self, values: Floats, has: Floats, free: Amounts, at: At, kind: np.dtype[np.signedinteger]) -> Totals:
-        """`values` is used up."""
-        pairs = values.reshape(2, 2, -1)
-        pairs /= has
-        left, shares = pairs
-        total = self._least(left, kind)
-        refused = self._refused(shares, free, at)
-        if self.balanced:
-            total += self._balanced(shares, kind)
+    def _totals(self, scratch: Scratch, nodes: Snapshot, at: At, kind: np.dtype[Any]) -> Totals:
+        """Of what is left, in percent, and the shares that are used. Both scores are whole numbers of at least 0, of
+        which the floor is the whole part."""
+        left, left_cpu, cpu = scratch.left, scratch.left_cpu, scratch.share_cpu
+        np.maximum(left, scratch.zeros, out=left)
+        np.floor(left, out=left)
+        np.add(left_cpu, scratch.left_memory, out=left_cpu)
+        refused = self._refused(scratch, nodes, at) if self._fit else None
+        if self._balanced:
+            if not self._both:
+                np.minimum(scratch.shares, scratch.ones, out=scratch.shares)
+            # (1 - difference / 2) * 100, rounded where that is: a factor of 2 changes no digit.
+            np.subtract(cpu, scratch.share_memory, out=cpu)
+            np.abs(cpu, out=cpu)
+            np.minimum(cpu, scratch.ones_once, out=cpu)  # what is more is refused; no number may be too large
+            np.subtract(scratch.twos, cpu, out=cpu)
+            np.multiply(cpu, scratch.fifties, out=cpu)
+            scores = scratch.both_scores.astype(kind)
+            total: Totals = scores[: scratch.count]
+            total >>= 1
+            if self._least != 1:
+                total *= self._least
+            even = scores[scratch.count :]
+            if self._balanced != 1:
+                even *= self._balanced
+            total += even
+        else:
+            total = left_cpu.astype(kind)
+            total >>= 1
+            total *= self._least
         if refused is not None:
-            np.copyto(total, NOWHERE, where=refused)
+            total[refused] = NOWHERE
         return total
 
-    def _least(self, left: Floats, kind: np.dtype[np.signedinteger]) -> Totals:
-        whole = np.empty(left.shape, dtype=kind)
-        np.maximum(left, 0.0, out=whole, casting="unsafe")  # of what is not negative, the whole part is the floor
-        total: Totals = whole[0]
-        total += whole[1]
-        total >>= 1
-        if self.least != 1:
-            total *= self.least
-        return total
-
-    def _balanced(self, shares: Floats, kind: np.dtype[np.signedinteger]) -> Totals:
-        """`(1 - difference / 2) * 100`, rounded where that is: a factor of 2 changes no digit."""
-        if not self._both:
-            np.minimum(shares, 1.0, out=shares)
-        apart = shares[0]
-        apart -= shares[1]
-        np.abs(apart, out=apart)
-        if self._both:  # whoever has a share above 1 is refused; only no number may be too large
-            np.minimum(apart, 1.0, out=apart)
-        np.subtract(2.0, apart, out=apart)
-        score = np.empty(len(apart), dtype=kind)
-        np.multiply(apart, _HALF, out=score, casting="unsafe")
-        if self.balanced != 1:
-            score *= self.balanced
-        return score
-
-    def _refused(self, shares: Floats, free: Amounts, at: At) -> NDArray[np.bool_] | None:
+    def _refused(self, scratch: Scratch, nodes: Snapshot, at: At) -> NDArray[np.bool_] | None:
         """Where it does not fit: a share above 1 is never rounded to 1."""
-        if not self._fit:
-            return None
         refused: NDArray[np.bool_] | None = None
         if self._both:
-            refused = np.maximum(shares[0], shares[1]) > 1.0
-        elif self._used[0] or self._used[1]:
-            refused = shares[0 if self._used[0] else 1] > 1.0
+            np.maximum(scratch.share_cpu, scratch.share_memory, out=scratch.worst)
+            refused = np.greater(scratch.worst, scratch.ones_once, out=scratch.refused)
+        elif self._cpu or self._memory:
+            share = scratch.share_cpu if self._cpu else scratch.share_memory
+            refused = np.greater(share, scratch.ones_once, out=scratch.refused)
         for row, amount in self._others:
-            short = np.ones(shares.shape[1], dtype=np.bool_) if row is None else free[row, at] < amount
+            short = np.ones(scratch.count, dtype=np.bool_) if row is None else nodes.free[row, at] < amount
             refused = short if refused is None else refused | short
         return refused
 

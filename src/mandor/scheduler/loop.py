@@ -48,7 +48,7 @@ measured, so that the same input always gives the same course of events."""
 GATHERED = 256
 """So many decisions are written together, or fewer when nobody waits."""
 NOTED_MOST = 64
-"""Of a slice with more binds than this, only the remarkable ones are told as events."""
+"""While more than this are on their way or in the queue, only remarkable binds are told as events."""
 CYCLES_MOST = 10_000
 """So many placements may be on their way through plugins, or be asked about; the others wait their turn."""
 
@@ -398,7 +398,7 @@ class Scheduler:
             for fault in self.watchdog.run(lambda: run_post_binds(context, self.watchdog)):
                 log.warning("%s is bound; %s", promise.key, fault)
         versions = context.profile.versions if context is not None else ()
-        if promise.relaxed or self.view.promises <= NOTED_MOST:
+        if promise.relaxed or (self.view.promises <= NOTED_MOST and len(self._queue) <= NOTED_MOST):
             without = "".join(f", without `{rule}`" for rule in promise.relaxed)
             by = f" ({', '.join(versions)})" if versions else ""
             text = f"placed on {promise.node}{without}{by}"

@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterable, Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
@@ -33,9 +34,10 @@ log = logging.getLogger(__name__)
 DETAILS_MOST = 1024
 """When more happens at once, everybody whom it can concern is tried again without being asked for hints."""
 
+NOWHERE: frozenset[str] = frozenset()
 
-@dataclass(frozen=True, slots=True)
-class Promise:
+
+class Promise(Struct, frozen=True, eq=False):
     """A decision that is counted in the table and on its way to the store."""
 
     entry: Entry
@@ -49,6 +51,10 @@ class Promise:
     @property
     def key(self) -> Key:
         return self.entry.ask.key
+
+    @property
+    def uid(self) -> str:
+        return self.instance.meta.uid
 
 
 class View:
@@ -76,15 +82,20 @@ class View:
         self._classes: dict[str, PriorityClass] = {}
         self._identities: dict[Key, dict[str, Identity]] = {}
         """By workload and group."""
+        self._kin: dict[tuple[str, str, str, str], Ask] = {}
+        """What all instances of a group of a release ask for, by namespace, workload, release and group: as long as
+        no object changes that it was made of."""
         self._promises: dict[Key, Promise] = {}
         self._waiting_for: dict[Key, set[Key]] = {}
         """Instances whose release or workload is not here yet, by that."""
 
     def apply(self, change: Change) -> None:
-        value = change.value
-        if isinstance(value, Instance):
+        value = change.after if change.after is not None else change.before
+        if type(value) is Instance:
             self._apply_instance(change.key, change.after)
-        elif isinstance(value, Node):
+            return
+        self._kin.clear()
+        if isinstance(value, Node):
             self._apply_node(value, change.before, gone=change.after is None)
         elif isinstance(value, Release):
             self._apply_release(value, gone=change.after is None)
@@ -206,11 +217,13 @@ class View:
 
     def _promised(self, key: Key, uid: str) -> bool:
         promise = self._promises.get(key)
-        return promise is not None and promise.instance.meta.uid == uid
+        return promise is not None and promise.uid == uid
 
     def _count(self, key: Key, instance: Instance) -> None:
+        promise = self._promises.pop(key, None)
+        if promise is not None and promise.node == instance.spec.node and promise.uid == instance.meta.uid:
+            return  # It is counted since it was decided.
         self.queue.remove(key)
-        self._promises.pop(key, None)
         shape = self._shape(instance)
         if shape is None:
             known = self.table.charge(key)
@@ -223,15 +236,28 @@ class View:
 
     def _enqueue(self, instance: Instance) -> None:
         """A new one is active at once; one that is known keeps its place in the queue."""
+        meta, spec = instance.meta, instance.spec
+        name = (meta.namespace, spec.workload, spec.release, spec.group)
+        kin = self._kin.get(name)
+        if kin is None:
+            kin = self._kin_of(instance)
+            if kin is None:
+                return
+            self._kin[name] = kin
+        avoid = frozenset(spec.avoid) if spec.avoid else NOWHERE
+        ask = Ask(instance.key, kin.shape, kin.priority, kin.profile, avoid, who=kin.who, gates=kin.gates)
+        self.queue.add(ask, meta.uid, meta.created_at)
+
+    def _kin_of(self, instance: Instance) -> Ask | None:
+        """What it and its like ask for; None: not all of that is here yet."""
         workload = self._workloads.get(workload_key(instance))
         if not isinstance(workload, Workload):
             self._wait_for(workload_key(instance), instance)
-            return
+            return None
         shape = self._shape(instance)
         if shape is None:
-            return
-        ask = ask_of(instance, workload, shape, self._who(instance), self._classes)
-        self.queue.add(ask, instance.meta.uid, instance.meta.created_at)
+            return None
+        return ask_of(instance, workload, shape, self._who(instance), self._classes)
 
     def _shape(self, instance: Instance) -> Shape | None:
         """None: its release is not here yet; the instance is looked at again when it comes."""
@@ -250,13 +276,16 @@ class View:
         self, entry: Entry, node: str, relaxed: tuple[str, ...] = (), context: Context | None = None
     ) -> Promise | None:
         """Count it at once, before it is written; None: the instance is not what it was any more."""
-        instance, chosen = self._instances.get(entry.ask.key), self.table.node(node)
+        ask = entry.ask
+        key = ask.key
+        instance, chosen = self._instances.get(key), self.table.node(node)
         if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or chosen is None:
             return None
         made = Promise(entry, instance, node, chosen.meta.version, relaxed, context)
-        self.table.set_charge(made.key, node, entry.ask.shape, entry.ask.who)
-        self._promises[made.key] = made
-        self._happen(Happening.PLACED, chosen, made.key)
+        self.table.set_charge(key, node, ask.shape, ask.who)
+        self._promises[key] = made
+        if self.queue.waiting:  # Whoever is decided later sees it in the table.
+            self._happen(Happening.PLACED, chosen, key)
         return made
 
     def promised(self, key: Key) -> Promise | None:

@@ -15,6 +15,7 @@ T = TypeVar("T", bound=np.generic)
 
 _ANSWERS_MOST = 192
 _CHANGES_MOST = 16_384
+LAST_MOST = 1024
 _ROWS_MOST = 1_200
 _ROWS_BYTES = 256 * 1024 * 1024
 
@@ -41,8 +42,8 @@ class Kept:
         self.attributes = 0
         """Grows whenever a node comes, goes or changes."""
         self._changed = np.zeros(_CHANGES_MOST, dtype=np.intp)
-        self._length = 0
-        self._first = 0
+        self._length = LAST_MOST
+        self._first = -LAST_MOST
         """The number of the first change that is still listed."""
 
     def mask(self, question: Hashable, compute: Callable[[At], Mask]) -> Mask:
@@ -63,6 +64,10 @@ class Kept:
     def changes_since(self, number: int) -> NDArray[np.intp] | None:
         """The nodes on which something was placed or ended since; None: too many to tell."""
         return None if number < self._first else self._changed[number - self._first : self._length]
+
+    def last(self, count: int) -> NDArray[np.intp]:
+        """Where the last so many changes were, at most `LAST_MOST`; before the first, some node."""
+        return self._changed[self._length - count : self._length]
 
     def keep_row(self, key: Hashable, row: Row) -> None:
         """Instead of the one that was asked for least, when there are too many."""
@@ -102,6 +107,7 @@ class Kept:
         self._rows_bytes = 0
         self.stills.clear()
         self.attributes += 1
+        self._changed[self._length - LAST_MOST : self._length] = 0
 
     def _answer(self, question: Hashable, compute: Callable[[At], NDArray[Any]], kind: type[T]) -> NDArray[T]:
         now, answers = self.now, self._answers

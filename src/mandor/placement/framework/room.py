@@ -5,23 +5,54 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-SPARE_CPU, SPARE_MEMORY, USED_CPU, USED_MEMORY, HAS_CPU, HAS_MEMORY = range(6)
-"""The rows: a hundred times what is not counted as taken, what is requested, and what there is."""
+_ROWS = 8
+VALUES = slice(0, 4)
+"""Rows: a hundred times what is not counted as taken of memory and of CPU, what is requested of CPU and of memory."""
+_MEMORY, _CPU = [4, 7], [5, 6]
+"""Rows: what there is, once for each of the values."""
 EXACT_BELOW = 2**53 // 101
 """Up to this capacity, in floating point too, the whole part of `100 * left / capacity` is what whole numbers give:
 dividend and divisor together are less than 2**53, so that no quotient is rounded up to the next whole number."""
 _NOTHING = 0.5
 """Stands for a capacity of 0: one thousandth of a CPU, or one byte, is already more than all of it."""
+_SCRATCHES_MOST = 16
+
+
+class Scratch:
+    """Arrays for the steps between, for so many nodes at a time; made once, because making them costs as much as
+    a step does."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.columns: Floats = np.empty((_ROWS, count))
+        flat = self.columns.reshape(-1)
+        self.values = flat[: 4 * count]
+        self.has = flat[4 * count :]
+        self.left = flat[: 2 * count]
+        self.left_memory, self.left_cpu = flat[:count], flat[count : 2 * count]
+        self.shares = flat[2 * count : 4 * count]
+        self.share_cpu, self.share_memory = flat[2 * count : 3 * count], flat[3 * count : 4 * count]
+        self.both_scores = flat[count : 3 * count]
+        """Where the two scores end up."""
+        self.worst = np.empty(count)
+        self.refused = np.empty(count, dtype=np.bool_)
+        # Arrays of one number: NumPy takes longer to look at a Python number than to add a short array.
+        self.zeros = np.zeros(2 * count)
+        self.ones = np.ones(2 * count)
+        self.ones_once = self.ones[:count]
+        self.twos = np.full(count, 2.0)
+        self.fifties = np.full(count, 50.0)
 
 
 class Room:
     """Kept by the table, beside its own columns, in floating point: NumPy divides these several times faster."""
 
     def __init__(self, capacity: int) -> None:
-        self._columns: Floats = np.zeros((6, capacity))
+        self._columns: Floats = np.zeros((_ROWS, capacity))
         self.shown: Floats = self._columns[:, :0]
         self._bare: set[str] = set()
         self._vast: set[str] = set()
+        self._scratches: dict[int, Scratch] = {}
 
     @property
     def complete(self) -> bool:
@@ -33,6 +64,14 @@ class Room:
         """No node is so large that floating point loses something."""
         return not self._vast
 
+    def scratch(self, count: int) -> Scratch:
+        found = self._scratches.get(count)
+        if found is None:
+            if len(self._scratches) >= _SCRATCHES_MOST:
+                self._scratches.clear()
+            found = self._scratches[count] = Scratch(count)
+        return found
+
     # What only the table calls.
 
     @property
@@ -40,15 +79,15 @@ class Room:
         return self._columns
 
     def widen(self, extra: int) -> None:
-        self._columns = np.concatenate([self._columns, np.zeros((6, extra))], axis=1)
+        self._columns = np.concatenate([self._columns, np.zeros((_ROWS, extra))], axis=1)
 
     def show(self, count: int) -> None:
         self.shown = self._columns[:, :count]
         self.shown.flags.writeable = False
 
     def set_capacity(self, slot: int, node: str, cpu: int, memory: int) -> None:
-        self._columns[HAS_CPU, slot] = cpu or _NOTHING
-        self._columns[HAS_MEMORY, slot] = memory or _NOTHING
+        self._columns[_CPU, slot] = cpu or _NOTHING
+        self._columns[_MEMORY, slot] = memory or _NOTHING
         _mark(self._bare, node, not (cpu and memory))
         _mark(self._vast, node, max(cpu, memory) >= EXACT_BELOW)
 
