@@ -31,8 +31,8 @@ from mandor.lib.ids import new_uid
 from mandor.lib.tasks import Background
 from mandor.placement.framework.handle import DETACHED
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
+from mandor.roots.forecast import make_scheduling
 from mandor.roots.inquiry import HttpInquiry
-from mandor.roots.rehearsal import make_scheduling
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.scheduler.loop import Scheduler
 from mandor.scheduler.reload import ConfigSource, Configured

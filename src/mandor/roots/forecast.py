@@ -5,16 +5,39 @@ from collections.abc import Callable, Sequence, Set
 from mandor.api.scheduling import Inquire, Scheduling
 from mandor.controllers.slot import World
 from mandor.controllers.workload_plan import Seen, plan
+from mandor.errors import Invalid, Unavailable
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.workload import Release, Workload
+from mandor.placement.config import SchedulerConfig
+from mandor.placement.plugin_source import Registry
 from mandor.scheduler.reload import ConfigSource
 from mandor.scheduler.watchdog import Watchdog
 from mandor.store.base import Put
 
 
 def make_scheduling(source: ConfigSource, inquire: Inquire) -> Scheduling:
-    return Scheduling(read=source.read, controls=controls, guard=Watchdog, inquire=inquire)
+    return Scheduling(read=LastGood(source).read, controls=controls, guard=Watchdog, inquire=inquire)
+
+
+class LastGood:
+    """A mistake in the files changes nothing, here as in the scheduler: the configuration before it goes on."""
+
+    def __init__(self, source: ConfigSource) -> None:
+        self._source = source
+        self._seen: object = None
+        self._good: tuple[SchedulerConfig, Registry] | None = None
+
+    def read(self) -> tuple[SchedulerConfig, Registry]:
+        seen = self._source.seen()
+        if self._good is None or seen != self._seen:
+            self._seen = seen
+            try:
+                self._good = self._source.read()
+            except Invalid as error:
+                if self._good is None:
+                    raise Unavailable(f"the scheduler's configuration cannot be read: {error}") from error
+        return self._good
 
 
 def controls(
