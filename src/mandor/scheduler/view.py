@@ -10,7 +10,7 @@ from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass, class_of
 from mandor.model.workload import Release, Workload
-from mandor.placement.framework.ask import Shape
+from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import Happened, Happening
