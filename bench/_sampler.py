@@ -18,6 +18,7 @@ class Sampler:
     def __init__(self) -> None:
         self._own: Counter[str] = Counter()
         self._with: Counter[str] = Counter()
+        self._tasks: Counter[str] = Counter()
         self._count = 0
 
     def start(self) -> None:
@@ -29,20 +30,20 @@ class Sampler:
 
     def _look(self, _: int, frame: FrameType | None) -> None:
         self._count += 1
-        seen = set()
-        first = True
+        names: list[str] = []
         while frame is not None:
             code = frame.f_code
-            name = f"{code.co_filename.removeprefix(_ROOT)}:{code.co_firstlineno} {code.co_name}"
-            if first:
-                self._own[name] += 1
-                first = False
-            seen.add(name)
+            names.append(f"{code.co_filename.removeprefix(_ROOT)}:{code.co_firstlineno} {code.co_name}")
             frame = frame.f_back
-        self._with.update(seen)
+        if names:
+            self._own[names[0]] += 1
+        self._with.update(set(names))
+        own = [name for name in names if name.startswith("/src/")]
+        self._tasks[own[-1] if own else "(nobody's)"] += 1
 
     def show(self, out: TextIO, most: int = 60) -> None:
-        for title, counts in (("by itself", self._own), ("with what it calls", self._with)):
+        found = (("by task", self._tasks), ("by itself", self._own), ("with what it calls", self._with))
+        for title, counts in found:
             print(f"== {title}", file=out)
             for name, count in counts.most_common(most):
                 print(f"{100 * count / max(1, self._count):6.1f} %  {name}", file=out)

@@ -13,6 +13,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
+from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.board import Board
 from mandor.placement.config import SchedulerConfig, default_config
@@ -31,7 +32,7 @@ from mandor.store.base import Store
 
 T = TypeVar("T")
 
-KINDS = (Node, PriorityClass, Workload, Release, Instance)
+KINDS = (Node, PriorityClass, Volume, Workload, Release, Instance)
 """What placement depends on."""
 WAITING_MOST = 8
 """So many may wait for their turn."""

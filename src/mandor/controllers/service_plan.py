@@ -9,9 +9,6 @@ from mandor.model.instance import Instance, instance_name
 from mandor.model.phase import Phase
 from mandor.model.workload import Group, Release, Workload
 
-CREATED_MOST = 2_000
-"""So many are created by one plan; the next one goes on at once, and others get their turn in between."""
-
 
 def plan_service(
     draft: Draft, workload: Workload, name: str, members: Sequence[Instance], release: Release, world: World
@@ -34,9 +31,9 @@ def plan_service(
             _renew(draft, each, group, release, world)
     missing = group.count - len(kept)
     if missing:
-        for index in _free_indices(workload.meta.name, name, members, min(missing, CREATED_MOST), world):
+        for index in _free_indices(workload.meta.name, name, members, min(missing, slot.CREATED_MOST), world):
             slot.create(draft, workload, name, index, release)
-        if missing > CREATED_MOST:
+        if missing > slot.CREATED_MOST:
             draft.again(0.0)
         if workload.status.release:
             draft.note(workload, "ScaledUp", f"more of {name}: {group.count} are wanted")

@@ -13,6 +13,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
+from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
@@ -22,6 +23,8 @@ PACE_SECONDS = 0.0001
 """A workload is planned as a whole: with many instances, so long for each of them lies between two plans."""
 PACE_LEAST = 0.02
 PACE_MOST = 2.0
+
+_new_tuple = tuple.__new__
 
 
 class Name(NamedTuple):
@@ -33,7 +36,7 @@ class Name(NamedTuple):
 
 class WorkloadController(Controller[Name]):
     name = "workload"
-    watches = (Workload.kind, Release.kind, Instance.kind, Node.kind)
+    watches = (Workload.kind, Release.kind, Instance.kind, Node.kind, Volume.kind)
 
     def __init__(self, store: Store, clock: Clock, recorder: Recorder) -> None:
         self._store = store
@@ -48,6 +51,7 @@ class WorkloadController(Controller[Name]):
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._workloads = mirrors[Workload.kind]
         self._all_instances = mirrors[Instance.kind]
+        self._volumes = mirrors[Volume.kind]
         self._writer = Writer(self._store, mirrors)
 
     def observe(self, change: Change) -> Iterable[Name]:
@@ -56,6 +60,10 @@ class WorkloadController(Controller[Name]):
             return self._observe_instance(before, after)
         if isinstance(change.value, Node):
             return self._observe_node(change)
+        if isinstance(change.value, Volume):
+            # One that is gone, or has begun anew elsewhere, sets free whoever was lost with it.
+            moved = before is not None and (after is None or after.node != before.node)
+            return tuple(self._with_lost) if moved else ()
         if isinstance(before, Instance):
             self._instances.update(before, None)
         elif isinstance(change.value, Release):
@@ -93,15 +101,16 @@ class WorkloadController(Controller[Name]):
         workload = await self._workload(key)
         instances = self._instances.of(key)
         self._pace(key, len(instances))
-        if not any(each.phase is Phase.LOST for each in instances):
+        if key in self._with_lost and not any(each.phase is Phase.LOST for each in instances):
             self._with_lost.discard(key)
         world = World(
             now=self._clock.now(),
             ready_nodes=self._ready_nodes,
             taken=lambda name: self._taken(key, name),
+            rooted=self._rooted,
         )
         draft = plan(Seen(workload, self._releases.of(key), instances), world)
-        if draft.again_seconds == 0.0:
+        if draft.unfinished:
             self._rest_until.pop(key, None)  # It has only begun.
         if draft.writes:
             await self._writer.commit(draft.writes)
@@ -130,10 +139,15 @@ class WorkloadController(Controller[Name]):
         found = self._all_instances.get(Key(Instance.kind, key.namespace, name))
         return isinstance(found, Instance) and found.spec.workload != key.workload
 
+    def _rooted(self, instance: Instance) -> bool:
+        keys = (Key(Volume.kind, instance.meta.namespace, name) for name in instance.spec.volumes)
+        found = (self._volumes.get(key) for key in keys)
+        return any(each is not None and each.node == instance.spec.node for each in found)
+
     def _tell(self, note: Note) -> None:
         self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
 
 
 def _name(value: Workload | Release | Instance) -> Name:
     name = value.meta.name if isinstance(value, Workload) else value.spec.workload
-    return Name(value.meta.namespace, name)
+    return _new_tuple(Name, (value.meta.namespace, name))  # half the time of Name(…), and asked for a lot

@@ -52,7 +52,8 @@ def plan(seen: Seen, world: World) -> Draft:
         for name, instances in members.items():
             plan_service(draft, workload, name, instances, release, world)
     _forget_releases(draft, seen, release)
-    _tell_status(draft, seen, workload, release, end)
+    if not draft.unfinished:
+        _tell_status(draft, seen, workload, release, end)
     return draft
 
 

@@ -7,9 +7,11 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
+from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.standing import (
     NOTHING,
     Standing,
@@ -75,6 +77,8 @@ class Board:
             self._relabel(value)
         elif isinstance(value, PriorityClass):
             self.classes[value.meta.name] = value
+        elif isinstance(value, Volume):
+            self.table.set_volume(value.key, KnownVolume.of(value))
 
     def remove(self, key: Key) -> None:
         if key.kind == Instance.kind:
@@ -93,6 +97,8 @@ class Board:
             self.workloads.pop(key, None)
         elif key.kind == PriorityClass.kind:
             self.classes.pop(key.name, None)
+        elif key.kind == Volume.kind:
+            self.table.set_volume(key, None)
 
     def of(self, workload: Key) -> list[Instance]:
         """Its instances."""

@@ -268,7 +268,7 @@ class Forecast:
         if like in self._refusals:
             return Decision(ask.key, message=self._refusals[like])
         decision = decided(profile, ask, self.board.table.snapshot(), self._consult, self._watch)
-        if not decision.node and not decision.fault and profile.by_class:
+        if not decision.node and not decision.fault and profile.by_class and not ask.shape.volumes:
             self._refusals[like] = decision.message
         return decision
 

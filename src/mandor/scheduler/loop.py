@@ -15,6 +15,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
+from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.cycle import Decision, broken_off, decide
 from mandor.placement.framework.ask import Ask
@@ -26,7 +27,7 @@ from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun
 from mandor.placement.profiles import default_profile
-from mandor.scheduler.binding import Binder, chunks
+from mandor.scheduler.binding import Binder, NotBound, chunks
 from mandor.scheduler.binding_cycle import BindingCycle
 from mandor.scheduler.consulting import Consulting, Inquire, ask_nobody
 from mandor.scheduler.handle import ClusterHandle
@@ -34,9 +35,10 @@ from mandor.scheduler.journal import Journal
 from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
 from mandor.scheduler.view import Promise, View
+from mandor.scheduler.volumes import VolumeWriter
 from mandor.scheduler.waiting import Denied, Seat, WaitingRoom
 from mandor.scheduler.watchdog import Watchdog
-from mandor.store.base import Store
+from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 
@@ -52,13 +54,9 @@ NOTED_MOST = 64
 CYCLES_MOST = 10_000
 """So many placements may be on their way through plugins, or be asked about; the others wait their turn."""
 
-WATCHED = (PriorityClass, Node, Release, Workload, Instance)
+WATCHED = (PriorityClass, Volume, Node, Release, Workload, Instance)
 
 Profiles = Mapping[str, Profile]
-
-
-class NotBound(Exception):
-    """Somebody changed the instance or its node meanwhile."""
 
 
 class Scheduler:
@@ -83,7 +81,9 @@ class Scheduler:
         self.watchdog = watchdog or Watchdog()
         self._consulting = Consulting(inquire, self.watchdog)
         self._room = WaitingRoom(clock)
-        self.handle: Handle = ClusterHandle(self._snapshot, self._room, self._bind_by_handle)
+        self.handle: Handle = ClusterHandle(
+            self._snapshot, self._room, self._bind_by_handle, VolumeWriter(store, clock).write
+        )
         self._profiles = _made(profiles, self.handle)
         check_together(self._profiles)
         self._mirrors = {each.kind: Mirror(store, each.kind) for each in WATCHED}
@@ -137,8 +137,7 @@ class Scheduler:
     async def run(self) -> None:
         """For ever; ends with the error when the leadership is lost."""
         for mirror in self._mirrors.values():
-            mirror.listen(self.view.apply)
-            mirror.listen(lambda _: self._wake.set())
+            mirror.listen(self._hear)
         async with AsyncExitStack() as stack:
             stack.enter_context(self.watchdog)
             for mirror in self._mirrors.values():
@@ -151,6 +150,10 @@ class Scheduler:
                 tasks.start(self._reasons.run(), "refusals")
                 tasks.start(self._journal.run(), "decisions")
                 await self._schedule(tasks)
+
+    def _hear(self, change: Change) -> None:
+        self.view.apply(change)
+        self._wake.set()
 
     async def _size_all(self) -> None:
         """Nothing is decided before it is known how much everything that is placed takes."""
@@ -235,7 +238,7 @@ class Scheduler:
             missing = f"there is no profile {entry.ask.profile}"
             self._wait(entry, Decision(entry.ask.key, message=missing, retry_on=ANYTHING))
             return None
-        if (profile.consults or not profile.batched or profile.permits) and self._busy >= CYCLES_MOST:
+        if (profile.consults or not profile.batches(entry.ask) or profile.permits) and self._busy >= CYCLES_MOST:
             self._queue.back_off(entry, now=self._clock.monotonic())
             return None
         if profile.consults and entry.consulted is None:
@@ -278,14 +281,16 @@ class Scheduler:
             )
         except Overrun:  # it arrived on the way out
             decision = broken_off(ask.key, self.watchdog.last)
-        if not decision.node and not decision.fault and profile.by_class:
+        # Each has its own volumes, perhaps, though all else is alike.
+        if not decision.node and not decision.fault and profile.by_class and not ask.shape.volumes:
             self._known_refusals[replace(ask, key=_NOBODY)] = decision
         return decision
 
     def _take(self, entry: Entry, profile: Profile, decision: Decision) -> Promise | None:
         """Counted, reserved, permitted; the last steps of the scheduling cycle."""
         context = None
-        if not profile.plain:
+        batched = profile.batches(entry.ask)
+        if not (profile.plain and batched):
             context = Context(profile, decision.ask or entry.ask, decision.node, decision.state)
         promise = self.view.promise(entry, decision.node, decision.relaxed, context)
         if promise is None or context is None:
@@ -300,7 +305,7 @@ class Scheduler:
         if permission.denied_by is not None:
             self._deny(promise, permission.denied_by.name, permission.why)
             return None
-        if permission.waits or not profile.batched:
+        if permission.waits or not batched:
             seat = self._room.enter(context.ask, context.node, permission.waits) if permission.waits else None
             self._busy += 1
             self._to_start.append((promise, seat))

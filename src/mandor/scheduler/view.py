@@ -9,11 +9,13 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass, class_of
+from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import Happened, Happening
+from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.standing import (
     NOTHING,
     Standing,
@@ -55,6 +57,11 @@ class Promise(Struct, frozen=True, eq=False):
     @property
     def uid(self) -> str:
         return self.instance.meta.uid
+
+    def bound(self, *, at: float) -> Instance:
+        ask = self.entry.ask
+        volumes = tuple(sorted(wanted.key.name for wanted in ask.local_volumes)) if ask.shape.volumes else ()
+        return self.instance.bound(self.node, at=at, relaxed=self.relaxed, volumes=volumes)
 
 
 class View:
@@ -101,6 +108,10 @@ class View:
             self._apply_release(value, gone=change.after is None)
         elif isinstance(value, Workload):
             self._apply_workload(change)
+        elif isinstance(value, Volume):
+            known = KnownVolume.of(value) if change.after is not None else None
+            if self.table.set_volume(change.key, known):
+                self._happen(Happening.VOLUME, None)
         elif isinstance(value, PriorityClass):
             self._apply_class(value, gone=change.after is None)
 
