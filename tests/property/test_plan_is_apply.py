@@ -106,7 +106,7 @@ def really(world: World, names: set[str]) -> dict[str, str]:
 
 @pytest.mark.req("S0-25", "S3-20")
 @pytest.mark.parametrize("text", [DEFAULT, PACKED, BIN_PACK, FEWER], ids=["default", "packed", "bin-pack", "fewer"])
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(nodes=st.lists(node, min_size=1, max_size=5), first=wanted, second=wanted)
 async def test_what_is_planned_is_what_an_apply_does(
     text: str, nodes: list[dict[str, Any]], first: dict[str, Any], second: dict[str, Any]
