@@ -54,9 +54,10 @@ class ProfilesOf:
 
     def __call__(self, board: Board) -> Mapping[str, Profile]:
         config, registry = self._config.read()
-        if self._of != (id(config), id(registry), id(board)):
+        made_of = (config, registry, board)
+        if not self._of or any(old is not new for old, new in zip(self._of, made_of, strict=True)):
             self._made = Workshop(Detached(board.table.snapshot)).profiles(config, registry)
-            self._of = (id(config), id(registry), id(board))
+            self._of = made_of
         return self._made
 
 
