@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from scripts.components import find, missing
 from tests.components.docker import Docker, RunningDocker, find_running, start_docker
@@ -16,6 +17,11 @@ from tests.components.etcd import Etcd, Tls, start_etcd
 from tests.components.image import busybox_image
 from tests.components.left_over import end_left_over, mark_run
 from tests.components.podman import Podman, start_podman
+
+# A busy machine is slow to think of examples, and that is no mistake of the code under test.
+settings.register_profile("mandor", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("mandor")
+
 
 StartEtcd = Callable[..., Etcd]
 

@@ -6,13 +6,16 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from aiohttp import web
 
 from mandor.model.decision import DecisionSpec, KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.meta import Meta, Object
 from mandor.model.phase import Phase
 from mandor.model.workload import Workload, make_release
+from mandor.roots.inquiry import HttpInquiry
 from mandor.scheduler.reload import ConfigSource
 from mandor.store.base import Put
 from tests.api.conftest import Api, StartApi
@@ -108,8 +111,6 @@ async def test_what_has_changed_since_the_decision_is_told(dev: Api) -> None:
     assert instance is not None
     spec = DecisionSpec(at=1.0, uid=instance.meta.uid, workload="web", profile="default", node="n1")
     best = ({"node": "n1", "total": 3, "parts": ()}, {"node": "n9", "total": 2, "parts": ()})
-    import msgspec
-
     spec = msgspec.convert({**msgspec.to_builtins(spec), "best": best}, DecisionSpec)
     await put(dev, KeptDecision(meta=Meta(name="web-0", namespace="default"), spec=spec))
     found = await ask(dev, "instances/web-0")
@@ -121,8 +122,6 @@ async def test_what_has_changed_since_the_decision_is_told(dev: Api) -> None:
 
 async def test_a_node_that_would_not_take_it_now_is_said_to(dev: Api) -> None:
     await fill(dev)
-    import msgspec
-
     node = await dev.store.get(make_node("n1").key)
     assert node is not None
     await put(dev, node.changed(spec=msgspec.structs.replace(node.spec, cordoned=True)))
@@ -252,3 +251,41 @@ async def test_odd_sizes_are_told_in_round_numbers(dev: Api) -> None:
     assert found["summary"] == "0/1 nodes fit: 1 NodeResourcesFit (short of 1Gi memory)"
     assert found["remedies"][0]["text"] == "ask for 3Gi memory instead of 4Gi (1Gi less)"
     assert 3 * GI + 12345 > 3 * 1024 * MI
+
+
+EXTENDED = """
+profiles: [{}]
+extenders:
+- {urlPrefix: "%s", filterVerb: filter, nodeCacheCapable: true}
+"""
+
+
+async def test_those_who_are_asked_over_http_are_asked_for_an_explanation_too(
+    start_api: StartApi, tmp_path: Path
+) -> None:
+    asked: list[Any] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        asked.append(await request.json())
+        return web.json_response({"nodeNames": [], "failedNodes": {"n1": "not in this weather"}})
+
+    application = web.Application()
+    application.router.add_post("/filter", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    (tmp_path / "scheduler.yaml").write_text(EXTENDED % f"http://127.0.0.1:{port}")
+    try:
+        async with HttpInquiry() as inquire:
+            api = await start_api(
+                config=ConfigSource(tmp_path / "scheduler.yaml"), inquire=inquire, tokens_required=False
+            )
+            workload = make_workload("web", replicas=1, version=0)
+            await put(api, make_node("n1"), workload, release_of(workload), make_instance(0, Phase.PENDING, version=0))
+            found = await ask(api, "instances/web-0")
+    finally:
+        await runner.cleanup()
+    assert asked
+    assert found["summary"].startswith("0/1 nodes fit: 1 HTTPExtender")

@@ -11,7 +11,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Meta, Object
 from mandor.model.phase import Phase
 from mandor.model.workload import make_release
-from mandor.placement import rehearsal
+from mandor.placement import forecast
 from mandor.store.base import Put
 from tests.api.conftest import Api
 from tests.scenarios.make import GI, make_instance, make_node, make_workload
@@ -227,7 +227,7 @@ async def test_a_viewer_may_plan_in_his_namespace_and_sees_nothing_of_others(api
 
 
 async def test_a_roll_out_that_is_too_long_is_broken_off_and_says_so(dev: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rehearsal, "REPLANS_MOST", 20)
+    monkeypatch.setattr(forecast, "REPLANS_MOST", 20)
     await put(dev, make_node("n1", cpu=8))
     await running(dev, "n1", "n1", "n1", "n1")
     found = await plan(dev, files(WEB.replace("3", "4").replace("[run]", "[other]")))

@@ -15,12 +15,13 @@ from mandor.model.phase import Phase
 from mandor.model.workload import Release, Workload
 from mandor.placement.board import Board
 from mandor.placement.config import read_config
+from mandor.placement.forecast import Forecast, Outcome
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.framework.profile import Profile
 from mandor.placement.plugin_source import find_plugins
-from mandor.placement.rehearsal import Outcome, Rehearsal
+from mandor.placement.table import Table
 from mandor.placement.workshop import Workshop
-from mandor.roots.rehearsal import controls
+from mandor.roots.forecast import controls
 from tests.scenarios.make import GI, make_node, make_workload
 from tests.scenarios.world import ScriptedNode, World
 
@@ -68,13 +69,19 @@ def board_of(world: World) -> Board:
     return Board(each for kind in kinds for each in world.all(kind))
 
 
-def rehearsal_of(world: World, text: str) -> Rehearsal:
-    return Rehearsal(board_of(world), profiles_of(text), controls, now=world.clock.now())
+def forecast_of(world: World, text: str) -> Forecast:
+    return Forecast(board_of(world), profiles_of(text), controls, now=world.clock.now())
 
 
 def workload_of(name: str, fields: dict[str, Any]) -> Workload:
     made = make_workload(name, replicas=fields["replicas"], cpu=fields["cpu"], **fields["rule"])
     return made.changed(meta=made.meta.__class__(name=name, namespace="default", labels={"app": name}))
+
+
+def counted(table: Table) -> dict[str, Any]:
+    """What decisions go by."""
+    rooms: dict[str, Any] = {node.meta.name: table.free(node.meta.name) for node in table.snapshot().nodes}
+    return rooms | {str(key): (charge.node, charge.who) for key, charge in table.charges.items()}
 
 
 def told(outcome: Outcome) -> dict[str, str]:
@@ -99,7 +106,7 @@ def really(world: World, names: set[str]) -> dict[str, str]:
 
 @pytest.mark.req("S0-25", "S3-20")
 @pytest.mark.parametrize("text", [DEFAULT, PACKED, BIN_PACK, FEWER], ids=["default", "packed", "bin-pack", "fewer"])
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(nodes=st.lists(node, min_size=1, max_size=5), first=wanted, second=wanted)
 async def test_what_is_planned_is_what_an_apply_does(
     text: str, nodes: list[dict[str, Any]], first: dict[str, Any], second: dict[str, Any]
@@ -111,10 +118,12 @@ async def test_what_is_planned_is_what_an_apply_does(
         await world.apply(workload_of("first", first))
         await world.run(8)
 
-        rehearsal = rehearsal_of(world, text)
+        assert world.scheduler is not None
+        forecast = forecast_of(world, text)
+        assert counted(forecast.board.table) == counted(world.scheduler.view.table)
         revision = world.store.index.revision
-        rehearsal.put(workload_of("second", second))
-        planned = told(rehearsal.run())
+        forecast.put(workload_of("second", second))
+        planned = told(forecast.run())
         assert world.store.index.revision == revision
 
         await world.apply(workload_of("second", second))
@@ -133,9 +142,9 @@ async def test_the_planned_loss_of_a_node_is_what_its_loss_does(
         await world.apply(workload_of("first", first))
         await world.run(8)
 
-        rehearsal = rehearsal_of(world, DEFAULT)
-        rehearsal.lose("n0")
-        planned = told(rehearsal.run())
+        forecast = forecast_of(world, DEFAULT)
+        forecast.lose("n0")
+        planned = told(forecast.run())
 
         there = {each.meta.uid for each in world.instances() if each.node == "n0"}
         world.nodes["n0"].alive = False
@@ -152,10 +161,10 @@ async def test_a_roll_out_is_planned_to_its_end() -> None:
         await world.run(8)
         changed = make_workload("web", replicas=3, cpu="1", env={"A": "1"})
 
-        rehearsal = rehearsal_of(world, DEFAULT)
+        forecast = forecast_of(world, DEFAULT)
         before = world.workload("web")
-        rehearsal.put(before.changed(spec=changed.spec))
-        outcome = rehearsal.run()
+        forecast.put(before.changed(spec=changed.spec))
+        outcome = forecast.run()
         assert outcome.complete
         assert {placed.before for placed in outcome.placed.values()} <= {"n0", "n1"}
 
@@ -171,9 +180,9 @@ async def test_fewer_replicas_end_those_that_really_end() -> None:
         await world.apply(make_workload("web", replicas=4, cpu="1"))
         await world.run(8)
         fewer = make_workload("web", replicas=1, cpu="1")
-        rehearsal = rehearsal_of(world, DEFAULT)
-        rehearsal.put(world.workload("web").changed(spec=fewer.spec))
-        outcome = rehearsal.run()
+        forecast = forecast_of(world, DEFAULT)
+        forecast.put(world.workload("web").changed(spec=fewer.spec))
+        outcome = forecast.run()
         assert not outcome.placed
         assert not outcome.left
         assert {ended.reason for ended in outcome.ended.values()} == {"scaled down"}

@@ -1,4 +1,4 @@
-"""Plan: what an apply, a drain or the loss of a node would do, told from a rehearsal."""
+"""Plan: what an apply, a drain or the loss of a node would do, told from a forecast."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from mandor.api.scheduling import Bench
 from mandor.model.meta import Key, Object
 from mandor.placement.board import Board
 from mandor.placement.config import SchedulerConfig
+from mandor.placement.forecast import Controls, Forecast, Left, Outcome
 from mandor.placement.framework.ask import CPU, MEMORY
-from mandor.placement.rehearsal import Controls, Left, Outcome, Rehearsal
 from mandor.placement.table import Table
 
 
@@ -141,7 +141,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class _Act:
-    """One rehearsal, over."""
+    """One forecast, over."""
 
     outcome: Outcome
     board: Board
@@ -162,10 +162,10 @@ def report(
     revision: int,
     sees: Callable[[str], bool],
 ) -> PlanReport:
-    act = _rehearse(bench, controls, wish, now, wish.config)
+    act = _forecast(bench, controls, wish, now, wish.config)
     compared = None
     if wish.config is not None:
-        compared = _compared(_rehearse(bench, controls, wish, now, None), act, sees)
+        compared = _compared(_forecast(bench, controls, wish, now, None), act, sees)
     outcome, left = act.outcome, act.left(everyone=wish.concerns_all)
     owner = _owners(act.board)
     keys = (*outcome.placed, *left, *outcome.ended)
@@ -198,10 +198,10 @@ def report(
     )
 
 
-def _rehearse(bench: Bench, controls: Controls, wish: Wish, now: float, config: SchedulerConfig | None) -> _Act:
+def _forecast(bench: Bench, controls: Controls, wish: Wish, now: float, config: SchedulerConfig | None) -> _Act:
     board = bench.board()
     before = _uses(board.table)
-    rehearsal = Rehearsal(
+    forecast = Forecast(
         board,
         bench.profiles(board, config),
         controls,
@@ -211,12 +211,12 @@ def _rehearse(bench: Bench, controls: Controls, wish: Wish, now: float, config: 
         watch=bench.guard,
     )
     for node in wish.without:
-        rehearsal.lose(node)
+        forecast.lose(node)
     for node in wish.drain:
-        rehearsal.drain(node)
+        forecast.drain(node)
     for value in wish.puts:
-        rehearsal.put(value)
-    return _Act(rehearsal.run(), board, before, _uses(board.table))
+        forecast.put(value)
+    return _Act(forecast.run(), board, before, _uses(board.table))
 
 
 def _uses(table: Table) -> dict[str, Use]:

@@ -19,6 +19,7 @@ from mandor.model.workload import Release, Workload
 from mandor.placement.board import Board
 from mandor.placement.config import SchedulerConfig, default_config
 from mandor.placement.consult import Consult, consult
+from mandor.placement.forecast import Controls
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.handle import Detached
 from mandor.placement.framework.points import Question, Reply
@@ -27,7 +28,6 @@ from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Guard, Overrun, Unguarded
 from mandor.placement.plugin_source import Registry, find_plugins
-from mandor.placement.rehearsal import Controls
 from mandor.placement.workshop import Workshop
 from mandor.store.base import Store
 
@@ -38,7 +38,7 @@ KINDS = (Node, PriorityClass, Quota, Volume, Workload, Release, Instance)
 WAITING_MOST = 8
 """So many may wait for their turn."""
 SECONDS_MOST = 40.0
-"""A rehearsal that takes longer is broken off, and says so."""
+"""A forecast that takes longer is broken off, and says so."""
 
 Inquire = Callable[[Question], Awaitable[Reply]]
 

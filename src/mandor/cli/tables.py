@@ -72,6 +72,21 @@ def _capacity(name: str, show: Callable[[int], str]) -> Callable[[Object], Any]:
     return lambda item: show(item["status"].get("capacity", {}).get(name, 0))
 
 
+def _used(name: str, show: Callable[[int], str]) -> Callable[[Object], Any]:
+    """As the node last measured; `-`: it has not yet."""
+
+    def shown(item: Object) -> str:
+        usage = item["status"].get("usage")
+        return "-" if usage is None else show(usage.get(name, 0))
+
+    return shown
+
+
+def _devices(item: Object) -> str:
+    found = item["status"].get("capacity", {}).get("devices", {})
+    return ",".join(f"{kind} {count}" for kind, count in sorted(found.items())) or "-"
+
+
 def _fact(name: str) -> Callable[[Object], Any]:
     return lambda item: item["status"].get("facts", {}).get(name, "-")
 
@@ -149,6 +164,9 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("CPU", _capacity("cpu_milli", cores)),
         Column("MEMORY", _capacity("memory_bytes", amount)),
         AGE,
+        Column("CPU USED", _used("cpu_milli", cores), wide=True),
+        Column("MEMORY USED", _used("memory_bytes", amount), wide=True),
+        Column("DEVICES", _devices, wide=True),
         Column("ADDRESS", _status("address"), wide=True),
         Column("OS", _fact("os"), wide=True),
         Column("ARCH", _fact("arch"), wide=True),

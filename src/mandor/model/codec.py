@@ -30,7 +30,8 @@ KINDS: dict[str, type[Object]] = {
 
 _QUANTITIES = (Cpu, Size, Seconds)
 _APPLIED = Workload | Namespace | PriorityClass | Quota | Volume
-_ANY = _APPLIED | Node | Release | Instance | KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Cluster
+_RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Cluster
+_ANY = _APPLIED | Node | Release | Instance | _RECORDS
 
 
 def _decode_hook(wanted: type, value: Any) -> Any:

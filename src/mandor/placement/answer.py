@@ -12,11 +12,11 @@ from mandor.placement.board import Board
 from mandor.placement.consult import Consult
 from mandor.placement.cycle import Decision
 from mandor.placement.explain import NodeVerdict, Step, node_verdicts, score_table, steps_of
+from mandor.placement.forecast import decided
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Watch
-from mandor.placement.rehearsal import decided
 from mandor.placement.remedy import Remedy, remedies
 from mandor.placement.standing import Standing, standing
 
@@ -154,7 +154,7 @@ class Explainer:
             instance,
             kept,
             ask,
-            summary=_waiting_summary(instance, decision),
+            summary=_waiting_summary(instance, decision, profile),
             steps=tuple(steps),
             nodes=tuple(each_node),
             remedies=tuple(told),
@@ -255,11 +255,15 @@ def _told(
     )
 
 
-def _waiting_summary(instance: Instance, decision: Decision) -> str:
-    if decision.node:
-        said = f"it fits on {decision.node} now; the scheduler has not come to it yet, or pauses after an earlier try"
-        return said + ("" if not instance.status.message else f" that found: {instance.status.message}")
-    return decision.message
+def _waiting_summary(instance: Instance, decision: Decision, profile: Profile) -> str:
+    if not decision.node:
+        return decision.message
+    said = f"it fits on {decision.node} now; the scheduler has not come to it yet, or pauses after an earlier try"
+    if instance.status.message:
+        said += f" that found: {instance.status.message}"
+    if profile.permits:
+        said += f"; or it is held back by {' or '.join(each.name for each in profile.permits)}"
+    return said
 
 
 def _placed_summary(node: str, decision: Decision, scores: Sequence[NodeScore], own: NodeVerdict | None) -> str:

@@ -172,6 +172,8 @@ class _Reading:
             if extender.url_prefix in found:
                 self.reader.wrong(line, path, f"the extender {extender.url_prefix} stands here a second time")
             found[extender.url_prefix] = extender
+        if sum(bool(each.bind_verb) for each in found.values()) > 1:
+            self.reader.wrong(source.lines["extenders"], "extenders", "only one extender has a bindVerb")
         return tuple(found.values())
 
     def _check_head(self, source: Map, line: int) -> None:

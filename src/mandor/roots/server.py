@@ -40,8 +40,8 @@ from mandor.lib.tasks import Background
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.plugin_source import GROUP
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
+from mandor.roots.forecast import ProfilesOf, make_scheduling
 from mandor.roots.inquiry import HttpInquiry
-from mandor.roots.rehearsal import ProfilesOf, make_scheduling
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.roots.supervisor import Pulse, supervised
 from mandor.scheduler.loop import Scheduler

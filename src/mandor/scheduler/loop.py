@@ -83,7 +83,7 @@ class Scheduler:
         self._consulting = Consulting(inquire, self.watchdog)
         self._room = WaitingRoom(clock)
         self.handle: Handle = ClusterHandle(
-            self._snapshot, self._room, self._bind_by_handle, VolumeWriter(store, clock).write
+            self._snapshot, self._room, self._bind_by_handle, VolumeWriter(store, clock).write, inquire
         )
         self._profiles = _made(profiles, self.handle)
         check_together(self._profiles)

@@ -1,4 +1,4 @@
-"""Plan: a rehearsal of an apply, a drain, the loss of a node or another configuration; nothing is written."""
+"""Plan: a forecast of an apply, a drain, the loss of a node or another configuration; nothing is written."""
 
 import asyncio
 from functools import partial

@@ -1,11 +1,12 @@
 """`mandor explain`: why an instance has no node, or the one it has."""
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from mandor.cli.options import complete_names, connected, namespace_option, output_option
-from mandor.cli.output import show_data, show_table
+from mandor.cli.output import age, show_data, show_table
 from mandor.errors import NotFound
 
 if TYPE_CHECKING:
@@ -104,6 +105,11 @@ def _head(answer: dict[str, Any]) -> None:
     profile = answer.get("profile", "default")
     if profile != "default" or answer.get("priority"):
         click.echo(f"  profile {profile}, priority {answer.get('priority', 0)}")
+    decision = answer.get("decision")
+    if decision and not answer.get("node"):
+        times = decision.get("attempts", 1)
+        ago = age(decision["at"], time.time())
+        click.echo(f"  last tried {ago} ago, {f'{times} times in all' if times > 1 else 'once'}")
     for rule in answer.get("relaxed", ()):
         click.echo(f"  given up: `{rule}`")
     if answer.get("nominated"):

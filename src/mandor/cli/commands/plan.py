@@ -1,5 +1,6 @@
 """`mandor plan`: what a change would do, before anything is changed."""
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,13 @@ if TYPE_CHECKING:
 VERBS = ("drain", "without")
 SHOWN = 20
 """So many instances are told one by one; more are counted by node."""
-ROOM_TITLES = ("NODE", "INSTANCES", "CPU", "MEMORY")
+COMPARED = {
+    "placed": "placed",
+    "pending": "pending",
+    "relaxed": "with rules given up",
+    "nodes_used": "nodes in use",
+    "fullest_percent": "fullest node (percent)",
+}
 
 
 @click.command("plan")
@@ -71,6 +78,7 @@ def _nodes(words: tuple[str, ...]) -> dict[str, list[str]]:
 def _show(answer: dict[str, Any]) -> None:
     if answer.get("results"):
         show_results(answer)
+        click.echo()
     _show_placements(answer)
     _show_ends(answer)
     _show_pending(answer)
@@ -79,21 +87,32 @@ def _show(answer: dict[str, Any]) -> None:
     _show_verdict(answer)
 
 
+def _block(titles: Sequence[str], rows: Iterable[Sequence[str]], *more: str) -> None:
+    """A table, what is left to say about it, and an empty line."""
+    show_table(titles, rows)
+    for line in more:
+        click.echo(line)
+    click.echo()
+
+
 def _show_placements(answer: dict[str, Any]) -> None:
     placements = answer.get("placements", ())
     if not placements:
         return
-    click.echo()
-    if len(placements) <= SHOWN:
-        columns = {
-            "INSTANCE": [each["instance"] for each in placements],
-            "NODE": [each["node"] for each in placements],
-            "FROM": [each.get("before", "-") for each in placements],
-            "WITHOUT": [_rules(each.get("relaxed", ())) for each in placements],
-        }
-        said = {title: cells for title, cells in columns.items() if set(cells) != {"-"}}
-        show_table(tuple(said), list(zip(*said.values(), strict=True)))
+    if len(placements) > SHOWN:
+        _show_groups(answer)
         return
+    columns = {
+        "INSTANCE": [each["instance"] for each in placements],
+        "NODE": [each["node"] for each in placements],
+        "FROM": [each.get("before", "-") for each in placements],
+        "WITHOUT": [_rules(each.get("relaxed", ())) for each in placements],
+    }
+    said = {title: cells for title, cells in columns.items() if set(cells) != {"-"}}
+    _block(tuple(said), list(zip(*said.values(), strict=True)))
+
+
+def _show_groups(answer: dict[str, Any]) -> None:
     rows = []
     for group in answer["groups"]:
         name = group["workload"] if group["group"] == "main" else f"{group['workload']}/{group['group']}"
@@ -101,13 +120,12 @@ def _show_placements(answer: dict[str, Any]) -> None:
         shown = ", ".join(f"{node}: {count}" for node, count in nodes[:SHOWN])
         more = f" … and {len(nodes) - SHOWN} nodes more" if len(nodes) > SHOWN else ""
         rows.append((name, str(group.get("placed", 0)), str(group.get("pending", 0)), shown + more))
-    show_table(("WORKLOAD", "PLACED", "PENDING", "NODES"), rows)
     given_up: dict[str, int] = {}
-    for each in placements:
+    for each in answer["placements"]:
         for rule in each.get("relaxed", ()):
             given_up[rule] = given_up.get(rule, 0) + 1
-    for rule, count in given_up.items():
-        click.echo(f"{count} without `{rule}`")
+    without = [f"{count} without `{rule}`" for rule, count in given_up.items()]
+    _block(("WORKLOAD", "PLACED", "PENDING", "NODES"), rows, *without)
 
 
 def _rules(rules: list[str] | tuple[()]) -> str:
@@ -116,13 +134,13 @@ def _rules(rules: list[str] | tuple[()]) -> str:
 
 def _show_ends(answer: dict[str, Any]) -> None:
     ended = answer.get("ended", ())
-    if not ended:
-        return
-    click.echo()
-    rows = [(each["instance"], each.get("node", "-"), each.get("reason", "-")) for each in ended[:SHOWN]]
-    show_table(("ENDS", "ON", "BECAUSE"), rows)
-    if len(ended) > SHOWN:
-        click.echo(f"… and {len(ended) - SHOWN} more")
+    if ended:
+        rows = [(each["instance"], each.get("node", "-"), each.get("reason", "-")) for each in ended[:SHOWN]]
+        _block(("ENDS", "ON", "BECAUSE"), rows, *_more(ended))
+
+
+def _more(listed: Sequence[object], what: str = "") -> list[str]:
+    return [f"… and {len(listed) - SHOWN} {what}more"] if len(listed) > SHOWN else []
 
 
 def _show_pending(answer: dict[str, Any]) -> None:
@@ -131,25 +149,20 @@ def _show_pending(answer: dict[str, Any]) -> None:
         by_reason: dict[str, list[str]] = {}
         for each in answer.get(key, ()):
             by_reason.setdefault(each["message"], []).append(each["instance"])
-        if not by_reason:
-            continue
-        click.echo()
         rows = []
         for reason, names in by_reason.items():
             more = f" … and {len(names) - 3} more" if len(names) > 4 else ""
             rows.append((", ".join(names[:3] if more else names) + more, reason))
-        show_table((title, "WHY"), rows)
+        if rows:
+            _block((title, "WHY"), rows)
 
 
 def _show_nodes(answer: dict[str, Any]) -> None:
     nodes = answer.get("nodes", ())
-    if not nodes:
-        return
-    click.echo()
-    by_change = sorted(nodes, key=lambda each: -abs(each["after"]["instances"] - each["before"]["instances"]))[:SHOWN]
-    show_table(ROOM_TITLES, [_use(each) for each in sorted(by_change, key=lambda each: each["node"])])
-    if len(nodes) > SHOWN:
-        click.echo(f"… and {len(nodes) - SHOWN} nodes more")
+    if nodes:
+        by_change = sorted(nodes, key=lambda each: -abs(each["after"]["instances"] - each["before"]["instances"]))
+        shown = sorted(by_change[:SHOWN], key=lambda each: each["node"])
+        _block(("NODE", "INSTANCES", "CPU", "MEMORY"), [_use(each) for each in shown], *_more(nodes, "nodes "))
 
 
 def _use(each: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -170,34 +183,22 @@ def _share(use: dict[str, Any], node: dict[str, Any], name: str) -> str:
 def _show_comparison(compared: dict[str, Any] | None) -> None:
     if compared is None:
         return
-    click.echo()
     now, then = compared["now"], compared["then"]
-    words = {
-        "placed": "placed",
-        "pending": "pending",
-        "relaxed": "with rules given up",
-        "nodes_used": "nodes in use",
-        "fullest_percent": "fullest node (percent)",
-    }
-    show_table(("COMPARED", "NOW", "THEN"), [(text, str(now[key]), str(then[key])) for key, text in words.items()])
+    _block(("COMPARED", "NOW", "THEN"), [(text, str(now[key]), str(then[key])) for key, text in COMPARED.items()])
     differences = compared["differences"]
     if differences:
-        click.echo()
         rows = [(each["instance"], each.get("now", "waits"), each.get("then", "waits")) for each in differences[:SHOWN]]
-        show_table(("ELSEWHERE", "NOW", "THEN"), rows)
-        if len(differences) > SHOWN:
-            click.echo(f"… and {len(differences) - SHOWN} more")
+        _block(("ELSEWHERE", "NOW", "THEN"), rows, *_more(differences))
 
 
 def _show_verdict(answer: dict[str, Any]) -> None:
     placed, pending = len(answer.get("placements", ())), len(answer.get("pending", ()))
     moves = sum(bool(each.get("before")) for each in answer.get("placements", ()))
-    click.echo()
     if not placed and not pending and not answer.get("ended"):
         click.echo("nothing would move, start or end")
     else:
-        said = f"{placed} would be placed" + (f" ({moves} of them again)" if moves else "")
-        click.echo(f"{said}, {pending} would wait; nothing is changed")
+        said = f"{placed} would be placed" + (f", {moves} of them again" if moves else "")
+        click.echo(f"{said}; {pending} would wait; nothing is changed")
     if answer.get("hidden"):
         click.echo(f"{answer['hidden']} instances of namespaces you do not see are counted and not shown")
     if not answer.get("complete", True):

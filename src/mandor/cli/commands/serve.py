@@ -68,6 +68,7 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
 )
 @click.option("--scheduler-config", metavar="FILE", help="Scheduler profiles, as in KubeSchedulerConfiguration.")
 @click.option("--plugins", metavar="DIR", help="Scheduler plugins: every .py file there is run.")
+@click.option("--plugin-hang", metavar="DURATION", help="A plugin that hangs so long is disabled.  [default: 30s]")
 @_log_options
 def server_command(config: str | None, roles: tuple[str, ...], **flags: Any) -> None:
     """Run a server of the control plane.

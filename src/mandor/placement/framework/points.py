@@ -297,12 +297,24 @@ class PostBindPlugin(Plugin):
 
 
 @dataclass(frozen=True, slots=True)
+class Tls:
+    """How to trust an HTTPS server, and how to be trusted by it: files; empty: as the system does, or not at all."""
+
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    server_name: str = ""
+    """The name on its certificate, if that is not the URL's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """Something to be asked elsewhere, over HTTP: JSON in, JSON out."""
 
     url: str
     body: Mapping[str, Any]
     seconds: float
+    tls: Tls = Tls()
 
 
 @dataclass(frozen=True, slots=True)

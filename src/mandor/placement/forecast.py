@@ -1,4 +1,4 @@
-"""A rehearsal: what would happen on a board if something changed; the same plans and decisions, and nothing is written.
+"""A forecast: what would happen on a board if something changed; the same plans and decisions, and nothing is written.
 
 Programs that are told to stop are taken to end at once, and programs that get a node to run.
 """
@@ -46,7 +46,7 @@ class Controls(Protocol):
 
 def ask_nobody(profile: Profile, ask: Ask, nodes: Snapshot) -> Mapping[str, object]:
     names = ", ".join(each.name for each in profile.consults)
-    raise PluginFault(names, "cannot be asked in a rehearsal")
+    raise PluginFault(names, "cannot be asked in a forecast")
 
 
 class Placed(NamedTuple):
@@ -82,7 +82,7 @@ class Outcome:
     """False: it was broken off, because it takes too long to rehearse in full."""
 
 
-class Rehearsal:
+class Forecast:
     """Change things, then `run`, once."""
 
     def __init__(
@@ -268,7 +268,7 @@ class Rehearsal:
         if like in self._refusals:
             return Decision(ask.key, message=self._refusals[like])
         decision = decided(profile, ask, self.board.table.snapshot(), self._consult, self._watch)
-        if not decision.node and not decision.fault and profile.by_class:
+        if not decision.node and not decision.fault and profile.by_class and not ask.shape.volumes:
             self._refusals[like] = decision.message
         return decision
 
