@@ -293,7 +293,7 @@ class Scheduler:
             missing = f"there is no profile {entry.ask.profile}"
             self._wait(entry, Decision(entry.ask.key, message=missing, retry_on=ANYTHING))
             return None
-        if (profile.consults or not profile.batches(entry.ask) or profile.permits) and self._busy >= CYCLES_MOST:
+        if self._busy >= CYCLES_MOST and (profile.consults or profile.permits or not profile.batches(entry.ask)):
             self._queue.back_off(entry, now=self._clock.monotonic())
             return None
         if entry.ask.member is not None:

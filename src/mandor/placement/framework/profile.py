@@ -91,7 +91,10 @@ class Profile:
 
     def batches(self, ask: Ask) -> bool:
         """Whether nothing stands between the decision and the default bind for this one."""
-        return self.batched and not any(each.concerns(ask) for each in self._choosy)
+        for each in self._choosy:
+            if each.concerns(ask):
+                return False
+        return self.batched
 
     def plugin(self, name: str) -> Plugin | None:
         return next((each.plugin for each in self.enabled if each.plugin.name == name), None)
