@@ -12,6 +12,7 @@ from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.quotas import Quota as Limit
+from mandor.placement.gang import membership
 
 NOTHING = Shape(
     wanted=(),
@@ -87,4 +88,5 @@ def ask_of(
         pin=instance.spec.pin,
         who=who,
         gates=workload.spec.gates,
+        member=membership(instance, workload),
     )
