@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
+import hypothesis
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -24,6 +25,10 @@ settings.load_profile("mandor")
 
 
 StartEtcd = Callable[..., Etcd]
+
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("mandor", deadline=None)
+hypothesis.settings.load_profile("mandor")
 
 
 # The marker `real("etcd")`.
