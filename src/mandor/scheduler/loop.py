@@ -28,7 +28,7 @@ from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun
 from mandor.placement.plugins.gang import Gang
-from mandor.placement.profiles import default_profile
+from mandor.placement.profiles import made_with
 from mandor.scheduler.binding import Binder, NotBound, chunks
 from mandor.scheduler.binding_cycle import BindingCycle
 from mandor.scheduler.consulting import Consulting, Inquire, ask_nobody
@@ -99,7 +99,7 @@ class Scheduler:
             self._gangs.muster,
             inquire,
         )
-        self._profiles = _made(profiles, self.handle)
+        self._profiles = made_with(profiles, self.handle)
         check_together(self._profiles)
         self._queue = SchedulingQueue(
             self._profiles["default"].queue_sort,
@@ -379,7 +379,7 @@ class Scheduler:
             self.watchdog.run(lambda: run_reserve(context, self.watchdog))
             permission = self.watchdog.run(lambda: run_permits(context, self.watchdog))
         except (PluginFault, Overrun) as fault:
-            self._abort(promise, _said(fault, self.watchdog))
+            self._abort(promise, self.watchdog.told(fault))
             return None
         if permission.denied_by is not None:
             self._deny(promise, permission.denied_by.name, permission.why)
@@ -451,7 +451,7 @@ class Scheduler:
             answers = await self._consulting.ask(profile, entry.ask, self.view.table.snapshot())
         except (PluginFault, Overrun) as fault:
             if self._queue.drop_held(entry):
-                self._fault(entry, _said(fault, self.watchdog))
+                self._fault(entry, self.watchdog.told(fault))
         else:
             self._queue.release(entry, answers)
         finally:
@@ -598,15 +598,3 @@ class Scheduler:
 
 
 _NOBODY = Key(Instance.kind, "", "")
-
-
-def _said(fault: BaseException, watchdog: Watchdog) -> str:
-    if isinstance(fault, PluginFault):
-        return str(fault)
-    return f"the plugin {watchdog.last} took too long and was broken off"
-
-
-def _made(profiles: Profiles | Callable[[Handle], Profiles] | None, handle: Handle) -> Profiles:
-    if profiles is None:
-        return {"default": default_profile(handle)}
-    return profiles(handle) if callable(profiles) else profiles

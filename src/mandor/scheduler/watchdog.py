@@ -143,6 +143,12 @@ class Watchdog:
         finally:
             self.end()
 
+    def told(self, fault: BaseException) -> str:
+        """What went wrong, for people: a `PluginFault`, or an `Overrun` of who was called last."""
+        return (
+            str(fault) if isinstance(fault, PluginFault) else f"the plugin {self.last} took too long and was broken off"
+        )
+
     async def follow(self, plugin: Plugin, work: Coroutine[Any, Any, T]) -> T:
         """An asynchronous call: every step of it is watched, the waits between them are not."""
         return await _steps(self, plugin, work)
