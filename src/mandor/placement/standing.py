@@ -79,10 +79,12 @@ def limit_of(quota: Quota) -> Limit:
 def ask_of(
     instance: Instance, workload: Workload, shape: Shape, who: Identity, classes: Mapping[str, PriorityClass]
 ) -> Ask:
+    given = class_of(workload.spec.priority, classes)
     return Ask(
         key=instance.key,
         shape=shape,
-        priority=class_of(workload.spec.priority, classes).value,
+        priority=given.value,
+        preempts=given.preempt == "lower",
         profile=workload.spec.profile,
         avoid=frozenset(instance.spec.avoid),
         pin=instance.spec.pin,
