@@ -12,7 +12,7 @@ from mandor.api.endpoint import Endpoint, send_problem
 from mandor.api.openapi import document, page
 from mandor.api.operation import Call, Operation, Text
 from mandor.api.parts import ApiParts
-from mandor.api.routes import apply, backup, debug, meta, nodes, objects, sessions, tokens, watch
+from mandor.api.routes import apply, backup, debug, explain, meta, nodes, objects, plan, sessions, tokens, watch
 from mandor.errors import NotFound
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import KINDS
@@ -25,6 +25,8 @@ OPERATIONS: list[Operation] = [
     *debug.OPERATIONS,
     *meta.OPERATIONS,
     *apply.OPERATIONS,
+    *plan.OPERATIONS,
+    *explain.OPERATIONS,
     *tokens.OPERATIONS,
     *sessions.OPERATIONS,
     *objects.OPERATIONS,

@@ -10,18 +10,24 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
 from mandor.api.app import build_app
+from mandor.api.cluster import KEY
 from mandor.api.heartbeat import Heartbeats
 from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
+from mandor.controllers.base import Controller
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
+from mandor.controllers.quota import QuotaController
+from mandor.controllers.restore import RestoreController
 from mandor.controllers.runner import run_all
 from mandor.controllers.volume import VolumeController
 from mandor.controllers.workload import WorkloadController
@@ -30,12 +36,16 @@ from mandor.lib import logs
 from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.garbage import collect_gently
 from mandor.lib.ids import new_uid
+from mandor.lib.quantity import NEVER
 from mandor.lib.tasks import Background
 from mandor.model.table_report import TableReport
 from mandor.placement.framework.handle import DETACHED
+from mandor.placement.plugin_source import GROUP
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
+from mandor.roots.forecast import ProfilesOf, make_scheduling
 from mandor.roots.inquiry import HttpInquiry
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
+from mandor.roots.supervisor import Pulse, supervised
 from mandor.scheduler.loop import Scheduler
 from mandor.scheduler.reload import ConfigSource, Configured
 from mandor.scheduler.territory import Pools, claim, election_of
@@ -59,17 +69,20 @@ class Inside:
         return await self.scheduler.compare_table() if self.scheduler is not None else None
 
 
-Work = Callable[[Store, Clock, ServerSettings, Inside], Awaitable[None]]
+Work = Callable[[Store, Clock, ServerSettings, Pulse, Inside], Awaitable[None]]
 
 
 def run(settings: ServerSettings, *, dev: bool = False) -> None:
     """Serve until a signal. `dev` lets callers on this machine in without a token."""
     logs.set_up(settings.log_style, settings.log_level)
     check_safe(settings)
+    pulse = Pulse()
     if "scheduler" in settings.roles:
-        Configured(_config_source(settings)).profiles(DETACHED)  # a mistake is told before anything runs
+        if settings.plugins or entry_points(group=GROUP):
+            pulse = supervised(float(settings.plugin_hang))
+        Configured(_config_source(settings, pulse)).profiles(DETACHED)  # a mistake is told before anything runs
     with contextlib.suppress(KeyboardInterrupt):
-        uvloop.run(serve(settings, dev=dev))
+        uvloop.run(serve(settings, dev=dev, pulse=pulse))
 
 
 def check_safe(settings: ServerSettings) -> None:
@@ -81,7 +94,8 @@ def check_safe(settings: ServerSettings) -> None:
         )
 
 
-async def serve(settings: ServerSettings, *, dev: bool = False) -> None:
+async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | None = None) -> None:
+    pulse = pulse or Pulse()
     told = _told_by_signal()
     clock = SystemClock()
     server_id = new_uid()[:10]
@@ -97,9 +111,12 @@ async def serve(settings: ServerSettings, *, dev: bool = False) -> None:
                     if role in settings.roles:
                         name = election_of(_pools(settings)) if role == "scheduler" else role
                         election = Election(store, name, server_id, float(settings.lease), clock, address=url)
-                        tasks.start(election.run(partial(work, clock=clock, settings=settings, inside=inside)), role)
+                        lead = partial(work, clock=clock, settings=settings, pulse=pulse, inside=inside)
+                        tasks.start(election.run(lead), role)
                 if "api" in settings.roles:
-                    await _serve_api(tasks, settings, store, clock, server_id, url, listener, told, inside, dev=dev)
+                    await _serve_api(
+                        tasks, settings, store, clock, server_id, url, listener, told, pulse, inside, dev=dev
+                    )
                 else:
                     log.info("ready, without an API: %s", ", ".join(settings.roles))
                     await told.wait()
@@ -123,6 +140,7 @@ async def _serve_api(
     url: str,
     listener: socket.socket,
     told: asyncio.Event,
+    pulse: Pulse,
     inside: Inside,
     *,
     dev: bool,
@@ -130,38 +148,49 @@ async def _serve_api(
     recorder = Recorder(store, f"server {server_id}", clock)
     heartbeats = Heartbeats(store, clock, server_id, url)
     api = ApiSettings(address=url, tokens_required=not dev)
-    parts = ApiParts(
-        store=store,
-        clock=clock,
-        heartbeats=heartbeats,
-        settings=api,
-        recorder=recorder,
-        compare_table=inside.compare_table,
-    )
-    tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
-    server = ApiServer(build_app(parts), parts, listener, tls=tls)
-    tasks.start(recorder.run(), "recorder")
-    tasks.start(heartbeats.run(), "heartbeats")
-    tasks.start(collect_gently(clock), "garbage")
-    serving = tasks.start(server.serve(), "api")
-    waiting = tasks.start(told.wait(), "signal")
-    log.info("ready at %s", url)
-    await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    server.stop()
-    await serving
+    async with HttpInquiry() as inquire:
+        parts = ApiParts(
+            store=store,
+            clock=clock,
+            heartbeats=heartbeats,
+            settings=api,
+            recorder=recorder,
+            scheduling=make_scheduling(_config_source(settings, pulse), inquire),
+            notes=pulse.notes,
+            compare_table=inside.compare_table,
+        )
+        tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
+        server = ApiServer(build_app(parts), parts, listener, tls=tls)
+        tasks.start(recorder.run(), "recorder")
+        tasks.start(heartbeats.run(), "heartbeats")
+        tasks.start(collect_gently(clock), "garbage")
+        serving = tasks.start(server.serve(), "api")
+        waiting = tasks.start(told.wait(), "signal")
+        log.info("ready at %s", url)
+        await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        server.stop()
+        await serving
 
 
-async def _schedule(store: Store, clock: Clock, settings: ServerSettings, inside: Inside) -> None:
+async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
     recorder = Recorder(store, "scheduler", clock)
-    configured = Configured(_config_source(settings))
+    configured = Configured(_config_source(settings, pulse))
     pause = configured.pause()
     pools = _pools(settings)
     await claim(store, clock, pools)  # Others may have come while somebody else led.
     async with HttpInquiry() as inquire, Background() as tasks:
         tasks.start(recorder.run(), "recorder")
         scheduler = Scheduler(
-            store, clock, recorder, profiles=configured.profiles, pause=pause, inquire=inquire, pools=pools
+            store,
+            clock,
+            recorder,
+            profiles=configured.profiles,
+            pause=pause,
+            inquire=inquire,
+            watchdog=pulse.watchdog(),
+            pools=pools,
         )
+        await _tell_disabled(store, recorder, pulse)
         tasks.start(configured.follow(clock, scheduler.use), "configuration")
         inside.scheduler = scheduler
         try:
@@ -174,22 +203,37 @@ def _pools(settings: ServerSettings) -> Pools:
     return frozenset(settings.pools) or None
 
 
-def _config_source(settings: ServerSettings) -> ConfigSource:
+async def _tell_disabled(store: Store, recorder: Recorder, pulse: Pulse) -> None:
+    cluster = await store.get(KEY)
+    for note in pulse.notes:
+        log.error("%s", note)
+        if cluster is not None:
+            recorder.note(cluster, "PluginDisabled", note, type="warning")
+
+
+def _config_source(settings: ServerSettings, pulse: Pulse) -> ConfigSource:
     return ConfigSource(
         Path(settings.scheduler_config).absolute() if settings.scheduler_config else None,
         Path(settings.plugins).absolute() if settings.plugins else None,
+        disabled=pulse.disabled,
+        found=pulse.found,
     )
 
 
-async def _control(store: Store, clock: Clock, settings: ServerSettings, inside: Inside) -> None:
+async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
     recorder = Recorder(store, "controllers", clock)
     times = NodeTimes(suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after)
-    controllers = (
+    controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
         NodeController(store, clock, recorder, times),
+        QuotaController(store, clock),
         VolumeController(store, recorder),
         GarbageController(store, clock),
-    )
+    ]
+    if settings.restore_after != NEVER:
+        profiles, after = ProfilesOf(_config_source(settings, pulse)), settings.restore_after
+        restore = RestoreController(store, clock, recorder, profiles, after_seconds=after, guard=pulse.watchdog)
+        controllers.append(restore)
     async with Background() as tasks:
         tasks.start(recorder.run(), "recorder")
         await run_all(controllers, store, clock)
