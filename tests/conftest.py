@@ -116,7 +116,9 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDocker]:
     """The dockerd that runs here, else a private one; with the busybox image, shared by this process's tests."""
     _require("busybox")
     binary = _require("docker")
-    running = find_running(binary) or start_docker(_for_root("docker", binary), tmp_path_factory.mktemp("docker"))
+    running = find_running(binary) or start_docker(
+        _for_root("docker", binary), tmp_path_factory.mktemp("docker"), options=["--live-restore"]
+    )
     running.cli("load", data=busybox_image())
     yield running
     running.close()

@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 
 from mandor.api.caller import Caller
+from mandor.engines.registry import known_engines as registered
 from mandor.errors import Conflict, Forbidden, Invalid
-from mandor.lib import registry
 from mandor.lib.words import did_you_mean
 from mandor.model.instance import Instance
 from mandor.model.manifest import DEFAULT_NAMESPACE
@@ -23,7 +23,7 @@ NAME_MOST = 63
 
 async def known_engines(store: Store, extra: Collection[str] = ()) -> frozenset[str]:
     """Engines that are installed here, that some node reports, or that the settings name."""
-    found = {*registry.names("mandor.engines"), *extra}
+    found = {*registered(), *extra}
     for node in (await store.list(Node.kind)).items:
         found.update(node.status.engines)
     return frozenset(found)
