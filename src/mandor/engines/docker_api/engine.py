@@ -10,6 +10,8 @@ from pathlib import Path
 from time import time
 from typing import Any, ClassVar
 
+import msgspec
+
 from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
 from mandor.engines.docker_api import labels as marks
 from mandor.engines.docker_api.body import make_body
@@ -254,13 +256,20 @@ class ContainerEngine(Engine):
                 self._seen.clear()
                 yield  # Nobody listened until now.
                 while line := await stream.readline():
-                    self._forget_seen(line)
-                    yield
+                    if self._heard(line):
+                        yield
         raise EngineDown(f"the events of {self.name} broke off")
 
-    def _forget_seen(self, line: bytes) -> None:
-        for identity in [each for each in self._seen if each.encode() in line]:
-            del self._seen[identity]
+    def _heard(self, line: bytes) -> bool:
+        """Whether it may change what `list` says: commands beside a task, such as probes, do not."""
+        try:
+            event = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            return True
+        if str(event.get("Action", "")).startswith(("exec", "top", "attach", "resize")):
+            return False
+        self._seen.pop((event.get("Actor") or {}).get("ID", ""), None)
+        return True
 
     async def close(self) -> None:
         await self._api.close()
