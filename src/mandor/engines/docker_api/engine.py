@@ -42,7 +42,7 @@ class ContainerEngine(Engine):
         self, directory: Path, *, socket: Path, credentials: Sequence[Path] | None = None, answer_seconds: float = 60.0
     ) -> None:
         self._directory = Path(directory)
-        self._api = ApiClient(self.name, socket, answer_seconds=answer_seconds)
+        self._api = ApiClient(self.name, socket, cure=self.cure, answer_seconds=answer_seconds)
         self._containers = Containers(self._api, lambda: self.owner)
         self._images = Images(self._api, credentials=credentials)
         self._failures = Failures(self._directory / "failures")
@@ -66,6 +66,8 @@ class ContainerEngine(Engine):
 
     program: ClassVar[str]
     """Where neither it nor the socket is on the machine, there is no such engine here."""
+    cure: ClassVar[str]
+    """What starts it, for people to type."""
 
     @property
     def extras(self) -> frozenset[str]:
