@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
+import hypothesis
 import pytest
 
 from scripts.components import find, missing
@@ -18,6 +19,10 @@ from tests.components.left_over import end_left_over, mark_run
 from tests.components.podman import Podman, start_podman
 
 StartEtcd = Callable[..., Etcd]
+
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("mandor", deadline=None)
+hypothesis.settings.load_profile("mandor")
 
 
 # The marker `real("etcd")`.
