@@ -51,7 +51,9 @@ class ContainerEngine(Engine):
         self._seen: dict[str, tuple[str, Observed]] = {}
         """What an inspection said, by container: it holds while the state is the same."""
         self._owner = ""
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._starts = asyncio.Semaphore(AT_ONCE)
+        self._questions = asyncio.Semaphore(AT_ONCE)
+        """Apart from the starts: whoever asks must not wait for them."""
 
     @property
     def owner(self) -> str:
@@ -238,7 +240,7 @@ class ContainerEngine(Engine):
         return {ids[key]: usage for key, usage in zip(ids, found, strict=True) if usage is not None}
 
     async def _measure(self, identity: str) -> Usage | None:
-        async with self._places:
+        async with self._questions:
             query = {"stream": "false", "one-shot": "true"}
             try:
                 found = await self._api.call("GET", f"/containers/{identity}/stats", query=query)
@@ -300,7 +302,7 @@ class ContainerEngine(Engine):
                 with suppress(Refused):  # Nobody begins it any more: whoever made it was interrupted.
                     await self._containers.discard(identity)
             return None
-        async with self._places:
+        async with self._questions:
             inspected = await self._containers.inspect(identity)
         observed = None if inspected is None else observe(unit, inspected)
         if inspected is None or observed is None:
@@ -319,13 +321,14 @@ class ContainerEngine(Engine):
         body = make_body(launch, options, marks.labels_of(self.owner, unit, launch))
         await self._images.ensure(str(launch.image), options.pull, progress)
         progress("")
-        async with self._places:
+        async with self._starts:
             making = asyncio.ensure_future(self._make(unit, launch, options, body))
             try:
                 await asyncio.shield(making)
             except asyncio.CancelledError:
                 # What the engine was told, it does: wait for that, and take it back.
                 await asyncio.wait({making})
+                making.exception()  # Heard, and of no interest any more.
                 with suppress(Refused, EngineDown):
                     await self._containers.give_up(unit)
                 raise
