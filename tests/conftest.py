@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import hypothesis
 import pytest
+from hypothesis import HealthCheck, settings
 
 from scripts.components import find, missing
 from tests.components.containerd import PAUSE, Containerd, start_containerd
@@ -20,6 +21,11 @@ from tests.components.image import busybox_image
 from tests.components.incus import Incus, start_incus
 from tests.components.left_over import end_left_over, mark_run
 from tests.components.podman import Podman, start_podman
+
+# A busy machine is slow to think of examples, and that is no mistake of the code under test.
+settings.register_profile("mandor", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("mandor")
+
 
 StartEtcd = Callable[..., Etcd]
 

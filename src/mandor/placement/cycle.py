@@ -106,7 +106,7 @@ def decide(
 
 def _decide(cycle: "_Cycle", ask: Ask) -> Decision:
     nodes = cycle.nodes
-    rungs = list(_ladder(ask, disliked=nodes.census.disliked(ask.who)))
+    rungs = list(ladder(ask, disliked=nodes.census.disliked(ask.who)))
     offers: list[_Offer] = []
     for index, (eased, relaxed) in enumerate(rungs):
         state = CycleState(cycle.consulted)
@@ -167,20 +167,19 @@ class _Cycle:
         """The best node beside the room that is held for others; if there is none, in the place of those of lower
         priority among them."""
         lodging = self.nodes.lodging
-        held = lodging.held()
-        if not held:
+        lowest = lodging.lowest_held()
+        if lowest is None:
             return _Found(self._find(state, ask))
         with lodging.trial():
-            if ask.rules.near:
+            for node, each in lodging.held() if ask.rules.near else ():
                 # Nobody is near to those who are not there yet, and may never be.
-                for node, each in held:
-                    lodging.set_charge(each.key, node, each.shape, NOBODY, each.tenure)
+                lodging.set_charge(each.key, node, each.shape, NOBODY, each.tenure)
             found = self._find(state, ask)
-            lower = [each.key for _, each in held if each.priority < ask.priority]
-            if isinstance(found, str) or not lower:
+            if isinstance(found, str) or lowest >= ask.priority:
                 return _Found(found)
-            for key in lower:
-                lodging.drop_charge(key)
+            for _, each in lodging.held():
+                if each.priority < ask.priority:
+                    lodging.drop_charge(each.key)
             return _Found(self._find(state, ask), displaces=True)
 
     def _find(self, state: CycleState, ask: Ask) -> str | Verdict:
@@ -286,12 +285,12 @@ def broken_off(key: Key, plugin: str) -> Decision:
 
 def widest(ask: Ask) -> Ask:
     """With every rule given up that can be: what fits it is all that can ever fit."""
-    for eased, _ in _ladder(ask, disliked=True):
+    for eased, _ in ladder(ask, disliked=True):
         last = eased
     return last
 
 
-def _ladder(ask: Ask, *, disliked: bool) -> Iterator[tuple[Ask, tuple[str, ...]]]:
+def ladder(ask: Ask, *, disliked: bool) -> Iterator[tuple[Ask, tuple[str, ...]]]:
     """The ask with all its rules, then ever fewer: our own `avoid` goes first, then the `should` of others who want
     to be apart from it, then the author's last `should`."""
     relaxed: tuple[str, ...] = ()
