@@ -10,6 +10,7 @@ from mandor.model.priority import PriorityClass, class_of
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
+from mandor.placement.gang import membership
 
 NOTHING = Shape(
     wanted=(),
@@ -72,4 +73,5 @@ def ask_of(
         avoid=frozenset(instance.spec.avoid),
         who=who,
         gates=workload.spec.gates,
+        member=membership(instance, workload),
     )

@@ -58,10 +58,11 @@ class Promise(Struct, frozen=True, eq=False):
     def uid(self) -> str:
         return self.instance.meta.uid
 
-    def bound(self, *, at: float) -> Instance:
+    def bound(self, *, at: float, now: Instance | None = None) -> Instance:
+        """`now`: the instance as it is stored now, if that is newer."""
         ask = self.entry.ask
         volumes = tuple(sorted(wanted.key.name for wanted in ask.local_volumes)) if ask.shape.volumes else ()
-        return self.instance.bound(self.node, at=at, relaxed=self.relaxed, volumes=volumes)
+        return (now or self.instance).bound(self.node, at=at, relaxed=self.relaxed, volumes=volumes)
 
 
 class View:
@@ -256,7 +257,16 @@ class View:
                 return
             self._kin[name] = kin
         avoid = frozenset(spec.avoid) if spec.avoid else NOWHERE
-        ask = Ask(instance.key, kin.shape, kin.priority, kin.profile, avoid, who=kin.who, gates=kin.gates)
+        ask = Ask(
+            instance.key,
+            kin.shape,
+            kin.priority,
+            kin.profile,
+            avoid,
+            who=kin.who,
+            gates=kin.gates,
+            member=kin.member,
+        )
         self.queue.add(ask, meta.uid, meta.created_at)
 
     def _kin_of(self, instance: Instance) -> Ask | None:
@@ -341,4 +351,6 @@ def _matters(node: Node) -> tuple[object, ...]:
 
 
 def _rank(workload: Workload) -> tuple[object, ...]:
-    return workload.spec.priority, workload.spec.profile, workload.spec.gates, workload.meta.labels
+    spec = workload.spec
+    gangs = tuple((name, spec.gang_of(name), group.gang) for name, group in spec.groups.items() if group.gang)
+    return spec.priority, spec.profile, spec.gates, gangs, workload.meta.labels

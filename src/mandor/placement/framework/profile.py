@@ -10,6 +10,7 @@ from mandor.placement.framework.points import (
     BindPlugin,
     ConsultPlugin,
     FilterPlugin,
+    GangPlugin,
     PermitPlugin,
     Plugin,
     PostBindPlugin,
@@ -63,6 +64,8 @@ class Profile:
         self.binds = tuple(each for each in self._at("bind") if isinstance(each, BindPlugin))
         self.post_binds = tuple(each for each in self._at("postBind") if isinstance(each, PostBindPlugin))
         self.consults = tuple(each.plugin for each in self.enabled if isinstance(each.plugin, ConsultPlugin))
+        self.gangs = tuple(each.plugin for each in self.enabled if isinstance(each.plugin, GangPlugin))
+        """Empty: gangs mean nothing here."""
         self.one_by_one = frozenset(id(each) for each in self.filters if type(each).filter is FilterPlugin.filter)
         """Plugins, by id, whose Filter asks node by node, and so only about the nodes that are left."""
         self.filter_names = tuple(plugin.name for plugin in self.filters)
@@ -72,8 +75,9 @@ class Profile:
         self.batched = len(choosy) == len(self.pre_binds) and [each.name for each in self.binds] == [DEFAULT_BINDER]
         """Nothing stands between most decisions and the default bind: many are written in one go."""
         self._choosy = choosy
-        self.plain = self.batched and not (self.reserves or self.permits or self.post_binds or self.versions)
-        """Once the node is chosen, nobody else has a say."""
+        followers = {*self.reserves, *self.permits, *self.post_binds} - {*self.gangs}
+        self.plain = self.batched and not (followers or self.versions)
+        """Once the node is chosen, nobody else has a say about an instance that is in no gang."""
         judges = (*self.filters, *(plugin for plugin, _ in self.scores))
         self.local = any(type(each).reach is not Plugin.reach for each in judges)
         """Somebody here judges each node by itself, and need not be asked about all of them each time."""
