@@ -191,3 +191,22 @@ async def test_fewer_replicas_end_those_that_really_end() -> None:
         await world.run(10)
         gone = {Key(Instance.kind, "default", f"web-{index}") for index in range(4)}
         assert set(outcome.ended) == gone - {each.key for each in world.instances()}
+
+
+@pytest.mark.parametrize("replicas", [3, 5])
+async def test_a_gang_is_planned_whole_or_not_at_all(replicas: int) -> None:
+    async with World() as world:
+        await start(world, [{"cpu": 2, "memory": 4, "zone": "a"}, {"cpu": 2, "memory": 4, "zone": "b"}])
+        gang = make_workload("crew", replicas=replicas, cpu="1", gang={})
+        forecast = forecast_of(world, DEFAULT)
+        forecast.put(gang)
+        planned = told(forecast.run())
+        assert len(planned) == replicas
+        assert all(planned.values()) is (replicas == 3)
+
+        await world.apply(gang)
+        await world.run(8)
+        assert planned == really(world, set(planned))
+        if replicas == 5:
+            message = world.instance("crew-0").status.message
+            assert message.startswith("the gang needs 5: 4 would fit;")

@@ -19,6 +19,7 @@ from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Watch
 from mandor.placement.remedy import Remedy, remedies
 from mandor.placement.standing import Standing, standing
+from mandor.placement.together import decide_together
 
 NODES_MOST = 1000
 """So many nodes are told about one by one."""
@@ -154,7 +155,7 @@ class Explainer:
             instance,
             kept,
             ask,
-            summary=_waiting_summary(instance, decision, profile),
+            summary=self._gang_message(ask, profile) or _waiting_summary(instance, decision, profile),
             steps=tuple(steps),
             nodes=tuple(each_node),
             remedies=tuple(told),
@@ -163,6 +164,11 @@ class Explainer:
             chosen_now=decision.node,
             versions=profile.versions,
         )
+
+    def _gang_message(self, ask: Ask, profile: Profile) -> str:
+        """Why its gang has no nodes; empty: it has, or would have."""
+        found = decide_together(self._board, profile, ask, self._consult, self._watch)
+        return found.message if found is not None else ""
 
     def _remedies(self, profile: Profile, ask: Ask) -> list[Remedy]:
         stopping = [

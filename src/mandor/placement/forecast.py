@@ -24,6 +24,7 @@ from mandor.placement.framework.runtime import PluginFault, blamed
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Unwatched, Watch
 from mandor.placement.standing import Standing, standing, workload_key
+from mandor.placement.together import decide_together
 
 REPLANS_MOST = 2_000_000
 """So many instances are looked at in all plans of workloads together: a long roll-out is not rehearsed to its end."""
@@ -234,16 +235,40 @@ class Forecast:
 
     def _schedule(self) -> bool:
         """Everybody who waits, in the queue's order. False: that is enough."""
+        told: set[Key] = set()
         for number, waiting in enumerate(self._queue()):
             if number % 64 == 63 and self._enough():
                 self._outcome.complete = False
                 return False
+            if waiting.ask.key not in self._waiting or self._gang_decided(waiting.ask, told):
+                continue
             decision = self._decided(waiting.ask)
             if decision.node:
                 self._place(waiting.ask.key, decision)
             else:
                 self._refused[waiting.ask.key] = decision.message
         return True
+
+    def _gang_decided(self, ask: Ask, told: set[Key]) -> bool:
+        """All of its gang at once, with the first of it. False: it is decided by itself."""
+        profile = self._profiles.get(ask.profile)
+        if ask.key in told:
+            return True
+        if profile is None or ask.member is None:
+            return False
+        try:
+            found = decide_together(self.board, profile, ask, self._consult, self._watch)
+            if found is None or kept_out(profile, ask) is not None:
+                return False
+        except PluginFault as fault:
+            self._refused[ask.key] = str(fault)
+            return True
+        for each in found.placed:
+            self._place(each.key, each)
+        if not found.placed:
+            told.update(each.key for each in found.asks)
+            self._refused.update((each.key, found.message) for each in found.asks)
+        return ask.key not in self._waiting or not found.placed
 
     def _queue(self) -> list[Waiting]:
         sort = self._profiles["default"].queue_sort

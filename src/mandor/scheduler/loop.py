@@ -374,6 +374,8 @@ class Scheduler:
 
     def _take_gang(self, first: Sequence[Placed], others: Sequence[Placed], profile: Profile) -> None:
         """The first are written together or not at all; the others wait for them by the Permit of their plugin."""
+        for entry, decision in (*first, *others):
+            self._journal.note(entry, profile, decision, self.view.table)
         made = [self._promise(entry, profile, decision) for entry, decision in first]
         promises = [each for each in made if each is not None]
         if len(promises) < len(first):
