@@ -35,7 +35,7 @@ COMPARED = {
 def plan_command(
     client: "Client", words: tuple[str, ...], files: tuple[str, ...], namespace: str, profile: str | None, output: str
 ) -> int:
-    """Tell what a change would do; nothing is changed.
+    """Tell what a change would do, before anything is changed.
 
     The same checks, plans and decisions as the real thing, on a copy of the cluster: what an apply of manifests would
     write and where each instance would go, what draining or losing nodes would move, how another scheduler
