@@ -26,6 +26,7 @@ from mandor.model.workload import GroupTemplate
 from mandor.placement.cycle import decide
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.lodging import Rank, Tenure
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
 
@@ -95,6 +96,10 @@ CASES: dict[str, Callable[[], Iterator[tuple[str, Shape]]]] = {
 }
 
 
+PREEMPTION = {"preemption": 1, "cascade": 3}
+"""With so many priorities."""
+
+
 def run(asks: Iterator[tuple[str, Shape]], nodes: int, count: int) -> tuple[float, float]:
     """Decisions a second, by the clock and by the CPU's: what else the machine does makes only the first slower."""
     table, profile = make_table(nodes), default_profile()
@@ -109,6 +114,36 @@ def run(asks: Iterator[tuple[str, Shape]], nodes: int, count: int) -> tuple[floa
     for ask in todo[20:]:
         _place(table, profile, ask)
     return count / (time.perf_counter() - begin), count / (time.process_time() - begin_cpu)
+
+
+def preempt(nodes: int, count: int, priorities: int) -> tuple[float, float]:
+    """Full nodes: each decision finds who has to go, they go, and the next decision takes their place. With several
+    priorities on each node, those who have to go would take the place of others, and that is played through."""
+    table, profile = make_table(nodes), default_profile()
+    low, high = shape(cpu="8", memory="64Gi"), shape(cpu="20", memory="100Gi")
+    lowly, lofty = Identity("default", "low", "main"), Identity("default", "high", "main")
+    for index in range(4 * nodes):
+        tenure = Tenure(Rank(priority=index % priorities), born=float(index))
+        table.set_charge(Key(Instance.kind, "default", f"low-{index}"), f"node-{index // 4}", low, lowly, tenure)
+    asks = [Ask(Key(Instance.kind, "default", f"high-{index}"), high, 1000, who=lofty) for index in range(count + 5)]
+    for ask in asks[:5]:
+        _preempt(table, profile, ask)
+    begin, begin_cpu = time.perf_counter(), time.process_time()
+    for ask in asks[5:]:
+        _preempt(table, profile, ask)
+    return count / (time.perf_counter() - begin), count / (time.process_time() - begin_cpu)
+
+
+def _preempt(table: Table, profile: Any, ask: Ask) -> None:
+    made = decide(profile, ask, table.snapshot())
+    if not made.victims:
+        raise SystemExit(made.message)
+    for key in made.victims:
+        table.drop_charge(key)
+    decision = decide(profile, ask, table.snapshot(), nominated=made.nominated)
+    if decision.node != made.nominated:
+        raise SystemExit(decision.message)
+    table.set_charge(ask.key, decision.node, ask.shape, ask.who, Tenure(Rank(ask.priority)))
 
 
 def _place(table: Table, profile: Any, ask: Ask) -> None:
@@ -133,14 +168,17 @@ def bytes_a_node(nodes: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join((*CASES, *PREEMPTION)))
     parser.add_argument("--nodes", type=int, default=5000)
     parser.add_argument("--count", type=int, default=2000)
     asked = parser.parse_args()
     print(machine())
     print(f"{bytes_a_node(asked.nodes):.0f} bytes a node in the table")
-    for name in asked.cases or CASES:
-        by_clock, by_cpu = run(CASES[name](), asked.nodes, asked.count)
+    for name in asked.cases or (*CASES, *PREEMPTION):
+        if name in PREEMPTION:
+            by_clock, by_cpu = preempt(asked.nodes, min(asked.count, asked.nodes // 2), PREEMPTION[name])
+        else:
+            by_clock, by_cpu = run(CASES[name](), asked.nodes, asked.count)
         print(f"{name:16} {by_clock:10,.0f} decisions/s {by_cpu:10,.0f} per CPU second")
 
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable, Set
+from dataclasses import replace
 
 from msgspec import Struct
 
@@ -11,9 +12,11 @@ from mandor.model.node import Node
 from mandor.model.priority import PriorityClass, class_of
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
+from mandor.placement.budgets import Budgets
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.lodging import ORDINARY, Rank, Tenure
 from mandor.placement.framework.points import Happened, Happening
 from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.standing import (
@@ -21,9 +24,11 @@ from mandor.placement.standing import (
     Standing,
     ask_of,
     identity_of,
+    rank_of,
     release_key,
     shapes_of,
     standing,
+    tenure_of,
     workload_key,
 )
 from mandor.placement.table import Table
@@ -88,6 +93,9 @@ class View:
         self._workloads = workloads
         self._shapes: dict[Key, dict[str, Shape]] = {}
         self._classes: dict[str, PriorityClass] = {}
+        self._ranks: dict[Key, dict[str, Rank]] = {}
+        """By workload and group."""
+        self._budgets = Budgets(self.table.lodgings)
         self._identities: dict[Key, dict[str, Identity]] = {}
         """By workload and group."""
         self._kin: dict[tuple[str, str, str, str], Ask] = {}
@@ -100,6 +108,7 @@ class View:
     def apply(self, change: Change) -> None:
         value = change.after if change.after is not None else change.before
         if type(value) is Instance:
+            self._budgets.see(change.before, change.after)
             self._apply_instance(change.key, change.after)
             return
         self._kin.clear()
@@ -152,8 +161,14 @@ class View:
     def _apply_workload(self, change: Change) -> None:
         before, after = change.before, change.after
         self._relabel(change.key, after)
+        self._ranks.pop(change.key, None)
+        self._budgets.set_workload(change.key, after if isinstance(after, Workload) else None, self._instances.items())
         self._look_again(change.key)
-        if isinstance(before, Workload) and isinstance(after, Workload) and _rank(before) != _rank(after):
+        if (
+            isinstance(before, Workload)
+            and isinstance(after, Workload)
+            and _matters_to_queue(before) != _matters_to_queue(after)
+        ):
             self._rank_again({change.key})
 
     def _apply_class(self, changed: PriorityClass, *, gone: bool) -> None:
@@ -168,11 +183,30 @@ class View:
             self._rank_again(moved)
 
     def _rank_again(self, workloads: Set[Key]) -> None:
-        """Those of their instances that wait are queued anew, by what they are now."""
+        """Those of their instances that wait are queued anew, by what they are now; the others count as that."""
+        for key in workloads:
+            self._ranks.pop(key, None)
         for each in list(self._instances.items()):
-            if isinstance(each, Instance) and self.queue.place(each.key) and workload_key(each) in workloads:
+            if not isinstance(each, Instance) or workload_key(each) not in workloads:
+                continue
+            charge = self.table.charge(each.key)
+            if charge is not None:
+                tenure = replace(charge.tenure, rank=self._rank(each))
+                self.table.set_charge(each.key, charge.node, charge.shape, charge.who, tenure)
+            if self.queue.place(each.key):
                 self.queue.remove(each.key)
                 self._enqueue(each)
+        self.happened |= {Happening.ROOM_FREED}
+
+    def _rank(self, instance: Instance) -> Rank:
+        groups = self._ranks.setdefault(workload_key(instance), {})
+        found = groups.get(instance.spec.group)
+        if found is None:
+            workload = self._workloads.get(workload_key(instance))
+            found = groups[instance.spec.group] = (
+                rank_of(workload, instance.spec.group, self._classes) if isinstance(workload, Workload) else ORDINARY
+            )
+        return found
 
     def _relabel(self, key: Key, after: Object | None) -> None:
         """Its instances are to others what its labels say now."""
@@ -211,7 +245,8 @@ class View:
         elif stands is Standing.PLACED:
             self._count(key, after)
         elif not self._promised(key, after.meta.uid):
-            self._uncount(key)
+            if not self.nominated(key):
+                self._uncount(key)
             self._enqueue(after)
 
     def _forget(self, key: Key) -> None:
@@ -233,7 +268,8 @@ class View:
 
     def _count(self, key: Key, instance: Instance) -> None:
         promise = self._promises.pop(key, None)
-        if promise is not None and promise.node == instance.spec.node and promise.uid == instance.meta.uid:
+        ours = promise is not None and promise.node == instance.spec.node and promise.uid == instance.meta.uid
+        if ours and instance.spec.stop is None:
             return  # It is counted since it was decided.
         self.queue.remove(key)
         shape = self._shape(instance)
@@ -241,8 +277,10 @@ class View:
             known = self.table.charge(key)
             shape = known.shape if known is not None and known.node == instance.spec.node else None
         if shape is not None:
-            new = self.table.charge(key) is None
-            self.table.set_charge(key, instance.spec.node, shape, self._who(instance))
+            new = self.table.charge(key) is None or bool(self.nominated(key))
+            self.table.set_charge(
+                key, instance.spec.node, shape, self._who(instance), tenure_of(instance, shape, self._rank(instance))
+            )
             if new:
                 self._happen(Happening.PLACED, self.table.node(instance.spec.node), key)
 
@@ -265,8 +303,12 @@ class View:
             avoid,
             who=kin.who,
             gates=kin.gates,
+            preempts=kin.preempts,
             member=kin.member,
         )
+        held = instance.status.nominated
+        if held and self.queue.place(ask.key) is None and not self.nominated(ask.key):
+            self._hold(ask, held, meta.created_at)  # as an earlier scheduler decided
         self.queue.add(ask, meta.uid, meta.created_at)
 
     def _kin_of(self, instance: Instance) -> Ask | None:
@@ -278,7 +320,7 @@ class View:
         shape = self._shape(instance)
         if shape is None:
             return None
-        return ask_of(instance, workload, shape, self._who(instance), self._classes)
+        return ask_of(instance, workload, shape, self._who(instance), self._rank(instance))
 
     def _shape(self, instance: Instance) -> Shape | None:
         """None: its release is not here yet; the instance is looked at again when it comes."""
@@ -303,11 +345,50 @@ class View:
         if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or chosen is None:
             return None
         made = Promise(entry, instance, node, chosen.meta.version, relaxed, context)
-        self.table.set_charge(key, node, ask.shape, ask.who)
+        tenure = Tenure(self._rank(instance), instance.meta.created_at)
+        self.table.set_charge(key, node, ask.shape, ask.who, tenure)
         self._promises[key] = made
         if self.queue.waiting:  # Whoever is decided later sees it in the table.
             self._happen(Happening.PLACED, chosen, key)
         return made
+
+    # Room that is held.
+
+    def nominated(self, key: Key) -> str:
+        """The node where room is held for it; empty: nowhere."""
+        charge = self.table.charge(key)
+        return charge.node if charge is not None and charge.tenure.held else ""
+
+    def nominate(self, entry: Entry, node: str) -> None:
+        """Hold room for it there, and nowhere else; nowhere at all, if that is empty."""
+        if node:
+            self._hold(entry.ask, node, entry.queued_at)
+        elif self.nominated(entry.ask.key):
+            self._uncount(entry.ask.key)
+
+    def _hold(self, ask: Ask, node: str, born: float) -> None:
+        rank = Rank(ask.priority, ask.preempts, profile=ask.profile)
+        self.table.set_charge(ask.key, node, ask.shape, ask.who, Tenure(rank, born, held=True))
+
+    def displaced(self, node: str, priority: int) -> list[Key]:
+        """Those of lower priority for whom room is held there."""
+        return [each.key for where, each in self.table.lodgings.held() if where == node and each.priority < priority]
+
+    def evict(self, instances: Iterable[Instance], now: float) -> None:
+        """They count as stopping from now on."""
+        for each in instances:
+            charge = self.table.charge(each.key)
+            if charge is not None:
+                tenure = replace(charge.tenure, until=now + charge.shape.grace)
+                self.table.set_charge(each.key, charge.node, charge.shape, charge.who, tenure)
+                self._budgets.see(each, None)
+
+    def look_again(self, keys: Iterable[Key]) -> None:
+        """They are what the store says."""
+        for key in keys:
+            now = self._instances.get(key)
+            self._budgets.see(None, now)
+            self._apply_instance(key, now)
 
     def promised(self, key: Key) -> Promise | None:
         return self._promises.get(key)
@@ -350,7 +431,8 @@ def _matters(node: Node) -> tuple[object, ...]:
     return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts
 
 
-def _rank(workload: Workload) -> tuple[object, ...]:
+def _matters_to_queue(workload: Workload) -> tuple[object, ...]:
     spec = workload.spec
+    spared = tuple(name for name, group in spec.groups.items() if group.disruption.preempt == "never")
     gangs = tuple((name, spec.gang_of(name), group.gang) for name, group in spec.groups.items() if group.gang)
-    return spec.priority, spec.profile, spec.gates, gangs, workload.meta.labels
+    return spec.priority, spec.profile, spec.gates, spared, gangs, workload.meta.labels

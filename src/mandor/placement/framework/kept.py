@@ -41,6 +41,8 @@ class Kept:
         """What goes by attributes alone, with their number, and is shared by rows."""
         self.attributes = 0
         """Grows whenever a node comes, goes or changes."""
+        self.numbering = 0
+        """Grows whenever slots come, go or move."""
         self._changed = np.zeros(_CHANGES_MOST, dtype=np.intp)
         self._length = LAST_MOST
         self._first = -LAST_MOST
@@ -107,6 +109,7 @@ class Kept:
         self._rows_bytes = 0
         self.stills.clear()
         self.attributes += 1
+        self.numbering += 1
         self._changed[self._length - LAST_MOST : self._length] = 0
 
     def _answer(self, question: Hashable, compute: Callable[[At], NDArray[Any]], kind: type[T]) -> NDArray[T]:

@@ -81,8 +81,8 @@ class Profile:
         judges = (*self.filters, *(plugin for plugin, _ in self.scores))
         self.local = any(type(each).reach is not Plugin.reach for each in judges)
         """Somebody here judges each node by itself, and need not be asked about all of them each time."""
-        self.by_class = not self.post_filters and all(
-            plugin.by_class for plugin in (*self.pre_filters, *self.filters, *self.consults)
+        self.by_class = all(
+            plugin.by_class for plugin in (*self.pre_filters, *self.filters, *self.post_filters, *self.consults)
         )
         """A refusal holds for all of its like until the table changes."""
 
@@ -91,7 +91,10 @@ class Profile:
 
     def batches(self, ask: Ask) -> bool:
         """Whether nothing stands between the decision and the default bind for this one."""
-        return self.batched and not any(each.concerns(ask) for each in self._choosy)
+        for each in self._choosy:
+            if each.concerns(ask):
+                return False
+        return self.batched
 
     def plugin(self, name: str) -> Plugin | None:
         return next((each.plugin for each in self.enabled if each.plugin.name == name), None)
