@@ -87,6 +87,8 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     join_token_file: str = ""
     engine: tuple[str, ...] = ()
     """The engines to offer; empty: every one that is found."""
+    engine_option: tuple[str, ...] = ()
+    """`docker.socket=/run/docker.sock`, `incus.url=https://…`: how an engine is reached, where it is not found."""
     label: tuple[str, ...] = ()
     """`key=value`, given to the node when it first joins."""
     pool: str = "default"
