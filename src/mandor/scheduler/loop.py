@@ -43,7 +43,7 @@ from mandor.scheduler.reasons import Reasons
 from mandor.scheduler.view import Promise, View
 from mandor.scheduler.volumes import VolumeWriter
 from mandor.scheduler.waiting import Denied, Seat, WaitingRoom
-from mandor.scheduler.watchdog import Watchdog
+from mandor.scheduler.watchdog import Watchdog, said
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
@@ -369,7 +369,7 @@ class Scheduler:
             self.watchdog.run(lambda: run_reserve(context, self.watchdog))
             permission = self.watchdog.run(lambda: run_permits(context, self.watchdog))
         except (PluginFault, Overrun) as fault:
-            self._abort(promise, _said(fault, self.watchdog))
+            self._abort(promise, said(fault, self.watchdog))
             return None
         if permission.denied_by is not None:
             self._deny(promise, permission.denied_by.name, permission.why)
@@ -443,7 +443,7 @@ class Scheduler:
             answers = await self._consulting.ask(profile, entry.ask, self.view.table.snapshot())
         except (PluginFault, Overrun) as fault:
             if self._queue.drop_held(entry):
-                self._fault(entry, _said(fault, self.watchdog))
+                self._fault(entry, said(fault, self.watchdog))
         else:
             self._queue.release(entry, answers)
         finally:
@@ -590,12 +590,6 @@ class Scheduler:
 
 
 _NOBODY = Key(Instance.kind, "", "")
-
-
-def _said(fault: BaseException, watchdog: Watchdog) -> str:
-    if isinstance(fault, PluginFault):
-        return str(fault)
-    return f"the plugin {watchdog.last} took too long and was broken off"
 
 
 def _made(profiles: Profiles | Callable[[Handle], Profiles] | None, handle: Handle) -> Profiles:

@@ -174,6 +174,13 @@ class Watchdog:
                     _throw(self._watched, Overrun)
 
 
+def said(fault: BaseException, watchdog: Watchdog) -> str:
+    """What went wrong, for people."""
+    if isinstance(fault, PluginFault):
+        return str(fault)
+    return f"the plugin {watchdog.last} took too long and was broken off"
+
+
 def _cpu_time(thread: int) -> float:
     return time.clock_gettime(time.pthread_getcpuclockid(thread))
 
