@@ -33,6 +33,8 @@ class ApiParts:
     """Knows the callers; made from the store's tokens unless given."""
     scheduling: Scheduling = field(default_factory=Scheduling)
     """How the scheduler would decide."""
+    notes: tuple[str, ...] = ()
+    """What is not as it was configured, for people who ask whether the server is ready."""
     streams: Streams = field(init=False)
     sessions: Sessions = field(init=False)
     desk: Desk = field(init=False)

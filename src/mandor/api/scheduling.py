@@ -13,6 +13,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
+from mandor.model.quota import Quota
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.board import Board
@@ -32,7 +33,7 @@ from mandor.store.base import Store
 
 T = TypeVar("T")
 
-KINDS = (Node, PriorityClass, Volume, Workload, Release, Instance)
+KINDS = (Node, PriorityClass, Quota, Volume, Workload, Release, Instance)
 """What placement depends on."""
 WAITING_MOST = 8
 """So many may wait for their turn."""

@@ -7,6 +7,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
+from mandor.model.quota import Quota
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.budgets import Budgets
@@ -18,7 +19,9 @@ from mandor.placement.standing import (
     NOTHING,
     Standing,
     ask_of,
+    class_name,
     identity_of,
+    limit_of,
     rank_of,
     release_key,
     shapes_of,
@@ -87,6 +90,8 @@ class Board:
         elif isinstance(value, PriorityClass):
             self.classes[value.meta.name] = value
             self._rank_again(self.workloads.keys())
+        elif isinstance(value, Quota):
+            self.table.set_quota(value.meta.namespace, limit_of(value))
         elif isinstance(value, Volume):
             self.table.set_volume(value.key, KnownVolume.of(value))
 
@@ -109,6 +114,8 @@ class Board:
             self._budgets.set_workload(key, None, ())
         elif key.kind == PriorityClass.kind:
             self.classes.pop(key.name, None)
+        elif key.kind == Quota.kind:
+            self.table.drop_quota(key.namespace, key.name)
         elif key.kind == Volume.kind:
             self.table.set_volume(key, None)
 
@@ -188,7 +195,7 @@ class Board:
         key = workload.key
         for group in workload.spec.groups:
             old = self._identities.get((key, group))
-            new = Identity(key.namespace, key.name, group, workload.meta.labels)
+            new = Identity(key.namespace, key.name, group, workload.meta.labels, class_name(workload))
             if old is not None and old != new:
                 self.table.relabel(old, new)
             self._identities[key, group] = new

@@ -8,10 +8,12 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass, class_of
+from mandor.model.quota import Quota
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.lodging import Rank, Tenure
+from mandor.placement.framework.quotas import Quota as Limit
 from mandor.placement.gang import membership
 
 NOTHING = Shape(
@@ -61,7 +63,19 @@ def shapes_of(release: Release) -> dict[str, Shape]:
 
 def identity_of(instance: Instance, workload: Workload | None) -> Identity:
     labels = workload.meta.labels if workload is not None else {}
-    return Identity(instance.meta.namespace, instance.spec.workload, instance.spec.group, labels)
+    named = class_name(workload)
+    return Identity(instance.meta.namespace, instance.spec.workload, instance.spec.group, labels, named)
+
+
+def class_name(workload: Workload | None) -> str:
+    """The priority class that it names; empty: none."""
+    named = workload.spec.priority if workload is not None else None
+    return named if isinstance(named, str) else ""
+
+
+def limit_of(quota: Quota) -> Limit:
+    spec = quota.spec
+    return Limit(quota.meta.name, spec.amounts, spec.priority_class or "")
 
 
 def rank_of(workload: Workload, group: str, classes: Mapping[str, PriorityClass]) -> Rank:
@@ -88,6 +102,7 @@ def ask_of(instance: Instance, workload: Workload, shape: Shape, who: Identity, 
         preempts=rank.preempts,
         profile=workload.spec.profile,
         avoid=frozenset(instance.spec.avoid),
+        pin=instance.spec.pin,
         who=who,
         gates=workload.spec.gates,
         member=membership(instance, workload),

@@ -15,6 +15,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
+from mandor.model.quota import Quota
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.cycle import Decision, broken_off, decide
@@ -24,10 +25,9 @@ from mandor.placement.framework.handle import Handle, Muster
 from mandor.placement.framework.points import ANYTHING
 from mandor.placement.framework.profile import DEFAULT_BINDER, Profile, check_together
 from mandor.placement.framework.runtime import PluginFault
-from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun
 from mandor.placement.plugins.gang import Gang
-from mandor.placement.profiles import default_profile
+from mandor.placement.profiles import made_with
 from mandor.scheduler.binding import Binder, NotBound, chunks
 from mandor.scheduler.binding_cycle import BindingCycle
 from mandor.scheduler.consulting import Consulting, Inquire, ask_nobody
@@ -43,7 +43,7 @@ from mandor.scheduler.reasons import Reasons
 from mandor.scheduler.view import Promise, View
 from mandor.scheduler.volumes import VolumeWriter
 from mandor.scheduler.waiting import Denied, Seat, WaitingRoom
-from mandor.scheduler.watchdog import Watchdog, said
+from mandor.scheduler.watchdog import Watchdog
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
@@ -60,7 +60,7 @@ NOTED_MOST = 64
 CYCLES_MOST = 10_000
 """So many placements may be on their way through plugins, or be asked about; the others wait their turn."""
 
-WATCHED = (PriorityClass, Volume, Node, Release, Workload, Instance)
+WATCHED = (PriorityClass, Quota, Volume, Node, Release, Workload, Instance)
 
 Profiles = Mapping[str, Profile]
 
@@ -91,9 +91,14 @@ class Scheduler:
         self._instances = self._mirrors[Instance.kind]
         self._gangs = Gangs(clock, self._instances, self._mirrors[Workload.kind])
         self.handle: Handle = ClusterHandle(
-            self._snapshot, self._room, self._bind_by_handle, VolumeWriter(store, clock).write, self._gangs.muster
+            lambda: self.view.table.snapshot(),
+            self._room,
+            self._bind_by_handle,
+            VolumeWriter(store, clock).write,
+            self._gangs.muster,
+            inquire,
         )
-        self._profiles = _made(profiles, self.handle)
+        self._profiles = made_with(profiles, self.handle)
         check_together(self._profiles)
         self._queue = SchedulingQueue(
             self._profiles["default"].queue_sort,
@@ -146,9 +151,6 @@ class Scheduler:
         profile = self._profiles.get(workload.spec.profile)
         return profile is not None and bool(profile.gangs)
 
-    def _snapshot(self) -> Snapshot:
-        return self.view.table.snapshot()
-
     def place(self, key: Key) -> Place | None:
         """Where in the queue an instance is; None: not there."""
         return self._queue.place(key)
@@ -157,12 +159,12 @@ class Scheduler:
     def profiles(self) -> Profiles:
         return self._profiles
 
-    def use(self, profiles: Profiles) -> None:
+    def use(self, profiles: Profiles, pause: Backoff | None = None) -> None:
         """From the next cycle on. What is on its way goes on with the plugins that it began with."""
         check_together(profiles)
         self._profiles = profiles
         self._known_refusals.clear()
-        self._queue.use(profiles["default"].queue_sort, now=self._clock.monotonic())
+        self._queue.use(profiles["default"].queue_sort, now=self._clock.monotonic(), pause=pause)
         self._wake.set()
 
     async def run(self) -> None:
@@ -237,7 +239,11 @@ class Scheduler:
             writing.add_done_callback(lambda _: self._binder.room.release())
 
     async def _bind(self, tasks: Background, promises: Sequence[Promise]) -> None:
-        for chunk in chunks(promises):
+        current = [each for each in promises if self.view.promised(each.key) is each]
+        for stale in promises:
+            if self.view.promised(stale.key) is not stale:  # it is gone, and another may have its name
+                self._not_written(stale)
+        for chunk in chunks(current):
             await self._binder.room.acquire()
             writing = tasks.start(self._binder.write(chunk), "bind")
             writing.add_done_callback(lambda _: self._binder.room.release())
@@ -369,7 +375,7 @@ class Scheduler:
             self.watchdog.run(lambda: run_reserve(context, self.watchdog))
             permission = self.watchdog.run(lambda: run_permits(context, self.watchdog))
         except (PluginFault, Overrun) as fault:
-            self._abort(promise, said(fault, self.watchdog))
+            self._abort(promise, self.watchdog.told(fault))
             return None
         if permission.denied_by is not None:
             self._deny(promise, permission.denied_by.name, permission.why)
@@ -443,7 +449,7 @@ class Scheduler:
             answers = await self._consulting.ask(profile, entry.ask, self.view.table.snapshot())
         except (PluginFault, Overrun) as fault:
             if self._queue.drop_held(entry):
-                self._fault(entry, said(fault, self.watchdog))
+                self._fault(entry, self.watchdog.told(fault))
         else:
             self._queue.release(entry, answers)
         finally:
@@ -590,9 +596,3 @@ class Scheduler:
 
 
 _NOBODY = Key(Instance.kind, "", "")
-
-
-def _made(profiles: Profiles | Callable[[Handle], Profiles] | None, handle: Handle) -> Profiles:
-    if profiles is None:
-        return {"default": default_profile(handle)}
-    return profiles(handle) if callable(profiles) else profiles

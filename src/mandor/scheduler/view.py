@@ -10,6 +10,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass, class_of
+from mandor.model.quota import Quota
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.budgets import Budgets
@@ -23,7 +24,9 @@ from mandor.placement.standing import (
     NOTHING,
     Standing,
     ask_of,
+    class_name,
     identity_of,
+    limit_of,
     rank_of,
     release_key,
     shapes_of,
@@ -124,6 +127,8 @@ class View:
                 self._happen(Happening.VOLUME, None)
         elif isinstance(value, PriorityClass):
             self._apply_class(value, gone=change.after is None)
+        elif isinstance(value, Quota):
+            self._apply_quota(value, change.before, gone=change.after is None)
 
     # Nodes and releases.
 
@@ -182,6 +187,16 @@ class View:
         if moved:
             self._rank_again(moved)
 
+    def _apply_quota(self, quota: Quota, before: Object | None, *, gone: bool) -> None:
+        """What is used of it is its status, and nothing new here."""
+        if gone:
+            self.table.drop_quota(quota.meta.namespace, quota.meta.name)
+        elif isinstance(before, Quota) and before.spec == quota.spec:
+            return
+        else:
+            self.table.set_quota(quota.meta.namespace, limit_of(quota))
+        self._happen(Happening.QUOTA_CHANGED, None, quota.key)
+
     def _rank_again(self, workloads: Set[Key]) -> None:
         """Those of their instances that wait are queued anew, by what they are now; the others count as that."""
         for key in workloads:
@@ -215,7 +230,7 @@ class View:
             return
         self._identities[key] = {}
         for group, old in known.items():
-            new = Identity(key.namespace, key.name, group, after.meta.labels)
+            new = Identity(key.namespace, key.name, group, after.meta.labels, class_name(after))
             self._identities[key][group] = new
             if new != old and self.table.relabel(old, new):
                 self.happened |= {Happening.PLACED, Happening.ROOM_FREED}
@@ -302,6 +317,7 @@ class View:
             kin.profile,
             avoid,
             who=kin.who,
+            pin=spec.pin,
             gates=kin.gates,
             preempts=kin.preempts,
             member=kin.member,

@@ -63,8 +63,12 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
 @click.option("--suspect-after", metavar="DURATION", help="Silence after which a node gets no work.  [default: 20s]")
 @click.option("--lost-after", metavar="DURATION", help="Silence after which a node's work is replaced.  [default: 60s]")
 @click.option("--lease", metavar="DURATION", help="Silence after which another server leads.  [default: 10s]")
+@click.option(
+    "--restore-after", metavar="DURATION", help="How long a rule is keepable before its work moves.  [default: 60s]"
+)
 @click.option("--scheduler-config", metavar="FILE", help="Scheduler profiles, as in KubeSchedulerConfiguration.")
 @click.option("--plugins", metavar="DIR", help="Scheduler plugins: every .py file there is run.")
+@click.option("--plugin-hang", metavar="DURATION", help="A plugin that hangs so long is disabled.  [default: 30s]")
 @_log_options
 def server_command(config: str | None, roles: tuple[str, ...], **flags: Any) -> None:
     """Run a server of the control plane.

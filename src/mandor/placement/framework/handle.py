@@ -6,6 +6,7 @@ from typing import Protocol
 
 from mandor.model.meta import Key
 from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.points import Question, Reply
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -57,6 +58,9 @@ class Handle(Protocol):
     async def bind(self, ask: Ask, node: str) -> None:
         """Write the placement down, together with others; raises when it could not be."""
 
+    async def inquire(self, question: Question) -> Reply:
+        """Ask somebody elsewhere, over HTTP; whatever goes wrong is told in the reply."""
+
     async def place_volumes(self, ask: Ask, node: str) -> None:
         """Write down that the instance's volumes are on that node; raises when one has come to be elsewhere."""
 
@@ -86,6 +90,9 @@ class Detached:
 
     async def bind(self, ask: Ask, node: str) -> None:
         raise RuntimeError("nothing is bound without a cluster")
+
+    async def inquire(self, question: Question) -> Reply:
+        return Reply(problem=f"there is no way to {question.url} without a cluster")
 
     async def place_volumes(self, ask: Ask, node: str) -> None:
         raise RuntimeError("no volume is placed without a cluster")
