@@ -91,7 +91,7 @@ class Scheduler:
         self._instances = self._mirrors[Instance.kind]
         self._gangs = Gangs(clock, self._instances, self._mirrors[Workload.kind])
         self.handle: Handle = ClusterHandle(
-            lambda: self.view.table.snapshot(),
+            lambda: self.view.table.snapshot(),  # noqa: PLW0108 - the view is made later
             self._room,
             self._bind_by_handle,
             VolumeWriter(store, clock).write,
