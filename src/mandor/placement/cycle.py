@@ -92,8 +92,14 @@ def decide(
     `nominated`: the node where room was made for it, which it takes if it fits there.
     """
     watch = watch or Unwatched()
-    cycle = _Cycle(profile, nodes, watch, consulted, nominated, moment)
     try:
+        if not nominated and nodes.lodging.lowest_held() is None:
+            # Most asks fit with all their rules, and nothing is held: they take the shortest way.
+            state = CycleState(consulted)
+            slot = best_slot(profile, state, ask, nodes, watch)
+            if slot >= 0:
+                return Decision(ask.key, nodes.nodes[slot].meta.name, ask=ask, state=state)
+        cycle = _Cycle(profile, nodes, watch, consulted, nominated, moment)
         with cycle.unheld(ask) if nominated else nullcontext():
             return _decide(cycle, ask)
     except PluginFault as fault:
