@@ -348,7 +348,6 @@ SCORE = "profiles:\n- plugins:\n    score:\n      enabled:\n      - name: {}\n  
         ),
         ("extenders:\n- {urlPrefix: 'http://h', prioritizeVerb: p}\n", 2, "a weight of 1 or more", None),
         ("extenders:\n- {urlPrefix: 'file:///h', filterVerb: p}\n", 2, "is not a URL", None),
-        ("extenders:\n- {urlPrefix: 'http://h', filterVerb: p, bindVerb: b}\n", 2, "unknown key `bindVerb`", None),
     ],
 )
 def test_a_mistake_is_told_with_its_line(text: str, line: int, message: str, hint: str | None) -> None:
