@@ -19,7 +19,7 @@ from mandor.placement.framework.snapshot import Snapshot
 NOWHERE = -1
 Totals = NDArray[Any]
 """Whole numbers with a sign, of 32 or 64 bits."""
-_AT_ONCE = 4096
+_AT_ONCE = 8192
 """So many nodes are computed together: what lies between the steps stays in the processor's cache."""
 _TILED_MOST = 64
 _HALF = SCORE_MOST / 2
@@ -77,7 +77,7 @@ class Usual:
         """For these nodes."""
         count = len(at)
         scratch = nodes.room.scratch(count)
-        nodes.room.shown.take(at, axis=1, out=scratch.columns, mode="clip")
+        nodes.room.take(at, scratch)
         if count == _TILED_MOST:
             if self._tile is None:
                 self._tile = np.repeat(self._more, count)
@@ -107,7 +107,7 @@ class Usual:
             np.multiply(cpu, scratch.fifties, out=cpu)
             scores = scratch.both_scores.astype(kind)
             total: Totals = scores[: scratch.count]
-            total >>= 1
+            total >>= scratch.int_ones
             if self._least != 1:
                 total *= self._least
             even = scores[scratch.count :]
@@ -141,22 +141,21 @@ def taken_over(
     ask: Ask, nodes: Snapshot, filters: Sequence[FilterPlugin], scores: Sequence[tuple[ScorePlugin, int]]
 ) -> tuple[Usual | None, tuple[FilterPlugin, ...], tuple[tuple[ScorePlugin, int], ...]]:
     """What can be computed here, and those who are left to be asked themselves."""
-    fits = [each for each in filters if Formula.FIT in each.formulas]
-    least = [(each, weight) for each, weight in scores if Formula.LEAST_ALLOCATED in each.formulas]
-    balanced = [(each, weight) for each, weight in scores if Formula.BALANCED in each.formulas]
-    wanted = dict(ask.shape.wanted)
-    whole = bool(fits) and CPU in wanted and MEMORY in wanted
+    fits, least, balanced = False, 0, 0
+    others, other_scores = [], []
+    for plugin in filters:
+        if plugin.fit_formula:
+            fits = True
+        else:
+            others.append(plugin)
+    for scorer, weight in scores:
+        if scorer.score_formula is Formula.LEAST_ALLOCATED:
+            least += weight
+        elif scorer.score_formula is Formula.BALANCED:
+            balanced += weight
+        else:
+            other_scores.append((scorer, weight))
+    whole = fits and {name for name, _ in ask.shape.wanted} >= {CPU, MEMORY}
     if not (fits or least or balanced) or not nodes.room.exact or not (whole or nodes.room.complete):
         return None, tuple(filters), tuple(scores)
-    usual = Usual(
-        ask,
-        nodes,
-        fit=bool(fits),
-        least=sum(weight for _, weight in least),
-        balanced=sum(weight for _, weight in balanced),
-    )
-    return (
-        usual,
-        tuple(each for each in filters if each not in fits),
-        tuple(each for each in scores if each not in least and each not in balanced),
-    )
+    return Usual(ask, nodes, fit=fits, least=least, balanced=balanced), tuple(others), tuple(other_scores)

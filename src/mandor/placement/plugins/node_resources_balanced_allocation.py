@@ -28,7 +28,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
 
     def __init__(self, args: NodeResourcesBalancedAllocationArgs | None = None) -> None:
         self._args = args or NodeResourcesBalancedAllocationArgs()
-        self.formulas = frozenset({Formula.BALANCED} if self._args.resources == CPU_AND_MEMORY else ())
+        self.score_formula = Formula.BALANCED if self._args.resources == CPU_AND_MEMORY else None
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.ROOM

@@ -88,10 +88,8 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
         strategy = self._args.scoring_strategy
         self._plain = strategy == ScoringStrategy()
         self._curve = (strategy.requested_to_capacity_ratio or Curve()).table()
-        self.formulas = frozenset(
-            ({Formula.LEAST_ALLOCATED} if self._plain else set())
-            | (set() if self._args.ignored_resources else {Formula.FIT})
-        )
+        self.fit_formula = not self._args.ignored_resources
+        self.score_formula = Formula.LEAST_ALLOCATED if self._plain else None
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.ROOM
