@@ -40,7 +40,14 @@ class Component:
     hint: str
     only_when_asked: bool = False
     """Fetched with CI=true or WITH=name only."""
+    whole: bool = False
+    """With everything the packages depend on and the system lacks."""
+    links: tuple[tuple[str, str], ...] = ()
+    """Names that the packages make when they are installed: (path, what it leads to)."""
 
+
+IPTABLES = (("usr/sbin/iptables", "xtables-nft-multi"), ("usr/sbin/ip6tables", "xtables-nft-multi"))
+FOLDERS = ("usr/bin", "usr/sbin", "bin", "sbin")
 
 COMPONENTS = {
     component.name: component
@@ -56,6 +63,51 @@ COMPONENTS = {
             hint="as root on Debian or Ubuntu: make components; as another user: WITH=etcd make components; "
             "elsewhere: put etcd and etcdctl 3.4+ on PATH (https://etcd.io/docs/latest/install/)",
         ),
+        Component(
+            name="busybox",
+            purpose="a shell and small tools in one static file: the image that engines run in tests",
+            binaries=("busybox",),
+            version=("--help",),
+            at_least=(1, 30),
+            packages=("busybox-static",),
+            suite="bullseye",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: put a static busybox on PATH",
+        ),
+        Component(
+            name="docker",
+            purpose="the docker engine",
+            binaries=("dockerd", "docker"),
+            version=("--version",),
+            at_least=(20, 10),
+            packages=("docker.io", "iptables"),
+            suite="bullseye",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: install Docker 20.10 or newer "
+            "(https://docs.docker.com/engine/install/)",
+            whole=True,
+            links=IPTABLES,
+        ),
+        Component(
+            name="podman",
+            purpose="the podman engine",
+            binaries=("podman",),
+            version=("--version",),
+            at_least=(4, 3),
+            packages=(
+                "podman",
+                "conmon",
+                "runc",
+                "netavark",
+                "aardvark-dns",
+                "iptables",
+                "uidmap",
+                "slirp4netns",
+            ),
+            suite="bookworm",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: install podman 4.3 or newer "
+            "(https://podman.io/docs/installation)",
+            whole=True,
+            links=IPTABLES,
+        ),
     )
 }
 
@@ -68,9 +120,25 @@ def find(name: str, binary: str | None = None) -> Path | None:
     component = COMPONENTS[name]
     for found in _places(component, component.binaries[0]):
         if _version(component, found) >= component.at_least:
-            wanted = found.with_name(binary or component.binaries[0])
-            return wanted if wanted.exists() else None
+            beside = next(iter(_places(component, binary or component.binaries[0])), None)
+            return found if binary is None else beside
     return None
+
+
+def environment(name: str) -> dict[str, str]:
+    """What must be in the environment of a component's programs, so that they find each other and their libraries."""
+    home = HOME / name
+    if not home.is_dir():
+        return {}
+    libraries = sorted({str(path.parent) for path in (home / "usr" / "lib").glob("*-linux-gnu*/*.so*")})
+    plugins = [str(path) for path in (home / "usr" / "lib").glob("*-linux-gnu*/xtables")]
+    paths = [str(home / folder) for folder in FOLDERS]
+    found = {"PATH": ":".join([*paths, os.environ.get("PATH", os.defpath)])}
+    if libraries:
+        found["LD_LIBRARY_PATH"] = ":".join(libraries)
+    if plugins:
+        found["XTABLES_LIBDIR"] = plugins[0]
+    return found
 
 
 def missing(name: str) -> str:
@@ -81,9 +149,10 @@ def missing(name: str) -> str:
 
 
 def _places(component: Component, binary: str) -> Iterator[Path]:
-    unpacked = HOME / component.name / "usr" / "bin" / binary
-    if unpacked.exists():
-        yield unpacked
+    for folder in FOLDERS:
+        unpacked = HOME / component.name / folder / binary
+        if unpacked.exists():
+            yield unpacked
     on_path = shutil.which(binary)
     if on_path:
         yield Path(on_path)
@@ -91,7 +160,14 @@ def _places(component: Component, binary: str) -> Iterator[Path]:
 
 def _version(component: Component, binary: Path) -> tuple[int, ...]:
     try:
-        answer = subprocess.run([binary, *component.version], capture_output=True, text=True, timeout=20, check=True)
+        answer = subprocess.run(
+            [binary, *component.version],
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=True,
+            env=os.environ | environment(component.name),
+        )
     except (OSError, subprocess.SubprocessError):
         return ()
     number = re.search(r"\d+(\.\d+)+", answer.stdout)
@@ -180,14 +256,35 @@ def fetch(component: Component, system: System) -> None:
     try:
         (scratch / "debs").mkdir(parents=True)
         _run([*apt, "update"], cwd=scratch)
-        _run([*apt, "download", *component.packages], cwd=scratch / "debs")
+        if component.whole:
+            (scratch / "debs" / "partial").mkdir()
+            _run([*apt, *_as_if_installed(scratch / "debs"), *component.packages], cwd=scratch)
+        else:
+            _run([*apt, "download", *component.packages], cwd=scratch / "debs")
         for package in sorted((scratch / "debs").glob("*.deb")):
             _run(["dpkg", "-x", str(package), str(scratch / "root")], cwd=scratch)
+        for path, target in component.links:
+            name = scratch / "root" / path
+            if name.with_name(target).exists() and not name.exists():
+                name.symlink_to(target)
         home = HOME / component.name
         shutil.rmtree(home, ignore_errors=True)
         (scratch / "root").rename(home)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _as_if_installed(folder: Path) -> list[str]:
+    """Download what the system would need for these packages; it is asked what it has, and gets nothing."""
+    return [
+        "-oDir::State::status=/var/lib/dpkg/status",
+        f"-oDir::Cache::archives={folder}/",
+        "-oDebug::NoLocking=1",
+        "--yes",
+        "--no-install-recommends",
+        "--download-only",
+        "install",
+    ]
 
 
 def _run(command: Sequence[str], *, cwd: Path) -> None:

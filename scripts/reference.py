@@ -37,10 +37,12 @@ _TITLES = {
     "File": "files",
     "Port": "ports",
     "Pool": "pool",
+    "GroupVolume": "volumes",
+    "TaskMount": "mounts",
 }
-_ORDER = ("Group", "Task", "TaskResources", "Device", "Limits", "Probe", "File", "Stop", "Security", "Port",
-          "Placement", "Pool", "Where", "Near", "Apart", "Spread", "Toleration", "Restart", "Reschedule", "Disconnect",
-          "Batch")  # fmt: skip
+_ORDER = ("Group", "Task", "TaskResources", "Device", "Limits", "Probe", "File", "TaskMount", "Stop", "Security",
+          "Port", "GroupVolume", "Placement", "Pool", "Where", "Near", "Apart", "Spread", "Toleration", "Restart",
+          "Reschedule", "Disconnect", "Batch")  # fmt: skip
 
 
 # The manifest.
@@ -63,7 +65,7 @@ def manifest_page() -> str:
         described = defs[name].get("description", "")
         lines += ["", f"## {_title(name)}", "", *([_sentence(described), ""] if described else [])]
         lines += _table(defs[name]["properties"], set(defs[name].get("required", ())))
-    for kind in ("namespace", "priority-class"):
+    for kind in ("namespace", "priority-class", "volume"):
         lines += ["", f"## {kind}", "", _sentence(defs[kind]["description"]), ""]
         lines += _table(defs[kind]["properties"], set(defs[kind]["required"]))
     lines += ["", "## Not yet", "", "These keys are known, and refused with that word until a later version has them:"]

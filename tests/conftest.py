@@ -11,8 +11,11 @@ from typing import NoReturn
 import pytest
 
 from scripts.components import find, missing
+from tests.components.docker import Docker, RunningDocker, find_running, start_docker
 from tests.components.etcd import Etcd, Tls, start_etcd
+from tests.components.image import busybox_image
 from tests.components.left_over import end_left_over, mark_run
+from tests.components.podman import Podman, start_podman
 
 StartEtcd = Callable[..., Etcd]
 
@@ -37,9 +40,13 @@ def _require(name: str) -> Path:
 
 
 def _report_missing(name: str) -> NoReturn:
+    _report(missing(name))
+
+
+def _report(words: str) -> NoReturn:
     if os.environ.get("CI") == "true":
-        pytest.fail(missing(name), pytrace=False)
-    pytest.skip(missing(name))
+        pytest.fail(words, pytrace=False)
+    pytest.skip(words)
 
 
 # No process outlives the tests.
@@ -97,3 +104,63 @@ def etcd_cluster(new_etcd: StartEtcd) -> Etcd:
 def etcd_tls(new_etcd: StartEtcd, tmp_path: Path) -> Etcd:
     """One member that takes only TLS with a client certificate; the files are in `.tls`."""
     return new_etcd(tls=Tls.make(tmp_path / "tls"))
+
+
+# Engines.
+
+NewDocker = Callable[..., Docker]
+
+
+@pytest.fixture(scope="session")
+def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDocker]:
+    """The dockerd that runs here, else a private one; with the busybox image, shared by this process's tests."""
+    _require("busybox")
+    binary = _require("docker")
+    running = find_running(binary) or start_docker(_for_root("docker", binary), tmp_path_factory.mktemp("docker"))
+    running.cli("load", data=busybox_image())
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def new_docker(tmp_path: Path) -> Iterator[NewDocker]:
+    """Starts a dockerd of the test's own, to be killed, paused and started again: `new_docker(*options)`."""
+    _require("busybox")
+    running: list[Docker] = []
+
+    def start(*options: str) -> Docker:
+        binary = _for_root("docker", _require("docker"))
+        running.append(start_docker(binary, tmp_path / f"docker-{len(running)}", options=options))
+        running[-1].cli("load", data=busybox_image())
+        return running[-1]
+
+    yield start
+    for each in running:
+        each.close()
+
+
+@pytest.fixture(scope="session")
+def podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+    """A private podman service with the busybox image, shared by this process's tests."""
+    yield from _podman(tmp_path_factory, rootless=False)
+
+
+@pytest.fixture(scope="session")
+def rootless_podman(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Podman]:
+    """As a user who is nobody in particular runs it."""
+    yield from _podman(tmp_path_factory, rootless=True)
+
+
+def _podman(tmp_path_factory: pytest.TempPathFactory, *, rootless: bool) -> Iterator[Podman]:
+    _require("busybox")
+    binary = _for_root("podman", _require("podman"))
+    running = start_podman(binary, tmp_path_factory.mktemp("podman"), rootless=rootless)
+    running.cli("load", data=busybox_image())
+    yield running
+    running.close()
+
+
+def _for_root(name: str, binary: Path) -> Path:
+    if os.geteuid() != 0:
+        _report(f"a private {name} needs root: run the tests as root, or start {name} before them")
+    return binary

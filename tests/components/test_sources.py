@@ -91,9 +91,12 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     return fetched
 
 
+ALL = list(components.COMPONENTS)
+
+
 @pytest.mark.parametrize(
     ("user", "environ", "fetched"),
-    [(0, {}, ["etcd"]), (1000, {}, []), (1000, {"WITH": "etcd"}, ["etcd"]), (1000, {"CI": "true"}, ["etcd"])],
+    [(0, {}, ALL), (1000, {}, []), (1000, {"WITH": "etcd"}, ["etcd"]), (1000, {"CI": "true"}, ALL)],
 )
 def test_nothing_is_fetched_without_root_unless_it_was_asked_for(
     bare: list[str],

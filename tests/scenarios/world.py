@@ -14,6 +14,7 @@ from mandor.controllers.garbage import GarbageController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.runner import run_all
+from mandor.controllers.volume import VolumeController
 from mandor.controllers.workload import WorkloadController
 from mandor.errors import Conflict
 from mandor.lib.clock import ManualClock, settle
@@ -105,6 +106,7 @@ class World:
         controllers = (
             WorkloadController(self.store, self.clock, recorder),
             NodeController(self.store, self.clock, recorder, self.times),
+            VolumeController(self.store, recorder),
             GarbageController(self.store, self.clock),
         )
         self._start("controllers", run_all(controllers, self.store, self.clock))

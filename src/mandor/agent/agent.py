@@ -29,6 +29,7 @@ from mandor.model.meta import Object
 from mandor.model.node import Node
 from mandor.model.record import ClusterSpec, Session
 from mandor.model.usage import InstanceUsage, NodeUsage
+from mandor.model.volume import HOST_PATHS, Volume
 from mandor.store.base import Change, Store
 from mandor.store.recorder import Recorder
 
@@ -120,12 +121,18 @@ class Agent:
         )
 
     def _duties(self) -> list[tuple[Any, str]]:
-        readers = ((Instance.kind, self), (Node.kind, self.node), (Session.kind, self.streams))
+        readers = (
+            (Instance.kind, self),
+            (Node.kind, self.node),
+            (Session.kind, self.streams),
+            (Volume.kind, self.crew.volumes),
+        )
         feeds = [
             Feed(self._store, kind, self._settings.name, self._clock, reader, self._whose) for kind, reader in readers
         ]
         return [
             (self.node.run(), "node"),
+            (self.crew.volumes.run(), "volumes"),
             *((feed.run(), f"feed of {kind}s") for feed, (kind, _) in zip(feeds, readers, strict=True)),
         ]
 
@@ -188,11 +195,12 @@ class Agent:
         self.crew.allow(self.node.allocatable, self.node.spec.forget_before_epoch, self.node.engines)
 
     def _extra_facts(self) -> Mapping[str, str]:
+        paths = {HOST_PATHS: ",".join(self._settings.host_paths)} if self._settings.host_paths else {}
         held = self.crew.held()
         if not held:
-            return {}
+            return paths
         shown = ", ".join(held[:10]) + (f" and {len(held) - 10} more" if len(held) > 10 else "")
-        return {"held": f"{len(held)}: {shown}"}
+        return {**paths, "held": f"{len(held)}: {shown}"}
 
     async def _usage(self) -> Mapping[str, InstanceUsage]:
         return await self._meter.read(self._engines.values(), self.crew.names())

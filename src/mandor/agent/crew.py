@@ -15,13 +15,14 @@ from mandor.agent.reporter import Reporter
 from mandor.agent.room import Answer, Room
 from mandor.agent.settings import AgentSettings
 from mandor.agent.sync import live
+from mandor.agent.volumes import Furnished, VolumeKeeper
 from mandor.agent.worker import Worker, fresh_entry
 from mandor.engines.base import Engine, Observed, Unit
 from mandor.errors import EngineDown, NotFound
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
-from mandor.model.meta import Meta, Object
+from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Capabilities
 from mandor.model.phase import Phase
 from mandor.model.resources import Resources
@@ -55,6 +56,15 @@ class Crew:
         self.quick_seconds = settings.quick_seconds
         self.workers: dict[str, Worker] = {}
         self.reporter = Reporter(store, clock)
+        self.volumes = VolumeKeeper(
+            settings.name,
+            settings.data / "volumes",
+            settings.host_paths,
+            store,
+            clock,
+            blocking,
+            in_use=self.has_volume,
+        )
         self._node = settings.name
         self._journal, self._presence, self._recorder, self._blocking = journal, presence, recorder, blocking
         self._observers = {
@@ -241,6 +251,16 @@ class Crew:
         elif self._room.free(uid):
             self._poke(uid for uid, worker in self.workers.items() if not worker.memory.tasks)
 
+    async def furnish(self, order: Order, *, begun: bool) -> Furnished:
+        return await self.volumes.furnish(order, begun=begun)
+
+    def has_volume(self, key: Key) -> bool:
+        return any(
+            key.name in worker.order.instance.spec.volumes and key.namespace == worker.order.instance.meta.namespace
+            for worker in self.workers.values()
+            if not worker.memory.over
+        )
+
     async def keep(self, entry: Entry) -> None:
         await self._blocking(self._journal.write, entry)
 
@@ -248,6 +268,7 @@ class Crew:
         await self._blocking(self._journal.forget, uid)
         self.reporter.drop(uid)
         self.workers.pop(uid, None)
+        self.volumes.left(uid)
 
     def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None:
         self.reporter.report(order.uid, status)

@@ -14,7 +14,7 @@ import psutil
 
 from mandor import __version__
 from mandor.engines.base import Engine
-from mandor.errors import MandorError
+from mandor.errors import MandorError, NotFound
 from mandor.model.node import Capabilities, NodeStatus
 from mandor.model.resources import Resources
 
@@ -92,15 +92,20 @@ def local_address(server: str) -> str:
 
 
 async def capabilities(engines: Mapping[str, Engine]) -> dict[str, Capabilities]:
-    """What each engine can do now; one that does not answer is not up, and the node goes on without it."""
+    """What each engine can do now; one that does not answer is not up, and the node goes on without it.
+
+    One that says `NotFound` is not on this machine at all, and is left out.
+    """
     found = await asyncio.gather(*(_probe(name, engine) for name, engine in engines.items()))
-    return dict(zip(engines, found, strict=True))
+    return {name: each for name, each in zip(engines, found, strict=True) if each is not None}
 
 
-async def _probe(name: str, engine: Engine) -> Capabilities:
+async def _probe(name: str, engine: Engine) -> Capabilities | None:
     try:
         async with asyncio.timeout(PROBE_SECONDS):
             return await engine.probe()
+    except NotFound:
+        return None
     except TimeoutError:
         return Capabilities(up=False, message=f"no answer within {PROBE_SECONDS:.0f}s")
     except (MandorError, OSError) as error:
@@ -143,16 +148,22 @@ def node_status(
 
     An engine that is down keeps what it said about itself: it may run work that nobody can see now.
     """
+    shown = {name: _shown(each, before.engines.get(name)) for name, each in engines.items()}
     return msgspec.structs.replace(
         before,
         address=address,
         capacity=has,
-        engines={name: _shown(each, before.engines.get(name)) for name, each in engines.items()},
+        engines=shown,
         images=dict(images),
         usage=before.usage if usage is None else usage,
-        facts={**facts(), **extra},
+        facts={**facts(), **_engine_facts(shown), **extra},
         agent_version=__version__,
     )
+
+
+def _engine_facts(engines: Mapping[str, Capabilities]) -> dict[str, str]:
+    """For placement rules: `engine.docker.version >= 24`."""
+    return {f"engine.{name}.version": each.version for name, each in engines.items() if each.version}
 
 
 def _shown(now: Capabilities, before: Capabilities | None) -> Capabilities:

@@ -3,27 +3,33 @@
 from collections.abc import Mapping
 
 from mandor.agent.order import Order
-from mandor.engines.base import Launch
+from mandor.engines.base import Launch, Mount
 from mandor.lib.words import did_you_mean
 from mandor.model.node import Capabilities
 from mandor.model.task import Task
 from mandor.model.workload import GroupTemplate
 
 
-def make_launch(order: Order, task_name: str, engine: str) -> Launch:
-    """The task with everything resolved; the environment says who and where it is."""
+def make_launch(order: Order, task_name: str, engine: str, sources: Mapping[str, str] | None = None) -> Launch:
+    """The task with everything resolved; the environment says who and where it is. `sources`: of its volumes."""
     assert order.template is not None, "an order is launched after its release was read"
     task, instance = order.template.tasks[task_name], order.instance
     several = len(order.template.tasks) > 1
     limits = task.resources.limits
+    mounts = _mounts(task, order.template, sources or {})
     return Launch(
         name=f"{order.name}/{task_name}" if several else order.name,
         namespace=instance.meta.namespace,
         image=task.image,
         command=task.command,
         args=task.args,
-        env={**_about(order, task_name), **task.env},
+        env={
+            **_about(order, task_name),
+            **{each.variable: each.path for each in mounts if each.name},
+            **task.env,
+        },
         files=task.files,
+        mounts=mounts,
         working_dir=task.working_dir,
         user=task.security.user,
         cpu_milli=None if limits.cpu is None else int(limits.cpu),
@@ -31,6 +37,8 @@ def make_launch(order: Order, task_name: str, engine: str) -> Launch:
         processes=limits.processes,
         ports={name: port.port for name, port in order.template.ports.items()},
         host_ports={name: port.host for name, port in order.template.ports.items() if port.host is not None},
+        protocols={name: port.protocol for name, port in order.template.ports.items() if port.protocol != "tcp"},
+        sandbox=several,
         stop_signal=task.stop.signal,
         options=task.options.get(engine, {}),
     )
@@ -52,9 +60,24 @@ def _about(order: Order, task_name: str) -> dict[str, str]:
     return about
 
 
+def _mounts(task: Task, template: GroupTemplate, sources: Mapping[str, str]) -> tuple[Mount, ...]:
+    """Outer paths first."""
+    found = []
+    for each in sorted(task.mounts, key=lambda mount: mount.path.count("/")):
+        path = each.path.rstrip("/")
+        volume = template.volumes[each.volume] if each.volume is not None else None
+        if each.volume is None or (volume is not None and volume.type == "tmpfs"):
+            size = each.tmpfs if volume is None else volume.size
+            mount = Mount(path=path, size_bytes=int(size or 0), read_only=each.read_only, name=each.volume or "")
+        else:
+            mount = Mount(path=path, source=sources[each.volume], read_only=each.read_only, name=each.volume)
+        found.append(mount)
+    return tuple(found)
+
+
 def can_run(template: GroupTemplate, engine: Capabilities) -> bool:
     """Images need an engine that runs images; a bare command one that runs the node's own programs; some do both."""
-    return all(_takes(engine, task) for task in template.tasks.values())
+    return template.mount_needs <= engine.extras and all(_takes(engine, task) for task in template.tasks.values())
 
 
 def _takes(engine: Capabilities, task: Task) -> bool:
@@ -70,5 +93,7 @@ def pick_engine(template: GroupTemplate, engines: Mapping[str, Capabilities]) ->
     able = [name for name in wanted if can_run(template, engines[name])]
     if not able:
         kind = "images" if any(task.image for task in template.tasks.values()) else "plain commands"
+        needs = template.mount_needs
+        kind += f" and has {', '.join(sorted(needs))}" if needs else ""
         return "", f"no engine of this node runs {kind}: {', '.join(wanted) or 'there is none'}"
     return next((name for name in able if engines[name].up), able[0]), ""

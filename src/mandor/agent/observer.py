@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from mandor.agent.wait import sleep_or
 from mandor.engines.base import Engine, Observed, UnitPhase
-from mandor.errors import MandorError, Unsupported
+from mandor.errors import MandorError, NotFound, Unsupported
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
@@ -100,7 +100,9 @@ class Observer:
         if not self.looked:
             self.looked = True
             self._changed(None)
-        if self._failures == 1:
+        if self._failures == 1 and isinstance(error, NotFound):
+            log.debug("engine %s: %s", self.engine.name, error)
+        elif self._failures == 1:
             expected = isinstance(error, MandorError | OSError)
             shown = str(error) or type(error).__name__
             log.warning("engine %s does not answer: %s", self.engine.name, shown, exc_info=not expected)

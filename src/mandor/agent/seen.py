@@ -35,6 +35,10 @@ class Seen:
     """Why it cannot run here, if it has not begun yet."""
     wait: str = ""
     """Why it may not begin yet."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Where its volumes are on this node, by their names in the group."""
+    lacks: str = ""
+    """Which of its volumes is missing: none of its tasks begins, or begins again, without it."""
     settled: bool = True
     """False: the agent has just started and the control plane may still have news."""
     trouble: tuple[str, str] = ("", "")

@@ -29,6 +29,8 @@ class AgentSettings:
     """What the node has, if it is a part of its machine; absent: what the machine has."""
     devices: Mapping[str, int] = field(default_factory=dict)
     """How many of each kind there are."""
+    host_paths: Sequence[str] = ()
+    """Folders of this machine that tasks may mount, with all below them."""
     heartbeat_seconds: float = 10.0
     fingerprint_seconds: float = 60.0
     """How often facts, capacity and engines are looked at."""
@@ -61,5 +63,8 @@ class AgentSettings:
                 check_name(self.pool, "pool")
         except ValueError as error:
             raise Invalid(str(error)) from error
+        for path in self.host_paths:
+            if not path.startswith("/") or "," in path or ".." in path.split("/"):
+                raise Invalid(f"{path!r} is not an absolute path", hint="--allow-host-path /srv/data")
         if self.heartbeat_seconds <= 0 or self.poll_seconds <= 0 or self.starts_most < 1:
             raise Invalid("heartbeat_seconds, poll_seconds and starts_most are greater than 0")

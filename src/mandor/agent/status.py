@@ -140,6 +140,8 @@ def _words(order: Order, memory: Memory, seen: Seen, phase: Phase) -> tuple[str,
         return memory.ending.reason, memory.ending.message
     if phase is not Phase.RUNNING and seen.trouble[0]:
         return seen.trouble
+    if seen.lacks and phase is not Phase.RUNNING:
+        return "VolumeMissing", seen.lacks
     if seen.wait and phase is Phase.RESERVED:
         return "Waiting", seen.wait
     several = order.template is not None and len(order.template.tasks) > 1

@@ -24,6 +24,8 @@ from mandor.model.phase import Phase
 
 GRACE_UNKNOWN = 10.0
 """For units whose order nobody has any more."""
+LACKS_SECONDS = 5.0
+"""So often an instance that lacks a volume is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +254,11 @@ def _begin(step: _Step, order: Order, unit: Unit, known: TaskMemory, seen: Seen,
     alone = order.care.stop_after != float("inf") and not seen.heard
     if not seen.settled or alone or (seen.wait and known.attempt == 0):
         return
+    if seen.lacks:
+        step.wake(now + LACKS_SECONDS)
+        return
     step.memory = step.memory.with_task(unit.task, msgspec.structs.replace(known, attempt=unit.attempt))
-    step.actions.append(Start(unit, make_launch(order, unit.task, step.memory.engine)))
+    step.actions.append(Start(unit, make_launch(order, unit.task, step.memory.engine, seen.sources)))
 
 
 def _tidy(step: _Step, units: Iterable[Observed]) -> None:

@@ -15,6 +15,7 @@ from mandor.agent.room import Answer
 from mandor.agent.seen import Seen
 from mandor.agent.status import failed
 from mandor.agent.sync import Action, Decision, Remove, Start, Stop, live, sync
+from mandor.agent.volumes import Furnished
 from mandor.agent.wait import sleep_or
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
 from mandor.errors import MandorError, NotFound
@@ -54,6 +55,7 @@ class Surroundings(Protocol):
     async def fresh(self, engine: str) -> None: ...
     def ask_room(self, order: Order, *, begun: bool) -> Answer: ...
     def leave_room(self, uid: str, *, over: bool) -> None: ...
+    async def furnish(self, order: Order, *, begun: bool) -> Furnished: ...
     async def keep(self, entry: Entry) -> None: ...
     async def forget(self, uid: str) -> None: ...
     def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None: ...
@@ -205,6 +207,10 @@ class Worker:
         if template is not None and not refusal and not self.memory.over and not self.gone:
             answer = around.ask_room(self.order, begun=begun)
             refusal, wait = answer.refusal, wait or answer.wait
+        furnished = Furnished()
+        if template is not None and template.volumes and not (refusal or self.memory.over or self.gone):
+            furnished = await around.furnish(self.order, begun=begun)
+            refusal = furnished.refusal
         if self._ended(units):
             await self._refresh_care()
         return Seen(
@@ -215,6 +221,8 @@ class Worker:
             gone=self.gone,
             refusal=refusal,
             wait=wait,
+            sources=furnished.sources,
+            lacks=furnished.lacks,
             settled=around.settled,
             silence=around.silence,
             heard=around.heard,

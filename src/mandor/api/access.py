@@ -15,7 +15,7 @@ from mandor.store.base import ALL, Filter, Store
 
 GUARDED = frozenset({"token", "audit", "session"})
 """Of the users only an admin of the whole cluster sees these."""
-OF_A_NODE = frozenset({"node", "instance", "session", "event"})
+OF_A_NODE = frozenset({"node", "instance", "session", "event", "volume"})
 """These belong to a node, and the store can tell to which."""
 
 Shows = Callable[[Object], bool]
@@ -67,7 +67,7 @@ async def _sight_of_node(store: Store, caller: Caller, kind: str | None, where: 
         return Sight(where, await _of_instances(store, caller.node, kind))
     raise Forbidden(
         f"{caller.identity} may not {'watch' if live else 'list'} {KINDS[kind].plural if kind else 'everything'}",
-        hint="a node sees itself, its instances and sessions, and by name their workloads and releases",
+        hint="a node sees itself, its instances, volumes and sessions, and by name their workloads and releases",
     )
 
 

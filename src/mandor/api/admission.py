@@ -11,8 +11,10 @@ from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Key, Object
 from mandor.model.near_cycle import HINT, find_deadlocks
 from mandor.model.node import Node
+from mandor.model.phase import Phase
 from mandor.model.priority import NO_CLASS, PriorityClass, PriorityClassSpec
 from mandor.model.record import Namespace
+from mandor.model.volume import Volume, path_allowed
 from mandor.model.workload import GroupTemplate, Workload
 from mandor.store.base import Check, Filter, Store
 
@@ -35,6 +37,8 @@ async def admit(
     """
     if isinstance(value, Namespace) and len(value.meta.name) > NAME_MOST:
         raise Invalid(f"the name of a namespace has at most {NAME_MOST} characters")
+    if isinstance(value, Volume):
+        return await _check_namespace(store, value, beside or {})
     if isinstance(value, PriorityClass):
         await _check_default(store, value, beside or {})
     if not isinstance(value, Workload):
@@ -47,14 +51,23 @@ async def admit(
         _check_engines(group, engines)
     await _check_near(store, value, beside or {})
     priority, checks = await _priority(store, value, beside or {})
+    return checks + await _check_namespace(store, value, beside or {}, priority)
+
+
+async def _check_namespace(
+    store: Store, value: Workload | Volume, beside: Mapping[Key, Object], priority: int = 0
+) -> list[Check]:
+    """It exists, and allows what is asked."""
+    checks: list[Check] = []
     key = Key("namespace", "", value.meta.namespace)
-    found = (beside or {}).get(key)
+    found = beside.get(key)
     if found is None:
         found = await store.get(key)
         if isinstance(found, Namespace):
             checks.append(Check(key, found.meta.version))
     if isinstance(found, Namespace):
-        _check_rules(value, found, priority)
+        if isinstance(value, Workload):
+            _check_rules(value, found, priority)
     elif value.meta.namespace != DEFAULT_NAMESPACE:
         known = [each.meta.name for each in (await store.list("namespace")).items]
         raise Invalid(
@@ -135,6 +148,8 @@ def _check_rules(workload: Workload, namespace: Namespace, priority: int) -> Non
     for group in workload.spec.groups.values():
         if rules.engines is not None:
             _check_allowed_engines(group, rules.engines, name)
+        if rules.host_paths is not None:
+            _check_host_paths(group, rules.host_paths, name)
         if rules.users is not None:
             for task in group.tasks.values():
                 user = task.security.user
@@ -156,16 +171,35 @@ def _check_allowed_engines(group: GroupTemplate, allowed: Collection[str], names
             raise Forbidden(f"the namespace {namespace} does not allow the engine {name}", hint=hint, path="engine")
 
 
+def _check_host_paths(group: GroupTemplate, allowed: Collection[str], namespace: str) -> None:
+    for name, volume in group.volumes.items():
+        if volume.path is not None and not path_allowed(volume.path, allowed):
+            raise Forbidden(
+                f"the namespace {namespace} does not allow the host path {volume.path}",
+                hint=f"it allows: {', '.join(allowed) or '(none)'}",
+                path=f"volumes.{name}",
+            )
+
+
 async def check_deletable(store: Store, value: Object) -> None:
     """Raise `Conflict` where deleting would leave something behind."""
     if isinstance(value, Namespace):
         where = Filter(namespace=value.meta.name)
-        left = [*(await store.list("workload", where)).items, *(await store.list("instance", where)).items]
+        left = [each for kind in ("workload", "instance", "volume") for each in (await store.list(kind, where)).items]
         if left:
             raise Conflict(
                 f"the namespace {value.meta.name} still holds {len(left)} objects, {left[0].key} among them",
                 hint=f"`mandor delete workload NAME -n {value.meta.name}` first; its instances take a moment to stop",
                 left=len(left),
+            )
+    if isinstance(value, Volume):
+        users = await _users(store, value)
+        if users:
+            raise Conflict(
+                f"the volume {value.meta.name} is used by {', '.join(users[:5])}",
+                hint=f"delete or scale down the workload {value.status.workload} first; deleting a volume deletes its "
+                "data",
+                left=len(users),
             )
     if isinstance(value, PriorityClass):
         named = [each for each in (await store.list("workload")).items if _names(each, value.meta.name)]
@@ -184,6 +218,19 @@ async def check_deletable(store: Store, value: Object) -> None:
                 hint=f"`mandor cordon {value.meta.name}` and delete them, or wait until the node counts as lost",
                 left=len(held),
             )
+
+
+async def _users(store: Store, volume: Volume) -> list[str]:
+    """Instances that have it; not those that were lost with its node, and may never come back."""
+    listing = await store.list("instance", Filter(namespace=volume.meta.namespace))
+    return [
+        each.meta.name
+        for each in listing.items
+        if isinstance(each, Instance)
+        and volume.meta.name in each.spec.volumes
+        and not each.phase.over
+        and each.phase is not Phase.LOST
+    ]
 
 
 def _names(value: Object, priority_class: str) -> bool:

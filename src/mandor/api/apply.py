@@ -151,7 +151,7 @@ async def delete_named(parts: ApiParts, author: Author, documents: Sequence[Docu
         step = Plan(revision=plan.revision)
         for document in documents:
             key = document.object.key
-            if (key.kind in FIRST) is not last:
+            if (key.kind in FIRST or key.kind == "volume") is not last:
                 continue
             stored = await parts.store.get(key)
             if stored is None:

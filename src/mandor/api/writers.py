@@ -26,6 +26,7 @@ _OPERATOR: Rights = {
     "workload": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "instance": frozenset({"spec.stop"}),
     "node": frozenset({"meta.labels", "spec"}),
+    "volume": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _ADMIN: Rights = {
     **_OPERATOR,
@@ -38,15 +39,18 @@ _OWN_NODE_STATUS = frozenset(
 )
 _NODE: Rights = {
     "node": _OWN_NODE_STATUS,
+    "volume": frozenset({"status.path"}),
     "instance": frozenset({"status"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _SCHEDULER: Rights = {
-    "instance": frozenset({"spec.node", "spec.relaxed", "spec.stop", "status"}),
+    "instance": frozenset({"spec.node", "spec.volumes", "spec.relaxed", "spec.stop", "status"}),
+    "volume": frozenset({EXISTENCE, "spec", "status.node", "status.workload"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "lease": frozenset({EXISTENCE, "spec"}),
 }
 _CONTROLLERS: Rights = {
+    "volume": frozenset({EXISTENCE, "status"}),
     "workload": frozenset({"status"}),
     "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "instance": frozenset(

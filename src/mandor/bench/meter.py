@@ -35,8 +35,8 @@ class Meter:
         self._workloads: dict[Key, bool] = {}
         self._labels: dict[Key, dict[str, str]] = {}
         self._began = self._ended = 0.0
-        self._cpu = 0.0
-        self.cpu_seconds = 0.0
+        self._cpu = self._loop_cpu = 0.0
+        self.cpu_seconds = self.loop_cpu_seconds = 0.0
         self.bound: list[float] = []
         """When, by the monotonic clock."""
         self.waited: list[float] = []
@@ -53,12 +53,13 @@ class Meter:
 
     def start(self, scope: Scope) -> None:
         self._scope = scope
-        self._began, self._cpu = time.monotonic(), time.process_time()
+        self._began, self._cpu, self._loop_cpu = time.monotonic(), time.process_time(), time.thread_time()
 
     def stop(self) -> None:
         if self.running:
             self._ended = time.monotonic()
             self.cpu_seconds = time.process_time() - self._cpu
+            self.loop_cpu_seconds = time.thread_time() - self._loop_cpu
 
     def know(self, workload: Workload) -> None:
         """Which labels its instances have."""
@@ -119,6 +120,7 @@ class Meter:
             "decision_ms": percentiles(sorted(each * 1000 for each in self.decided), 4),
             "bound_after_ms": percentiles(sorted(each * 1000 for each in self.waited), 1),
             "cpu_seconds": round(self.cpu_seconds, 3),
+            "loop_cpu_seconds": round(self.loop_cpu_seconds, 3),
             "bound_per_cpu_second": round(binds / self.cpu_seconds, 1) if self.cpu_seconds else 0.0,
             "memory_peak_bytes": peak_bytes(),
         }

@@ -18,6 +18,7 @@ KINDS = (
     Kind("node", "nodes", namespaced=False, short=("no", "n")),
     Kind("release", "releases", short=("rel",)),
     Kind("namespace", "namespaces", namespaced=False, short=("ns",)),
+    Kind("volume", "volumes", short=("vol",)),
     Kind("priority-class", "priority-classes", namespaced=False, short=("pc",)),
     Kind("event", "events", short=("ev",)),
     Kind("audit", "audits", namespaced=False),

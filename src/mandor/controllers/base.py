@@ -54,6 +54,15 @@ class Grouped(Generic[G, O]):
         if new is not None and after is not None:
             self._groups.setdefault(new, {})[after.meta.uid] = after
 
+    def change(self, group: G, before: O | None, after: O) -> None:
+        """As `update`, of one that stays in its group, which the caller knows."""
+        members = self._groups.get(group)
+        if members is None:
+            members = self._groups[group] = {}
+        elif before is not None and before.meta.uid != after.meta.uid:
+            members.pop(before.meta.uid, None)
+        members[after.meta.uid] = after
+
     def of(self, group: G) -> list[O]:
         return list(self._groups.get(group, {}).values())
 

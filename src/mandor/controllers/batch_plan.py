@@ -113,14 +113,19 @@ def _fill(
 ) -> None:
     """The lowest indices first; one that waits after a failure lets the next one go before it."""
     by_index = {each.spec.index: each for each in members}
+    left = slot.CREATED_MOST
     for index in range(batch_of(workload, name).completions):
         if room <= 0:
+            return
+        if not left:
+            draft.again(0.0)
             return
         each = by_index.get(index)
         if each is None:
             if not world.taken(instance_name(workload.meta.name, name, index)):
                 slot.create(draft, workload, name, index, release)
                 room -= 1
+                left -= 1
         elif _start_again(draft, workload, name, each, release, world):
             room -= 1
 

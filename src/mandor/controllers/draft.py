@@ -23,6 +23,11 @@ class Draft:
     again_seconds: float | None = None
     """Look again after so long, even if nothing changes."""
 
+    @property
+    def unfinished(self) -> bool:
+        """The next plan goes on with it at once."""
+        return self.again_seconds == 0.0
+
     def put(self, value: Object) -> None:
         self.writes.append(Put(value))
 

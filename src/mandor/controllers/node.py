@@ -126,7 +126,8 @@ class NodeController(Controller[str]):
 
     async def _without_node(self, now: float) -> list[Write]:
         """What is placed on a node that does not exist is lost, once that is certain."""
-        missing = [name for name in self._by_node if self._nodes.get(_node_key(name)) is None]
+        known = {each.meta.name for each in self._nodes.items()}
+        missing = [name for name in self._by_node if name not in known]
         self._missing_since = {name: self._missing_since.get(name, now) for name in missing}
         writes: list[Write] = []
         for name, since in self._missing_since.items():

@@ -142,6 +142,8 @@ def lost_after(group: Group | None, times: NodeTimes) -> float:
 
 
 def lost(instance: Instance, why: str, now: float) -> Instance:
+    if instance.spec.volumes:
+        why += f"; its data ({', '.join(instance.spec.volumes)}) is there"
     status: InstanceStatus = msgspec.structs.replace(
         instance.status, phase=Phase.LOST, reason="NodeLost", message=why, ready=False, since=now
     )

@@ -14,23 +14,29 @@ def plan_service(
     draft: Draft, workload: Workload, name: str, members: Sequence[Instance], release: Release, world: World
 ) -> None:
     group = workload.spec.groups[name]
-    # Most worth keeping first; among equals the newest release, then the older instance.
     newest = release.meta.name
-    by_worth = sorted(
-        members,
-        key=lambda each: (-slot.worth(each), each.spec.release != newest, each.meta.created_at, each.spec.index),
-    )
-    kept, surplus = by_worth[: group.count], by_worth[group.count :]
+    kept: Sequence[Instance] = members
+    surplus: Sequence[Instance] = ()
+    if len(members) > group.count:
+        # Most worth keeping first; among equals the newest release, then the older instance.
+        by_worth = sorted(
+            members,
+            key=lambda each: (-slot.worth(each), each.spec.release != newest, each.meta.created_at, each.spec.index),
+        )
+        kept, surplus = by_worth[: group.count], by_worth[group.count :]
     for each in surplus:
         slot.lose(draft, each, "scaled down", world.now)
     for each in kept:
-        _renew(draft, each, group, release, world)
+        if not slot.settled(each, newest):
+            _renew(draft, each, group, release, world)
     missing = group.count - len(kept)
     if missing:
-        for index in _free_indices(workload.meta.name, name, members, missing, world):
+        for index in _free_indices(workload.meta.name, name, members, min(missing, slot.CREATED_MOST), world):
             slot.create(draft, workload, name, index, release)
+        if missing > slot.CREATED_MOST:
+            draft.again(0.0)
         if workload.status.release:
-            draft.note(workload, "ScaledUp", f"{missing} more of {name}: {group.count} are wanted")
+            draft.note(workload, "ScaledUp", f"more of {name}: {group.count} are wanted")
     if surplus and not all(each.spec.stop for each in surplus):
         draft.note(workload, "ScaledDown", f"{len(surplus)} fewer of {name}: {group.count} are wanted")
     if not missing:

@@ -14,11 +14,17 @@ AVOID_MOST = 5
 """So many nodes where earlier copies failed are remembered."""
 
 
+CREATED_MOST = 2_000
+"""So many are created by one plan; the next one goes on at once, and others get their turn in between."""
 REFUSED_SECONDS = 2.0
 """So long after its node refused it, an instance is placed again."""
 
 
 def nobody_has(name: str) -> bool:
+    return False
+
+
+def goes_anywhere(instance: Instance) -> bool:
     return False
 
 
@@ -31,6 +37,8 @@ class World:
     ready_nodes: Set[str] = frozenset()
     taken: Callable[[str], bool] = nobody_has
     """Whether an instance name of the namespace belongs to another workload: `a-b` and group `b` of `a` can meet."""
+    rooted: Callable[[Instance], bool] = goes_anywhere
+    """Whether its data is on its node: it is not begun elsewhere without it."""
 
 
 def ended(instance: Instance) -> bool:
@@ -41,6 +49,17 @@ def ended(instance: Instance) -> bool:
     return instance.spec.stop is not None and (not instance.spec.node or instance.phase is Phase.LOST)
 
 
+def settled(instance: Instance, release: str) -> bool:
+    """It waits or runs, and nobody wants anything else of it: true of nearly all, nearly always."""
+    phase = instance.status.phase
+    spec = instance.spec
+    return (
+        (phase is Phase.RUNNING or phase is Phase.PENDING or phase is Phase.RESERVED or phase is Phase.STARTING)
+        and spec.stop is None
+        and spec.release == release
+    )
+
+
 def replaceable(instance: Instance, group: Group, world: World) -> bool:
     """Lost, and better replaced: its node is not back, and there is another one to go to."""
     return (
@@ -48,6 +67,7 @@ def replaceable(instance: Instance, group: Group, world: World) -> bool:
         and group.disconnect.replace
         and instance.spec.node not in world.ready_nodes
         and bool(world.ready_nodes)
+        and not world.rooted(instance)
     )
 
 

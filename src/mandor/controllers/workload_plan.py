@@ -1,12 +1,12 @@
 """Plan for a workload: its releases, its instances, its status, and its end."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from mandor.controllers import slot
-from mandor.controllers.batch_plan import Ending, batch_of, ending, plan_batch, plan_ended, succeeded
+from mandor.controllers.batch_plan import Ending, batch_of, ending, plan_batch, plan_ended
 from mandor.controllers.draft import Draft
 from mandor.controllers.service_plan import plan_service
 from mandor.controllers.slot import World
@@ -33,10 +33,13 @@ def plan(seen: Seen, world: World) -> Draft:
         return draft
     workload = seen.workload
     release = _newest(draft, workload, seen.releases)
-    members = {name: [each for each in seen.instances if each.spec.group == name] for name in workload.spec.groups}
+    members: dict[str, list[Instance]] = {name: [] for name in workload.spec.groups}
     for each in seen.instances:
-        if each.spec.group not in workload.spec.groups:
+        group = members.get(each.spec.group)
+        if group is None:
             slot.lose(draft, each, f"there is no group {each.spec.group} any more", world.now)
+        else:
+            group.append(each)
     end: Ending | None = None
     if workload.spec.type == "batch":
         end = ending(workload, members, release, world)
@@ -49,7 +52,8 @@ def plan(seen: Seen, world: World) -> Draft:
         for name, instances in members.items():
             plan_service(draft, workload, name, instances, release, world)
     _forget_releases(draft, seen, release)
-    _tell_status(draft, seen, workload, release, end)
+    if not draft.unfinished:
+        _tell_status(draft, seen, workload, release, end)
     return draft
 
 
@@ -96,39 +100,72 @@ def _tell_status(draft: Draft, seen: Seen, workload: Workload, release: Release,
 
 
 def _status(seen: Seen, workload: Workload, release: Release, end: Ending | None) -> WorkloadStatus:
-    instances = seen.instances
-    running = sum(each.phase is Phase.RUNNING for each in instances)
+    counts = _count(seen.instances, release)
     if end is not None and end.phase == workload.status.phase and workload.status.release == release.meta.name:
         # Its history may have been cleared away: the counts of the end stay.
-        return msgspec.structs.replace(workload.status, running=running, ready=0, pending=0)
+        return msgspec.structs.replace(workload.status, running=counts.running, ready=0, pending=0)
     batch = workload.spec.type == "batch"
     groups = workload.spec.groups
     wanted = sum(batch_of(workload, name).completions if batch else group.count for name, group in groups.items())
     return WorkloadStatus(
-        phase=end.phase if end else _phase(instances, release, wanted, running),
+        phase=end.phase if end else _phase(counts, wanted),
         release=release.meta.name,
         wanted=wanted,
-        running=running,
-        ready=sum(slot.serving(each) for each in instances),
-        pending=sum(not each.phase.over and each.phase is not Phase.RUNNING for each in instances),
-        succeeded=sum(succeeded(each, release) for each in instances),
-        failed=sum(each.phase is Phase.FAILED for each in instances),
-        message=end.message if end else _trouble(instances),
+        running=counts.running,
+        ready=counts.ready,
+        pending=counts.pending,
+        succeeded=counts.succeeded,
+        failed=counts.failed,
+        message=end.message if end else _trouble(counts.troubled),
     )
 
 
-def _phase(instances: Sequence[Instance], release: Release, wanted: int, running: int) -> str:
-    live = [each for each in instances if not slot.ended(each)]
-    if any(each.spec.release != release.meta.name for each in live):
+@dataclass(slots=True)
+class _Counts:
+    running: int = 0
+    ready: int = 0
+    pending: int = 0
+    succeeded: int = 0
+    failed: int = 0
+    outdated: bool = False
+    """One that has not ended is of an older release."""
+    troubled: list[Instance] = field(default_factory=list)
+    """Those that have something to say about themselves."""
+
+
+def _count(instances: Sequence[Instance], release: Release) -> _Counts:
+    """In one pass: there may be a hundred thousand of them."""
+    counts = _Counts()
+    newest = release.meta.name
+    for each in instances:
+        spec, status = each.spec, each.status
+        phase = status.phase
+        if spec.release != newest and not counts.outdated:
+            counts.outdated = not slot.ended(each)
+        if phase is Phase.RUNNING:
+            counts.running += 1
+            counts.ready += status.ready and spec.stop is None
+        elif phase is Phase.FAILED:
+            counts.failed += 1
+            counts.troubled.append(each)
+        elif phase is Phase.SUCCEEDED:
+            counts.succeeded += spec.release == newest
+        elif phase is not Phase.STOPPED:
+            counts.pending += 1
+            if phase is Phase.LOST or (phase is Phase.PENDING and status.message):
+                counts.troubled.append(each)
+    return counts
+
+
+def _phase(counts: _Counts, wanted: int) -> str:
+    if counts.outdated:
         return "Updating"
-    return "Running" if running or not wanted else "Pending"
+    return "Running" if counts.running or not wanted else "Pending"
 
 
 def _trouble(instances: Sequence[Instance]) -> str:
     """What the first instance that has something to say about itself says."""
-    for each in sorted(instances, key=lambda each: (each.spec.group, each.spec.index)):
-        if each.phase is Phase.PENDING and each.status.message:
-            return f"{each.meta.name}: {each.status.message}"
-        if each.phase in {Phase.FAILED, Phase.LOST}:
-            return f"{each.meta.name}: {slot.shown_end(each)}"
-    return ""
+    if not instances:
+        return ""
+    first = min(instances, key=lambda each: (each.spec.group, each.spec.index))
+    return f"{first.meta.name}: {first.status.message if first.phase is Phase.PENDING else slot.shown_end(first)}"

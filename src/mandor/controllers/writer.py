@@ -1,14 +1,16 @@
-"""Writes what a plan says: in order, at most 100 at a time, and then waits until the mirrors show it."""
+"""Writes what a plan says: in order, what is new together, and then waits until the mirrors show it."""
 
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 
 from mandor.errors import Conflict, Unavailable
 from mandor.model.meta import Key
-from mandor.store.base import WRITES_MOST, Store, Write
+from mandor.store.base import WRITES_MOST, Put, Store, Write
 from mandor.store.mirror import Mirror
 
 SHOWN_SECONDS = 30.0
+TOGETHER_MOST = 8
+"""So many commits are on their way at once."""
 
 
 def split(writes: Sequence[Write], size: int = WRITES_MOST) -> Iterator[Sequence[Write]]:
@@ -25,12 +27,23 @@ class Writer:
         self._mirrors = mirrors
 
     async def commit(self, writes: Sequence[Write]) -> None:
-        """Write all; a conflict ends it, and what came before that stays written."""
+        """Write all; a conflict ends it. What came before it stays written, and what is created beside it."""
         written: dict[str, int] = {}
         try:
-            for chunk in split(writes):
-                revision = await self._store.commit(*chunk)
-                written.update(dict.fromkeys((write.key.kind for write in chunk), revision))
+            left = list(split(writes))
+            while left:
+                many = _new_ones(left)
+                results = await asyncio.gather(
+                    *(self._store.commit(*each) for each in left[:many]), return_exceptions=True
+                )
+                for chunk, result in zip(left, results, strict=False):
+                    if not isinstance(result, BaseException):
+                        for kind in {write.key.kind for write in chunk}:
+                            written[kind] = max(written.get(kind, 0), result)
+                for result in results:
+                    if isinstance(result, BaseException):
+                        raise result
+                del left[:many]
         finally:
             await self._shown(written)
 
@@ -62,6 +75,16 @@ class Writer:
                         await self._mirrors[kind].reached(revision)
         except TimeoutError:
             raise Unavailable("the mirrors do not show what was written: the watch hangs") from None
+
+
+def _new_ones(chunks: Sequence[Sequence[Write]]) -> int:
+    """How many of the next commits may be on their way together: those that only create, which get in nobody's way."""
+    many = 0
+    for chunk in chunks[:TOGETHER_MOST]:
+        if not all(type(write) is Put and not write.value.meta.version for write in chunk):
+            break
+        many += 1
+    return max(1, many)
 
 
 def without(writes: Sequence[Write], conflict: Conflict) -> list[Write]:

@@ -75,6 +75,10 @@ class Launch:
     ports: Mapping[str, int] = field(default_factory=dict)
     """Port number by name, as the task listens on it."""
     host_ports: Mapping[str, int] = field(default_factory=dict)
+    protocols: Mapping[str, str] = field(default_factory=dict)
+    """By the name of the port, where it is not tcp."""
+    sandbox: bool = False
+    """Its instance has several tasks: they share one network, where the engine can (`sandbox`)."""
     stop_signal: str = "SIGTERM"
     options: Mapping[str, Any] = field(default_factory=dict)
     """The engine's own part of the task's `options`."""
@@ -118,6 +122,11 @@ class Usage:
 
     cpu_seconds: float = 0.0
     memory_bytes: int = 0
+    network_in_bytes: int = 0
+    """Since it began; 0 where the engine cannot tell, and where it shares the node's network."""
+    network_out_bytes: int = 0
+    disk_read_bytes: int = 0
+    disk_write_bytes: int = 0
 
 
 class Execution(Protocol):

@@ -36,10 +36,12 @@ class KeyedQueue(Generic[K]):
         return not self._ready and not self._busy
 
     def add(self, key: K) -> None:
+        if key in self._queued:
+            return
         self._due.pop(key, None)
         if key in self._busy:
             self._again.add(key)
-        elif key not in self._queued:
+        else:
             self._queued.add(key)
             self._ready.append(key)
             self._wake.set()

@@ -12,6 +12,7 @@ from mandor.model.meta import Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
 from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Session, Token
+from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 
 T = TypeVar("T")
@@ -19,14 +20,14 @@ T = TypeVar("T")
 KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
-        *(Node, Workload, Release, Instance, Namespace, PriorityClass),
+        *(Node, Workload, Release, Instance, Namespace, PriorityClass, Volume),
         *(Event, Audit, Token, Session, Lease, Hearing, Cluster),
     )
 }
 """Every kind of object there is."""
 
 _QUANTITIES = (Cpu, Size, Seconds)
-_APPLIED = Workload | Namespace | PriorityClass
+_APPLIED = Workload | Namespace | PriorityClass | Volume
 _ANY = _APPLIED | Node | Release | Instance | Event | Audit | Token | Session | Lease | Hearing | Cluster
 
 

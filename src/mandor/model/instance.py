@@ -1,5 +1,6 @@
 """Instance: one copy of a group, on at most one node, with a phase."""
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import msgspec
@@ -7,6 +8,7 @@ from msgspec import Struct, field
 
 from mandor.model.meta import Object
 from mandor.model.phase import Phase, may_move
+from mandor.model.volume import GroupVolume
 from mandor.model.workload import FLAT
 
 
@@ -20,7 +22,7 @@ class StopOrder(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """`node` and `relaxed` are written by the scheduler, once; `stop` and the rest by the controller."""
+    """`node`, `volumes` and `relaxed` are written by the scheduler, once; `stop` and the rest by the controller."""
 
     workload: str
     group: str = FLAT
@@ -32,6 +34,8 @@ class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     """How many earlier copies of this index failed."""
     avoid: tuple[str, ...] = ()
     """Nodes where earlier copies failed: elsewhere first."""
+    volumes: tuple[str, ...] = ()
+    """The volume objects it uses, all on its node; written with it."""
     relaxed: tuple[str, ...] = ()
     """The `should` rules that were given up to place it, in the order they were."""
 
@@ -91,9 +95,11 @@ class Instance(Object, frozen=True, tag="instance"):
         order = StopOrder(reason=reason, grace_seconds=grace_seconds, at=at)
         return self.changed(spec=msgspec.structs.replace(self.spec, stop=order))
 
-    def bound(self, node: str, *, at: float, relaxed: tuple[str, ...] = ()) -> "Instance":
+    def bound(
+        self, node: str, *, at: float, relaxed: tuple[str, ...] = (), volumes: tuple[str, ...] = ()
+    ) -> "Instance":
         return self.changed(
-            spec=msgspec.structs.replace(self.spec, node=node, relaxed=relaxed),
+            spec=msgspec.structs.replace(self.spec, node=node, relaxed=relaxed, volumes=volumes),
             status=InstanceStatus(phase=Phase.RESERVED, since=at),
         )
 
@@ -106,3 +112,9 @@ class Instance(Object, frozen=True, tag="instance"):
 
 def instance_name(workload: str, group: str, index: int) -> str:
     return f"{workload}-{index}" if group == FLAT else f"{workload}-{group}-{index}"
+
+
+def volume_names(volumes: Mapping[str, GroupVolume], workload: str, group: str, instance: str) -> dict[str, str]:
+    """The volume objects of an instance, by the names its group gives them: of `local` ones, for others have none."""
+    common = workload if group == FLAT else f"{workload}-{group}"
+    return {name: each.object_name(name, common, instance) for name, each in volumes.items() if each.type == "local"}

@@ -20,6 +20,7 @@ from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.model.reading import FAILED, LATER, Mistake, Reader
 from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.task import Task
+from mandor.model.volume import Volume, VolumeSpec
 from mandor.model.workload import FLAT, Group, Workload, WorkloadSpec
 
 DEFAULT_NAMESPACE = "default"
@@ -31,7 +32,6 @@ LATER_KINDS = frozenset(
         "quota",
         "limit-defaults",
         "secret",
-        "volume",
         "scheduler-config",
         "reservation",
         "webhook",
@@ -41,11 +41,13 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "workload": WorkloadSpec,
     "namespace": NamespaceSpec,
     "priority-class": PriorityClassSpec,
+    "volume": VolumeSpec,
 }
 _MADE: dict[str, Callable[..., Object]] = {
     "workload": Workload,
     "namespace": Namespace,
     "priority-class": PriorityClass,
+    "volume": Volume,
 }
 
 _META = ("kind", "name", "namespace", "labels")
@@ -215,7 +217,7 @@ def _split_object(reader: Reader, source: Map, line: int) -> tuple[Map, Map]:
     parts = []
     for name in ("meta", "spec"):
         part = source.get(name)
-        if part is None and name == "spec" and source.get("kind") == "namespace":
+        if part is None and name == "spec" and source.get("kind") in {"namespace", "volume"}:
             part = Map(line)
         if not isinstance(part, Map):
             reader.wrong(source.lines.get(name, line), "", f"`{name}` is missing, or not a mapping")

@@ -14,6 +14,8 @@ class Phase(StrEnum):
     STOPPED = "Stopped"
     LOST = "Lost"
 
+    __hash__ = str.__hash__  # an enum's own is written in Python, and phases are looked up a lot
+
     @property
     def over(self) -> bool:
         """It holds no resources any more and never runs again."""

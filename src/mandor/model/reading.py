@@ -25,11 +25,9 @@ MISTAKES_MOST = 50
 
 LATER: dict[type, frozenset[str]] = {
     WorkloadSpec: frozenset({"schedule"}),
-    Group: frozenset(
-        {"gang", "depends_on", "services", "update", "disruption", "autoscale", "volumes", "alternatives"}
-    ),
+    Group: frozenset({"gang", "depends_on", "services", "update", "disruption", "autoscale", "alternatives"}),
     Placement: frozenset({"clusters"}),
-    Task: frozenset({"secrets", "mounts", "startup", "identity"}),
+    Task: frozenset({"secrets", "startup", "identity"}),
     Security: frozenset({"read_only_root", "cap_drop", "cap_add", "privileged"}),
     File: frozenset({"on_change"}),
     Reschedule: frozenset({"unlimited"}),

@@ -69,6 +69,8 @@ class NamespaceSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """The engines its workloads may use; absent: all."""
     users: tuple[str, ...] | None = None
     """The system users its tasks may run as; absent: all."""
+    host_paths: tuple[str, ...] | None = None
+    """The host paths its workloads may mount, with all below; absent: whatever a node's agent allows."""
     priority_most: int | None = None
     """The highest priority its workloads may have; absent: any."""
 

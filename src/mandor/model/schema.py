@@ -6,6 +6,7 @@ from functools import cache
 from mandor.model.json_schema import Schema, schemas
 from mandor.model.priority import PriorityClassSpec
 from mandor.model.record import NamespaceSpec
+from mandor.model.volume import VolumeSpec
 from mandor.model.workload import WorkloadSpec
 
 SCHEMA_ID = "urn:mandor:manifest"
@@ -26,11 +27,12 @@ def manifest_schema() -> Schema:
 
 @cache
 def _manifest_schema() -> Schema:
-    defs = schemas([WorkloadSpec, NamespaceSpec, PriorityClassSpec])
+    defs = schemas([WorkloadSpec, NamespaceSpec, PriorityClassSpec, VolumeSpec])
     _shorten(defs)
     spec = defs.pop("WorkloadSpec")["properties"]
     namespace = defs.pop("NamespaceSpec")["properties"]
     priority = defs.pop("PriorityClassSpec")["properties"]
+    volume = defs.pop("VolumeSpec")["properties"]
     shared = {
         "kind": {"const": "workload", "description": "What this is; absent: a workload."},
         "name": _NAME | {"description": "The workload's name."},
@@ -49,6 +51,11 @@ def _manifest_schema() -> Schema:
         {"kind": {"const": "namespace"}, "name": _NAME, "labels": _LABELS, **namespace},
         ["kind", "name"],
     )
+    defs["volume"] = _mapping(
+        "A volume, made before anybody uses it.",
+        {"kind": {"const": "volume"}, "name": _NAME, "namespace": shared["namespace"], "labels": _LABELS, **volume},
+        ["kind", "name"],
+    )
     defs["priority-class"] = _mapping(
         "A name for a priority.",
         {"kind": {"const": "priority-class"}, "name": _NAME, "labels": _LABELS, **priority},
@@ -64,7 +71,7 @@ def _manifest_schema() -> Schema:
         "$id": SCHEMA_ID,
         "title": "Mandor manifest",
         "type": "object",
-        **_of_kind("namespace", _of_kind("priority-class", workload)),
+        **_of_kind("namespace", _of_kind("priority-class", _of_kind("volume", workload))),
         "$defs": dict(sorted(defs.items())),
     }
 
@@ -91,7 +98,11 @@ def _shorten(defs: dict[str, Schema]) -> None:
     task["env"]["additionalProperties"] = _SCALAR
     for words in (task["command"], task["args"], defs["Probe"]["properties"]["command"]["anyOf"][0]):
         words["items"] = _SCALAR
-    defs["File"]["properties"]["mode"] |= {"type": ["string", "integer"]}
+    for folder in (defs["File"], defs["GroupVolume"], defs["VolumeSpec"]):
+        folder["properties"]["mode"] |= {"type": ["string", "integer"]}
+    for folder in (defs["GroupVolume"], defs["VolumeSpec"]):
+        folder["properties"]["owner"] |= {"type": ["string", "integer"]}
+    defs["VolumeSpec"]["properties"]["where"]["items"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Where"}]}
 
 
 def _mapping(description: str, properties: dict[str, Schema], required: list[str]) -> Schema:

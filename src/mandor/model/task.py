@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta as Bounds
 from msgspec import Struct
 
-from mandor.lib.quantity import Seconds
+from mandor.lib.quantity import Seconds, Size
 from mandor.model.meta import check_name
 from mandor.model.resources import TaskResources
 
@@ -73,6 +73,28 @@ class File(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
             raise ValueError(f"the path {self.path!r} must not contain `..`")
 
 
+class TaskMount(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a task finds a volume of its group, or memory of its own."""
+
+    volume: str | None = None
+    """The name of one of the group's volumes."""
+    tmpfs: Size | None = None
+    """Memory of this size instead, gone with the task."""
+    path: Text
+    """Absolute, or below the working directory; not every engine can do both."""
+    read_only: bool = False
+    """Nothing can be written there."""
+
+    def __post_init__(self) -> None:
+        if (self.volume is None) == (self.tmpfs is None):
+            raise ValueError("a mount has either a `volume` or a `tmpfs`")
+        if self.tmpfs is not None and not self.tmpfs:
+            raise ValueError("a `tmpfs` has a size: `tmpfs: 64Mi`")
+        parts = [part for part in self.path.split("/") if part]
+        if not parts or ".." in parts or "\0" in self.path:
+            raise ValueError(f"the path {self.path!r} of a mount names a folder, without `..`")
+
+
 class Stop(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """How a task is asked to end, and how long it gets."""
 
@@ -106,6 +128,8 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     """Environment variables, beside MANDOR_INSTANCE, MANDOR_INDEX, MANDOR_NODE, MANDOR_PORT_<NAME> and the like."""
     files: tuple[File, ...] = ()
     """Small files put in place before it starts."""
+    mounts: tuple[TaskMount, ...] = ()
+    """What it finds where, besides its files: volumes of its group, and memory."""
     working_dir: Text | None = None
     """Where it starts; absent: a folder of its own, or the image's."""
     resources: TaskResources = TaskResources()
@@ -127,7 +151,17 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
         for name in self.env:
             if not _ENV.fullmatch(name):
                 raise ValueError(f"{name!r} is not the name of an environment variable")
+        _check_mounts(self.mounts)
         for engine in self.options:
             check_name(engine, "engine name")
         if self.role == "init" and (self.health or self.readiness):
             raise ValueError("an init task runs to its end: it has no `health` and no `readiness`")
+
+
+def _check_mounts(mounts: tuple[TaskMount, ...]) -> None:
+    if len(mounts) > 32:
+        raise ValueError("a task has at most 32 mounts")
+    paths = [mount.path.rstrip("/") for mount in mounts]
+    for path in paths:
+        if paths.count(path) > 1:
+            raise ValueError(f"two mounts have the path {path!r}")

@@ -13,6 +13,7 @@ from mandor.model.placement import Placement
 from mandor.model.priority import Priority
 from mandor.model.resources import Resources
 from mandor.model.task import PortNumber, Task
+from mandor.model.volume import GroupVolume
 
 WorkloadType = Literal["service", "batch"]
 Replicas = Annotated[int, Bounds(ge=0, le=100_000)]
@@ -90,6 +91,8 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """Any of these, in order of preference; empty: whichever can run it."""
     ports: dict[str, Port] = {}
     """Ports by name; a number alone is the port the task listens on."""
+    volumes: dict[str, GroupVolume] = {}
+    """Data that outlives its instances, by name; tasks mount them."""
     placement: Placement = Placement()
     """Where it may go."""
     tasks: dict[str, Task]
@@ -108,13 +111,34 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
             check_name(name, "task name")
         if all(task.role != "main" for task in self.tasks.values()):
             raise ValueError("at least one task of a group has the role `main`")
+        if len(self.volumes) > 16:
+            raise ValueError("a group has at most 16 volumes")
+        for name in self.volumes:
+            check_name(name, "volume name")
         for task_name, task in self.tasks.items():
+            for mount in task.mounts:
+                if mount.volume is not None and mount.volume not in self.volumes:
+                    raise ValueError(f"task {task_name} mounts {mount.volume!r}, which is not among `volumes`")
             for probe in (task.health, task.readiness):
                 asked = (probe.port or probe.tcp) if probe else None
                 if isinstance(asked, str) and asked not in self.ports:
                     raise ValueError(
                         f"the probe of task {task_name} names the port {asked!r}, which is not among `ports`"
                     )
+
+    @property
+    def mount_needs(self) -> frozenset[str]:
+        """What its engine has to be able to do, in the words of `Capabilities.extras`."""
+        found: set[str] = set()
+        for mount in (mount for task in self.tasks.values() for mount in task.mounts):
+            absolute = mount.path.startswith("/")
+            if mount.tmpfs is not None or self.volumes[mount.volume or ""].type == "tmpfs":
+                found.add("tmpfs")
+            elif absolute or mount.read_only:
+                found.add("mounts")
+            if not absolute:
+                found.add("links")
+        return frozenset(found)
 
     @property
     def request(self) -> Resources:
@@ -155,7 +179,9 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
 
     @property
     def template(self) -> GroupTemplate:
-        return GroupTemplate(engine=self.engine, ports=self.ports, placement=self.placement, tasks=self.tasks)
+        return GroupTemplate(
+            engine=self.engine, ports=self.ports, volumes=self.volumes, placement=self.placement, tasks=self.tasks
+        )
 
     @property
     def count(self) -> int:

@@ -24,6 +24,7 @@ from mandor.placement.plugins.round_robin import RoundRobin
 from mandor.placement.plugins.scheduling_gates import SchedulingGates
 from mandor.placement.plugins.taint_toleration import TaintToleration
 from mandor.placement.plugins.vm_quota import VMQuota
+from mandor.placement.plugins.volume_binding import VolumeBinding
 
 DEFAULTS: tuple[tuple[type[Plugin], int], ...] = (
     (SchedulingGates, 1),
@@ -36,6 +37,7 @@ DEFAULTS: tuple[tuple[type[Plugin], int], ...] = (
     (NodeAffinity, 2),
     (NodePorts, 1),
     (NodeResourcesFit, 1),
+    (VolumeBinding, 1),
     (PodTopologySpread, 2),
     (InterPodAffinity, 2),
     (NodeResourcesBalancedAllocation, 1),

@@ -51,7 +51,6 @@ ELSEWHERE = frozenset(
         "GangScheduling",
         "NodeDeclaredFeatures",
         "NodeVolumeLimits",
-        "VolumeBinding",
         "VolumeRestrictions",
         "VolumeZone",
     }

@@ -32,6 +32,7 @@ from mandor.placement.framework.snapshot import (
     Wanted,
     node_facts,
 )
+from mandor.placement.framework.volumes import KnownVolume, Volumes, wanted_volumes
 
 _FIRST_CAPACITY = 16
 _NO_OWNER = -2
@@ -119,6 +120,7 @@ class Table:
         self._by_node: dict[str, set[Key]] = {}
         self._ports: dict[HostPort, dict[str, int]] = {}
         self._census = Census(self._slots, self._fact)
+        self._volumes = Volumes(self._count_disk)
         self._kept = Kept()
         self._owners: dict[tuple[str, str], int] = {}
         self._dedicated: dict[str, dict[int, int]] = {}
@@ -177,6 +179,13 @@ class Table:
         self._set_allocatable(slot, node)
         self._set_usage(slot, node)
 
+    def set_volume(self, key: Key, known: KnownVolume | None) -> bool:
+        """Take over what a volume object says, or that it is gone. True: that is news."""
+        if not self._volumes.set(key, known):
+            return False
+        self.version += 1
+        return True
+
     def remove_node(self, name: str) -> None:
         slot = self._slots.get(name)
         if slot is None:
@@ -221,6 +230,8 @@ class Table:
         for key in self._by_node.get(name, ()):
             self._count(slot, self._charges[key].shape, 1)
             self._count_people(self._charges[key], 1)
+        for size in self._volumes.sizes_on(name):
+            self._count_disk(name, size)
         return slot
 
     def _renumbered(self) -> None:
@@ -266,6 +277,8 @@ class Table:
         self._charges[key] = charge
         self._by_node.setdefault(node, set()).add(key)
         self._count_everywhere(key.namespace, shape, 1)
+        if shape.volumes:
+            self._count_volumes(key, charge, 1)
         slot = self._slots.get(node)
         if self._undo is not None:
             turn = 0 if slot is None else int(self._numbers[_TURN, slot])
@@ -303,6 +316,8 @@ class Table:
         if not keys:
             del self._by_node[charge.node]
         self._count_everywhere(key.namespace, charge.shape, -1)
+        if charge.shape.volumes:
+            self._count_volumes(key, charge, -1)
         slot = self._slots.get(charge.node)
         if slot is not None:
             self._count(slot, charge.shape, -1)
@@ -394,6 +409,16 @@ class Table:
         if not self._dedicated:
             self._owners.clear()
 
+    def _count_volumes(self, key: Key, charge: Charge, sign: int) -> None:
+        for wanted in wanted_volumes(charge.shape.volumes, key, charge.who):
+            self._volumes.use(wanted, charge.node, sign)
+
+    def _count_disk(self, node: str, size: int) -> None:
+        slot = self._slots.get(node)
+        if slot is not None and size:
+            self._sums[_FREE + self._rows[DISK], slot] -= size
+            self._kept.changed(slot)
+
     def _count_everywhere(self, namespace: str, shape: Shape, sign: int) -> None:
         used = self._used_by.setdefault(namespace, {})
         used[INSTANCES] = used.get(INSTANCES, 0) + sign
@@ -451,6 +476,7 @@ class Table:
                 owner=lambda owner: self._owners.get(owner, _NO_OWNER),
                 used_by=self._used_in,
                 wanted=self._wanted,
+                volumes=self._volumes,
             )
         return self._snapshot
 

@@ -80,6 +80,7 @@ def agent_settings(settings: AgentRootSettings) -> AgentSettings:
         address=settings.address,
         capacity=_capacity(settings),
         devices=_devices(settings.device),
+        host_paths=settings.allow_host_path,
         heartbeat_seconds=float(settings.heartbeat),
     )
 
@@ -148,7 +149,7 @@ def main() -> None:
     for option in ("--data", "--name", "--join-token-file"):
         parser.add_argument(option)
     parser.add_argument("--server", type=lambda text: tuple(text.split(",")))
-    for option in ("--engine", "--capacity", "--device"):
+    for option in ("--engine", "--capacity", "--device", "--allow-host-path"):
         parser.add_argument(option, action="append")
     run(load(AgentRootSettings, "agent", environ=os.environ, flags=vars(parser.parse_args())))
 

@@ -15,7 +15,7 @@ from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 
 from mandor.engines.base import Engine, UnitPhase
-from mandor.errors import Conflict, Invalid, Unavailable
+from mandor.errors import Conflict, EngineDown, Invalid, NotFound, Unavailable
 from mandor.lib.lock import Held, hold
 from mandor.roots.settings import default_name, loopback, split_address
 
@@ -132,7 +132,10 @@ async def stop_units(engines: dict[str, Engine]) -> int:
     count = 0
     for engine in engines.values():
         async with engine:
-            seen = await engine.list()
+            try:
+                seen = await engine.list()
+            except (NotFound, EngineDown):  # Not on this machine, or not running: nothing of it can be ended.
+                continue
             running = [one.unit for one in seen if one.phase != UnitPhase.EXITED]
             await asyncio.gather(*(engine.stop(unit, grace_seconds=5) for unit in running))
             for one in seen:

@@ -22,6 +22,7 @@ from mandor.controllers.garbage import GarbageController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.runner import run_all
+from mandor.controllers.volume import VolumeController
 from mandor.controllers.workload import WorkloadController
 from mandor.errors import Invalid
 from mandor.lib import logs
@@ -147,6 +148,7 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings) -> None
     controllers = (
         WorkloadController(store, clock, recorder),
         NodeController(store, clock, recorder, times),
+        VolumeController(store, recorder),
         GarbageController(store, clock),
     )
     async with Background() as tasks:

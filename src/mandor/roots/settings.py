@@ -96,6 +96,8 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """`cpu=2`, `memory=4Gi`, `disk=10Gi`: the node is that part of its machine; empty: all of it."""
     device: tuple[str, ...] = ()
     """`gpu=4` or `nvidia/gpu=4`: devices of this machine that tasks may ask for."""
+    allow_host_path: tuple[str, ...] = ()
+    """Folders of this machine that tasks may mount, with all below them; empty: none."""
     heartbeat: Seconds = Seconds(10)
 
 

@@ -21,6 +21,10 @@ COMMITS_MOST = 16
 AFTER_OUTAGE = Backoff(first_seconds=0.2, most_seconds=5.0, jitter=0.2)
 
 
+class NotBound(Exception):
+    """Somebody changed the instance, its node or its volumes meanwhile."""
+
+
 class Binder:
     """Each bind checks that its node is still the one that was decided on: not changed, not gone.
 
@@ -65,7 +69,7 @@ class Binder:
         now = self._clock.now()
         versions = {each.node: each.node_version for each in promises}
         checks: list[Write] = [Check(Key(Node.kind, "", name), version) for name, version in versions.items()]
-        return checks + [Put(each.instance.bound(each.node, at=now, relaxed=each.relaxed)) for each in promises]
+        return checks + [Put(each.bound(at=now)) for each in promises]
 
     async def _without_loser(self, promises: Sequence[Promise], conflict: Conflict) -> list[Promise]:
         key = conflict.facts.get("key")

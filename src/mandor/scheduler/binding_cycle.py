@@ -34,6 +34,8 @@ class BindingCycle:
                 return denied
         state, ask, node = context.state, context.ask, context.node
         for pre_bind in context.profile.pre_binds:
+            if not pre_bind.concerns(ask):
+                continue
             await self._follow(pre_bind, pre_bind.pre_bind(state, ask, node), STEP_SECONDS)
         for bind in context.profile.binds:
             # The store may be away for long; what is being written cannot be given up.

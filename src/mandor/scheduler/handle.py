@@ -11,11 +11,16 @@ from mandor.scheduler.waiting import WaitingRoom
 
 class ClusterHandle:
     def __init__(
-        self, snapshot: Callable[[], Snapshot], room: WaitingRoom, bind: Callable[[Ask, str], Awaitable[None]]
+        self,
+        snapshot: Callable[[], Snapshot],
+        room: WaitingRoom,
+        bind: Callable[[Ask, str], Awaitable[None]],
+        place_volumes: Callable[[Ask, str], Awaitable[None]],
     ) -> None:
         self._snapshot = snapshot
         self._room = room
         self._bind = bind
+        self._place_volumes = place_volumes
 
     def snapshot(self) -> Snapshot:
         return self._snapshot()
@@ -31,3 +36,6 @@ class ClusterHandle:
 
     async def bind(self, ask: Ask, node: str) -> None:
         await self._bind(ask, node)
+
+    async def place_volumes(self, ask: Ask, node: str) -> None:
+        await self._place_volumes(ask, node)

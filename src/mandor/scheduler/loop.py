@@ -15,6 +15,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
+from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.cycle import Decision, broken_off, decide
 from mandor.placement.framework.ask import Ask
@@ -26,16 +27,17 @@ from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun
 from mandor.placement.profiles import default_profile
-from mandor.scheduler.binding import Binder, chunks
+from mandor.scheduler.binding import Binder, NotBound, chunks
 from mandor.scheduler.binding_cycle import BindingCycle
 from mandor.scheduler.consulting import Consulting, Inquire, ask_nobody
 from mandor.scheduler.handle import ClusterHandle
 from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
 from mandor.scheduler.view import Promise, View
+from mandor.scheduler.volumes import VolumeWriter
 from mandor.scheduler.waiting import Denied, Seat, WaitingRoom
 from mandor.scheduler.watchdog import Watchdog
-from mandor.store.base import Store
+from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 
@@ -47,17 +49,13 @@ measured, so that the same input always gives the same course of events."""
 GATHERED = 256
 """So many decisions are written together, or fewer when nobody waits."""
 NOTED_MOST = 64
-"""Of a slice with more binds than this, only the remarkable ones are told as events."""
+"""While more than this are on their way or in the queue, only remarkable binds are told as events."""
 CYCLES_MOST = 10_000
 """So many placements may be on their way through plugins, or be asked about; the others wait their turn."""
 
-WATCHED = (PriorityClass, Node, Release, Workload, Instance)
+WATCHED = (PriorityClass, Volume, Node, Release, Workload, Instance)
 
 Profiles = Mapping[str, Profile]
-
-
-class NotBound(Exception):
-    """Somebody changed the instance or its node meanwhile."""
 
 
 class Scheduler:
@@ -82,7 +80,9 @@ class Scheduler:
         self.watchdog = watchdog or Watchdog()
         self._consulting = Consulting(inquire, self.watchdog)
         self._room = WaitingRoom(clock)
-        self.handle: Handle = ClusterHandle(self._snapshot, self._room, self._bind_by_handle)
+        self.handle: Handle = ClusterHandle(
+            self._snapshot, self._room, self._bind_by_handle, VolumeWriter(store, clock).write
+        )
         self._profiles = _made(profiles, self.handle)
         check_together(self._profiles)
         self._mirrors = {each.kind: Mirror(store, each.kind) for each in WATCHED}
@@ -135,8 +135,7 @@ class Scheduler:
     async def run(self) -> None:
         """For ever; ends with the error when the leadership is lost."""
         for mirror in self._mirrors.values():
-            mirror.listen(self.view.apply)
-            mirror.listen(lambda _: self._wake.set())
+            mirror.listen(self._hear)
         async with AsyncExitStack() as stack:
             stack.enter_context(self.watchdog)
             for mirror in self._mirrors.values():
@@ -148,6 +147,10 @@ class Scheduler:
             async with Background() as tasks:
                 tasks.start(self._reasons.run(), "refusals")
                 await self._schedule(tasks)
+
+    def _hear(self, change: Change) -> None:
+        self.view.apply(change)
+        self._wake.set()
 
     async def _size_all(self) -> None:
         """Nothing is decided before it is known how much everything that is placed takes."""
@@ -232,7 +235,7 @@ class Scheduler:
             missing = f"there is no profile {entry.ask.profile}"
             self._wait(entry, Decision(entry.ask.key, message=missing, retry_on=ANYTHING))
             return None
-        if (profile.consults or not profile.batched or profile.permits) and self._busy >= CYCLES_MOST:
+        if (profile.consults or not profile.batches(entry.ask) or profile.permits) and self._busy >= CYCLES_MOST:
             self._queue.back_off(entry, now=self._clock.monotonic())
             return None
         if profile.consults and entry.consulted is None:
@@ -274,14 +277,16 @@ class Scheduler:
             )
         except Overrun:  # it arrived on the way out
             decision = broken_off(ask.key, self.watchdog.last)
-        if not decision.node and not decision.fault and profile.by_class:
+        # Each has its own volumes, perhaps, though all else is alike.
+        if not decision.node and not decision.fault and profile.by_class and not ask.shape.volumes:
             self._known_refusals[replace(ask, key=_NOBODY)] = decision
         return decision
 
     def _take(self, entry: Entry, profile: Profile, decision: Decision) -> Promise | None:
         """Counted, reserved, permitted; the last steps of the scheduling cycle."""
         context = None
-        if not profile.plain:
+        batched = profile.batches(entry.ask)
+        if not (profile.plain and batched):
             context = Context(profile, decision.ask or entry.ask, decision.node, decision.state)
         promise = self.view.promise(entry, decision.node, decision.relaxed, context)
         if promise is None or context is None:
@@ -296,7 +301,7 @@ class Scheduler:
         if permission.denied_by is not None:
             self._deny(promise, permission.denied_by.name, permission.why)
             return None
-        if permission.waits or not profile.batched:
+        if permission.waits or not batched:
             seat = self._room.enter(context.ask, context.node, permission.waits) if permission.waits else None
             self._busy += 1
             self._to_start.append((promise, seat))
@@ -394,7 +399,7 @@ class Scheduler:
             for fault in self.watchdog.run(lambda: run_post_binds(context, self.watchdog)):
                 log.warning("%s is bound; %s", promise.key, fault)
         versions = context.profile.versions if context is not None else ()
-        if promise.relaxed or self.view.promises <= NOTED_MOST:
+        if promise.relaxed or (self.view.promises <= NOTED_MOST and len(self._queue) <= NOTED_MOST):
             without = "".join(f", without `{rule}`" for rule in promise.relaxed)
             by = f" ({', '.join(versions)})" if versions else ""
             text = f"placed on {promise.node}{without}{by}"

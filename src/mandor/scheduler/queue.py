@@ -110,6 +110,11 @@ class SchedulingQueue:
     def __len__(self) -> int:
         return len(self._entries)
 
+    @property
+    def waiting(self) -> bool:
+        """Somebody waits for something to happen."""
+        return bool(self._unschedulable or self._gated)
+
     def place(self, key: Key) -> Place | None:
         """Where it is; None: not in the queue."""
         entry = self._entries.get(key)
@@ -144,7 +149,8 @@ class SchedulingQueue:
                 self._no_order(error)
                 return None
             if entry.ticket == ticket:
-                self.remove(entry.ask.key)
+                del self._entries[entry.ask.key]
+                entry.place, entry.ticket = Place.NOWHERE, 0
                 return entry
         return None
 
@@ -269,7 +275,8 @@ class SchedulingQueue:
 
     def _let_in(self, entry: Entry) -> None:
         """Into the queue, unless a PreEnqueue plugin keeps it out."""
-        self._gated.pop(entry.ask.key, None)
+        if self._gated:
+            self._gated.pop(entry.ask.key, None)
         for plugin in self._gates(entry.ask):
             try:
                 why = self._call(plugin, lambda plugin=plugin: _reason(plugin, entry.ask))  # type: ignore[misc]

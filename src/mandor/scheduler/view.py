@@ -2,18 +2,21 @@
 
 import logging
 from collections.abc import Callable, Iterable, Set
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass, class_of
+from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import Happened, Happening
+from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.table import Table
 from mandor.scheduler.queue import Entry, SchedulingQueue
 from mandor.store.base import Change
@@ -24,6 +27,7 @@ log = logging.getLogger(__name__)
 DETAILS_MOST = 1024
 """When more happens at once, everybody whom it can concern is tried again without being asked for hints."""
 
+NOWHERE: frozenset[str] = frozenset()
 NOTHING = Shape(
     wanted=(),
     counted=(0, 0),
@@ -38,8 +42,7 @@ NOTHING = Shape(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Promise:
+class Promise(Struct, frozen=True, eq=False):
     """A decision that is counted in the table and on its way to the store."""
 
     entry: Entry
@@ -53,6 +56,15 @@ class Promise:
     @property
     def key(self) -> Key:
         return self.entry.ask.key
+
+    @property
+    def uid(self) -> str:
+        return self.instance.meta.uid
+
+    def bound(self, *, at: float) -> Instance:
+        ask = self.entry.ask
+        volumes = tuple(sorted(wanted.key.name for wanted in ask.local_volumes)) if ask.shape.volumes else ()
+        return self.instance.bound(self.node, at=at, relaxed=self.relaxed, volumes=volumes)
 
 
 class View:
@@ -80,20 +92,29 @@ class View:
         self._classes: dict[str, PriorityClass] = {}
         self._identities: dict[Key, dict[str, Identity]] = {}
         """By workload and group."""
+        self._kin: dict[tuple[str, str, str, str], Ask] = {}
+        """What all instances of a group of a release ask for, by namespace, workload, release and group: as long as
+        no object changes that it was made of."""
         self._promises: dict[Key, Promise] = {}
         self._waiting_for: dict[Key, set[Key]] = {}
         """Instances whose release or workload is not here yet, by that."""
 
     def apply(self, change: Change) -> None:
-        value = change.value
-        if isinstance(value, Instance):
+        value = change.after if change.after is not None else change.before
+        if type(value) is Instance:
             self._apply_instance(change.key, change.after)
-        elif isinstance(value, Node):
+            return
+        self._kin.clear()
+        if isinstance(value, Node):
             self._apply_node(value, change.before, gone=change.after is None)
         elif isinstance(value, Release):
             self._apply_release(value, gone=change.after is None)
         elif isinstance(value, Workload):
             self._apply_workload(change)
+        elif isinstance(value, Volume):
+            known = KnownVolume.of(value) if change.after is not None else None
+            if self.table.set_volume(change.key, known):
+                self._happen(Happening.VOLUME, None)
         elif isinstance(value, PriorityClass):
             self._apply_class(value, gone=change.after is None)
 
@@ -212,11 +233,13 @@ class View:
 
     def _promised(self, key: Key, uid: str) -> bool:
         promise = self._promises.get(key)
-        return promise is not None and promise.instance.meta.uid == uid
+        return promise is not None and promise.uid == uid
 
     def _count(self, key: Key, instance: Instance) -> None:
+        promise = self._promises.pop(key, None)
+        if promise is not None and promise.node == instance.spec.node and promise.uid == instance.meta.uid:
+            return  # It is counted since it was decided.
         self.queue.remove(key)
-        self._promises.pop(key, None)
         shape = self._shape(instance)
         if shape is None:
             known = self.table.charge(key)
@@ -229,23 +252,35 @@ class View:
 
     def _enqueue(self, instance: Instance) -> None:
         """A new one is active at once; one that is known keeps its place in the queue."""
+        meta, spec = instance.meta, instance.spec
+        name = (meta.namespace, spec.workload, spec.release, spec.group)
+        kin = self._kin.get(name)
+        if kin is None:
+            kin = self._kin_of(instance)
+            if kin is None:
+                return
+            self._kin[name] = kin
+        avoid = frozenset(spec.avoid) if spec.avoid else NOWHERE
+        ask = Ask(instance.key, kin.shape, kin.priority, kin.profile, avoid, who=kin.who, gates=kin.gates)
+        self.queue.add(ask, meta.uid, meta.created_at)
+
+    def _kin_of(self, instance: Instance) -> Ask | None:
+        """What it and its like ask for; None: not all of that is here yet."""
         workload = self._workloads.get(_workload_key(instance))
         if not isinstance(workload, Workload):
             self._wait_for(_workload_key(instance), instance)
-            return
+            return None
         shape = self._shape(instance)
         if shape is None:
-            return
-        ask = Ask(
+            return None
+        return Ask(
             key=instance.key,
             shape=shape,
             priority=class_of(workload.spec.priority, self._classes).value,
             profile=workload.spec.profile,
-            avoid=frozenset(instance.spec.avoid),
             who=self._who(instance),
             gates=workload.spec.gates,
         )
-        self.queue.add(ask, instance.meta.uid, instance.meta.created_at)
 
     def _shape(self, instance: Instance) -> Shape | None:
         """None: its release is not here yet; the instance is looked at again when it comes."""
@@ -264,13 +299,16 @@ class View:
         self, entry: Entry, node: str, relaxed: tuple[str, ...] = (), context: Context | None = None
     ) -> Promise | None:
         """Count it at once, before it is written; None: the instance is not what it was any more."""
-        instance, chosen = self._instances.get(entry.ask.key), self.table.node(node)
+        ask = entry.ask
+        key = ask.key
+        instance, chosen = self._instances.get(key), self.table.node(node)
         if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or chosen is None:
             return None
         made = Promise(entry, instance, node, chosen.meta.version, relaxed, context)
-        self.table.set_charge(made.key, node, entry.ask.shape, entry.ask.who)
-        self._promises[made.key] = made
-        self._happen(Happening.PLACED, chosen, made.key)
+        self.table.set_charge(key, node, ask.shape, ask.who)
+        self._promises[key] = made
+        if self.queue.waiting:  # Whoever is decided later sees it in the table.
+            self._happen(Happening.PLACED, chosen, key)
         return made
 
     def promised(self, key: Key) -> Promise | None:

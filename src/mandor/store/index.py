@@ -106,6 +106,8 @@ class Index:
         self._floor = 0
         """What changed up to this revision is known only as the state it led to."""
         self._subscribers: dict[Interest, dict[Subscription, None]] = {}
+        self._near = 0
+        """So many of them look at one node only."""
 
     # Reading.
 
@@ -202,6 +204,7 @@ class Index:
                     missed.append(seen)
         subscription.buffer = missed[::-1]
         self._subscribers.setdefault(subscription.interest, {})[subscription] = None
+        self._near += where.node is not None
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
@@ -209,6 +212,7 @@ class Index:
         peers = self._subscribers.get(subscription.interest)
         if peers is not None and subscription in peers:
             del peers[subscription]
+            self._near -= subscription.where.node is not None
             if not peers:
                 del self._subscribers[subscription.interest]
 
@@ -231,19 +235,23 @@ class Index:
         return Expired(story, hint="list again and watch from there", since=since, oldest=self._floor)
 
     def _deliver(self, change: Change, kind: str) -> None:
+        subscribers = self._subscribers
+        if (peers := subscribers.get((kind, None))) is not None:
+            self._hand(change, peers)
+        if (peers := subscribers.get((None, None))) is not None:
+            self._hand(change, peers)
+        if not self._near:
+            return
         before, after = change.before, change.after
-        self._hand(change, (kind, None))
-        self._hand(change, (None, None))
         left = before.node if before is not None else None
         entered = after.node if after is not None else None
         for node in {left, entered} - {None}:
-            self._hand(change, (kind, node))
-            self._hand(change, (None, node))
+            if (peers := subscribers.get((kind, node))) is not None:
+                self._hand(change, peers)
+            if (peers := subscribers.get((None, node))) is not None:
+                self._hand(change, peers)
 
-    def _hand(self, change: Change, interest: Interest) -> None:
-        peers = self._subscribers.get(interest)
-        if peers is None:
-            return
+    def _hand(self, change: Change, peers: dict[Subscription, None]) -> None:
         overflown = []
         for subscription in tuple(peers):  # A watcher that was dropped may be collected, and leave, at any moment.
             seen: Change | None = change

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mandor.bench.kubernetes import Pod, Reader, closer
-from mandor.lib.quantity import Cpu, Size
+from mandor.lib.quantity import Cpu, Seconds, Size
 from mandor.lib.yaml12 import load_all
 from mandor.model.node import Node, NodePhase, Taint
 from mandor.model.placement import Apart, Near, Spread, Toleration, Where
@@ -72,7 +72,7 @@ terminationGracePeriodSeconds: 0""",
     assert refusals == []
     assert made.group.tasks["first"].role == "init"
     assert made.group.tasks["first"].resources.cpu == Cpu(2000)
-    assert made.group.tasks["main"].stop.grace == 0
+    assert made.group.tasks["main"].stop.grace == Seconds(0)
     assert (made.priority, made.gates, made.profile) == (1000, ("test.k8s.io-hold",), "default")
     assert (made.labels, made.finalizers) == ({"app": "web"}, False)
 

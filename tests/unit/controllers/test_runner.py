@@ -162,13 +162,23 @@ async def test_what_was_written_is_shown_by_the_mirror_when_the_writer_returns()
         assert len(list(mirror.items())) == 250
 
 
-async def test_a_conflict_ends_a_commit_and_what_came_before_it_is_shown() -> None:
+async def test_a_conflict_ends_a_commit_and_what_was_written_before_it_is_shown() -> None:
+    store = MemoryStore()
+    await put(store, "old")
+    stale = Put(Node(meta=Meta(name="old", version=99)))
+    async with Mirror(store, Node.kind) as mirror:
+        with pytest.raises(Conflict):
+            await Writer(store, {Node.kind: mirror}).commit([*nodes(100), stale, *nodes(250)[100:]])
+        assert len(list(mirror.items())) == 101, "the first hundred, and the one in the way"
+
+
+async def test_what_is_created_beside_a_conflict_stays_and_is_shown() -> None:
     store = MemoryStore()
     await put(store, "n120")
     async with Mirror(store, Node.kind) as mirror:
         with pytest.raises(Conflict):
             await Writer(store, {Node.kind: mirror}).commit(nodes(250))
-        assert len(list(mirror.items())) == 101, "the first hundred, and the one in the way"
+        assert len(list(mirror.items())) == 151, "all but the second hundred, and the one in the way"
 
 
 async def test_where_each_write_stands_alone_a_conflict_costs_only_itself() -> None:

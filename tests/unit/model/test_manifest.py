@@ -261,10 +261,8 @@ def test_a_mistake_gets_its_line_its_path_and_a_hint(
     [
         "autoscale: {min: 1, max: 2}",
         "gang: {min: 3}",
-        "volumes: {}",
         "schedule: {cron: '* * * * *'}",
         "secrets: {A: b}",
-        "mounts: []",
         "update: {}",
         "type: daemon",
         "placement: {clusters: [a]}",

@@ -310,6 +310,7 @@ def test_every_plugin_has_a_name_of_its_own_and_the_defaults_are_kubernetes_with
         "TaintToleration": 3,
         "NodeAffinity": 2,
         "NodeResourcesFit": 1,
+        "VolumeBinding": 1,
         "PodTopologySpread": 2,
         "InterPodAffinity": 2,
         "NodeResourcesBalancedAllocation": 1,

@@ -280,7 +280,7 @@ SCORE = "profiles:\n- plugins:\n    score:\n      enabled:\n      - name: {}\n  
             "there is no plugin NodeResourceFit",
             "did you mean `NodeResourcesFit`?",
         ),
-        (SCORE.format("VolumeBinding", 1), 5, "there is no plugin VolumeBinding", "does not exist here"),
+        (SCORE.format("VolumeZone", 1), 5, "there is no plugin VolumeZone", "does not exist here"),
         (SCORE.format("NodePorts", 1), 5, "NodePorts does not serve score", "it serves preFilter, filter"),
         (SCORE.format("NodeAffinity", -1), 6, "-1 is no weight", None),
         (SCORE.format("NodeAffinity", 1.5), 6, "1.5 is no weight", None),

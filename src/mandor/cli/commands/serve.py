@@ -91,6 +91,7 @@ def server_command(config: str | None, roles: tuple[str, ...], **flags: Any) -> 
 @click.option("--label", metavar="KEY=VALUE", multiple=True, help="For the node when it first joins, several times.")
 @click.option("--pool", metavar="NAME", help="The node's pool, when it first joins.  [default: default]")
 @click.option("--address", metavar="HOST", help="Where others reach this machine.  [default: found by itself]")
+@click.option("--allow-host-path", metavar="DIR", multiple=True, help="A folder that tasks may mount, several times.")
 @click.option("--capacity", metavar="WHAT=AMOUNT", multiple=True, help="cpu=2, memory=4Gi …: part of the machine.")
 @click.option("--device", metavar="KIND=COUNT", multiple=True, help="gpu=4, nvidia/gpu=4 …: what tasks may ask for.")
 @click.option("--heartbeat", metavar="DURATION", help="How often it says that it lives.  [default: 10s]")
@@ -100,6 +101,7 @@ def agent_command(
     server: tuple[str, ...],
     engine: tuple[str, ...],
     label: tuple[str, ...],
+    allow_host_path: tuple[str, ...],
     capacity: tuple[str, ...],
     device: tuple[str, ...],
     **flags: Any,
@@ -114,6 +116,7 @@ def agent_command(
 
     shared = (click.get_current_context().find_root().obj or {}).get("server")
     flags |= {"server": _split(server or ((shared,) if shared else ())), "engine": _split(engine), "label": list(label)}
+    flags["allow_host_path"] = list(allow_host_path)
     flags |= {"capacity": _split(capacity), "device": _split(device)}
     agent.run(load(AgentRootSettings, "agent", file=config, environ=os.environ, flags=flags))
 

@@ -1,12 +1,15 @@
 """The instance being placed, as numbers and rules."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
 from mandor.model.meta import Key
 from mandor.model.placement import Apart, Near, PlacementRule, Spread, Toleration, Where
+from mandor.model.volume import GroupVolume
 from mandor.model.workload import GroupTemplate
 from mandor.placement.framework.identity import NOBODY, Identity, Selector, Tie, selector_of, tie_of
+from mandor.placement.framework.volumes import WantedVolume, wanted_volumes
 
 CPU, MEMORY, DISK = "cpu", "memory", "disk"
 
@@ -77,6 +80,10 @@ class Shape:
     """Its node is its workload's alone."""
     machine: bool = False
     """It is a virtual machine."""
+    volumes: Mapping[str, GroupVolume] = field(default_factory=dict)
+    """Local and host ones, by the names the group gives them."""
+    needs: frozenset[str] = frozenset()
+    """What an engine has to be able to do for its mounts: `mounts`, `links`, `tmpfs`."""
     known: dict[tuple[int, Identity], Rules] = field(default_factory=dict)
     """The rules by what is given up and for whom; an answer that is computed once."""
     tied: dict[Identity, tuple[Tie, ...]] = field(default_factory=dict)
@@ -106,6 +113,8 @@ class Shape:
                 for task in group.tasks.values()
                 for options in task.options.values()
             ),
+            volumes={name: each for name, each in group.volumes.items() if each.type != "tmpfs"},
+            needs=group.mount_needs,
         )
 
     def ties(self, who: Identity) -> tuple[Tie, ...]:
@@ -196,6 +205,10 @@ class Ask:
     """What its workload waits for before it may be queued."""
     lenient: bool = False
     """The `should` rules of others against it are given up, too."""
+
+    @property
+    def local_volumes(self) -> list[WantedVolume]:
+        return wanted_volumes(self.shape.volumes, self.key, self.who) if self.shape.volumes else []
 
     @property
     def class_key(self) -> tuple[Shape, Identity, int, frozenset[str], str, bool]:

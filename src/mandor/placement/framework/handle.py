@@ -43,6 +43,9 @@ class Handle(Protocol):
     async def bind(self, ask: Ask, node: str) -> None:
         """Write the placement down, together with others; raises when it could not be."""
 
+    async def place_volumes(self, ask: Ask, node: str) -> None:
+        """Write down that the instance's volumes are on that node; raises when one has come to be elsewhere."""
+
 
 class Detached:
     """For plugins that decide without a cluster around them: a plan, an explanation, a test."""
@@ -66,6 +69,9 @@ class Detached:
 
     async def bind(self, ask: Ask, node: str) -> None:
         raise RuntimeError("nothing is bound without a cluster")
+
+    async def place_volumes(self, ask: Ask, node: str) -> None:
+        raise RuntimeError("no volume is placed without a cluster")
 
 
 DETACHED = Detached()

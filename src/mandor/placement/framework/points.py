@@ -48,6 +48,7 @@ class Happening(Enum):
     NODE_CHANGED = "node changed"
     ROOM_FREED = "room freed"
     PLACED = "instance placed"
+    VOLUME = "volume changed"
     LOAD_CHANGED = "load changed"
     """What a node really uses; requests do not ask for it."""
 
@@ -282,6 +283,10 @@ class PreBindPlugin(Plugin):
     @abstractmethod
     async def pre_bind(self, state: CycleState, ask: Ask, node: str) -> None:
         """Raise to reject the placement."""
+
+    def concerns(self, ask: Ask) -> bool:
+        """False: it has nothing to do for this one, which is then bound together with many others."""
+        return True
 
 
 class BindPlugin(Plugin):

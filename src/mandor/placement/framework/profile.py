@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from mandor.errors import Invalid
+from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.points import (
     POINTS,
     BindPlugin,
@@ -78,8 +79,10 @@ class Profile:
         self.filter_names = tuple(plugin.name for plugin in self.filters)
         self.versions = tuple(f"{each.plugin.name}@{each.version}" for each in self.enabled if each.version)
         """Of the plugins that come from outside."""
-        self.batched = not self.pre_binds and [each.name for each in self.binds] == [DEFAULT_BINDER]
-        """Nothing stands between the decision and the default bind: many are written in one go."""
+        choosy = tuple(each for each in self.pre_binds if type(each).concerns is not PreBindPlugin.concerns)
+        self.batched = len(choosy) == len(self.pre_binds) and [each.name for each in self.binds] == [DEFAULT_BINDER]
+        """Nothing stands between most decisions and the default bind: many are written in one go."""
+        self._choosy = choosy
         self.plain = self.batched and not (self.reserves or self.permits or self.post_binds or self.versions)
         """Once the node is chosen, nobody else has a say."""
         judges = (*self.filters, *(plugin for plugin, _ in self.scores))
@@ -107,6 +110,10 @@ class Profile:
 
     def _at(self, point: str) -> list[Plugin]:
         return [each.plugin for each in self._points.get(point, ())]
+
+    def batches(self, ask: Ask) -> bool:
+        """Whether nothing stands between the decision and the default bind for this one."""
+        return self.batched and not any(each.concerns(ask) for each in self._choosy)
 
     def plugin(self, name: str) -> Plugin | None:
         return next((each.plugin for each in self.enabled if each.plugin.name == name), None)

@@ -13,6 +13,7 @@ from mandor.placement.framework.column import Column, Mask
 from mandor.placement.framework.kept import Kept
 from mandor.placement.framework.luck import Lots
 from mandor.placement.framework.room import Room
+from mandor.placement.framework.volumes import Volumes
 
 Amounts = NDArray[np.int64]
 
@@ -129,6 +130,8 @@ class Snapshot:
     """What the instances of a namespace take, by resource, and how many `instances` there are."""
     wanted: Mapping[Wanted, int]
     """What has been asked for, and how many that is placed asks for the same."""
+    volumes: Volumes
+    """Which there are, and where each is."""
 
     def __len__(self) -> int:
         return len(self.nodes)

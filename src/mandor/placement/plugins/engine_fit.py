@@ -30,11 +30,11 @@ class EngineFit(FilterPlugin, PreScorePlugin, ScorePlugin):
         return Reach.ATTRIBUTES
 
     def goes_by(self, ask: Ask) -> Hashable:
-        return ask.shape.engines, ask.shape.images
+        return ask.shape.engines, ask.shape.images, ask.shape.needs
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         shape = ask.shape
-        question = (self.name, shape.engines, shape.images)
+        question = (self.name, shape.engines, shape.images, shape.needs)
         return nodes.engines.where(question, lambda engines: bool(usable(shape, engines)))
 
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
@@ -42,6 +42,8 @@ class EngineFit(FilterPlugin, PreScorePlugin, ScorePlugin):
         kind = {frozenset({True}): "images", frozenset({False}): "commands"}.get(
             ask.shape.images, "images and commands"
         )
+        if ask.shape.needs:
+            kind += f" and has {', '.join(sorted(ask.shape.needs))}"
         return f"no {wanted} that is up and runs {kind}" if ask.shape.engines else f"no engine is up that runs {kind}"
 
     def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
@@ -49,7 +51,7 @@ class EngineFit(FilterPlugin, PreScorePlugin, ScorePlugin):
 
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
         shape = ask.shape
-        question = (self.name, shape.engines, shape.images)
+        question = (self.name, shape.engines, shape.images, shape.needs)
         return nodes.engines.scores(question, lambda engines: _preference(shape, engines))
 
 
@@ -63,7 +65,7 @@ def usable(shape: Shape, engines: Engines) -> list[str]:
 
 def _runs(shape: Shape, capabilities: Capabilities) -> bool:
     """Images need an engine that runs images; a bare command, one that runs the node's own programs."""
-    return shape.images == {capabilities.images}
+    return shape.images == {capabilities.images} and shape.needs <= capabilities.extras
 
 
 def _preference(shape: Shape, engines: Engines) -> int:

@@ -1,0 +1,118 @@
+"""The folders of this node's volumes: made whole or not at all, known for whose they are, deleted only as a whole.
+
+volumes/<namespace>/<name>/volume.json    which volume it is
+volumes/<namespace>/<name>/data/          what is in it
+"""
+
+import logging
+import os
+import pwd
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from msgspec import Struct
+
+from mandor.agent.journal import replace_file
+from mandor.errors import Invalid
+from mandor.model.codec import decode_as, encode
+from mandor.model.meta import Key
+from mandor.model.volume import Volume
+
+log = logging.getLogger(__name__)
+
+_RECORD = "volume.json"
+_DATA = "data"
+_TRASH = ".trash"
+_DRAFTS = ".drafts"
+
+
+class VolumeRecord(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """Which volume a folder is, and who ordered it when."""
+
+    uid: str
+    incarnation: int = 0
+    cluster: str = ""
+    epoch: int = 0
+    version: int = 0
+
+    def is_of(self, volume: Volume) -> bool:
+        return (self.uid, self.incarnation) == (volume.meta.uid, volume.status.incarnation)
+
+
+class VolumeFolders:
+    """All below one folder of the agent's own; names are names of objects, and so never paths."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def data(self, key: Key) -> Path:
+        """Where its data is, with no link on the way."""
+        return self._root.resolve() / key.namespace / key.name / _DATA
+
+    def record(self, key: Key) -> VolumeRecord | None:
+        """None: there is no such volume here."""
+        folder = self._root / key.namespace / key.name
+        try:
+            return decode_as((folder / _RECORD).read_bytes(), VolumeRecord) if (folder / _DATA).is_dir() else None
+        except FileNotFoundError:
+            return None
+        except Invalid as error:
+            log.error("the record of the volume %s cannot be read, and it is left alone: %s", folder, error)
+            return None
+
+    def all(self) -> Iterator[tuple[Key, VolumeRecord]]:
+        for path in sorted(self._root.glob(f"*/*/{_RECORD}")):
+            key = Key(Volume.kind, path.parent.parent.name, path.parent.name)
+            record = None if key.namespace.startswith(".") else self.record(key)
+            if record is not None:
+                yield key, record
+
+    def make(self, key: Key, record: VolumeRecord, *, owner: str | None, mode: str) -> Path:
+        """A new one, empty; an older one of that name is kept under another."""
+        draft = self._folder(_DRAFTS) / record.uid
+        shutil.rmtree(draft, ignore_errors=True)  # What a crash left half made.
+        draft.mkdir(mode=0o711)
+        data = draft / _DATA
+        data.mkdir()
+        data.chmod(int(mode, 8))
+        _give(data, owner)
+        replace_file(draft / _RECORD, encode(record))
+        place = self._folder(key.namespace) / key.name
+        if os.path.lexists(place):
+            aside = place.with_name(f".{key.name}.{os.stat(place, follow_symlinks=False).st_mtime_ns}")
+            log.warning("%s is another volume's, or nobody's: it is kept as %s", place, aside)
+            place.rename(aside)
+        draft.rename(place)
+        return self.data(key)
+
+    def remove(self, key: Key, record: VolumeRecord) -> None:
+        """Out of sight in one step, then piece by piece."""
+        trash = self._folder(_TRASH)
+        place = self._root / key.namespace / key.name
+        if self.record(key) == record:
+            place.rename(trash / f"{record.uid}.{record.incarnation}")
+        self.empty_trash()
+
+    def empty_trash(self) -> None:
+        for folder in self._folder(_TRASH).iterdir():
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _folder(self, name: str) -> Path:
+        for folder in (self._root, self._root / name):
+            folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+            if folder.is_symlink():
+                raise OSError(f"{folder} is a link: volumes are kept in folders of the agent's own")
+        return self._root / name
+
+
+def _give(folder: Path, owner: str | None) -> None:
+    """To a number, `UID:GID`, or a user of this machine; only root can, and whom it does not know it does not ask."""
+    if owner is None or os.geteuid() != 0:
+        return
+    user, _, group = owner.partition(":")
+    try:
+        uid, gid = (int(user), int(user)) if user.isdecimal() else pwd.getpwnam(user)[2:4]
+        os.chown(folder, uid, int(group) if group.isdecimal() else gid)
+    except (KeyError, OverflowError):
+        log.warning("%s: there is no user %r on this node to give it to", folder, owner)

@@ -1,0 +1,226 @@
+"""The volumes of this node: found or made before their instances begin, and removed when nobody has them any more."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from mandor.agent.absence import Source
+from mandor.agent.journal import Blocking
+from mandor.agent.order import Order
+from mandor.agent.volume_folder import VolumeFolders, VolumeRecord
+from mandor.agent.wait import sleep_or
+from mandor.errors import Conflict, Forbidden, MandorError, Unavailable
+from mandor.lib.clock import Clock
+from mandor.model.instance import volume_names
+from mandor.model.meta import Key, Object
+from mandor.model.volume import Volume, path_allowed
+from mandor.model.workload import GroupTemplate
+from mandor.store.base import Change, Put, Store
+
+log = logging.getLogger(__name__)
+
+SWEEP_SECONDS = 60.0
+TRIES_MOST = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Furnished:
+    """What an instance has of its volumes."""
+
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Where each is on this node, by its name in the group; not those that are memory."""
+    refusal: str = ""
+    """Why it can never begin here."""
+    lacks: str = ""
+    """Why it cannot begin, or begin again, now."""
+
+
+class _Refused(Exception):
+    pass
+
+
+class _Lacking(Exception):
+    pass
+
+
+class VolumeKeeper:
+    def __init__(
+        self,
+        node: str,
+        folder: Path,
+        host_paths: Sequence[str],
+        store: Store,
+        clock: Clock,
+        blocking: Blocking,
+        *,
+        in_use: Callable[[Key], bool],
+    ) -> None:
+        """`in_use`: whether some instance of this node may still have it."""
+        self._node, self._store, self._clock, self._blocking, self._in_use = node, store, clock, blocking, in_use
+        self._folders = VolumeFolders(folder)
+        self._host_paths = [os.path.realpath(path) for path in host_paths]
+        self._ready: set[tuple[str, Key]] = set()
+        """By the instance's uid: looked at before it began, and not again."""
+        self._known: dict[Key, Volume] = {}
+        self._source: Source | None = None
+        self._news = asyncio.Event()
+
+    # Before an instance begins.
+
+    async def furnish(self, order: Order, *, begun: bool) -> Furnished:
+        template, instance = order.template, order.instance
+        if template is None or not template.volumes:
+            return Furnished()
+        names = volume_names(template.volumes, instance.spec.workload, instance.spec.group, instance.meta.name)
+        sources: dict[str, str] = {}
+        try:
+            for name, volume in template.volumes.items():
+                if volume.path is not None:
+                    sources[name] = self._host(volume.path)
+                elif name in names:
+                    key = Key(Volume.kind, instance.meta.namespace, names[name])
+                    sources[name] = await self._local(key, order, template, name, begun=begun)
+        except _Refused as refused:
+            return Furnished(sources, lacks=str(refused)) if begun else Furnished(sources, refusal=str(refused))
+        except _Lacking as lacking:
+            return Furnished(sources, lacks=str(lacking))
+        return Furnished(sources)
+
+    def _host(self, path: str) -> str:
+        """Judged where its links lead, not by what it is called."""
+        real = os.path.realpath(path)
+        if not path_allowed(real, self._host_paths):
+            raise _Refused(f"the host path {path} is not allowed on this node; its agent allows: {self._allowed()}")
+        if not os.path.exists(real):
+            raise _Refused(f"the host path {path} does not exist on this node")
+        return real
+
+    def _allowed(self) -> str:
+        return ", ".join(self._host_paths) or "none (--allow-host-path)"
+
+    async def _local(self, key: Key, order: Order, template: GroupTemplate, name: str, *, begun: bool) -> str:
+        data = self._folders.data(key)
+        if begun or (order.uid, key) in self._ready:
+            if not data.is_dir():
+                raise _Lacking(f"the folder of its volume {key.name} is gone: {data}")
+            return str(data)
+        try:
+            found = await self._store.get(key)
+        except Unavailable as error:
+            if self._folders.record(key) is None:
+                raise _Lacking(f"its volume {key.name} is not here yet, and {error}") from error
+        except Forbidden as error:
+            raise _Refused(f"its volume {key.name} is not on this node") from error
+        else:
+            await self._found(key, found, order, _owner(template, name))
+        self._ready.add((order.uid, key))
+        return str(data)
+
+    async def _found(self, key: Key, volume: Object | None, order: Order, user: str | None) -> None:
+        if not isinstance(volume, Volume):
+            raise _Refused(f"its volume {key.name} does not exist")
+        if volume.status.node != self._node:
+            raise _Refused(f"its volume {key.name} is not on this node, but on {volume.status.node or 'none yet'}")
+        record = self._folders.record(key)
+        if record is None or not record.is_of(volume):
+            if volume.status.path and volume.spec.on_loss == "wait":
+                raise _Lacking(
+                    f"the folder of its volume {key.name} is gone: {volume.status.path}; bring it back, or delete the"
+                    " volume to begin with an empty one"
+                )
+            await self._make(key, volume, order, user)
+        await self._report(volume)
+
+    async def _make(self, key: Key, volume: Volume, order: Order, user: str | None) -> None:
+        record = VolumeRecord(
+            uid=volume.meta.uid,
+            incarnation=volume.status.incarnation,
+            cluster=order.cluster,
+            epoch=order.epoch,
+            version=volume.meta.version,
+        )
+        owner = volume.spec.owner or user
+        try:
+            await self._blocking(lambda: self._folders.make(key, record, owner=owner, mode=volume.spec.mode))
+        except OSError as error:
+            raise _Lacking(f"the folder of its volume {key.name} cannot be made: {error}") from error
+        log.info("the volume %s/%s is made", key.namespace, key.name)
+
+    async def _report(self, volume: Volume) -> None:
+        """Known to be made before anything can be in it: from now on it stays here."""
+        path = str(self._folders.data(volume.key))
+        for _ in range(TRIES_MOST):
+            if volume.status.path == path:
+                return
+            try:
+                await self._store.commit(Put(volume.changed(status=msgspec.structs.replace(volume.status, path=path))))
+                return
+            except Conflict:
+                again = await self._store.get(volume.key)
+                if not isinstance(again, Volume) or again.meta.uid != volume.meta.uid or again.node != self._node:
+                    raise _Refused(f"its volume {volume.meta.name} is not on this node any more") from None
+                volume = again
+        raise _Lacking(f"its volume {volume.meta.name} changes all the time")
+
+    def left(self, uid: str) -> None:
+        """That instance is no more: what it had may be anybody's, or nobody's."""
+        self._ready = {each for each in self._ready if each[0] != uid}
+        self._news.set()
+
+    # What the feed tells, and what follows from it.
+
+    def listed(self, items: Sequence[Object], source: Source) -> None:
+        self._known = {each.key: each for each in items if isinstance(each, Volume)}
+        self._source = source
+        self._news.set()
+
+    def changed(self, change: Change, source: Source) -> None:
+        if isinstance(change.after, Volume) and change.after.node == self._node:
+            self._known[change.key] = change.after
+        else:
+            self._known.pop(change.key, None)
+        self._source = source
+        self._news.set()
+
+    def lost(self, error: MandorError, failures: int) -> None:
+        log.debug("the node's volumes cannot be followed: %s", error)
+
+    async def run(self) -> None:
+        """Removes what was deleted, or begun anew elsewhere; what fails is tried again."""
+        await self._blocking(self._folders.empty_trash)
+        while True:
+            self._news.clear()
+            try:
+                await self._sweep()
+            except OSError as error:
+                log.warning("a volume cannot be removed: %s", error)
+            await sleep_or(self._clock, SWEEP_SECONDS, self._news)
+
+    async def _sweep(self) -> None:
+        if self._source is None:
+            return
+        for key, record in list(self._folders.all()):
+            if not self._given_up(key, record, self._source) or self._in_use(key):
+                continue
+            log.info("the volume %s/%s is deleted", key.namespace, key.name)
+            await self._blocking(self._folders.remove, key, record)
+
+    def _given_up(self, key: Key, record: VolumeRecord, source: Source) -> bool:
+        """Only the very cluster and epoch that had it made can say so; what a restored one forgot is kept."""
+        known = self._known.get(key)
+        if known is not None and record.is_of(known):
+            return False
+        return (record.cluster, record.epoch) == (source.cluster, source.epoch) and record.version <= source.revision
+
+
+def _owner(template: GroupTemplate, name: str) -> str | None:
+    """The user of the first task that mounts it."""
+    for task in template.tasks.values():
+        if task.security.user is not None and any(mount.volume == name for mount in task.mounts):
+            return str(task.security.user)
+    return None

@@ -1,0 +1,90 @@
+"""The volume controller: says how each volume is, and ends those that went with their workload."""
+
+from collections.abc import Iterable, Mapping
+
+from mandor.controllers.base import Controller, Grouped
+from mandor.controllers.volume_plan import Seen, plan
+from mandor.controllers.writer import Writer
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.node import Node
+from mandor.model.volume import Volume
+from mandor.model.workload import Workload
+from mandor.store.base import Change, Store
+from mandor.store.mirror import Mirror
+from mandor.store.recorder import Recorder
+
+
+class VolumeController(Controller[Key]):
+    name = "volume"
+    watches = (Volume.kind, Node.kind, Workload.kind, Instance.kind)
+    workers = 2
+
+    def __init__(self, store: Store, recorder: Recorder) -> None:
+        self._store = store
+        self._recorder = recorder
+        self._users: dict[Key, dict[str, Instance]] = {}
+        self._on_node: Grouped[str, Volume] = Grouped(lambda volume: volume.status.node or None)
+        self._of_workload: Grouped[tuple[str, str], Volume] = Grouped(
+            lambda volume: (volume.meta.namespace, volume.status.workload) if volume.status.workload else None
+        )
+
+    def begin(self, mirrors: Mapping[str, Mirror]) -> None:
+        self._mirrors = mirrors
+        self._writer = Writer(self._store, mirrors)
+
+    def observe(self, change: Change) -> Iterable[Key]:
+        before, after, value = change.before, change.after, change.value
+        if isinstance(value, Volume):
+            old, new = (each if isinstance(each, Volume) else None for each in (before, after))
+            self._on_node.update(old, new)
+            self._of_workload.update(old, new)
+            return (value.key,)
+        if isinstance(value, Instance):
+            return self._observe_instance(before, after)
+        if isinstance(value, Node):
+            phases = [each.status.phase for each in (before, after) if isinstance(each, Node)]
+            changed = len(set(phases)) > 1 or len(phases) == 1
+            return [each.key for each in self._on_node.of(value.meta.name)] if changed else ()
+        if (before is None) != (after is None):
+            return [each.key for each in self._of_workload.of((value.meta.namespace, value.meta.name))]
+        return ()
+
+    def _observe_instance(self, before: object, after: object) -> Iterable[Key]:
+        """Most have no volumes, and cost nothing."""
+        concerned = []
+        for each, here in ((before, False), (after, True)):
+            if not isinstance(each, Instance):
+                continue
+            for name in each.spec.volumes:
+                key = Key(Volume.kind, each.meta.namespace, name)
+                users = self._users.setdefault(key, {})
+                if here and not each.phase.over:
+                    users[each.meta.uid] = each
+                else:
+                    users.pop(each.meta.uid, None)
+                if not users:
+                    del self._users[key]
+                concerned.append(key)
+        return concerned
+
+    async def reconcile(self, key: Key) -> float | None:
+        volume = self._mirrors[Volume.kind].get(key)
+        if not isinstance(volume, Volume):
+            return None
+        status = volume.status
+        node = await self._find(Key(Node.kind, "", status.node)) if status.node else None
+        owned = bool(status.workload) and (
+            await self._find(Key(Workload.kind, key.namespace, status.workload)) is not None
+        )
+        users = list(self._users.get(key, {}).values())
+        draft = plan(Seen(volume, node if isinstance(node, Node) else None, users, owned))
+        if draft.writes:
+            await self._writer.commit(draft.writes)
+        for note in draft.notes:
+            self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
+        return None
+
+    async def _find(self, key: Key) -> object:
+        """Mirrors run side by side: nothing is given up because of something not seen yet."""
+        return self._mirrors[key.kind].get(key) or await self._store.get(key)

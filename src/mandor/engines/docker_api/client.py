@@ -1,0 +1,181 @@
+"""Docker's Engine API over a unix socket: requests, streams, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from mandor.engines.docker_api.hijack import Hijacked, hijack
+from mandor.errors import EngineDown
+
+ANSWER_SECONDS = 60.0
+"""An engine that has not answered an ordinary request by then does not answer."""
+START_SECONDS = 300.0
+"""Making and starting a container on a busy disk takes its time."""
+CONNECTIONS_MOST = 256
+NEWEST = (1, 47)
+"""The latest version of the API this client knows; older engines are spoken to in theirs."""
+
+
+class Refused(Exception):
+    """The engine answered, and said no."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+
+
+class ApiClient:
+    """One engine; connections are made when they are needed and kept for a while."""
+
+    def __init__(self, name: str, socket: Path, *, answer_seconds: float = ANSWER_SECONDS) -> None:
+        self.name, self.socket = name, socket
+        self.version: tuple[int, ...] = ()
+        """Of the API; empty until the engine answered once."""
+        self._answer_seconds = answer_seconds
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def get(self, path: str, **query: Any) -> Any:
+        return await self.call("GET", path, query=query)
+
+    async def post(self, path: str, body: Any = None, *, seconds: float | None = None, **query: Any) -> Any:
+        return await self.call("POST", path, body=body, query=query, seconds=seconds)
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Any = None,
+        data: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        seconds: float | None = None,
+    ) -> Any:
+        """The answer, decoded if it is JSON; `Refused` if it is no."""
+        limit = seconds or self._answer_seconds
+        if body is not None:
+            data = msgspec.json.encode(body)
+            headers = {"Content-Type": "application/json", **(headers or {})}
+        async with self._request(method, path, query or {}, data, headers or {}, limit) as answer:
+            content = await answer.read()
+            # Podman does not always say that an answer is JSON.
+            return msgspec.json.decode(content) if content.startswith((b"{", b"[")) else content
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+        data: Any = None,
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """An answer that comes in pieces, for as long as it takes."""
+        async with self._request(method, path, query or {}, data, headers or {}, None) as answer:
+            yield answer.content
+
+    async def hijack(self, path: str, body: Any) -> Hijacked:
+        """A connection of its own, over which bytes go both ways."""
+        await self.negotiate()
+        try:
+            async with asyncio.timeout(self._answer_seconds):
+                status, message, connection = await hijack(self.socket, self._path(path), msgspec.json.encode(body))
+        except (OSError, TimeoutError, EOFError) as error:
+            raise self._down(error) from error
+        if connection is None:
+            raise Refused(status, _message(message))
+        return connection
+
+    async def negotiate(self) -> tuple[int, ...]:
+        """The newest version of the API that both ends know."""
+        if not self.version:
+            async with self._open("GET", "/_ping", {}, None, {}, self._answer_seconds) as answer:
+                theirs = tuple(int(part) for part in re.findall(r"\d+", answer.headers.get("Api-Version", "1.41")))
+                self.version = min(theirs[:2], NEWEST)
+        return self.version
+
+    @asynccontextmanager
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any],
+        data: Any,
+        headers: Mapping[str, str],
+        seconds: float | None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        await self.negotiate()
+        async with self._open(method, self._path(path), query, data, headers, seconds) as answer:
+            if answer.status >= 400:
+                raise Refused(answer.status, _message(await answer.read()))
+            yield answer
+
+    @asynccontextmanager
+    async def _open(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any],
+        data: Any,
+        headers: Mapping[str, str],
+        seconds: float | None,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        if self._session is None:
+            connector = aiohttp.UnixConnector(str(self.socket), limit=CONNECTIONS_MOST)
+            self._session = aiohttp.ClientSession(connector=connector)
+        limit = aiohttp.ClientTimeout(total=seconds, sock_connect=self._answer_seconds)
+        try:
+            async with self._session.request(
+                method, f"http://engine{path}", params=_plain(query), data=data, headers=headers, timeout=limit
+            ) as answer:
+                yield answer
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self._down(error) from error
+
+    def _path(self, path: str) -> str:
+        return f"/v{'.'.join(str(part) for part in self.version)}{path}"
+
+    def _down(self, error: BaseException) -> EngineDown:
+        self.version = ()  # What comes back may be another version.
+        if isinstance(error, TimeoutError):
+            return EngineDown(f"{self.name} does not answer at {self.socket}")
+        if not self.socket.exists():
+            return EngineDown(f"{self.name} does not run: there is no {self.socket}")
+        if isinstance(error, PermissionError) or isinstance(getattr(error, "os_error", None), PermissionError):
+            hint = f"run the agent as root, or as a user who may use {self.socket}"
+            return EngineDown(f"{self.name} may not be used by this user ({self.socket})", hint=hint)
+        return EngineDown(f"{self.name} broke off at {self.socket}: {str(error) or type(error).__name__}")
+
+
+def filters(**wanted: list[str]) -> str:
+    return msgspec.json.encode(wanted).decode()
+
+
+def _plain(query: Mapping[str, Any]) -> dict[str, str]:
+    return {key: _word(value) for key, value in query.items() if value is not None}
+
+
+def _word(value: Any) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _message(content: bytes) -> str:
+    try:
+        found = msgspec.json.decode(content)
+        return str(found.get("message") or found.get("cause") or found)
+    except (msgspec.DecodeError, AttributeError):
+        return content.decode(errors="replace").strip() or "no reason given"

@@ -1,0 +1,55 @@
+"""From what the engine says about a container to what mandor makes of it: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mandor.engines.base import Observed, Unit, UnitPhase
+from mandor.engines.docker_api.frames import parse_time
+
+SIGNAL_BASE, SIGNALS = 128, 64
+RUNNING = {"running", "paused", "restarting", "stopping"}
+OVER = {"exited", "dead", "stopped"}
+
+
+def observe(unit: Unit, inspected: Mapping[str, Any]) -> Observed | None:
+    """None: it was made and not begun, or is being taken away."""
+    state = inspected["State"]
+    status = state.get("Status", "")
+    if status in RUNNING:
+        return Observed(
+            unit=unit,
+            phase=UnitPhase.RUNNING,
+            started_at=parse_time(state.get("StartedAt", "")),
+            address=address_of(inspected),
+        )
+    if status not in OVER:
+        return None
+    code, killed = int(state.get("ExitCode", 0)), bool(state.get("OOMKilled"))
+    return Observed(
+        unit=unit,
+        phase=UnitPhase.EXITED,
+        exit_code=code,
+        reason=reason_of(code, out_of_memory=killed),
+        message=state.get("Error", "") or ("" if status != "dead" else "the engine could not take it away"),
+        started_at=parse_time(state.get("StartedAt", "")),
+        finished_at=parse_time(state.get("FinishedAt", "")),
+    )
+
+
+def reason_of(code: int, *, out_of_memory: bool) -> str:
+    if code == 0:
+        return "Completed"  # A child of it may have been killed for its memory; it went on without.
+    if out_of_memory:
+        return "OOMKilled"
+    return "Signalled" if SIGNAL_BASE < code <= SIGNAL_BASE + SIGNALS else "Error"
+
+
+def address_of(inspected: Mapping[str, Any]) -> str:
+    """The first address it has on a network; empty where it shares the node's."""
+    settings = inspected.get("NetworkSettings") or {}
+    networks = (settings.get("Networks") or {}).values()
+    found = [settings, *networks]
+    addresses = [each.get(key, "") for key in ("IPAddress", "GlobalIPv6Address") for each in found if each]
+    return next((address for address in addresses if address), "")

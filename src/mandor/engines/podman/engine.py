@@ -1,0 +1,101 @@
+"""Podman, over the socket of its service: Docker's API, and where podman differs, its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
+from math import floor
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mandor.engines.base import LogLine, Observed, Unit, Usage
+from mandor.engines.docker_api.engine import ContainerEngine
+from mandor.engines.docker_api.labels import MEMORY
+
+SOCKET = Path("/run/podman/podman.sock")
+KILLED = 137
+LIMITS = {"cpu": "cpu", "memory": "memory", "pids": "processes"}
+
+
+class PodmanEngine(ContainerEngine):
+    name: ClassVar[str] = "podman"
+    program: ClassVar[str] = "podman"
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        socket: Path | None = None,
+        credentials: Sequence[Path] | None = None,
+        answer_seconds: float = 60.0,
+    ) -> None:
+        """`socket` None: the one that CONTAINER_HOST names, else root's for root and a user's own for others."""
+        super().__init__(
+            directory, socket=socket or find_socket(), credentials=credentials, answer_seconds=answer_seconds
+        )
+
+        self._limits: frozenset[str] | None = None
+        self._counts = True
+
+    async def limits(self) -> frozenset[str]:
+        """A user's own podman has only the controllers that were delegated to them: none with cgroups v1.
+
+        Asked once: the answer takes podman seconds, and changes with the machine's boot only.
+        """
+        if self._limits is None:
+            host = (await self._api.get("/libpod/info"))["host"]
+            found = {LIMITS[each] for each in host.get("cgroupControllers") or () if each in LIMITS}
+            self._limits = frozenset(found)
+            # Without a cgroup of its own there is nothing to count in.
+            self._counts = host.get("cgroupVersion") == "v2" or not host["security"]["rootless"]
+        return self._limits
+
+    def logs(
+        self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None
+    ) -> AsyncIterator[LogLine]:
+        """Podman tells times in whole seconds: rather some lines too many than one too few."""
+        return super().logs(unit, follow=follow, tail=tail, since=None if since is None else floor(since))
+
+    @property
+    def extras(self) -> frozenset[str]:
+        return super().extras if self._counts else super().extras - {"stats"}
+
+    async def _usage(self, ids: Mapping[str, Unit]) -> Mapping[Unit, Usage]:
+        """All containers with one question."""
+        if not ids or not self._counts:
+            return {}
+        found = await self._api.get("/libpod/containers/stats", stream="false")
+        stats = {each["ContainerID"]: each for each in found.get("Stats") or ()}
+        return {unit: usage_of(stats[key]) for key, unit in ids.items() if key in stats}
+
+    def judge(self, observed: Observed, inspected: Mapping[str, Any], *, asked: bool) -> Observed:
+        """With cgroups v1 podman does not say that memory ran out.
+
+        Killed with a limit on its memory, and not by mandor: taken for that.
+        """
+        limited = (inspected["Config"]["Labels"] or {}).get(MEMORY)
+        if observed.reason == "Signalled" and observed.exit_code == KILLED and limited and not asked:
+            return replace(observed, reason="OOMKilled")
+        return observed
+
+
+def find_socket(environ: Mapping[str, str] = os.environ) -> Path:
+    named = environ.get("CONTAINER_HOST", "")
+    if named.startswith("unix://"):
+        return Path(named.removeprefix("unix://"))
+    if os.geteuid() == 0:
+        return SOCKET
+    own = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
+    return Path(own) / "podman" / "podman.sock"
+
+
+def usage_of(stats: Mapping[str, Any]) -> Usage:
+    return Usage(
+        cpu_seconds=int(stats.get("CPUNano", 0)) / 1e9,
+        memory_bytes=int(stats.get("MemUsage", 0)),
+        network_in_bytes=int(stats.get("NetInput", 0)),
+        network_out_bytes=int(stats.get("NetOutput", 0)),
+        disk_read_bytes=int(stats.get("BlockInput", 0)),
+        disk_write_bytes=int(stats.get("BlockOutput", 0)),
+    )

@@ -1,0 +1,131 @@
+"""Which volumes there are, where each is, and how much of a node's disk they take."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from mandor.model.instance import volume_names
+from mandor.model.meta import Key
+from mandor.model.placement import Where
+from mandor.model.volume import GroupVolume, Volume
+from mandor.placement.framework.identity import Identity
+
+
+class WantedVolume(NamedTuple):
+    """One local volume of one instance."""
+
+    key: Key
+    spec: GroupVolume
+
+
+@dataclass(frozen=True, slots=True)
+class KnownVolume:
+    """A volume object, as far as placement looks at it."""
+
+    size: int
+    node: str
+    """Where it is, or was to be; empty: nowhere yet."""
+    made: bool
+    """There may be data in it: it stays where it is."""
+    workload: str
+    only_node: str | None = None
+    pool: str | None = None
+    where: tuple[Where, ...] = ()
+
+    @classmethod
+    def of(cls, volume: Volume) -> "KnownVolume":
+        spec, status = volume.spec, volume.status
+        return cls(
+            size=int(spec.size),
+            node=status.node,
+            made=bool(status.path),
+            workload=status.workload,
+            only_node=spec.node,
+            pool=spec.pool,
+            where=spec.where,
+        )
+
+
+def wanted_volumes(volumes: Mapping[str, GroupVolume], instance: Key, who: Identity) -> list[WantedVolume]:
+    """The local volumes of an instance: pure names, whether they exist or not."""
+    names = volume_names(volumes, who.workload, who.group, instance.name)
+    return [WantedVolume(Key(Volume.kind, instance.namespace, key), volumes[name]) for name, key in names.items()]
+
+
+class Volumes:
+    """Where a volume is, is decided by what is in it, else by who uses it: an instance that is counted on a node has
+    its volumes there, before anybody has written that down. So two that share one see each other in one batch."""
+
+    def __init__(self, count: Callable[[str, int], None]) -> None:
+        """`count`: told of bytes that a node's disk has more, or fewer, of."""
+        self._count = count
+        self._known: dict[Key, KnownVolume] = {}
+        self._users: dict[Key, dict[str, int]] = {}
+        self._wanted: dict[Key, int] = {}
+        """How large those who use it want it, where there is no object yet."""
+        self._counted: dict[Key, tuple[str, int]] = {}
+        self._on: dict[str, set[Key]] = {}
+
+    def get(self, key: Key) -> KnownVolume | None:
+        return self._known.get(key)
+
+    def node_of(self, key: Key) -> str:
+        """Empty: it may still go anywhere."""
+        known = self._known.get(key)
+        if known is not None and known.made:
+            return known.node
+        users = self._users.get(key)
+        if not users:
+            return ""
+        return known.node if known is not None and known.node in users else next(iter(users))
+
+    def size_of(self, wanted: WantedVolume) -> int:
+        known = self._known.get(wanted.key)
+        return max(known.size if known is not None else 0, int(wanted.spec.size))
+
+    def sizes_on(self, node: str) -> Iterator[int]:
+        """Of those that are there."""
+        return (self._counted[key][1] for key in self._on.get(node, ()))
+
+    # What only the table calls.
+
+    def set(self, key: Key, known: KnownVolume | None) -> bool:
+        """Whether it is news."""
+        if self._known.get(key) == known:
+            return False
+        if known is None:
+            del self._known[key]
+        else:
+            self._known[key] = known
+        self._recount(key)
+        return True
+
+    def use(self, wanted: WantedVolume, node: str, sign: int) -> None:
+        key = wanted.key
+        users = self._users.setdefault(key, {})
+        users[node] = users.get(node, 0) + sign
+        if not users[node]:
+            del users[node]
+        if users:
+            self._wanted[key] = int(wanted.spec.size)
+        else:
+            del self._users[key]
+            self._wanted.pop(key, None)
+        self._recount(key)
+
+    def _recount(self, key: Key) -> None:
+        known, node = self._known.get(key), self.node_of(key)
+        now = (node, max(known.size if known is not None else 0, self._wanted.get(key, 0)))
+        before = self._counted.pop(key, ("", 0))
+        if node:
+            self._counted[key] = now
+        if before == now:
+            return
+        if before[0]:
+            self._on[before[0]].discard(key)
+            self._count(before[0], -before[1])
+            if not self._on[before[0]]:
+                del self._on[before[0]]
+        if node:
+            self._on.setdefault(node, set()).add(key)
+            self._count(node, now[1])

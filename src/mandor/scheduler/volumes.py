@@ -1,0 +1,66 @@
+"""Writes down where the volumes of an instance are, before the instance is bound; doing it again changes nothing."""
+
+import logging
+
+import msgspec
+
+from mandor.errors import Conflict, Unavailable
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import Clock
+from mandor.model.meta import Meta
+from mandor.model.volume import Volume, VolumeSpec
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.volumes import WantedVolume
+from mandor.scheduler.binding import NotBound
+from mandor.store.base import Put, Store
+
+log = logging.getLogger(__name__)
+
+TRIES_MOST = 5
+AFTER_OUTAGE = Backoff(first_seconds=0.2, most_seconds=5.0, jitter=0.2)
+
+
+class VolumeWriter:
+    """A crash afterwards loses nothing: a volume without data, used by nobody, is placed anew with its instance."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def write(self, ask: Ask, node: str) -> None:
+        """`NotBound` when one is elsewhere by now, or gone."""
+        conflicts = outages = 0
+        while True:
+            try:
+                writes = [await self._written(wanted, ask, node) for wanted in ask.local_volumes]
+                changed = [each for each in writes if each is not None]
+                if changed:
+                    await self._store.commit(*(Put(each) for each in changed))
+                return
+            except Conflict as error:
+                conflicts += 1
+                if conflicts == TRIES_MOST:
+                    raise NotBound(f"the volumes of {ask.key.name} change all the time: {error}") from error
+            except Unavailable as error:
+                outages += 1
+                log.warning("the volumes of %s wait: %s", ask.key.name, error)
+                await self._clock.sleep(AFTER_OUTAGE.pause(outages))
+
+    async def _written(self, wanted: WantedVolume, ask: Ask, node: str) -> Volume | None:
+        """The volume on that node; None: it is there already."""
+        stored = await self._store.get(wanted.key)
+        if not isinstance(stored, Volume):
+            if wanted.spec.volume is not None:
+                raise NotBound(f"there is no volume {wanted.key.name} any more")
+            stored = Volume(meta=Meta(name=wanted.key.name, namespace=wanted.key.namespace), spec=_spec(wanted))
+        status = stored.status
+        if status.path and status.node != node:
+            raise NotBound(f"the volume {wanted.key.name} is on {status.node} by now")
+        owner = status.workload or ask.who.workload
+        placed = stored.changed(status=msgspec.structs.replace(status, node=node, workload=owner))
+        return placed if placed != stored or not stored.meta.version else None
+
+
+def _spec(wanted: WantedVolume) -> VolumeSpec:
+    spec = wanted.spec
+    return VolumeSpec(size=spec.size, reclaim=spec.reclaim, on_loss=spec.on_loss, owner=spec.owner, mode=spec.mode)

@@ -1,0 +1,121 @@
+"""Images for tests, made of the machine's own static busybox: nothing comes from a registry."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scripts.components import find, missing
+
+NAME = "mandor.test/busybox:1"
+_SKIPPED = {"linuxrc", "busybox"}
+
+
+def busybox_image(
+    name: str = NAME, *, config: Mapping[str, Any] | None = None, files: Mapping[str, bytes] | None = None
+) -> bytes:
+    """An archive that is a docker archive and an OCI layout at once, so that every engine can load it."""
+    layer = _layer(files or {})
+    settings = {"Env": ["PATH=/bin"], "Cmd": ["sh"]} | dict(config or {})
+    image = _json(
+        {
+            "architecture": "amd64",
+            "os": "linux",
+            "config": settings,
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{_hash(layer)}"]},
+            "history": [{"created_by": "mandor tests"}],
+        }
+    )
+    manifest = _json(
+        {
+            "schemaVersion": 2,
+            "mediaType": "application/vnd.oci.image.manifest.v1+json",
+            "config": _entry("application/vnd.oci.image.config.v1+json", image),
+            "layers": [_entry("application/vnd.oci.image.layer.v1.tar", layer)],
+        }
+    )
+    index = {
+        "schemaVersion": 2,
+        "manifests": [
+            _entry("application/vnd.oci.image.manifest.v1+json", manifest)
+            | {"annotations": {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}}
+        ],
+    }
+    blobs = {f"blobs/sha256/{_hash(blob)}": blob for blob in (layer, image, manifest)}
+    config_path, layer_path = f"blobs/sha256/{_hash(image)}", f"blobs/sha256/{_hash(layer)}"
+    described = [{"Config": config_path, "RepoTags": [name], "Layers": [layer_path]}]
+    return _tar(
+        {
+            "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
+            "index.json": _json(index),
+            "manifest.json": _json(described),
+            **blobs,
+        }
+    )
+
+
+def busybox_layer() -> bytes:
+    return _layer({})
+
+
+def _layer(files: Mapping[str, bytes]) -> bytes:
+    busybox = find("busybox")
+    if busybox is None:
+        raise RuntimeError(missing("busybox"))
+    program = busybox.read_bytes()
+    if b"/ld-linux" in program[:4096]:
+        raise RuntimeError(f"{busybox} is not static; {missing('busybox')}")
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for folder in ("bin", "etc", "proc", "sys", "dev", "tmp", "var"):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if folder == "tmp" else 0o755
+            tar.addfile(entry)
+        _add(tar, "bin/busybox", program, 0o755)
+        for applet in _applets(busybox):
+            entry = tarfile.TarInfo(f"bin/{applet}")
+            entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(entry)
+        _add(tar, "etc/passwd", b"root:x:0:0:root:/:/bin/sh\nworker:x:1234:1235:worker:/tmp:/bin/sh\n")
+        _add(tar, "etc/group", b"root:x:0:\nworker:x:1235:\n")
+        for path, content in files.items():
+            _add(tar, path, content)
+    return out.getvalue()
+
+
+def _applets(busybox: Path) -> Sequence[str]:
+    import subprocess
+
+    answer = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True, timeout=20)
+    return [name for name in answer.stdout.split() if name not in _SKIPPED]
+
+
+def _add(tar: tarfile.TarFile, path: str, content: bytes, mode: int = 0o644) -> None:
+    entry = tarfile.TarInfo(path)
+    entry.size, entry.mode = len(content), mode
+    tar.addfile(entry, io.BytesIO(content))
+
+
+def _tar(files: Mapping[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for path, content in files.items():
+            _add(tar, path, content)
+    return out.getvalue()
+
+
+def _entry(kind: str, blob: bytes) -> dict[str, Any]:
+    return {"mediaType": kind, "digest": f"sha256:{_hash(blob)}", "size": len(blob)}
+
+
+def _hash(blob: bytes) -> str:
+    return hashlib.sha256(blob).hexdigest()
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode()

@@ -1,0 +1,73 @@
+"""PodmanEngine keeps the promises of an engine, with a real podman: root's, and a user's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mandor.engines.base import Engine, Launch
+from mandor.engines.podman import PodmanEngine
+from mandor.testing.engine import EngineSuite
+from tests.components.image import NAME
+from tests.components.podman import USER_ID, Podman, open_up
+
+
+class PodmanSuite(EngineSuite):
+    image = NAME
+    podman: Podman
+
+    def make_engine(self, directory: Path) -> Engine:
+        return PodmanEngine(directory, socket=self.podman.socket)
+
+    def traces(self, uids: Sequence[str]) -> Sequence[str]:
+        listed = self.podman.cli("ps", "--all", "--no-trunc", "--format", "{{.Names}} {{.Labels}}").splitlines()
+        return [*super().traces(uids), *(line for line in listed if any(uid in line for uid in uids))]
+
+    @contextmanager
+    def foreigner(self) -> Iterator[Callable[[], bool]]:
+        other = self.podman.cli("run", "--detach", NAME, "sleep", "3600")
+        try:
+            yield lambda: self.podman.cli("inspect", "--format", "{{.State.Running}}", other) == "true"
+        finally:
+            self.podman.cli("rm", "--force", "--time", "0", other)
+
+    def dies(self, signal: str, **parts: Any) -> Launch:
+        """The first process of a container cannot kill itself: a child of it does, and its end is passed on."""
+        return self.shell(f"sh -c 'kill -{signal.removeprefix('SIG')} $$; sleep 3600'; exit $?", **parts)
+
+    def ticks(self, **parts: Any) -> Launch:
+        """Slowly, because podman tells times in whole seconds."""
+        script = "trap 'exit 0' TERM; n=0; while :; do echo tick $n; n=$((n+1)); sleep 0.4; done"
+        return self.shell(script, **parts)
+
+    def shows_size(self) -> Sequence[str]:
+        """The size comes a moment after the beginning."""
+        return ("sh", "-c", 'until [ "$(stty size 2>/dev/null)" ]; do sleep 0.05; done; stty size')
+
+
+class TestPodmanEngine(PodmanSuite):
+    @pytest.fixture(autouse=True)
+    def _podman(self, podman: Podman) -> None:
+        self.podman = podman
+
+
+class TestRootlessPodmanEngine(PodmanSuite):
+    @pytest.fixture(autouse=True)
+    def _podman(self, rootless_podman: Podman) -> None:
+        self.podman = rootless_podman
+
+    @pytest.fixture
+    def volume(self, tmp_path: Path) -> Path:
+        """One that the user of this podman may write to."""
+        folder = (tmp_path / "volume").resolve()
+        folder.mkdir()
+        (folder / "seen").write_text("kept\n")
+        open_up(folder)
+        for path in (folder, folder / "seen"):
+            os.chown(path, USER_ID, USER_ID)
+        return folder
