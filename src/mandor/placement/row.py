@@ -118,7 +118,7 @@ def _make(planned: Plan, seen: tuple[object, ...], state: CycleState, ask: Ask, 
     since = nodes.kept.now
     ranks = _totals(planned, still, ask, nodes, EVERYWHERE, kind, watch)
     ranks <<= bits
-    ranks |= lots(ask.who, nodes.order(), len(nodes)).astype(kind)
+    ranks |= lots(ask.who, nodes.order(), len(nodes)).view(np.int32)
     return Row(planned, seen, ranks, bits, (1 << bits) - 1, still, since)
 
 

@@ -61,17 +61,19 @@ class Usual:
 
     def all(self, nodes: Snapshot, kind: np.dtype[Any]) -> Totals:
         """For every node."""
+        count = nodes.room.shown.shape[1]
+        if count <= _AT_ONCE:
+            return self._part(nodes, slice(0, count), kind)
+        parts = [slice(first, min(first + _AT_ONCE, count)) for first in range(0, count, _AT_ONCE)]
+        return np.concatenate([self._part(nodes, part, kind) for part in parts])
+
+    def _part(self, nodes: Snapshot, part: slice, kind: np.dtype[Any]) -> Totals:
         room = nodes.room.shown
-        count = room.shape[1]
-        totals = np.empty(count, dtype=kind)
-        for first in range(0, count, _AT_ONCE):
-            part = slice(first, min(first + _AT_ONCE, count))
-            scratch = nodes.room.scratch(part.stop - first)
-            values = scratch.columns[VALUES]
-            np.add(room[VALUES, part], self._more, out=values)
-            np.divide(values, room[VALUES.stop :, part], out=values)
-            totals[part] = self._totals(scratch, nodes, part, kind)
-        return totals
+        scratch = nodes.room.scratch(part.stop - part.start)
+        values = scratch.columns[VALUES]
+        np.add(room[VALUES, part], self._more, out=values)
+        np.divide(values, room[VALUES.stop :, part], out=values)
+        return self._totals(scratch, nodes, part, kind)
 
     def some(self, nodes: Snapshot, at: NDArray[np.intp], kind: np.dtype[Any]) -> Totals:
         """For these nodes."""
@@ -89,12 +91,9 @@ class Usual:
         return self._totals(scratch, nodes, at, kind)
 
     def _totals(self, scratch: Scratch, nodes: Snapshot, at: At, kind: np.dtype[Any]) -> Totals:
-        """Of what is left, in percent, and the shares that are used. Both scores are whole numbers of at least 0, of
-        which the floor is the whole part."""
-        left, left_cpu, cpu = scratch.left, scratch.left_cpu, scratch.share_cpu
-        np.maximum(left, scratch.zeros, out=left)
-        np.floor(left, out=left)
-        np.add(left_cpu, scratch.left_memory, out=left_cpu)
+        """Of what is left, in percent, and the shares that are used."""
+        count, cpu = scratch.count, scratch.share_cpu
+        np.maximum(scratch.left, scratch.zeros, out=scratch.left)
         refused = self._refused(scratch, nodes, at) if self._fit else None
         if self._balanced:
             if not self._both:
@@ -105,19 +104,19 @@ class Usual:
             np.minimum(cpu, scratch.ones_once, out=cpu)  # what is more is refused; no number may be too large
             np.subtract(scratch.twos, cpu, out=cpu)
             np.multiply(cpu, scratch.fifties, out=cpu)
-            scores = scratch.both_scores.astype(kind)
-            total: Totals = scores[: scratch.count]
-            total >>= scratch.int_ones
-            if self._least != 1:
-                total *= self._least
-            even = scores[scratch.count :]
+            scores = scratch.scores.astype(kind)  # of what is not negative, the whole part is the floor
+            even = scores[2 * count :]
             if self._balanced != 1:
                 even *= self._balanced
-            total += even
         else:
-            total = left_cpu.astype(kind)
-            total >>= 1
+            scores = scratch.left.astype(kind)
+        total: Totals = scores[:count]
+        total += scores[count : 2 * count]
+        total >>= scratch.int_ones
+        if self._least != 1:
             total *= self._least
+        if self._balanced:
+            total += even
         if refused is not None:
             total[refused] = NOWHERE
         return total

@@ -33,11 +33,10 @@ class Scratch:
         self.values = flat[: 4 * count]
         self.has = flat[4 * count :]
         self.left = flat[: 2 * count]
-        self.left_memory, self.left_cpu = flat[:count], flat[count : 2 * count]
         self.shares = flat[2 * count : 4 * count]
         self.share_cpu, self.share_memory = flat[2 * count : 3 * count], flat[3 * count : 4 * count]
-        self.both_scores = flat[count : 3 * count]
-        """Where the two scores end up."""
+        self.scores = flat[: 3 * count]
+        """What is left of memory and of CPU, and after it, in the end, how even they are used."""
         self.worst = np.empty(count)
         self.refused = np.empty(count, dtype=np.bool_)
         # NumPy takes longer to look at a number than to add a short array of that number.
