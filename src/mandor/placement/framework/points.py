@@ -123,8 +123,8 @@ class Plugin(ABC):
         return Reach.CLUSTER
 
     def goes_by(self, ask: Ask) -> Hashable:
-        """What of the ask its reach and, with the reach `ATTRIBUTES`, its answers go by: asks with the same share
-        them. Who does not override this is asked for each class."""
+        """What of the ask its reach, its SKIPs and, with the reach `ATTRIBUTES`, its answers go by, beside what nodes
+        are: asks with the same share them. Who does not override this is asked for each class."""
         return ask.class_key
 
     @property

@@ -1,5 +1,6 @@
 """NodeResourcesFit: is there room, and which node with room is best: the emptiest, the fullest, or by a curve?"""
 
+from collections.abc import Hashable
 from itertools import pairwise
 from typing import Literal
 
@@ -93,6 +94,9 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.ROOM
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        return None
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         return nodes.kept.mask((self, ask.shape), lambda at: self.filter_at(ask, nodes, at))
