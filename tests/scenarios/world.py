@@ -24,6 +24,7 @@ from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase, may_move
 from mandor.model.record import Event, Hearing, HearingSpec, Lease, LeaseSpec
 from mandor.model.resources import Resources
+from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.scheduler.loop import Scheduler
 from mandor.store.base import Delete, Put, Store
@@ -45,6 +46,8 @@ class ScriptedNode:
         """Its heartbeats and reports arrive."""
         self.running: dict[str, str] = {}
         """Name by uid: what really runs there."""
+        self.disks: set[tuple[str, int]] = set()
+        """The volumes that are there: uid and incarnation."""
         self.behave: Behaviour = lambda instance: None
         self.ready = True
         self.idle = False
@@ -181,10 +184,30 @@ class World:
         status = node.report(instance, self.clock.now())
         if status is None or not may_move(instance.phase, status.phase):
             return
+        if instance.phase is Phase.RESERVED and not await self._has_volumes(node, instance):
+            return
         try:
             await self.store.commit(Put(instance.reported(status)))
         except Conflict:
             return  # Someone was faster; next time.
+
+    async def _has_volumes(self, node: ScriptedNode, instance: Instance) -> bool:
+        """As an agent sees to it: they are here, made if there is nothing in them yet, and that is told first."""
+        for name in instance.spec.volumes:
+            volume = self.find(Volume, name)
+            if volume is None or volume.node != node.name:
+                return False
+            disk = (volume.meta.uid, volume.status.incarnation)
+            if not volume.status.path:
+                node.disks.add(disk)
+                try:
+                    await self.store.commit(
+                        Put(volume.changed(status=msgspec.structs.replace(volume.status, path=f"/{name}")))
+                    )
+                except Conflict:
+                    return False
+            assert disk in node.disks, f"{instance.meta.name} would begin on {node.name} without its data"
+        return True
 
     # What there is.
 
@@ -282,3 +305,17 @@ class World:
                     if each.spec.group == name and not each.phase.over and each.spec.stop is None
                 ]
                 assert len(live) <= most, f"{workload.meta.name} has {len(live)} of {most}"
+
+    def check_volumes(self) -> None:
+        """Whoever has a volume is where it is."""
+        for each in self.instances():
+            if not each.node or each.phase.over:
+                continue
+            for name in each.spec.volumes:
+                volume = self.find(Volume, name)
+                assert (
+                    volume is None
+                    or volume.node == each.node
+                    or volume.status.incarnation > 0
+                    or (not volume.status.path)
+                ), f"{each.meta.name} is on {each.node}, its volume {name} on {volume.node}"

@@ -14,9 +14,9 @@ from mandor.api.parts import ApiParts
 from mandor.api.selector import Selector
 from mandor.api.writers import check_write
 from mandor.api.writing import Author, commit_as
-from mandor.errors import Conflict, MandorError
+from mandor.errors import Conflict, Invalid, MandorError
 from mandor.model.manifest import Document
-from mandor.model.meta import Key, Meta, Object
+from mandor.model.meta import Key, Meta, Misfit, Object
 from mandor.model.workload import Workload
 from mandor.store.base import WRITES_MOST, Delete, Filter, Put, Write
 
@@ -140,7 +140,10 @@ def merged(stored: Object | None, given: Object) -> Object:
             else group
             for name, group in given.spec.groups.items()
         }
-        spec = msgspec.structs.replace(given.spec, groups=groups, restarted=stored.spec.restarted)
+        try:
+            spec = msgspec.structs.replace(given.spec, groups=groups, restarted=stored.spec.restarted)
+        except Misfit as error:  # with the count that is kept
+            raise Invalid(str(error), hint=error.hint) from error
     return stored.changed(meta=msgspec.structs.replace(stored.meta, labels=given.meta.labels), spec=spec)
 
 

@@ -25,6 +25,15 @@ class Key(NamedTuple):
 _new_tuple = tuple.__new__
 
 
+class Misfit(ValueError):
+    """Values that do not go together: which key is to blame, within the value that was read, and a way out."""
+
+    def __init__(self, message: str, *at: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.at = at
+        self.hint = hint
+
+
 def check_name(name: str, what: str = "name", most: int = NAME_MOST) -> None:
     if len(name) > most:
         raise ValueError(f"the {what} {name[:20]!r}… has {len(name)} characters; at most {most} are allowed")

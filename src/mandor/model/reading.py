@@ -17,6 +17,7 @@ from msgspec import NODEFAULT, Struct
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Map
 from mandor.model.codec import from_plain
+from mandor.model.meta import Misfit
 from mandor.model.placement import KINDS, Placement, Where
 from mandor.model.task import File, Security, Task
 from mandor.model.workload import Batch, Group, Port, Reschedule, WorkloadSpec
@@ -25,7 +26,7 @@ MISTAKES_MOST = 50
 
 LATER: dict[type, frozenset[str]] = {
     WorkloadSpec: frozenset({"schedule"}),
-    Group: frozenset({"gang", "depends_on", "services", "update", "disruption", "autoscale", "alternatives"}),
+    Group: frozenset({"depends_on", "services", "update", "disruption", "autoscale", "alternatives"}),
     Placement: frozenset({"clusters"}),
     Task: frozenset({"secrets", "startup", "identity"}),
     Security: frozenset({"read_only_root", "cap_drop", "cap_add", "privileged"}),
@@ -145,6 +146,9 @@ class Reader:
             return FAILED
         try:
             return wanted(**{_names(wanted)[name]: each for name, each in kept.items()})
+        except Misfit as error:
+            at, where = _at(entries, error.at, line)
+            return self.wrong(at, _join(path, where) if where else path, str(error), error.hint)
         except ValueError as error:
             return self.wrong(line, path, str(error))
 
@@ -317,6 +321,19 @@ def _as_map(value: dict[str, Any], line: int) -> Map:
     for key, each in value.items():
         made.set(key, each, line)
     return made
+
+
+def _at(source: Map, keys: tuple[str, ...], line: int) -> tuple[int, str]:
+    """The line of a key within others, as far as they were written, and the path that leads there."""
+    walked: list[str] = []
+    value: Any = source
+    for key in keys:
+        if not isinstance(value, Map) or key not in value:
+            break
+        line = value.lines.get(key, line)
+        walked.append(key)
+        value = value[key]
+    return line, ".".join(walked)
 
 
 def _plain(value: Any) -> Any:

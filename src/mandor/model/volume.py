@@ -128,4 +128,4 @@ def _check_folder(owner: str | None, mode: str) -> None:
 
 def path_allowed(path: str, allowed: Iterable[str]) -> bool:
     """Whether it is one of these folders, or below one."""
-    return any(each and (path == each or path.startswith(each.rstrip("/") + "/")) for each in allowed)
+    return any(each and f"{path}/".startswith(each.rstrip("/") + "/") for each in allowed)

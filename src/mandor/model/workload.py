@@ -8,7 +8,7 @@ from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
 from mandor.lib.quantity import NEVER, Seconds, SecondsOrNever
-from mandor.model.meta import Meta, Object, check_name
+from mandor.model.meta import Meta, Misfit, Object, check_name
 from mandor.model.placement import Placement
 from mandor.model.priority import Priority
 from mandor.model.resources import Resources
@@ -82,6 +82,22 @@ class Batch(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
     """An instance that failed is tried again so often; then the batch has failed."""
     deadline: Seconds | None = None
     """A batch that is not done by then has failed."""
+
+
+GANG_SECONDS_MOST = 86_400
+
+
+class Gang(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """All or nothing: so many instances of the group get their nodes together, or none gets one."""
+
+    min: Annotated[int, Bounds(ge=1, le=100_000)] | None = None
+    """The fewest that are worth running; absent: all of them."""
+    timeout: Seconds = Seconds(300)
+    """So long may fewer than `min` hold nodes, after a node was lost or the like; then they give them back."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.timeout <= GANG_SECONDS_MOST:
+            raise Misfit(f"{self.timeout} is no time for a gang to wait", "timeout", hint="1s to 24h")
 
 
 class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -164,6 +180,8 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
     """What happens when an instance has failed for good."""
     disconnect: Disconnect = Disconnect()
     """What happens when its node falls silent."""
+    gang: Gang | None = None
+    """All or nothing: how many have to get their nodes together; absent: each is placed by itself."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -220,10 +238,43 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
             check_name(name, "group name")
         if self.batch is not None and self.type != "batch":
             raise ValueError("`batch` belongs to `type: batch`")
+        for name, group in self.groups.items():
+            self._check_gang(name, group)
         if self.type == "batch":
             for name, group in self.groups.items():
                 if group.restart.policy == "always":
                     raise ValueError(f"group {name}: a batch ends, so its restart policy is `on-failure` or `never`")
+
+    def _check_gang(self, name: str, group: Group) -> None:
+        if group.gang is None or group.gang.min is None:
+            return
+        if self.batch is None and not group.replicas:
+            return  # As many as there are already, or nobody at all.
+        most = self.together(name)
+        if group.gang.min > most:
+            there = f"only {most} run at a time" if self.batch else f"there are {most} replicas"
+            raise Misfit(
+                f"group {name}: a gang of at least {group.gang.min}, but {there}",
+                "groups",
+                name,
+                "gang",
+                "min",
+                hint=f"`min` is at most {most}",
+            )
+
+    def together(self, group: str) -> int:
+        """So many instances of a group there are at the same time, if all goes well."""
+        if self.batch is not None:
+            return min(self.batch.parallelism, self.batch.completions)
+        return self.groups[group].count
+
+    def gang_of(self, group: str) -> int:
+        """So many instances of a group have to get their nodes together; 0: it is no gang."""
+        gang = self.groups[group].gang if group in self.groups else None
+        if gang is None:
+            return 0
+        most = self.together(group)
+        return most if gang.min is None else min(gang.min, most)
 
     def restart_policy(self, group: str) -> Literal["always", "on-failure", "never"]:
         return self.groups[group].restart.policy or ("on-failure" if self.type == "batch" else "always")

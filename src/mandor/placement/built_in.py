@@ -6,6 +6,7 @@ from mandor.placement.plugins.bin_pack import BinPack
 from mandor.placement.plugins.default_binder import DefaultBinder
 from mandor.placement.plugins.engine_fit import EngineFit
 from mandor.placement.plugins.fragmentation import Fragmentation
+from mandor.placement.plugins.gang import Gang
 from mandor.placement.plugins.image_locality import ImageLocality
 from mandor.placement.plugins.inter_pod_affinity import InterPodAffinity
 from mandor.placement.plugins.load_aware import LoadAware
@@ -43,6 +44,7 @@ DEFAULTS: tuple[tuple[type[Plugin], int], ...] = (
     (NodeResourcesBalancedAllocation, 1),
     (ImageLocality, 1),
     (Avoid, 1),
+    (Gang, 1),
     (DefaultBinder, 1),
 )
 """With their weights, in Kubernetes' order for the plugins that exist there; cheap questions first."""

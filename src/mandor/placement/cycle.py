@@ -80,22 +80,32 @@ def _decide(
 ) -> Decision:
     for eased, relaxed in _ladder(ask, disliked=nodes.census.disliked(ask.who)):
         state = CycleState(consulted)
-        quick = -1 if nominated else best_slot(profile, state, eased, nodes, watch)
-        if quick >= 0:
-            return Decision(ask.key, nodes.nodes[quick].meta.name, relaxed=relaxed, ask=eased, state=state)
-        verdict = run_filters(profile, state, eased, nodes, watch)
-        among = verdict.feasible.nonzero()[0]
-        if len(among):
-            slot = nodes.slots.get(nominated) if nominated else None
-            held = slot is not None and bool(verdict.feasible[slot])
-            node = nominated if held else _best(profile, state, eased, nodes, verdict, among, watch)
-            return Decision(ask.key, node, relaxed=relaxed, ask=eased, state=state)
+        found = find_node(profile, state, eased, nodes, watch, nominated=nominated)
+        if isinstance(found, str):
+            return Decision(ask.key, found, relaxed=relaxed, ask=eased, state=state)
+        verdict = found
     # What the last step lacked, even with every soft rule given up, is what keeps it waiting.
     room = run_post_filters(profile, state, eased, nodes, watch)
     refused = tuple(plugin for plugin, _ in verdict.refusals)
     message = verdict.explain(eased, nodes) + (f"; there will be room on {room}" if room else "")
     retry_on = frozenset({Happening.NODE_ADDED}).union(*(plugin.retry_on for plugin in refused))
     return Decision(ask.key, message=message, retry_on=retry_on, blamed=refused, nominated=room, state=state)
+
+
+def find_node(
+    profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch, *, nominated: str = ""
+) -> str | Verdict:
+    """The best node with the rules as they stand in the ask, or who refused which."""
+    quick = -1 if nominated else best_slot(profile, state, ask, nodes, watch)
+    if quick >= 0:
+        return nodes.nodes[quick].meta.name
+    verdict = run_filters(profile, state, ask, nodes, watch)
+    among = verdict.feasible.nonzero()[0]
+    if not len(among):
+        return verdict
+    slot = nodes.slots.get(nominated) if nominated else None
+    held = slot is not None and bool(verdict.feasible[slot])
+    return nominated if held else _best(profile, state, ask, nodes, verdict, among, watch)
 
 
 def broken_off(key: Key, plugin: str) -> Decision:
@@ -124,7 +134,7 @@ def _ladder(ask: Ask, *, disliked: bool) -> Iterator[tuple[Ask, tuple[str, ...]]
         yield ask, relaxed
     while ask.dropped < len(ask.shape.should):
         ask = ask.without_last_should()
-        relaxed += (_shown(ask.given_up[0]),)
+        relaxed += (shown(ask.given_up[0]),)
         yield ask, relaxed
 
 
@@ -145,5 +155,5 @@ def _best(
     return nodes.nodes[int(among[0])].meta.name
 
 
-def _shown(rule: PlacementRule) -> str:
+def shown(rule: PlacementRule) -> str:
     return " or ".join(rule.texts)

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from mandor.errors import Conflict, Unavailable
 from mandor.lib.backoff import Backoff
@@ -10,6 +11,7 @@ from mandor.lib.clock import Clock
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
+from mandor.model.phase import Phase
 from mandor.scheduler.view import Promise
 from mandor.store.base import OPERATIONS_MOST, WRITES_MOST, Check, Put, Store, Write
 
@@ -18,6 +20,7 @@ log = logging.getLogger(__name__)
 CHECKED_MOST = OPERATIONS_MOST - 1
 """Binds and checks of one commit; one more belongs to the leader's fence."""
 COMMITS_MOST = 16
+_NONE_NEWER: Mapping[Key, Instance] = MappingProxyType({})
 AFTER_OUTAGE = Backoff(first_seconds=0.2, most_seconds=5.0, jitter=0.2)
 
 
@@ -65,11 +68,54 @@ class Binder:
                     self._bound(each)
                 return
 
-    def _writes(self, promises: Sequence[Promise]) -> list[Write]:
+    async def write_whole(self, promises: Sequence[Promise]) -> None:
+        """A gang: one commit if it fits into one. If not, one after another; when one is refused, those after it are
+        not written, and what is left of the gang is decided again."""
+        left = list(chunks(promises))
+        while left:
+            chunk = left.pop(0)
+            if not await self._write_all(chunk):
+                for each in (promise for chunk in left for promise in chunk):
+                    self._failed(each)
+                return
+
+    async def _write_all(self, promises: Sequence[Promise]) -> bool:
+        """All of one commit, or nothing of it. True: they are bound."""
+        newer: dict[Key, Instance] = {}
+        failures = 0
+        while True:
+            try:
+                await self._store.commit(*self._writes(promises, newer))
+            except Conflict as error:
+                key = error.facts.get("key")
+                if not any(key in {each.key, Key(Node.kind, "", each.node)} for each in promises):
+                    raise  # The fence: somebody else leads now.
+                again = await self._still_waits(promises, key)
+                if again is None:
+                    return all([await self._settle(each) for each in promises])
+                newer[again.key] = again
+            except Unavailable as error:
+                failures += 1
+                log.warning("%d binds of a gang wait: %s", len(promises), error)
+                await self._clock.sleep(AFTER_OUTAGE.pause(failures))
+            else:
+                for each in promises:
+                    self._bound(each)
+                return True
+
+    async def _still_waits(self, promises: Sequence[Promise], key: object) -> Instance | None:
+        """The instance that stood in the way, if all that changed about it is what is said of it."""
+        promise = next((each for each in promises if each.key == key), None)
+        stored = await self._store.get(promise.key) if promise is not None else None
+        if promise is None or not isinstance(stored, Instance) or stored.meta.uid != promise.instance.meta.uid:
+            return None
+        return stored if stored.phase is Phase.PENDING and stored.spec == promise.instance.spec else None
+
+    def _writes(self, promises: Sequence[Promise], newer: Mapping[Key, Instance] = _NONE_NEWER) -> list[Write]:
         now = self._clock.now()
         versions = {each.node: each.node_version for each in promises}
         checks: list[Write] = [Check(Key(Node.kind, "", name), version) for name, version in versions.items()]
-        return checks + [Put(each.bound(at=now)) for each in promises]
+        return checks + [Put(each.bound(at=now, now=newer.get(each.key))) for each in promises]
 
     async def _without_loser(self, promises: Sequence[Promise], conflict: Conflict) -> list[Promise]:
         key = conflict.facts.get("key")
@@ -80,14 +126,16 @@ class Binder:
             await self._settle(each)
         return [each for each in promises if each not in lost]
 
-    async def _settle(self, promise: Promise) -> None:
-        """It may have been written by a commit whose answer never came."""
+    async def _settle(self, promise: Promise) -> bool:
+        """It may have been written by a commit whose answer never came. True: it is bound."""
         stored = await self._store.get(promise.key)
         same = isinstance(stored, Instance) and stored.meta.uid == promise.instance.meta.uid
-        if same and stored is not None and stored.node == promise.node:
+        bound = same and stored is not None and stored.node == promise.node
+        if bound:
             self._bound(promise)
         else:
             self._failed(promise)
+        return bound
 
 
 def chunks(promises: Sequence[Promise]) -> Iterator[list[Promise]]:

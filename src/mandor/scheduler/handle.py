@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from mandor.model.meta import Key
 from mandor.placement.framework.ask import Ask
-from mandor.placement.framework.handle import Waiting
+from mandor.placement.framework.handle import Muster, Waiting
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.scheduler.waiting import WaitingRoom
 
@@ -16,11 +16,13 @@ class ClusterHandle:
         room: WaitingRoom,
         bind: Callable[[Ask, str], Awaitable[None]],
         place_volumes: Callable[[Ask, str], Awaitable[None]],
+        muster: Callable[[Ask], Muster | None],
     ) -> None:
         self._snapshot = snapshot
         self._room = room
         self._bind = bind
         self._place_volumes = place_volumes
+        self._muster = muster
 
     def snapshot(self) -> Snapshot:
         return self._snapshot()
@@ -33,6 +35,9 @@ class ClusterHandle:
 
     def reject(self, key: Key, plugin: str, why: str = "") -> bool:
         return self._room.reject(key, plugin, why)
+
+    def muster(self, ask: Ask) -> Muster | None:
+        return self._muster(ask)
 
     async def bind(self, ask: Ask, node: str) -> None:
         await self._bind(ask, node)

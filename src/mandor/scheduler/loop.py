@@ -20,17 +20,21 @@ from mandor.model.workload import Release, Workload
 from mandor.placement.cycle import Decision, broken_off, decide
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.context import Context, run_permits, run_post_binds, run_reserve, run_unreserve
-from mandor.placement.framework.handle import Handle
+from mandor.placement.framework.handle import Handle, Muster
 from mandor.placement.framework.points import ANYTHING
 from mandor.placement.framework.profile import DEFAULT_BINDER, Profile, check_together
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun
+from mandor.placement.plugins.gang import Gang
 from mandor.placement.profiles import default_profile
 from mandor.scheduler.binding import Binder, NotBound, chunks
 from mandor.scheduler.binding_cycle import BindingCycle
 from mandor.scheduler.consulting import Consulting, Inquire, ask_nobody
+from mandor.scheduler.gang_cycle import GangCycle, Placed
+from mandor.scheduler.gangs import Gangs, Returning
 from mandor.scheduler.handle import ClusterHandle
+from mandor.scheduler.party import Parties
 from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
 from mandor.scheduler.view import Promise, View
@@ -80,13 +84,14 @@ class Scheduler:
         self.watchdog = watchdog or Watchdog()
         self._consulting = Consulting(inquire, self.watchdog)
         self._room = WaitingRoom(clock)
+        self._mirrors = {each.kind: Mirror(store, each.kind) for each in WATCHED}
+        self._instances = self._mirrors[Instance.kind]
+        self._gangs = Gangs(clock, self._instances, self._mirrors[Workload.kind])
         self.handle: Handle = ClusterHandle(
-            self._snapshot, self._room, self._bind_by_handle, VolumeWriter(store, clock).write
+            self._snapshot, self._room, self._bind_by_handle, VolumeWriter(store, clock).write, self._gangs.muster
         )
         self._profiles = _made(profiles, self.handle)
         check_together(self._profiles)
-        self._mirrors = {each.kind: Mirror(store, each.kind) for each in WATCHED}
-        self._instances = self._mirrors[Instance.kind]
         self._queue = SchedulingQueue(
             self._profiles["default"].queue_sort,
             pause=pause,
@@ -98,6 +103,20 @@ class Scheduler:
         self._binder = Binder(store, clock, bound=self._written, failed=self._not_written)
         self._binding = BindingCycle(clock, self._room, self.watchdog)
         self._reasons = Reasons(store, recorder, self._instances)
+        self._parties = Parties(write=self._write_whole, give_up=self._fail_with_others)
+        self._gang_cycle = GangCycle(
+            self._queue,
+            self._gangs,
+            self.view.table,
+            self.watchdog,
+            clock,
+            inquire=self._inquire_first,
+            take=self._take_gang,
+            wait=self._wait_together,
+            fault=self._fault_together,
+        )
+        self._gang: tuple[Entry, Profile, Muster] | None = None
+        """The next cycle is a gang's."""
         self._known_refusals: dict[Ask, Decision] = {}
         self._known_at = -1
         self._wake = asyncio.Event()
@@ -105,13 +124,21 @@ class Scheduler:
         """Placements whose binding cycle begins, some in the waiting room."""
         self._to_ask: list[tuple[Entry, Profile]] = []
         self._to_write: list[Promise] = []
+        self._to_write_whole: list[Sequence[Promise]] = []
         self._writing: dict[int, asyncio.Future[bool]] = {}
         """By the promise's id: another instance may take the name of one that is gone."""
         self._reserved: dict[int, Promise] = {}
         """Of those whose plugins are to hear the end: the ones that have not."""
+        self._broken: set[int] = set()
+        """Promises, by id, whose party is broken up, and whose binding cycle does not know it yet."""
         self._busy = 0
+        self._returning = Returning(store, clock, recorder, self._gangs, self._instances, self._keeps_gangs)
         self.timed: Callable[[float], None] | None = None
         """Told what each decision took, in seconds."""
+
+    def _keeps_gangs(self, workload: Workload) -> bool:
+        profile = self._profiles.get(workload.spec.profile)
+        return profile is not None and bool(profile.gangs)
 
     def _snapshot(self) -> Snapshot:
         return self.view.table.snapshot()
@@ -146,9 +173,11 @@ class Scheduler:
             stack.callback(self._unreserve_all)
             async with Background() as tasks:
                 tasks.start(self._reasons.run(), "refusals")
+                tasks.start(self._returning.run(), "gangs in pieces")
                 await self._schedule(tasks)
 
     def _hear(self, change: Change) -> None:
+        self._gangs.apply(change)
         self.view.apply(change)
         self._wake.set()
 
@@ -169,7 +198,11 @@ class Scheduler:
             self._queue.happened(happened, now=self._clock.monotonic(), details=details)
             self._queue.flush(now=self._clock.monotonic())
             tried = self._decide_some(promises)
+            if self._gang is not None:
+                gang, self._gang = self._gang, None
+                await self._gang_cycle.run(*gang, self._slice)
             self._start_others(tasks)
+            await self._bind_whole(tasks)
             promises += self._to_write
             self._to_write.clear()
             if len(promises) >= GATHERED or not tried:
@@ -187,6 +220,12 @@ class Scheduler:
             tasks.start(self._ask_about(entry, profile), f"questions about {entry.ask.key.name}")
         self._to_start.clear()
         self._to_ask.clear()
+
+    async def _bind_whole(self, tasks: Background) -> None:
+        while self._to_write_whole:
+            await self._binder.room.acquire()
+            writing = tasks.start(self._binder.write_whole(self._to_write_whole.pop(0)), "bind a gang")
+            writing.add_done_callback(lambda _: self._binder.room.release())
 
     async def _bind(self, tasks: Background, promises: Sequence[Promise]) -> None:
         for chunk in chunks(promises):
@@ -212,7 +251,7 @@ class Scheduler:
 
     def _decide_some(self, promises: list[Promise]) -> int:
         """How many were decided; those that found a node are added to `promises`."""
-        most = max(16, SLICE_MICROSECONDS // (60 + len(self.view.table) // 25))
+        most = self._slice
         for tried in range(most):
             entry = self._queue.pop()
             if entry is None:
@@ -220,7 +259,13 @@ class Scheduler:
             made = self._cycle(entry) if self.timed is None else self._timed_cycle(entry, self.timed)
             if made is not None:
                 promises.append(made)
+            elif self._gang is not None:
+                return tried + 1
         return most
+
+    @property
+    def _slice(self) -> int:
+        return max(16, SLICE_MICROSECONDS // (60 + len(self.view.table) // 25))
 
     def _timed_cycle(self, entry: Entry, told: Callable[[float], None]) -> Promise | None:
         began = time.perf_counter()
@@ -235,13 +280,16 @@ class Scheduler:
             missing = f"there is no profile {entry.ask.profile}"
             self._wait(entry, Decision(entry.ask.key, message=missing, retry_on=ANYTHING))
             return None
-        if (profile.consults or not profile.batches(entry.ask) or profile.permits) and self._busy >= CYCLES_MOST:
+        if self._busy >= CYCLES_MOST and (profile.consults or profile.permits or not profile.batches(entry.ask)):
             self._queue.back_off(entry, now=self._clock.monotonic())
             return None
+        if entry.ask.member is not None:
+            muster = self._gang_cycle.muster(entry, profile)
+            if muster is not None:
+                self._gang = entry, profile, muster
+                return None
         if profile.consults and entry.consulted is None:
-            self._busy += 1
-            self._queue.hold(entry)
-            self._to_ask.append((entry, profile))
+            self._inquire_first(entry, profile)
             return None
         decision = self._decide(entry, profile)
         entry.consulted = None
@@ -253,6 +301,11 @@ class Scheduler:
         else:
             self._wait(entry, decision)
         return None
+
+    def _inquire_first(self, entry: Entry, profile: Profile) -> None:
+        self._busy += 1
+        self._queue.hold(entry)
+        self._to_ask.append((entry, profile))
 
     def _decide(self, entry: Entry, profile: Profile) -> Decision:
         ask, table = entry.ask, self.view.table
@@ -284,13 +337,19 @@ class Scheduler:
 
     def _take(self, entry: Entry, profile: Profile, decision: Decision) -> Promise | None:
         """Counted, reserved, permitted; the last steps of the scheduling cycle."""
+        promise = self._promise(entry, profile, decision)
+        return promise if promise is None or promise.context is None else self._admit(promise, promise.context)
+
+    def _promise(self, entry: Entry, profile: Profile, decision: Decision) -> Promise | None:
         context = None
-        batched = profile.batches(entry.ask)
-        if not (profile.plain and batched):
+        if not (profile.plain and profile.batches(entry.ask)) or entry.ask.member is not None:
             context = Context(profile, decision.ask or entry.ask, decision.node, decision.state)
         promise = self.view.promise(entry, decision.node, decision.relaxed, context)
-        if promise is None or context is None:
-            return promise
+        if promise is not None and context is not None:
+            self._gangs.promised(entry.ask)
+        return promise
+
+    def _admit(self, promise: Promise, context: Context) -> Promise | None:
         self._reserved[id(promise)] = promise
         try:
             self.watchdog.run(lambda: run_reserve(context, self.watchdog))
@@ -301,12 +360,51 @@ class Scheduler:
         if permission.denied_by is not None:
             self._deny(promise, permission.denied_by.name, permission.why)
             return None
-        if permission.waits or not batched:
+        if permission.waits or not context.profile.batches(promise.entry.ask):
             seat = self._room.enter(context.ask, context.node, permission.waits) if permission.waits else None
             self._busy += 1
+            self._parties.begin(promise)
             self._to_start.append((promise, seat))
             return None
         return promise
+
+    def _take_gang(self, first: Sequence[Placed], others: Sequence[Placed], profile: Profile) -> None:
+        """The first are written together or not at all; the others wait for them by the Permit of their plugin."""
+        made = [self._promise(entry, profile, decision) for entry, decision in first]
+        promises = [each for each in made if each is not None]
+        if len(promises) < len(first):
+            # One is gone, or its node is: the others are decided again with whoever is left.
+            for each in promises:
+                self._failed(each)
+            for entry, _ in others:
+                self._queue.retry(entry)
+            return
+        self._parties.open(promises)
+        for each in promises:
+            assert each.context is not None
+            if each in self._parties and self._admit(each, each.context) is not None:
+                self._parties.arrive(each)
+        for entry, decision in others:
+            late = self._take(entry, profile, decision)
+            if late is not None:
+                self._to_write.append(late)
+
+    def _write_whole(self, promises: Sequence[Promise]) -> None:
+        self._to_write_whole.append(promises)
+        self._wake.set()
+
+    def _wait_together(self, entries: Sequence[Entry], decision: Decision) -> None:
+        """The first speaks for all: what wakes it wakes them."""
+        self._wait(entries[0], decision)
+        for each in entries[1:]:
+            self._queue.park(each)
+            self._reasons.tell(each.ask.key, each.uid, "Unschedulable", decision.message)
+
+    def _fault_together(self, entries: Sequence[Entry], message: str) -> None:
+        self._fault(entries[0], message)
+        for each in entries[1:]:
+            self._queue.park(each)
+            self._reasons.tell(each.ask.key, each.uid, "PluginFault", message)
 
     def _wait(self, entry: Entry, decision: Decision) -> None:
         now = self._clock.monotonic()
@@ -367,12 +465,16 @@ class Scheduler:
     async def _bind_by_handle(self, ask: Ask, node: str) -> None:
         promise = self.view.promised(ask.key)
         ours = promise is not None and promise.context is not None and promise.context.ask is ask
-        if promise is None or not ours or promise.node != node or id(promise) in self._writing:
+        known = id(promise) in self._writing or id(promise) in self._broken
+        if promise is None or not ours or promise.node != node or known:
             raise NotBound(f"{ask.key.name} is not to be bound to {node}")
         written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._writing[id(promise)] = written
-        self._to_write.append(promise)
-        self._wake.set()
+        if promise in self._parties:
+            self._parties.arrive(promise)
+        else:
+            self._to_write.append(promise)
+            self._wake.set()
         if not await written:
             raise NotBound(f"{ask.key.name} or {node} has changed")
 
@@ -395,6 +497,8 @@ class Scheduler:
     def _bound(self, promise: Promise) -> None:
         context = promise.context
         self._reserved.pop(id(promise), None)
+        self._parties.arrive(promise, written=True)
+        self._gangs.written(promise.entry.ask, promise.instance.meta.uid)
         if context is not None and context.profile.post_binds:
             for fault in self.watchdog.run(lambda: run_post_binds(context, self.watchdog)):
                 log.warning("%s is bound; %s", promise.key, fault)
@@ -436,8 +540,20 @@ class Scheduler:
 
     def _give_up(self, promise: Promise) -> bool:
         """True: the instance still waits for a node."""
+        self._parties.fail(promise)
+        self._gangs.given_up(promise.entry.ask)
+        self._broken.discard(id(promise))
         self._unreserve(promise)
         return self.view.take_back(promise)
+
+    def _fail_with_others(self, promise: Promise, begun: bool) -> None:
+        """Another one of its party is not to be bound, so it is not either."""
+        if not begun:
+            self._failed(promise)
+        elif id(promise) in self._writing:
+            self._not_written(promise)
+        elif not self._room.reject(promise.key, Gang.name, "others of its gang could not be bound"):
+            self._broken.add(id(promise))  # A plugin is at work for it; it is refused when it comes to be written.
 
     def _unreserve(self, promise: Promise) -> None:
         context = promise.context

@@ -34,6 +34,10 @@ class Place(Enum):
     """Not in the queue: a PreEnqueue plugin keeps it out."""
     ASKED_ABOUT = "asked about"
     """Somebody elsewhere is asked before it is decided."""
+    PARKED = "parked"
+    """Another of its gang waits for all of them."""
+    DECIDED_ON = "decided on"
+    """In a cycle that is not over."""
     NOWHERE = "nowhere"
     """Taken out, for a cycle."""
 
@@ -58,6 +62,8 @@ class Entry:
     """Marks its one valid place in a heap: what is left of earlier ones is skipped."""
 
 
+Gang = tuple[str, str, str]
+_FREE = frozenset({Place.ACTIVE, Place.BACKING_OFF, Place.UNSCHEDULABLE, Place.PARKED})
 _Seat = tuple[Any, int, Entry]
 """Rank, ticket, entry: tickets differ, so that entries are never compared."""
 
@@ -104,6 +110,7 @@ class SchedulingQueue:
         self._active: list[_Seat] = []
         self._backing_off: list[_Seat] = []
         self._unschedulable: dict[Key, Entry] = {}
+        self._gangs: dict[Gang, dict[Key, Entry]] = {}
         self._tickets = 0
         self._now = 0.0
 
@@ -124,21 +131,82 @@ class SchedulingQueue:
         """A new one is active; one that is known keeps its place."""
         known = self._entries.get(ask.key)
         if known is not None and known.uid == uid:
-            changed, known.ask = known.ask != ask, ask
-            if changed and known.place is Place.GATED:
-                self._let_in(known)
+            self._change(known, ask)
             return
         self.remove(ask.key)
         entry = Entry(ask, uid, queued_at)
-        self._entries[ask.key] = entry
+        self._keep(entry)
         self._let_in(entry)
 
+    def _change(self, entry: Entry, ask: Ask) -> None:
+        changed, moved = entry.ask != ask, entry.ask.member != ask.member
+        if moved:
+            self._leave_gang(entry)
+        entry.ask = ask
+        if moved:
+            self._keep(entry)
+        if (changed and entry.place is Place.GATED) or (moved and entry.place is Place.PARKED):
+            self._let_in(entry)
+
     def remove(self, key: Key) -> None:
+        entry = self._take(key)
+        if entry is not None and entry.ask.member is not None:
+            self._let_one_in(entry.ask.member.gang)
+
+    def _keep(self, entry: Entry) -> None:
+        self._entries[entry.ask.key] = entry
+        if entry.ask.member is not None:
+            self._gangs.setdefault(entry.ask.member.gang, {})[entry.ask.key] = entry
+
+    def _take(self, key: Key) -> Entry | None:
         entry = self._entries.pop(key, None)
         if entry is not None:
             entry.place, entry.ticket = Place.NOWHERE, 0
             self._unschedulable.pop(key, None)
             self._gated.pop(key, None)
+            self._leave_gang(entry)
+        return entry
+
+    def _leave_gang(self, entry: Entry) -> None:
+        if entry.ask.member is not None:
+            gang = self._gangs[entry.ask.member.gang]
+            del gang[entry.ask.key]
+            if not gang:
+                del self._gangs[entry.ask.member.gang]
+
+    # Gangs.
+
+    def fellows(self, gang: Gang) -> list[Entry]:
+        """All of a gang that are in the queue, wherever."""
+        return list(self._gangs.get(gang, {}).values())
+
+    def gather(self, entry: Entry) -> list[Entry]:
+        """This one, which is out of the queue, and all of its gang that can be decided: they are in a cycle from now on
+        until each is taken out (`drop_held`) and put back."""
+        assert entry.ask.member is not None
+        self._keep(entry)
+        found = [entry, *(each for each in self.fellows(entry.ask.member.gang) if each.place in _FREE)]
+        for each in found:
+            self._unschedulable.pop(each.ask.key, None)
+            each.place, each.ticket = Place.DECIDED_ON, 0
+        return found
+
+    def park(self, entry: Entry) -> None:
+        """Another one of its gang is in the queue; it is gathered together with that."""
+        entry.place, entry.ticket = Place.PARKED, 0
+        self._keep(entry)
+
+    def unpark(self, gang: Gang) -> None:
+        """Each goes its own way."""
+        for each in self.fellows(gang):
+            if each.place is Place.PARKED:
+                self._let_in(each)
+
+    def _let_one_in(self, gang: Gang) -> None:
+        """Whoever spoke for the gang is gone: if only parked ones are left, one of them is next."""
+        left = self.fellows(gang)
+        if left and all(each.place is Place.PARKED for each in left):
+            self._let_in(left[0])
 
     def pop(self) -> Entry | None:
         """The next one; it is out of the queue until it is put back."""
@@ -151,13 +219,14 @@ class SchedulingQueue:
             if entry.ticket == ticket:
                 del self._entries[entry.ask.key]
                 entry.place, entry.ticket = Place.NOWHERE, 0
+                self._leave_gang(entry)
                 return entry
         return None
 
     def hold(self, entry: Entry) -> None:
         """Somebody is asked about it first; `release` lets it go on."""
         entry.place = Place.ASKED_ABOUT
-        self._entries[entry.ask.key] = entry
+        self._keep(entry)
 
     def release(self, entry: Entry, consulted: Mapping[str, object]) -> None:
         """With the answers, to its next cycle; unless it is gone, or another has taken its name."""
@@ -169,7 +238,7 @@ class SchedulingQueue:
         """Take it out again, to be put back otherwise. False: it is gone already."""
         if self._entries.get(entry.ask.key) is not entry:
             return False
-        self.remove(entry.ask.key)
+        self._take(entry.ask.key)
         return True
 
     def put_back(
@@ -179,20 +248,20 @@ class SchedulingQueue:
         entry.attempts += 1
         entry.blamed = blamed
         entry.failed_at, entry.retry_on, entry.place = now, retry_on, Place.UNSCHEDULABLE
-        self._entries[entry.ask.key] = entry
+        self._keep(entry)
         self._unschedulable[entry.ask.key] = entry
 
     def back_off(self, entry: Entry, *, now: float) -> None:
         """Something went wrong: try again after a pause that grows."""
         entry.attempts += 1
         entry.failed_at = now
-        self._entries[entry.ask.key] = entry
+        self._keep(entry)
         self._rest(entry)
 
     def retry(self, entry: Entry) -> None:
         """Try again at once."""
         entry.attempts += 1
-        self._entries[entry.ask.key] = entry
+        self._keep(entry)
         self._let_in(entry)
 
     def happened(self, happenings: Set[Happening], *, now: float, details: Sequence[Happened] = ()) -> None:
@@ -235,7 +304,7 @@ class SchedulingQueue:
         self._active.clear()
         for entry in list(self._entries.values()):
             entry.blamed = ()
-            if entry.place in {Place.ACTIVE, Place.GATED}:
+            if entry.place in {Place.ACTIVE, Place.GATED, Place.PARKED}:
                 self._let_in(entry)
             elif entry.place is Place.UNSCHEDULABLE:
                 self._wake(entry, now)

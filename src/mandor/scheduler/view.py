@@ -17,6 +17,7 @@ from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import Happened, Happening
 from mandor.placement.framework.volumes import KnownVolume
+from mandor.placement.gang import membership
 from mandor.placement.table import Table
 from mandor.scheduler.queue import Entry, SchedulingQueue
 from mandor.store.base import Change
@@ -61,10 +62,11 @@ class Promise(Struct, frozen=True, eq=False):
     def uid(self) -> str:
         return self.instance.meta.uid
 
-    def bound(self, *, at: float) -> Instance:
+    def bound(self, *, at: float, now: Instance | None = None) -> Instance:
+        """`now`: the instance as it is stored now, if that is newer."""
         ask = self.entry.ask
         volumes = tuple(sorted(wanted.key.name for wanted in ask.local_volumes)) if ask.shape.volumes else ()
-        return self.instance.bound(self.node, at=at, relaxed=self.relaxed, volumes=volumes)
+        return (now or self.instance).bound(self.node, at=at, relaxed=self.relaxed, volumes=volumes)
 
 
 class View:
@@ -261,7 +263,16 @@ class View:
                 return
             self._kin[name] = kin
         avoid = frozenset(spec.avoid) if spec.avoid else NOWHERE
-        ask = Ask(instance.key, kin.shape, kin.priority, kin.profile, avoid, who=kin.who, gates=kin.gates)
+        ask = Ask(
+            instance.key,
+            kin.shape,
+            kin.priority,
+            kin.profile,
+            avoid,
+            who=kin.who,
+            gates=kin.gates,
+            member=kin.member,
+        )
         self.queue.add(ask, meta.uid, meta.created_at)
 
     def _kin_of(self, instance: Instance) -> Ask | None:
@@ -280,6 +291,7 @@ class View:
             profile=workload.spec.profile,
             who=self._who(instance),
             gates=workload.spec.gates,
+            member=membership(instance, workload),
         )
 
     def _shape(self, instance: Instance) -> Shape | None:
@@ -363,4 +375,6 @@ def _workload_key(instance: Instance) -> Key:
 
 
 def _rank(workload: Workload) -> tuple[object, ...]:
-    return workload.spec.priority, workload.spec.profile, workload.spec.gates, workload.meta.labels
+    spec = workload.spec
+    gangs = tuple((name, spec.gang_of(name), group.gang) for name, group in spec.groups.items() if group.gang)
+    return spec.priority, spec.profile, spec.gates, gangs, workload.meta.labels

@@ -20,7 +20,7 @@ class EngineMounts(EngineWatch):
         (folder / "seen").write_text("kept\n", encoding="utf-8")
         return folder
 
-    @pytest.mark.req("S2-45")
+    @pytest.mark.req("S2-37")
     async def test_a_folder_of_the_node_is_found_where_it_is_mounted(self, engine: Engine, volume: Path) -> None:
         launch = self.shows_file(f"{self.mount_path}/seen", mounts=self._at(volume))
         if await self._can(engine, "mounts"):
@@ -28,7 +28,7 @@ class EngineMounts(EngineWatch):
         else:
             await self._refuses(engine, launch)
 
-    @pytest.mark.req("S2-45")
+    @pytest.mark.req("S2-37", "S2-39")
     async def test_what_is_written_there_outlives_the_unit(self, engine: Engine, volume: Path) -> None:
         if not await self._can(engine, "mounts"):
             await self._refuses(engine, self.exits(0, mounts=self._at(volume)))

@@ -8,8 +8,10 @@ from mandor.api.writers import changed_fields, check_write
 from mandor.errors import Forbidden
 from mandor.model.codec import KINDS
 from mandor.model.instance import InstanceStatus
+from mandor.model.meta import Meta
 from mandor.model.phase import Phase
 from mandor.model.record import Role
+from mandor.model.volume import Volume, VolumeStatus
 from mandor.model.workload import WorkloadStatus
 from mandor.testing.store import make_instance, make_node, make_workload
 
@@ -48,6 +50,26 @@ def test_each_field_of_an_instance_has_its_writers() -> None:
     assert who_may(bound, bound.changed(status=starting)) == {"n1", "scheduler", "controllers"}
     replaced = make_instance("web-0").stamped(version=1)
     assert who_may(running, replaced) == {"controllers"}
+
+
+def test_each_field_of_a_volume_has_its_writers() -> None:
+    new = Volume(meta=Meta(name="data", namespace="default"))
+    free = new.stamped(version=1, uid="u1")
+    placed = free.changed(status=VolumeStatus(node="n1", workload="web"))
+    assert who_may(None, new) == {"a", "o", "scheduler", "controllers"}
+    assert who_may(free, None) == {"a", "o", "scheduler", "controllers"}
+    assert who_may(free, placed) == {"scheduler", "controllers"}
+    assert who_may(placed, placed.changed(status=VolumeStatus(node="n1", workload="web", path="/x"))) == {
+        "n1",
+        "controllers",
+    }
+    elsewhere = free.changed(status=VolumeStatus(node="n2", workload="web"))
+    assert who_may(elsewhere, elsewhere.changed(status=VolumeStatus(node="n2", workload="web", path="/x"))) == {
+        "controllers"
+    }
+    assert who_may(placed, placed.changed(status=VolumeStatus(phase="Bound", node="n1", workload="web"))) == {
+        "controllers"
+    }
 
 
 def test_each_field_of_a_workload_has_its_writers() -> None:

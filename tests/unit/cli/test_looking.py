@@ -17,6 +17,7 @@ from mandor.cli.commands import get
 from mandor.cli.kinds import find_kind
 from mandor.client.sync import Client
 from mandor.errors import Unavailable
+from mandor.lib.quantity import Size
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, StopOrder, TaskStatus
 from mandor.model.manifest import load_manifests
 from mandor.model.meta import Meta
@@ -24,6 +25,7 @@ from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatu
 from mandor.model.phase import Phase
 from mandor.model.record import Event, EventSpec
 from mandor.model.resources import Resources
+from mandor.model.volume import Volume, VolumeSpec, VolumeStatus
 from mandor.model.workload import Workload, WorkloadStatus, make_release
 from tests.unit.cli.conftest import LiveApi, Mandor
 from tests.unit.cli.test_front_door import completed
@@ -284,6 +286,26 @@ def test_a_node_tells_its_story(api: LiveApi, mandor: Mandor) -> None:
     assert "cpu 4, memory 8.0GiB" in told.out
     assert "instances: 1" in told.out
     assert "joined" in told.out
+
+
+def test_a_volume_tells_where_it_is_who_has_it_and_what_becomes_of_it(api: LiveApi, mandor: Mandor) -> None:
+    status = VolumeStatus(phase="Bound", node="n1", path="/data/x", workload="web", used_by=("web-0", "web-1"))
+    spec = VolumeSpec(size=Size(10 << 30), pool="ssd")
+    api.put(Volume(meta=Meta(name="data-web", namespace="default"), spec=spec, status=status))
+    assert mandor("get", "vol").out.splitlines()[1].split()[:6] == [
+        "data-web",
+        "Bound",
+        "n1",
+        "10Gi",
+        "keep",
+        "web-0,web-1",
+    ]
+    told = mandor("describe", "volume", "data-web").out
+    assert "volume default/data-web: Bound" in told
+    assert "workload:   web; when that is deleted, this is kept" in told
+    assert "used by:    web-0, web-1" in told
+    assert "may be on:  pool ssd" in told
+    assert "if lost:    waits for its node" in told
 
 
 def test_other_kinds_show_their_spec(api: LiveApi, mandor: Mandor) -> None:

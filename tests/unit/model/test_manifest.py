@@ -229,6 +229,13 @@ A = "name: a\nimage: x\n"
          "", "`replicas` belongs to a group", "move it under `groups`"),
         ("name: a\ntasks: {t: {image: x}}", 2, "", "`tasks` belongs to a group", None),
         ("name: a\nimage: x\ncount: 1\nreplicas: 2", 3, "", "unknown key `count`", None),
+        ("name: a\nimage: x\nreplicas: 2\ngang:\n  min: 3", 5, "gang.min",
+         "a gang of at least 3, but there are 2 replicas", "`min` is at most 2"),
+        ("name: a\nimage: x\ngang: {timeout: 2d}", 3, "gang.timeout", "2d is no time for a gang to wait", "1s to 24h"),
+        ("name: a\nimage: x\ngang: {min: 0}", 3, "gang.min", "0 is less than 1", None),
+        ("name: a\nimage: x\ngang: {mn: 2}", 3, "gang", "unknown key `mn`", "did you mean `min`?"),
+        ("name: a\ntype: batch\nbatch: {completions: 5, parallelism: 3}\ngroups:\n  w:\n    tasks: {t: {image: x}}\n"
+         "    gang: {min: 4}", 7, "groups.w.gang.min", "but only 3 run at a time", "`min` is at most 3"),
         ("- a\n- b", 1, "", "an object is a mapping", None),
         ("just text", 1, "", "an object is a mapping", None),
         ("# nothing\n", 1, "", "there is no object", None),
@@ -260,7 +267,6 @@ def test_a_mistake_gets_its_line_its_path_and_a_hint(
     "text",
     [
         "autoscale: {min: 1, max: 2}",
-        "gang: {min: 3}",
         "schedule: {cron: '* * * * *'}",
         "secrets: {A: b}",
         "update: {}",

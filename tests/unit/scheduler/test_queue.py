@@ -6,7 +6,7 @@ import pytest
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.ask import Ask, Membership, Shape
 from mandor.placement.framework.points import NODES, Happening
 from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.scheduler.queue import Entry, Place, SchedulingQueue
@@ -139,3 +139,84 @@ def test_a_retry_is_active_at_once() -> None:
     queue.retry(pop(queue))
     entry = pop(queue)
     assert entry.attempts == 1
+
+
+# Gangs.
+
+GANG = ("default", "mpi", "main")
+
+
+def add_members(queue: SchedulingQueue, *names: str) -> None:
+    for name in names:
+        queue.add(Ask(key(name), SHAPE, member=Membership(GANG, 3, 60.0)), "u1", 0.0)
+
+
+def put_back_together(queue: SchedulingQueue, retry_on: frozenset[Happening] = ROOM) -> list[str]:
+    """As after a decision that found too little; who was in it."""
+    members = queue.gather(pop(queue))
+    for each in members:
+        assert queue.drop_held(each)
+    queue.put_back(members[0], now=0.0, retry_on=retry_on)
+    for each in members[1:]:
+        queue.park(each)
+    return sorted(each.ask.key.name for each in members)
+
+
+def test_a_gang_is_gathered_from_wherever_its_members_are() -> None:
+    queue = make_queue("other")
+    add_members(queue, "a", "b", "c", "d")
+    pop(queue)  # other
+    queue.put_back(pop(queue), now=0.0, retry_on=ROOM)
+    queue.back_off(pop(queue), now=0.0)
+    gathered = [each.ask.key.name for each in queue.gather(pop(queue))]
+    assert gathered[0] == "c"
+    assert sorted(gathered) == ["a", "b", "c", "d"]
+    assert queue.pop() is None
+    assert queue.next_at() is None
+
+
+def test_one_event_wakes_a_gang_once() -> None:
+    queue = make_queue()
+    add_members(queue, "a", "b", "c")
+    assert put_back_together(queue) == ["a", "b", "c"]
+    queue.happened(ROOM, now=60.0)
+    assert pop(queue).ask.key.name == "a"
+    assert queue.pop() is None
+
+
+def test_a_new_member_brings_the_gang_together_again() -> None:
+    queue = make_queue()
+    add_members(queue, "a", "b")
+    put_back_together(queue, retry_on=frozenset())
+    add_members(queue, "c")
+    assert put_back_together(queue) == ["a", "b", "c"]
+
+
+def test_when_the_one_that_speaks_for_a_gang_goes_another_does() -> None:
+    queue = make_queue()
+    add_members(queue, "a", "b", "c")
+    put_back_together(queue)
+    queue.remove(key("a"))
+    assert put_back_together(queue) == ["b", "c"]
+    queue.remove(key("c"))  # parked: nobody else has to know
+    assert queue.pop() is None
+    queue.happened(ROOM, now=60.0)
+    assert pop(queue).ask.key.name == "b"
+    assert len(queue) == 0
+
+
+def test_a_member_that_leaves_the_gang_is_parked_no_more() -> None:
+    queue = make_queue()
+    add_members(queue, "a", "b")
+    put_back_together(queue)
+    add(queue, "b")
+    assert pop(queue).ask.key.name == "b"
+    assert queue.pop() is None
+
+
+def test_other_plugins_let_everybody_in_again() -> None:
+    queue = make_queue()
+    add_members(queue, "a", "b")
+    put_back_together(queue)
+    queue.use(PrioritySort(), now=60.0)
+    assert sorted(drain(queue)) == ["a", "b"]

@@ -128,6 +128,7 @@ def _tell_group(name: str, group: Object, *, service: bool) -> list[str]:
         [
             ("engine", " or ".join(group.get("engine", ())) or "any that can run it"),
             ("ports", ", ".join(f"{key} {_port(port)}" for key, port in group.get("ports", {}).items())),
+            ("volumes", ", ".join(_volume(key, volume) for key, volume in group.get("volumes", {}).items())),
             ("pool", placement.get("pool", "")),
             ("where", "; ".join(_where(rule) for rule in placement.get("where", ()))),
         ]
@@ -148,6 +149,12 @@ def _tell_group(name: str, group: Object, *, service: bool) -> list[str]:
 
 def _port(port: Object) -> str:
     return f"{port['port']}" + (f" (host {port['host']})" if port.get("host") else "")
+
+
+def _volume(name: str, volume: Object) -> str:
+    words = [volume.get("type", "local"), volume.get("path", ""), volume.get("size", "")]
+    each = "one for each instance" if volume.get("per_instance") else ""
+    return f"{name} ({', '.join(filter(None, [*words, each]))})"
 
 
 def _where(rule: Object) -> str:
@@ -183,6 +190,7 @@ def _tell_instance(client: "Client", item: Object) -> list[str]:
             ("workload", f"{spec['workload']}, group {spec.get('group', 'main')}, release {spec['release']}"),
             ("engine", status.get("engine", "")),
             ("address", status.get("address", "")),
+            ("volumes", ", ".join(spec.get("volumes", ()))),
             ("started", f"{age(status['started_at'], time.time())} ago" if status.get("started_at") else ""),
             ("restarts", str(status.get("restarts", 0))),
             ("exit code", str(status.get("exit_code", ""))),
@@ -239,6 +247,24 @@ def _tell_node(client: "Client", item: Object) -> list[str]:
     return lines
 
 
+def _tell_volume(client: "Client", item: Object) -> list[str]:
+    spec, status = item["spec"], item.get("status", {})
+    keeps = "is kept" if spec.get("reclaim", "keep") == "keep" else "goes with it"
+    rules = [f"{key} {spec[key]}" for key in ("node", "pool") if key in spec]
+    return _facts(
+        [
+            ("node", status.get("node", "") or "none yet"),
+            ("path", status.get("path", "") or "not made yet"),
+            ("size", f"{spec['size']} (counted, not enforced)" if spec.get("size") else ""),
+            ("workload", f"{status['workload']}; when that is deleted, this {keeps}" if status.get("workload") else ""),
+            ("used by", ", ".join(status.get("used_by", ())) or "nobody"),
+            ("may be on", "; ".join([*rules, *(_where(rule) for rule in spec.get("where", ()))])),
+            ("if lost", "begins anew elsewhere, empty" if spec.get("on_loss") == "recreate" else "waits for its node"),
+            ("begun anew", f"{status['incarnation']} times" if status.get("incarnation") else ""),
+        ]
+    )
+
+
 def _engine(name: str, engine: Object) -> str:
     down = "" if engine.get("up", True) else f" (down: {engine.get('message', '')})"
     return f"{name} {engine.get('version', '')}".strip() + down
@@ -259,4 +285,5 @@ _STORIES: dict[str, Callable[["Client", Object], list[str]]] = {
     find_kind("workload").name: _tell_workload,
     find_kind("instance").name: _tell_instance,
     find_kind("node").name: _tell_node,
+    find_kind("volume").name: _tell_volume,
 }

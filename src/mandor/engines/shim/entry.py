@@ -4,7 +4,7 @@ import fcntl
 import os
 
 from mandor.engines.shim import groups, mounts
-from mandor.engines.shim.light import close_from, die_with_parent, signal, try_tell
+from mandor.engines.shim.light import close_from, die_with_parent, gain_no_privileges, signal, try_tell
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,6 +79,9 @@ def enter(
     groups.join([group["path"] for group in launch["groups"]])
     if launch["mounts"]:
         mounts.join(beside) if beside else mounts.make_own(launch["mounts"])
+        if person is not None and person.uid != 0:
+            # What it finds at a path may be its own: a program that runs as root must not be deceived by that.
+            gain_no_privileges()
     _reset()
     env = _environment(launch, person)
     if not launch["cwd"]:

@@ -27,6 +27,7 @@ __all__ = [
     "close_from",
     "die_with_parent",
     "encode",
+    "gain_no_privileges",
     "parse",
     "read",
     "replace",
@@ -37,6 +38,7 @@ __all__ = [
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
 
 
 def _prctl(option: int, value: int) -> None:
@@ -54,6 +56,11 @@ def _prctl(option: int, value: int) -> None:
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when the thread that started it ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def gain_no_privileges() -> None:
+    """From now on, a program that would run as its owner runs as whoever starts it."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
 def become_subreaper() -> None:

@@ -190,6 +190,16 @@ def _counted(group: GroupTemplate) -> tuple[int, int]:
     return max(cpu, request.cpu_milli), max(memory, request.memory_bytes)
 
 
+class Membership(NamedTuple):
+    """The gang that an instance belongs to: so many of it are placed together, or none is."""
+
+    gang: tuple[str, str, str]
+    """Namespace, workload, group."""
+    least: int
+    seconds: float
+    """So long some of it may hold nodes without the others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ask:
     """One instance that needs a node."""
@@ -210,6 +220,8 @@ class Ask:
     """What its workload waits for before it may be queued."""
     lenient: bool = False
     """The `should` rules of others against it are given up, too."""
+    member: Membership | None = None
+    """None: it is placed by itself."""
 
     @property
     def local_volumes(self) -> list[WantedVolume]:

@@ -23,6 +23,17 @@ class Waiting:
         return self.ask.key
 
 
+@dataclass(frozen=True, slots=True)
+class Muster:
+    """How much of a gang there is."""
+
+    needed: int
+    """So many have to have a node for the gang to be whole."""
+    bound: int
+    coming: int
+    """Decided, and on their way to be bound."""
+
+
 class Handle(Protocol):
     """Given to a plugin when it is made; it holds for as long as the plugin lives."""
 
@@ -39,6 +50,9 @@ class Handle(Protocol):
 
     def reject(self, key: Key, plugin: str, why: str = "") -> bool:
         """It gives its node back and is decided anew. False: it does not wait."""
+
+    def muster(self, ask: Ask) -> Muster | None:
+        """Of the gang that an instance is in; None: it is in none."""
 
     async def bind(self, ask: Ask, node: str) -> None:
         """Write the placement down, together with others; raises when it could not be."""
@@ -66,6 +80,9 @@ class Detached:
 
     def reject(self, key: Key, plugin: str, why: str = "") -> bool:
         return False
+
+    def muster(self, ask: Ask) -> Muster | None:
+        return None
 
     async def bind(self, ask: Ask, node: str) -> None:
         raise RuntimeError("nothing is bound without a cluster")

@@ -325,6 +325,20 @@ class ConsultPlugin(Plugin):
         """Yield questions, one after another; what is returned is kept for the cycle. Raise to fail the try."""
 
 
+@dataclass(slots=True)
+class Together:
+    """Found in the state of a member, under the name of its GangPlugin, one for all of them: they are written together
+    or not at all."""
+
+    left: int
+    """So many are not bound yet."""
+
+
+class GangPlugin(Plugin):
+    """Not a point of Kubernetes' framework: where one is enabled, the members of a gang go through one cycle together
+    and are placed all or not at all; see `Together`. Without one, each is placed by itself."""
+
+
 POINTS: Mapping[str, type[Plugin]] = {
     "preEnqueue": PreEnqueuePlugin,
     "queueSort": QueueSortPlugin,

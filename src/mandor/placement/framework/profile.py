@@ -11,6 +11,7 @@ from mandor.placement.framework.points import (
     BindPlugin,
     ConsultPlugin,
     FilterPlugin,
+    GangPlugin,
     PermitPlugin,
     Plugin,
     PostBindPlugin,
@@ -74,6 +75,8 @@ class Profile:
         self.binds = tuple(each for each in self._at("bind") if isinstance(each, BindPlugin))
         self.post_binds = tuple(each for each in self._at("postBind") if isinstance(each, PostBindPlugin))
         self.consults = tuple(each.plugin for each in self.enabled if isinstance(each.plugin, ConsultPlugin))
+        self.gangs = tuple(each.plugin for each in self.enabled if isinstance(each.plugin, GangPlugin))
+        """Empty: gangs mean nothing here."""
         self.one_by_one = frozenset(id(each) for each in self.filters if type(each).filter is FilterPlugin.filter)
         """Plugins, by id, whose Filter asks node by node, and so only about the nodes that are left."""
         self.filter_names = tuple(plugin.name for plugin in self.filters)
@@ -83,8 +86,9 @@ class Profile:
         self.batched = len(choosy) == len(self.pre_binds) and [each.name for each in self.binds] == [DEFAULT_BINDER]
         """Nothing stands between most decisions and the default bind: many are written in one go."""
         self._choosy = choosy
-        self.plain = self.batched and not (self.reserves or self.permits or self.post_binds or self.versions)
-        """Once the node is chosen, nobody else has a say."""
+        followers = {*self.reserves, *self.permits, *self.post_binds} - {*self.gangs}
+        self.plain = self.batched and not (followers or self.versions)
+        """Once the node is chosen, nobody else has a say about an instance that is in no gang."""
         judges = (*self.filters, *(plugin for plugin, _ in self.scores))
         self.settled, self.open = (
             self._part(_says_what_it_goes_by),
@@ -113,7 +117,10 @@ class Profile:
 
     def batches(self, ask: Ask) -> bool:
         """Whether nothing stands between the decision and the default bind for this one."""
-        return self.batched and not any(each.concerns(ask) for each in self._choosy)
+        for each in self._choosy:
+            if each.concerns(ask):
+                return False
+        return self.batched
 
     def plugin(self, name: str) -> Plugin | None:
         return next((each.plugin for each in self.enabled if each.plugin.name == name), None)

@@ -96,7 +96,8 @@ class VolumeBinding(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
         return np.minimum(scores, SCORE_MOST)
 
     def concerns(self, ask: Ask) -> bool:
-        return any(each.type == "local" for each in ask.shape.volumes.values())
+        volumes = ask.shape.volumes
+        return bool(volumes) and any(each.type == "local" for each in volumes.values())
 
     async def pre_bind(self, state: CycleState, ask: Ask, node: str) -> None:
         await self._handle.place_volumes(ask, node)

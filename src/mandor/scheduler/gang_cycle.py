@@ -1,0 +1,147 @@
+"""The cycle of a gang: gathers its members, tries them out together, and takes them all or puts them all back."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from mandor.lib.clock import Clock
+from mandor.placement.cycle import Decision
+from mandor.placement.framework.handle import Muster
+from mandor.placement.framework.points import Together
+from mandor.placement.framework.profile import Profile
+from mandor.placement.gang import GangDecision, GangTrial
+from mandor.placement.table import Table
+from mandor.scheduler.gangs import Gangs
+from mandor.scheduler.queue import Entry, Place, SchedulingQueue
+from mandor.scheduler.watchdog import Watchdog
+
+Placed = tuple[Entry, Decision]
+
+
+class GangCycle:
+    """Others may run between its steps, but no other cycle."""
+
+    def __init__(
+        self,
+        queue: SchedulingQueue,
+        gangs: Gangs,
+        table: Table,
+        watchdog: Watchdog,
+        clock: Clock,
+        *,
+        inquire: Callable[[Entry, Profile], None],
+        take: Callable[[Sequence[Placed], Sequence[Placed], Profile], None],
+        wait: Callable[[Sequence[Entry], Decision], None],
+        fault: Callable[[Sequence[Entry], str], None],
+    ) -> None:
+        """`take` gets those who are bound together, and those who follow them. `wait` and `fault` get all that go back,
+        the one that speaks for the others first."""
+        self._queue = queue
+        self._gangs = gangs
+        self._table = table
+        self._watchdog = watchdog
+        self._clock = clock
+        self._inquire = inquire
+        self._take = take
+        self._wait = wait
+        self._fault = fault
+
+    def muster(self, entry: Entry, profile: Profile) -> Muster | None:
+        """Of the gang that has to be decided as a whole now; None: this one is decided by itself."""
+        if entry.ask.member is None or not profile.gangs:
+            return None
+        muster = self._gangs.muster(entry.ask)
+        if muster is None or muster.bound + muster.coming >= muster.needed:
+            self._queue.unpark(entry.ask.member.gang)
+            return None
+        return muster
+
+    async def run(self, entry: Entry, profile: Profile, muster: Muster, most: int) -> None:
+        """`most`: so many members are decided in a row, then others get their turn."""
+        members = self._queue.gather(entry)
+        if profile.consults and not self._asked(members, profile):
+            return
+        if muster.coming:
+            # What becomes of them is known soon, and it makes the gang whole or leaves all of it to be decided.
+            first, *others = self._out(members)
+            self._queue.back_off(first, now=self._clock.monotonic())
+            for each in others:
+                self._queue.park(each)
+            return
+        there = muster.bound + len(members)
+        if there < muster.needed:
+            self._put_back(members, Decision(entry.ask.key, message=f"{there} of {muster.needed} members are there"))
+            return
+        asks = {each.ask.key: each.ask for each in members}
+        trial = GangTrial(
+            profile,
+            tuple(asks.values()),
+            self._table,
+            least=muster.needed - muster.bound,
+            consulted={each.ask.key: each.consulted for each in members if each.consulted is not None},
+            watch=self._watchdog,
+            guard=self._watchdog.run,
+        )
+        decision = trial.step(most)
+        while decision is None:
+            await asyncio.sleep(0)
+            decision = trial.step(most)
+        for each in members:
+            each.consulted = None
+        still = [each for each in members if self._queue.place(each.ask.key) is Place.DECIDED_ON]
+        if len(still) < len(members) or any(each.ask != asks[each.ask.key] for each in still):
+            self._again(still)  # Somebody has left, or is not what it was.
+        elif decision.fault:
+            self._fault(self._out(members), decision.message)
+        elif decision.placed:
+            self._placed(members, profile, muster, decision)
+        else:
+            self._refused(members, muster, decision)
+
+    def _asked(self, members: Sequence[Entry], profile: Profile) -> bool:
+        """False: answers about some of them have to come first; the last of them brings all together again."""
+        unasked = [each for each in members if each.consulted is None]
+        member = members[0].ask.member
+        assert member is not None
+        asking = any(each.place is Place.ASKED_ABOUT for each in self._queue.fellows(member.gang))
+        if not unasked and not asking:
+            return True
+        for each in self._out(members):
+            if each.consulted is None:
+                self._inquire(each, profile)
+            else:
+                self._queue.park(each)
+        return False
+
+    def _placed(self, members: Sequence[Entry], profile: Profile, muster: Muster, decision: GangDecision) -> None:
+        by_key = {each.ask.key: each for each in self._out(members)}
+        placed = [(by_key.pop(each.key), each) for each in decision.placed]
+        first = muster.needed - muster.bound
+        together = Together(first)
+        for _, each in placed[:first]:
+            for plugin in profile.gangs:
+                each.state.write(plugin.name, together)
+        self._take(placed[:first], placed[first:], profile)
+        for left in by_key.values():
+            self._queue.retry(left)  # The gang is whole without it: it goes on by itself.
+
+    def _refused(self, members: Sequence[Entry], muster: Muster, decision: GangDecision) -> None:
+        worst = decision.refused
+        assert worst is not None, "each that did not fit was refused by somebody"
+        have = f"{muster.bound} have a node, {decision.fitted} more would fit" if muster.bound else ""
+        would = have or f"{decision.fitted} would fit"
+        message = f"the gang needs {muster.needed}: {would}; {worst.key.name} does not: {worst.message}"
+        told = Decision(worst.key, message=message, retry_on=worst.retry_on, blamed=worst.blamed)
+        self._put_back(members, told)
+
+    def _put_back(self, members: Sequence[Entry], decision: Decision) -> None:
+        """`decision` is about the one that speaks for all."""
+        first = next(each for each in members if each.ask.key == decision.key)
+        self._wait([first, *(each for each in self._out(members) if each is not first)], decision)
+
+    def _again(self, members: Sequence[Entry]) -> None:
+        for each in self._out(members):
+            self._queue.retry(each)
+
+    def _out(self, members: Sequence[Entry]) -> list[Entry]:
+        """Out of the queue, for now."""
+        return [each for each in members if self._queue.drop_held(each)]

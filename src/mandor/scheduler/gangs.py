@@ -1,0 +1,224 @@
+"""How much of each gang there is, kept by changes; and what is given back when a gang stays in pieces."""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from mandor.errors import Conflict, Unavailable
+from mandor.lib.clock import Clock
+from mandor.lib.quantity import Seconds
+from mandor.model.instance import Instance
+from mandor.model.meta import Key, Object
+from mandor.model.phase import Phase
+from mandor.model.workload import Workload
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.handle import Muster
+from mandor.scheduler.queue import Gang
+from mandor.store.base import WRITES_MOST, Change, Put, Store
+from mandor.store.mirror import Mirror
+from mandor.store.recorder import Recorder
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class Roll:
+    """The members of one gang that matter: the others wait in the queue, or are not there yet."""
+
+    bound: set[Key] = field(default_factory=set)
+    """With a node, and not told to stop."""
+    done: set[Key] = field(default_factory=set)
+    """Of a batch: nobody waits for them any more."""
+    coming: set[Key] = field(default_factory=set)
+    """Promised, and not written yet."""
+    broken_at: float | None = None
+    """Since when some are bound and too few are; monotonic."""
+
+
+class Gangs:
+    """Only groups that are gangs are kept; a group that becomes one is counted when somebody asks."""
+
+    def __init__(self, clock: Clock, instances: Mirror, workloads: Mirror) -> None:
+        self._clock = clock
+        self._instances = instances
+        self._workloads = workloads
+        self._rolls: dict[Gang, Roll] = {}
+        self._uncounted: set[Gang] = set()
+        self._broken: set[Gang] = set()
+
+    def apply(self, change: Change) -> None:
+        value = change.value
+        if isinstance(value, Instance):
+            gang = _gang_of(value)
+            roll = self._rolls.get(gang)
+            if roll is not None:
+                self._count(roll, change.key, change.after)
+                self._look(gang, roll)
+        elif isinstance(value, Workload):
+            self._apply_workload(change.key, change.before, change.after)
+
+    def _apply_workload(self, key: Key, before: Object | None, after: Object | None) -> None:
+        old = set(before.spec.groups) if isinstance(before, Workload) else set()
+        new = _gangs_in(after) if isinstance(after, Workload) else set()
+        for group in new:
+            gang = (key.namespace, key.name, group)
+            if gang not in self._rolls:
+                self._rolls[gang] = Roll()
+                self._uncounted.add(gang)
+            else:
+                self._look(gang, self._rolls[gang])
+        for group in old - new:
+            gang = (key.namespace, key.name, group)
+            self._rolls.pop(gang, None)
+            self._uncounted.discard(gang)
+            self._broken.discard(gang)
+
+    def _count(self, roll: Roll, key: Key, after: Object | None) -> None:
+        roll.bound.discard(key)
+        roll.done.discard(key)
+        if not isinstance(after, Instance):
+            return
+        if after.phase is Phase.SUCCEEDED:
+            roll.done.add(key)
+        elif after.spec.node and not after.phase.over and after.spec.stop is None:
+            roll.bound.add(key)
+
+    def _count_all(self) -> None:
+        """One look at everything for all gangs that are new."""
+        if not self._uncounted:
+            return
+        new, self._uncounted = self._uncounted, set()
+        for each in self._instances.items():
+            if isinstance(each, Instance) and _gang_of(each) in new:
+                self._count(self._rolls[_gang_of(each)], each.key, each)
+        for gang in new:
+            self._look(gang, self._rolls[gang])
+
+    def _look(self, gang: Gang, roll: Roll) -> None:
+        """Is it whole, in pieces, or not there at all?"""
+        if 0 < len(roll.bound) < self._needed(gang, roll):
+            if roll.broken_at is None:
+                roll.broken_at = self._clock.monotonic()
+                self._broken.add(gang)
+        else:
+            roll.broken_at = None
+            self._broken.discard(gang)
+
+    def _needed(self, gang: Gang, roll: Roll) -> int:
+        workload = self._workload(gang)
+        if workload is None:
+            return 0
+        least = workload.spec.gang_of(gang[2])
+        if workload.spec.type == "batch":
+            batch = workload.spec.batch
+            whole = batch.completions if batch is not None else workload.spec.groups[gang[2]].count
+            least = min(least, whole - len(roll.done))
+        return least
+
+    def _workload(self, gang: Gang) -> Workload | None:
+        found = self._workloads.get(Key(Workload.kind, gang[0], gang[1]))
+        return found if isinstance(found, Workload) and gang[2] in found.spec.groups else None
+
+    # What the scheduler asks and tells.
+
+    def muster(self, ask: Ask) -> Muster | None:
+        if ask.member is None:
+            return None
+        self._count_all()
+        roll = self._rolls.get(ask.member.gang)
+        if roll is None:
+            return None
+        return Muster(self._needed(ask.member.gang, roll), len(roll.bound), len(roll.coming - roll.bound))
+
+    def promised(self, ask: Ask) -> None:
+        if ask.member is not None and ask.member.gang in self._rolls:
+            self._rolls[ask.member.gang].coming.add(ask.key)
+
+    def given_up(self, ask: Ask) -> None:
+        if ask.member is not None and ask.member.gang in self._rolls:
+            self._rolls[ask.member.gang].coming.discard(ask.key)
+
+    def written(self, ask: Ask, uid: str) -> None:
+        """It is bound; the mirror may show that later."""
+        self.given_up(ask)
+        now = self._instances.get(ask.key)
+        roll = self._rolls.get(ask.member.gang) if ask.member is not None else None
+        if roll is None or not isinstance(now, Instance) or now.meta.uid != uid:
+            return
+        if not now.phase.over and now.spec.stop is None:
+            roll.bound.add(ask.key)
+            assert ask.member is not None
+            self._look(ask.member.gang, roll)
+
+    def overdue(self) -> Iterator[tuple[Workload, str, Roll]]:
+        """Gangs that have been in pieces for too long, with their groups."""
+        self._count_all()
+        for gang in list(self._broken):
+            workload, roll = self._workload(gang), self._rolls[gang]
+            facts = workload.spec.groups[gang[2]].gang if workload is not None else None
+            if workload is None or facts is None or roll.broken_at is None:
+                continue
+            if self._clock.monotonic() - roll.broken_at >= facts.timeout:
+                yield workload, gang[2], roll
+
+
+class Returning:
+    """Has the members of a gang that stayed in pieces stop: their controller replaces them, and they wait together."""
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        recorder: Recorder,
+        gangs: Gangs,
+        instances: Mirror,
+        kept: Callable[[Workload], bool],
+    ) -> None:
+        """`kept`: is a gang of this workload one to its scheduler profile?"""
+        self._store = store
+        self._clock = clock
+        self._recorder = recorder
+        self._gangs = gangs
+        self._instances = instances
+        self._kept = kept
+
+    async def run(self) -> None:
+        while True:
+            await self._clock.sleep(LOOK_SECONDS)
+            for workload, group, roll in list(self._gangs.overdue()):
+                if self._kept(workload):
+                    await self._give_back(workload, group, roll)
+
+    async def _give_back(self, workload: Workload, group: str, roll: Roll) -> None:
+        facts = workload.spec.groups[group].gang
+        assert facts is not None
+        needed = workload.spec.gang_of(group)
+        why = f"its gang is in pieces: {len(roll.bound)} of {needed} members had a node for {Seconds(facts.timeout)}"
+        members = [self._instances.get(key) for key in sorted(roll.bound, key=lambda key: (len(key.name), key.name))]
+        stops = [
+            Put(each.stopping(why, at=self._clock.now()))
+            for each in members
+            if isinstance(each, Instance) and each.spec.stop is None and not each.phase.over
+        ]
+        for start in range(0, len(stops), WRITES_MOST):
+            try:
+                await self._store.commit(*stops[start : start + WRITES_MOST])
+            except Conflict as error:
+                if error.facts.get("key") not in {each.key for each in stops}:
+                    raise  # The fence: somebody else leads now.
+                return  # One of them has changed; look again.
+            except Unavailable as error:
+                log.warning("the gang %s goes on holding its nodes: %s", workload.meta.name, error)
+                return
+        roll.broken_at = self._clock.monotonic()
+        self._recorder.note(workload, "GangGivenBack", f"group {group}: {why}", type="warning")
+
+
+def _gang_of(instance: Instance) -> Gang:
+    return instance.meta.namespace, instance.spec.workload, instance.spec.group
+
+
+def _gangs_in(workload: Workload) -> set[str]:
+    return {name for name, group in workload.spec.groups.items() if group.gang is not None}

@@ -1,0 +1,263 @@
+"""The agent and its node's volumes: made once, kept through everything, deleted only when that was said."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
+from mandor.model.meta import Key, Meta
+from mandor.model.phase import Phase
+from mandor.model.volume import Volume, VolumeSpec, VolumeStatus
+from mandor.store.base import Delete, Put
+from tests.unit.agent.world import NODE, World, open_world
+
+OWN = {"data": {"size": "1Gi", "per_instance": True}}
+KEY = Key("volume", "default", "data-web-0")
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path / "agent", host_paths=(str(tmp_path / "allowed"),)) as opened:
+        yield opened
+
+
+def folder(world: World) -> Path:
+    return world.settings.data / "volumes" / "default" / "data-web-0" / "data"
+
+
+async def apply(world: World, volumes: dict[str, Any] | None = None, **task: Any) -> None:
+    main = {"command": ["run"], "mounts": [{"volume": "data", "path": "/data"}], **task}
+    await world.apply(volumes=volumes or OWN, tasks={"main": main})
+
+
+async def place(world: World, *, node: str = NODE, spec: VolumeSpec | None = None, **status: Any) -> Volume:
+    """A volume on that node, as the scheduler writes it."""
+    volume = Volume(
+        meta=Meta(name=KEY.name, namespace="default"),
+        spec=spec or VolumeSpec(),
+        status=VolumeStatus(node=node, workload="web", **status),
+    )
+    await world.store.commit(Put(volume))
+    return await stored(world)
+
+
+async def stored(world: World) -> Volume:
+    found = await world.store.get(KEY)
+    assert isinstance(found, Volume)
+    return found
+
+
+async def order(world: World) -> Instance:
+    spec = InstanceSpec(workload="web", release="web.1", index=0, node=NODE, volumes=(KEY.name,))
+    status = InstanceStatus(phase=Phase.RESERVED, since=world.clock.now())
+    await world.store.commit(Put(Instance(meta=Meta(name="web-0", namespace="default"), spec=spec, status=status)))
+    return await world.instance()
+
+
+async def end(world: World) -> None:
+    await world.stop_order()
+    await world.until_phase(Phase.STOPPED)
+    await world.delete()
+    await world.pass_time(2)
+
+
+@pytest.mark.req("S2-38", "S2-39")
+async def test_a_volume_is_made_told_of_and_mounted(world: World) -> None:
+    await apply(world)
+    await place(world)
+    await order(world)
+    await world.until_phase(Phase.RUNNING)
+    (unit,) = world.starts
+    launch = world.engine.launch(unit)
+    (mount,) = launch.mounts
+    assert (mount.path, mount.source, mount.name) == ("/data", str(folder(world).resolve()), "data")
+    assert launch.env["MANDOR_VOLUME_DATA"] == "/data"
+    assert (await stored(world)).status.path == str(folder(world).resolve())
+    assert folder(world).stat().st_mode & 0o777 == 0o755
+
+
+@pytest.mark.req("S2-39")
+async def test_what_is_in_it_outlives_instances_and_agents(world: World) -> None:
+    await apply(world)
+    await place(world)
+    await order(world)
+    await world.until_phase(Phase.RUNNING)
+    (folder(world) / "file").write_text("kept")
+    await end(world)
+    await world.restart_agent()
+    await world.pass_time(70)
+    await order(world)
+    await world.until_phase(Phase.RUNNING)
+    assert (folder(world) / "file").read_text() == "kept"
+
+
+async def test_an_instance_restarts_with_its_volume_while_the_control_plane_is_away(world: World) -> None:
+    await apply(world, options={"fake": {"after": "2s", "exit_code": 1, "good_attempt": 2}})
+    await place(world)
+    await order(world)
+    await world.until_phase(Phase.RUNNING)
+    world.wire.cut()
+    await world.restart_agent()
+    await world.pass_time(60)
+    assert len(world.starts) == 2
+    assert world.engine.launch(world.starts[1]).mounts == world.engine.launch(world.starts[0]).mounts
+
+
+async def test_deleting_a_volume_deletes_its_data(world: World) -> None:
+    await apply(world)
+    await place(world)
+    await order(world)
+    await world.until_phase(Phase.RUNNING)
+    await world.store.commit(Delete(KEY, (await stored(world)).meta.version))
+    await world.pass_time(65)
+    assert folder(world).is_dir(), "an instance still has it"
+    await end(world)
+    assert not folder(world).exists()
+    assert not list((world.settings.data / "volumes" / ".trash").iterdir())
+
+
+async def test_a_volume_that_was_deleted_while_the_agent_was_away_goes_when_it_returns(world: World) -> None:
+    await apply(world)
+    await place(world)
+    await order(world)
+    await world.until_phase(Phase.RUNNING)
+    await end(world)
+    await world.kill_agent()
+    await world.store.commit(Delete(KEY, (await stored(world)).meta.version))
+    await world.boot_agent()
+    await world.pass_time(2)
+    assert not folder(world).exists()
+
+
+async def test_a_store_of_another_epoch_deletes_nothing(world: World) -> None:
+    """A cluster that was restored may not know what was made since: that is no order to delete it."""
+    await apply(world)
+    await place(world)
+    await order(world)
+    await world.until_phase(Phase.RUNNING)
+    await end(world)
+    await world.kill_agent()
+    await world.store.commit(Delete(KEY, (await stored(world)).meta.version))
+    cluster = await world.store.get(Key("cluster", "", "cluster"))
+    assert cluster is not None
+    await world.store.commit(Put(cluster.changed(spec=msgspec.structs.replace(cluster.spec, epoch=2))))
+    await world.boot_agent()
+    await world.pass_time(130)
+    assert folder(world).is_dir()
+
+
+@pytest.mark.req("S3-10")
+async def test_a_folder_that_is_gone_is_not_replaced_by_an_empty_one(world: World) -> None:
+    await apply(world)
+    await place(world, path="/was/here")
+    await order(world)
+    await world.pass_time(30)
+    status = await world.status()
+    assert (status.phase, status.reason) == (Phase.RESERVED, "VolumeMissing")
+    assert "the folder of its volume data-web-0 is gone: /was/here" in status.message
+    assert world.starts == []
+
+
+async def test_who_may_begin_anew_gets_an_empty_one(world: World) -> None:
+    await apply(world)
+    await place(world, spec=VolumeSpec(on_loss="recreate"), path="/was/here")
+    await order(world)
+    await world.until_phase(Phase.RUNNING)
+    assert (await stored(world)).status.path == str(folder(world).resolve())
+
+
+async def test_a_later_incarnation_does_not_show_the_data_of_the_earlier(world: World) -> None:
+    await apply(world)
+    await place(world)
+    await order(world)
+    await world.until_phase(Phase.RUNNING)
+    (folder(world) / "file").write_text("old")
+    await world.stop_order()
+    await world.until_phase(Phase.STOPPED)
+    await world.delete()
+    now = await stored(world)
+    await world.store.commit(Put(now.changed(status=VolumeStatus(node=NODE, workload="web", incarnation=1))))
+    await order(world)
+    await world.until_phase(Phase.RUNNING)
+    assert list(folder(world).iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("node", "said"),
+    [("", "on none yet"), ("n2", "on n2"), (None, "does not exist")],
+    ids=["unplaced", "other", "none"],
+)
+async def test_without_its_volume_here_an_instance_is_refused(world: World, node: str | None, said: str) -> None:
+    await apply(world)
+    if node is not None:
+        await place(world, node=node)
+    await order(world)
+    status = await world.until_phase(Phase.FAILED)
+    assert status.reason == "Refused"
+    assert said in status.message
+    assert not folder(world).exists()
+
+
+@pytest.mark.req("S2-37")
+async def test_a_host_path_is_mounted_if_it_is_allowed_wherever_its_links_lead(world: World, tmp_path: Path) -> None:
+    allowed, secret = tmp_path / "allowed", tmp_path / "secret"
+    for each in (allowed / "data", secret):
+        each.mkdir(parents=True)
+    (allowed / "trap").symlink_to(secret)
+    (tmp_path / "way").symlink_to(allowed / "data")
+    for number, (path, ends) in enumerate(
+        [
+            (allowed / "data", ""),
+            (tmp_path / "way", ""),
+            (secret, "is not allowed"),
+            (allowed / "trap", "is not allowed"),
+            (allowed / "none", "does not exist"),
+            (Path(f"{allowed}ish"), "is not allowed"),
+        ]
+    ):
+        name = f"w{number}"
+        main = {"command": ["run"], "mounts": [{"volume": "h", "path": "/h"}]}
+        await world.apply(name, volumes={"h": {"type": "host", "path": str(path)}}, tasks={"main": main})
+        await world.order(name)
+        status = await world.until_phase(Phase.FAILED if ends else Phase.RUNNING, f"{name}-0")
+        assert ends in status.message
+    assert {world.engine.launch(unit).mounts[0].source for unit in world.starts} == {str((allowed / "data").resolve())}
+
+
+async def test_the_node_says_which_host_paths_it_allows(world: World, tmp_path: Path) -> None:
+    await world.pass_time(2)
+    assert (await world.node()).status.facts["host.paths"] == str(tmp_path / "allowed")
+
+
+@pytest.mark.parametrize(
+    ("owner", "user", "expected"), [("123:456", 7, (123, 456)), (None, 7, (7, 7)), (None, None, (0, 0))]
+)
+async def test_the_folder_belongs_to_whom_it_should(
+    world: World, owner: str | None, user: int | None, expected: tuple[int, int]
+) -> None:
+    await apply(world, security={"user": user} if user is not None else {})
+    await place(world, spec=VolumeSpec(owner=owner, mode="0700"))
+    await order(world)
+    await world.until_phase(Phase.RUNNING)
+    found = folder(world).stat()
+    if os.geteuid() != 0:
+        expected = os.geteuid(), os.getegid()  # Only root gives folders away.
+    assert ((found.st_uid, found.st_gid), found.st_mode & 0o777) == (expected, 0o700)
+
+
+async def test_a_tmpfs_is_no_folder(world: World) -> None:
+    mounts = [{"tmpfs": "64Mi", "path": "/tmp"}, {"volume": "scratch", "path": "/scratch/deep"}]
+    volumes = {"scratch": {"type": "tmpfs", "size": "1Mi"}}
+    await world.apply(volumes=volumes, tasks={"main": {"command": ["run"], "mounts": mounts}})
+    await world.order()
+    await world.until_phase(Phase.RUNNING)
+    (unit,) = world.starts
+    found = [(each.path, each.source, each.size_bytes) for each in world.engine.launch(unit).mounts]
+    assert found == [("/tmp", None, 64 << 20), ("/scratch/deep", None, 1 << 20)]
+    assert not list((world.settings.data / "volumes").glob("default/*"))

@@ -1,0 +1,531 @@
+"""Gangs at work: all or nothing, whatever changes, fails or dies between the decision and the bind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+
+from mandor.errors import Unavailable
+from mandor.lib.clock import settle
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.node import Node
+from mandor.model.phase import Phase
+from mandor.model.workload import Workload
+from mandor.placement.built_in import DEFAULTS
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.handle import Handle
+from mandor.placement.framework.making import Registered, make_plugin
+from mandor.placement.framework.points import PermitPlugin, Plugin, PreBindPlugin, ReservePlugin, Wait
+from mandor.placement.framework.profile import Enabled, Profile
+from mandor.store.base import Put, Write
+from tests.scenarios.make import make_workload
+from tests.scenarios.world import World
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with World() as made:
+        made.checks = [made.check_capacity, made.check_count]
+        yield made
+
+
+def bound(world: World, workload: str = "mpi") -> list[str]:
+    return [
+        each.meta.name
+        for each in world.instances(workload)
+        if each.node and not each.phase.over and each.spec.stop is None
+    ]
+
+
+def binds(writes: Sequence[Write]) -> list[Instance]:
+    return [
+        write.value
+        for write in writes
+        if isinstance(write, Put) and isinstance(write.value, Instance) and write.value.phase is Phase.RESERVED
+    ]
+
+
+class Eavesdropper:
+    """Sees every commit of the world's store, and may have something happen before one, or instead of it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.binds: list[list[str]] = []
+        self.before: Any = None
+        self._commit = world.store.commit
+        world.store.commit = self._hear  # type: ignore[method-assign]
+
+    async def _hear(self, *writes: Write) -> int:
+        found = binds(writes)
+        if found and self.before is not None:
+            await self.before(found)
+        revision = await self._commit(*writes)
+        if found:
+            self.binds.append([each.meta.name for each in found])
+        return revision
+
+
+def gang(name: str = "mpi", replicas: int = 3, **fields: Any) -> Workload:
+    return make_workload(name, replicas=replicas, **{"gang": {}, "cpu": "1", **fields})
+
+
+@pytest.mark.req("S0-10", "S1-16")
+async def test_a_gang_is_bound_in_one_commit(world: World) -> None:
+    heard = Eavesdropper(world)
+    await world.add_nodes("n1", "n2", cpu=4)
+    await world.run(2)
+    await world.apply(gang(replicas=6))
+    await world.until(lambda: world.serving_count("mpi") == 6)
+    assert [sorted(names) for names in heard.binds] == [[f"mpi-{index}" for index in range(6)]]
+
+
+@pytest.mark.req("S0-35", "S1-7")
+async def test_a_gang_that_does_not_fit_takes_nothing_and_says_why(world: World) -> None:
+    await world.add_nodes("n1", "n2", cpu=1)
+    await world.apply(gang())
+    await world.run(30)
+    assert bound(world) == []
+    messages = {each.status.message for each in world.instances("mpi")}
+    assert messages == {
+        "the gang needs 3: 2 would fit; mpi-2 does not: 0/2 nodes fit: 2 NodeResourcesFit (short of 1 cpu)"
+    }
+    # The room it cannot use is left to others.
+    await world.apply(make_workload("web", replicas=2, cpu="1"))
+    await world.until(lambda: world.serving_count("web") == 2, seconds=15)
+
+
+@pytest.mark.req("S1-33")
+async def test_a_gang_is_placed_when_there_is_room_for_all_of_it(world: World) -> None:
+    await world.add_nodes("n1", "n2", cpu=1)
+    await world.apply(gang())
+    await world.run(10)
+    await world.add_nodes("n3", cpu=1)
+    await world.until(lambda: world.serving_count("mpi") == 3, seconds=15)
+
+
+async def test_members_beyond_the_least_wait_alone(world: World) -> None:
+    await world.add_nodes("n1", cpu=4)
+    await world.apply(gang(replicas=6, gang={"min": 3}))
+    await world.until(lambda: world.serving_count("mpi") == 4, seconds=20)
+    await world.run(10)
+    waiting = [each for each in world.instances("mpi") if not each.node]
+    assert len(waiting) == 2
+    assert {each.status.message for each in waiting} == {"0/1 nodes fit: 1 NodeResourcesFit (short of 1 cpu)"}
+    await world.add_nodes("n2", cpu=2)
+    await world.until(lambda: world.serving_count("mpi") == 6, seconds=20)
+
+
+async def test_a_gang_waits_for_members_that_do_not_exist_yet(world: World) -> None:
+    """Two of three are created by hand, before their controller does."""
+    await world.kill("controllers")
+    await world.add_nodes("n1", cpu=8)
+    node = world.find(Node, "n1", "")
+    assert node is not None
+    world.start_controllers()
+    await world.until(lambda: world.node_phase("n1").value == "Ready")
+    await world.apply(gang(replicas=2))
+    await world.until(lambda: world.serving_count("mpi") == 2)
+    await world.kill("controllers")
+    # Now three are wanted together, and nobody makes the third.
+    await world.stop_instance("mpi-0")
+    await world.stop_instance("mpi-1")
+    await world.run(5)
+    await world.apply(gang(replicas=3))
+    for name in ("mpi-0", "mpi-1"):
+        old = world.instance(name)
+        fresh = Instance(
+            meta=old.meta.__class__(name=name, namespace="default", version=old.meta.version),
+            spec=old.spec.__class__(workload="mpi", release=old.spec.release, index=old.spec.index),
+        )
+        await world.store.commit(Put(fresh))
+    await world.run(5)
+    assert {world.instance(name).status.message for name in ("mpi-0", "mpi-1")} == {"2 of 3 members are there"}
+    assert bound(world) == []
+
+    world.start_controllers()
+    await world.until(lambda: world.serving_count("mpi") == 3, seconds=20)
+
+
+@pytest.mark.req("S0-25")
+async def test_a_node_that_changes_between_decision_and_bind_takes_the_whole_gang_back(world: World) -> None:
+    heard = Eavesdropper(world)
+    await world.add_nodes("n1", "n2", cpu=2)
+    await world.run(2)
+    once: list[str] = []
+
+    async def cordon(found: list[Instance]) -> None:
+        assert len(found) == 3, "the gang is written together"
+        if not once:
+            once.append("n1")
+            await world.change_node("n1", cordoned=True)
+
+    heard.before = cordon
+    await world.apply(gang())
+    await world.run(20)
+    assert bound(world) == []
+    assert "would fit" in world.instance("mpi-0").status.message
+
+    await world.change_node("n1", cordoned=False)
+    await world.until(lambda: world.serving_count("mpi") == 3, seconds=15)
+    assert [len(names) for names in heard.binds] == [3]
+
+
+async def test_a_word_about_a_member_does_not_hold_the_gang_up(world: World) -> None:
+    """What is written about why it waits changes the instance, not what was decided."""
+    heard = Eavesdropper(world)
+    await world.add_nodes("n1", cpu=4)
+    await world.run(2)
+    told: list[str] = []
+
+    async def tell(found: list[Instance]) -> None:
+        if not told:
+            told.append("x")
+            now = world.instance("mpi-1")
+            status = now.status.__class__(phase=Phase.PENDING, message="some word")
+            await heard._commit(Put(now.changed(status=status)))
+
+    heard.before = tell
+    await world.apply(gang())
+    await world.until(lambda: world.serving_count("mpi") == 3, seconds=5)
+    assert [len(names) for names in heard.binds] == [3]
+
+
+async def test_an_answer_that_never_came_binds_nobody_twice(world: World) -> None:
+    heard = Eavesdropper(world)
+    await world.add_nodes("n1", cpu=4)
+    await world.run(2)
+    lost: list[str] = []
+    real = heard._commit
+
+    async def lossy(*writes: Write) -> int:
+        revision = await real(*writes)
+        if binds(writes) and not lost:
+            lost.append("answer")
+            raise Unavailable("the connection broke")
+        return revision
+
+    heard._commit = lossy
+    await world.apply(gang())
+    await world.until(lambda: world.serving_count("mpi") == 3, seconds=20)
+
+
+LARGE = 70
+"""Each on a node of its own: more than one commit can check."""
+
+
+async def large(world: World, spare: int = 0) -> None:
+    await world.add_nodes(*(f"n{index}" for index in range(LARGE + spare)), cpu=1)
+    await world.until(lambda: all(world.node_phase(name).value == "Ready" for name in world.nodes))
+
+
+@pytest.mark.req("S1-7")
+async def test_a_large_gang_is_written_in_pieces_and_a_refused_piece_is_decided_again(world: World) -> None:
+    heard = Eavesdropper(world)
+    await large(world, spare=1)
+    seen: list[int] = []
+
+    async def cordon(found: list[Instance]) -> None:
+        seen.append(len(found))
+        if len(seen) == 2:
+            await world.change_node(found[0].node, cordoned=True)
+
+    heard.before = cordon
+    await world.apply(gang(replicas=LARGE))
+    await world.until(lambda: world.serving_count("mpi") == LARGE, seconds=30)
+    assert len(heard.binds) >= 2
+    assert sum(map(len, heard.binds)) == LARGE
+
+
+@pytest.mark.req("S0-18", "S0-25")
+async def test_a_gang_half_bound_by_a_scheduler_that_died_is_completed(world: World) -> None:
+    heard = Eavesdropper(world)
+    await large(world)
+
+    async def die(found: list[Instance]) -> None:
+        if heard.binds:
+            raise SystemError("died")
+
+    heard.before = die
+    await world.apply(gang(replicas=LARGE))
+    for _ in range(60):
+        await world.clock.advance(0.1)
+        await settle(50)
+        if heard.binds:
+            break
+    assert 0 < len(bound(world)) < LARGE
+    await _bury(world)
+    heard.before = None
+    world.start_scheduler()
+    await world.until(lambda: world.serving_count("mpi") == LARGE, seconds=30)
+
+
+@pytest.mark.req("S0-18")
+async def test_a_gang_half_bound_that_cannot_be_completed_is_given_back_after_its_timeout(world: World) -> None:
+    heard = Eavesdropper(world)
+    await large(world)
+
+    async def die(found: list[Instance]) -> None:
+        if heard.binds:
+            raise SystemError("died")
+
+    heard.before = die
+    await world.apply(gang(replicas=LARGE, gang={"timeout": "20s"}))
+    for _ in range(60):
+        await world.clock.advance(0.1)
+        await settle(50)
+        if heard.binds:
+            break
+    held = bound(world)
+    assert 0 < len(held) < LARGE
+    await _bury(world)
+    heard.before = None
+    free = next(name for name in world.nodes if name not in {world.instance(each).node for each in held})
+    await world.change_node(free, cordoned=True)
+    world.start_scheduler()
+    await world.run(15)
+    assert bound(world) == held, "it has time"
+    await world.until(lambda: not bound(world), seconds=30)
+    await world.run(10)
+    assert bound(world) == []
+    assert world.events("GangGivenBack")
+    assert "its gang is in pieces" in str([each.spec.message for each in world.events("GangGivenBack")])
+
+    await world.change_node(free, cordoned=False)
+    await world.until(lambda: world.serving_count("mpi") == LARGE, seconds=60)
+
+
+async def _bury(world: World) -> None:
+    """The scheduler whose write raised has ended by itself."""
+    task = world._tasks.pop("scheduler")
+    for _ in range(20):
+        if task.done():
+            break
+        await world.clock.advance(0.1)
+        await settle(50)
+    assert task.done()
+    assert task.exception() is not None
+    await world.kill("its recorder")
+
+
+@pytest.mark.req("S2-50")
+async def test_a_gang_that_loses_a_node_is_completed_or_given_back(world: World) -> None:
+    await world.add_nodes("n1", "n2", "n3", "n4", cpu=1)
+    await world.apply(gang(gang={"timeout": "30s"}))
+    await world.until(lambda: world.serving_count("mpi") == 3)
+    lost = world.instance("mpi-0").node
+    world.nodes[lost].alive = False
+    await world.until(lambda: world.serving_count("mpi") == 3 and world.instance("mpi-0").node != lost, seconds=150)
+
+    other = world.instance("mpi-1").node
+    world.nodes[other].alive = False
+    await world.until(lambda: not bound(world), seconds=200)
+    await world.run(60)
+    assert bound(world) == []
+
+    world.nodes[other].alive = world.nodes[lost].alive = True
+    await world.until(lambda: world.serving_count("mpi") == 3, seconds=60)
+
+
+async def test_a_batch_gang_needs_no_more_than_is_left_of_it(world: World) -> None:
+    from mandor.model.instance import InstanceStatus
+
+    await world.add_nodes("n1", cpu=2)
+
+    def finish(instance: Instance) -> InstanceStatus | None:
+        if instance.phase is Phase.RUNNING:
+            return InstanceStatus(phase=Phase.SUCCEEDED, since=world.clock.now())
+        return None
+
+    world.nodes["n1"].behave = finish
+    batch = make_workload(
+        "mpi", type="batch", batch={"completions": 3, "parallelism": 2}, gang={"min": 2, "timeout": "10s"}, cpu="1"
+    )
+    await world.apply(batch)
+    await world.until(lambda: world.workload("mpi").status.phase == "Succeeded", seconds=60)
+
+
+@pytest.mark.req("S3-23")
+async def test_should_rules_are_given_up_for_all_members_at_once(world: World) -> None:
+    await world.add_nodes("n1", cpu=4, labels={"disk": "ssd"})
+    await world.add_nodes("n2", cpu=4)
+    rule = {"where": [{"rule": "disk == ssd", "strength": "should"}]}
+    await world.apply(gang(replicas=6, placement=rule))
+    await world.until(lambda: world.serving_count("mpi") == 6)
+    told = {each.spec.message.partition(", ")[2] for each in world.events("Scheduled")}
+    assert told == {"without `disk == ssd`"}
+
+
+async def test_scaling_down_and_deleting_a_waiting_gang_leaves_nobody_parked(world: World) -> None:
+    await world.add_nodes("n1", cpu=2)
+    await world.apply(gang(replicas=4))
+    await world.run(5)
+    await world.apply(gang(replicas=2))
+    await world.until(lambda: world.serving_count("mpi") == 2, seconds=20)
+    await world.delete(world.workload("mpi"))
+    await world.until(lambda: not world.instances("mpi"), seconds=30)
+    assert world.scheduler is not None
+    assert len(world.scheduler.view.queue) == 0
+
+
+async def test_a_leader_that_goes_away_hands_over(world: World) -> None:
+    """With fewer wanted than waited, the one that spoke for all may be the one that is not wanted any more."""
+    await world.add_nodes("n1", cpu=3)
+    await world.apply(gang(replicas=5, gang={"min": 4}))
+    await world.run(5)
+    assert bound(world) == []
+    await world.delete(world.instance("mpi-3"))
+    await world.run(10)
+    await world.add_nodes("n2", cpu=2)
+    await world.until(lambda: world.serving_count("mpi") == 5, seconds=20)
+
+
+def profiles(making: Any, *, without: str = "") -> Any:
+    def made(handle: Handle) -> dict[str, Profile]:
+        usual = [
+            Enabled(make_plugin(Registered(cls), handle), weight) for cls, weight in DEFAULTS if cls.name != without
+        ]
+        return {"default": Profile("default", [*usual, *(Enabled(each) for each in making(handle))])}
+
+    return made
+
+
+@pytest.fixture
+async def make_world() -> AsyncIterator[Any]:
+    made: list[World] = []
+
+    async def make(*plugins: Plugin, without: str = "") -> World:
+        world = World()
+        world.checks = [world.check_capacity, world.check_count]
+        world.scheduler_options = {"profiles": profiles(lambda handle: plugins, without=without)}
+        await world.__aenter__()
+        made.append(world)
+        return world
+
+    yield make
+    for each in made:
+        await each.__aexit__(None, None, None)
+
+
+@pytest.mark.req("S1-28")
+async def test_without_the_plugin_members_are_placed_one_by_one(make_world: Any) -> None:
+    world = await make_world(without="Gang")
+    await world.add_nodes("n1", cpu=2)
+    await world.apply(gang(gang={"timeout": "5s"}))
+    await world.until(lambda: world.serving_count("mpi") == 2, seconds=10)
+    await world.run(20)
+    assert world.serving_count("mpi") == 2, "and nothing is given back"
+
+
+class Picky(ReservePlugin, PermitPlugin, PreBindPlugin):
+    """Refuses one member at one point, so often."""
+
+    name = "Picky"
+
+    def __init__(self, at: str, times: int = 1, wait: float = 0) -> None:
+        self.at, self.times, self.wait = at, times, wait
+        self.begun = self.undone = 0
+
+    def _refuses(self, at: str, ask: Ask) -> bool:
+        if at != self.at or not ask.key.name.endswith("-1") or self.times <= 0:
+            return False
+        self.times -= 1
+        return True
+
+    def reserve(self, state: CycleState, ask: Ask, node: str) -> None:
+        self.begun += 1
+        if self._refuses("reserve", ask):
+            raise RuntimeError("no")
+
+    def unreserve(self, state: CycleState, ask: Ask, node: str) -> None:
+        self.undone += 1
+
+    def permit(self, state: CycleState, ask: Ask, node: str) -> Wait | str | None:
+        if self._refuses("permit", ask):
+            return "not this one"
+        return None
+
+    async def pre_bind(self, state: CycleState, ask: Ask, node: str) -> None:
+        if self._refuses("pre_bind", ask):
+            raise RuntimeError("no")
+
+
+@pytest.mark.req("S1-17", "S1-19", "S1-36")
+@pytest.mark.parametrize("at", ["reserve", "permit", "pre_bind"])
+async def test_one_member_that_is_refused_takes_the_others_with_it(make_world: Any, at: str) -> None:
+    picky = Picky(at, times=3)
+    world = await make_world(picky)
+    await world.add_nodes("n1", cpu=4)
+    await world.run(2)
+    world.checks.append(lambda: None if len(bound(world)) in {0, 3} else pytest.fail(f"in pieces: {bound(world)}"))
+    await world.apply(gang())
+    await world.until(lambda: world.serving_count("mpi") == 3, seconds=60)
+    assert picky.times == 0
+    assert picky.begun == picky.undone + 3
+
+
+class Slow(PermitPlugin):
+    """Has one of them wait."""
+
+    name = "Slow"
+
+    def __init__(self) -> None:
+        self.held: Key | None = None
+
+    def permit(self, state: CycleState, ask: Ask, node: str) -> Wait | None:
+        if ask.key.name != "mpi-0" or self.held is not None:
+            return None
+        self.held = ask.key
+        return Wait(20)
+
+
+@pytest.mark.req("S1-18", "S1-20", "S1-21", "S1-22")
+async def test_a_late_member_waits_for_the_others_and_follows_them(make_world: Any) -> None:
+    slow = Slow()
+    world = await make_world(slow)
+    await world.add_nodes("n1", cpu=8)
+    await world.run(2)
+    await world.apply(gang(replicas=3, gang={"min": 3, "timeout": "60s"}))
+    await world.run(3)
+    assert bound(world) == [], "mpi-0 waits, and so do the others"
+    await world.apply(gang(replicas=5, gang={"min": 3, "timeout": "60s"}))
+    await world.run(3)
+    assert bound(world) == []
+    waiting = {each.key.name: each.plugins for each in world.scheduler.handle.waiting()}
+    assert waiting == {"mpi-0": ("Slow",), "mpi-3": ("Gang",), "mpi-4": ("Gang",)}
+
+    assert slow.held is not None
+    assert world.scheduler.handle.approve(slow.held, "Slow")
+    await world.until(lambda: world.serving_count("mpi") == 5, seconds=10)
+
+
+@pytest.mark.req("S1-19", "S1-21")
+async def test_late_members_are_refused_with_those_they_wait_for(make_world: Any) -> None:
+    slow = Slow()
+    world = await make_world(slow)
+    await world.add_nodes("n1", cpu=8)
+    await world.run(2)
+    await world.apply(gang(replicas=3, gang={"min": 3, "timeout": "60s"}))
+    await world.run(3)
+    await world.apply(gang(replicas=5, gang={"min": 3, "timeout": "60s"}))
+    await world.run(3)
+    assert bound(world) == []
+    assert slow.held is not None
+    assert world.scheduler.handle.reject(slow.held, "Slow", "not now")
+    await world.until(lambda: world.serving_count("mpi") == 5, seconds=20)
+
+
+async def test_two_gangs_do_not_hold_half_of_the_cluster_each(world: World) -> None:
+    """The classic deadlock: each has half of what it needs, and neither can go on."""
+    await world.add_nodes("n1", "n2", "n3", "n4", cpu=1)
+    await world.run(2)
+    await world.apply(gang("a", replicas=3))
+    await world.apply(gang("b", replicas=3))
+    await world.until(lambda: {world.serving_count("a"), world.serving_count("b")} == {0, 3}, seconds=20)
+    first = "a" if world.serving_count("a") else "b"
+    await world.delete(world.workload(first))
+    second = "b" if first == "a" else "a"
+    await world.until(lambda: world.serving_count(second) == 3, seconds=30)

@@ -1,0 +1,164 @@
+"""A gang on the scratch table: who is placed, what is given up, what is left behind, and that steps change nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.points import FilterPlugin
+from mandor.placement.framework.profile import Enabled, Profile
+from mandor.placement.framework.snapshot import NodeView
+from mandor.placement.gang import GangDecision, GangTrial, membership
+from mandor.placement.profiles import default_profile
+from mandor.placement.table import Table
+from tests.scenarios.make import make_instance, make_node, make_template, make_workload
+
+WHO = Identity("default", "mpi", "main")
+
+
+def table(*nodes: Any) -> Table:
+    made = Table("gang")
+    for node in nodes:
+        made.set_node(node)
+    return made
+
+
+def asks(count: int, **fields: Any) -> list[Ask]:
+    shape = Shape.of(make_template(**{"cpu": 1, **fields}))
+    return [Ask(Key(Instance.kind, "default", f"mpi-{index}"), shape, who=WHO) for index in range(count)]
+
+
+def decide(trial: GangTrial, most: int = 1000) -> GangDecision:
+    for _ in range(10_000):
+        found = trial.step(most)
+        if found is not None:
+            return found
+    raise AssertionError("no end")
+
+
+def nodes_of(decision: GangDecision) -> dict[str, str]:
+    return {each.key.name: each.node for each in decision.placed}
+
+
+def test_all_fit_and_the_table_is_untouched() -> None:
+    room = table(make_node("a", cpu=2), make_node("b", cpu=2))
+    version = room.version
+    found = decide(GangTrial(default_profile(), asks(4), room, least=4))
+    assert sorted(nodes_of(found).values()) == ["a", "a", "b", "b"]
+    assert not room.charges
+    assert room.version == version
+
+
+def test_too_few_fit_and_the_first_that_did_not_says_why() -> None:
+    room = table(make_node("a", cpu=2), make_node("b", cpu=1))
+    found = decide(GangTrial(default_profile(), asks(5), room, least=4))
+    assert found.placed == ()
+    assert found.fitted == 3
+    assert found.refused is not None
+    assert found.refused.key.name == "mpi-3"
+    assert found.refused.message == "0/2 nodes fit: 2 NodeResourcesFit (short of 1 cpu)"
+
+
+def test_more_than_the_least_are_placed_as_far_as_they_fit() -> None:
+    found = decide(GangTrial(default_profile(), asks(5), table(make_node("a", cpu=3)), least=2))
+    assert sorted(nodes_of(found)) == ["mpi-0", "mpi-1", "mpi-2"]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7])
+@pytest.mark.parametrize("least", [3, 9])
+def test_steps_lead_to_the_same_end_as_one_go(most: int, least: int) -> None:
+    rules = {
+        "spread": [{"over": "node", "strength": "should"}],
+        "where": [{"rule": "disk == ssd", "strength": "should"}],
+    }
+    room = table(*(make_node(f"n{index}", cpu=2, labels={"disk": "ssd"} if index < 2 else {}) for index in range(5)))
+    members = asks(9, placement=rules)
+    profile = default_profile()
+    at_once = decide(GangTrial(profile, members, room, least=least))
+    in_steps = decide(GangTrial(profile, members, room, least=least), most)
+    assert in_steps == at_once
+    assert [each.relaxed for each in in_steps.placed] == [each.relaxed for each in at_once.placed]
+
+
+def test_rules_are_given_up_for_all_or_for_none() -> None:
+    room = table(make_node("fast", cpu=2, labels={"disk": "ssd"}), make_node("slow", cpu=4))
+    wish = {"where": [{"rule": "disk == ssd", "strength": "should"}]}
+    kept = decide(GangTrial(default_profile(), asks(2, placement=wish), room, least=2))
+    assert {each.relaxed for each in kept.placed} == {()}
+    assert set(nodes_of(kept).values()) == {"fast"}
+    dropped = decide(GangTrial(default_profile(), asks(4, placement=wish), room, least=4))
+    assert {each.relaxed for each in dropped.placed} == {("disk == ssd",)}
+
+
+def test_members_that_would_rather_be_apart_share_a_node_when_they_must() -> None:
+    apart = {"apart": [{"workload": "self", "over": "node", "strength": "should"}]}
+    room = table(make_node("a", cpu=4), make_node("b", cpu=4))
+    kept = decide(GangTrial(default_profile(), asks(2, placement=apart), room, least=2))
+    assert sorted(nodes_of(kept).values()) == ["a", "b"]
+    shared = decide(GangTrial(default_profile(), asks(3, placement=apart), room, least=3))
+    assert len(shared.placed) == 3
+    assert all("apart" in " ".join(each.relaxed) for each in shared.placed)
+    hard = {"apart": [{"workload": "self", "over": "node"}]}
+    assert not decide(GangTrial(default_profile(), asks(3, placement=hard), room, least=3)).placed
+
+
+def test_what_changes_between_two_steps_is_seen() -> None:
+    room = table(make_node("a", cpu=2), make_node("b", cpu=2))
+    trial = GangTrial(default_profile(), asks(4), room, least=4)
+    assert trial.step(2) is None
+    room.set_node(make_node("b", cpu=2, cordoned=True))
+    assert not decide(trial, 2).placed
+    again = GangTrial(default_profile(), asks(4), room, least=4)
+    assert again.step(2) is None
+    room.set_node(make_node("b", cpu=2))
+    assert len(decide(again, 2).placed) == 4
+
+
+def test_a_table_that_never_rests_does_not_hold_a_gang_up_for_ever() -> None:
+    room = table(make_node("a", cpu=8))
+    trial = GangTrial(default_profile(), asks(8), room, least=8)
+    found, steps = None, 0
+    while found is None:
+        found = trial.step(1)
+        room.set_node(make_node("a", cpu=8))
+        steps += 1
+    assert steps < 10
+    assert len(found.placed) == 8
+
+
+class Broken(FilterPlugin):
+    name = "Broken"
+
+    def filter_node(self, state: CycleState, ask: Ask, view: NodeView) -> bool:
+        if ask.key.name == "mpi-1":
+            raise RuntimeError("no idea")
+        return True
+
+
+def test_a_plugin_that_fails_for_one_member_fails_the_gang_and_leaves_no_trace() -> None:
+    profile = Profile("default", [*default_profile().enabled, Enabled(Broken())])
+    room = table(make_node("a", cpu=8))
+    found = decide(GangTrial(profile, asks(3), room, least=3))
+    assert found.fault == "Broken"
+    assert "no idea" in found.message
+    assert not room.charges
+
+
+def test_the_least_of_a_gang_is_all_of_it_unless_it_says_less() -> None:
+    def least(**fields: Any) -> int:
+        made = membership(make_instance(workload="web"), make_workload("web", **fields))
+        return made.least if made is not None else 0
+
+    assert least(replicas=4) == 0
+    assert least(replicas=4, gang={}) == 4
+    assert least(replicas=4, gang={"min": 2}) == 2
+    assert least(gang={"min": 3}) == 1, "as many as there are"
+    batch = {"completions": 9, "parallelism": 3}
+    assert least(type="batch", batch=batch, gang={}) == 3
+    assert least(type="batch", batch={**batch, "completions": 2}, gang={}) == 2
