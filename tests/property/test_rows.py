@@ -345,6 +345,7 @@ def test_the_usual_scores_in_one_go_are_those_of_their_plugins(cpu: list[int], m
     assert usual.some(seen, at[:3], kind).tolist() == [expected] * 3
 
 
+@settings(deadline=None)
 @given(count=st.integers(1, 300), workload=st.text(max_size=5))
 def test_no_two_nodes_have_the_same_lot(count: int, workload: str) -> None:
     order = drawn(np.random.default_rng(count).integers(0, 2**64, count, dtype=np.uint64))

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mandor.errors import Invalid
@@ -389,6 +389,7 @@ SET = st.fixed_dictionaries({}, optional={"enabled": LISTED, "disabled": LISTED}
 PROFILE = st.fixed_dictionaries({"plugins": st.dictionaries(st.sampled_from([*POINTS, "multiPoint"]), SET, max_size=4)})
 
 
+@settings(deadline=None)
 @given(profiles=st.lists(PROFILE, max_size=2))
 def test_a_configuration_is_refused_or_makes_profiles_that_can_be_used(profiles: list[dict[str, Any]]) -> None:
     text = json.dumps({"profiles": [{"schedulerName": f"p{index}", **each} for index, each in enumerate(profiles)]})
