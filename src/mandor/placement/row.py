@@ -218,10 +218,12 @@ def _totals(
         total = planned.usual.all(nodes, kind)
     else:
         total = planned.usual.some(nodes, at, kind)
-    if still is not None:
-        total += still if isinstance(at, slice) else still.take(at)
     if still is not None or planned.filters or planned.scores:
         fits = total >= 0
+        if still is not None:
+            known = still if isinstance(at, slice) else still.take(at)
+            fits &= known >= 0
+            total += known
         for plugin in planned.filters:
             watch.begin(plugin.name)
             passed: Mask = plugin.filter_at(ask, nodes, at)
