@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.model.node import Node
+from mandor.model.node import Capabilities, Node
 from mandor.placement.built_in import DEFAULTS, OPTIONAL
 from mandor.placement.cycle import decide
 from mandor.placement.framework.allocation import Weighed
@@ -223,6 +224,12 @@ def unusual(name: str) -> list[Node]:
     ]
 
 
+def able(node: Node) -> Node:
+    """It runs images, too."""
+    engines = {"process": Capabilities(images=False), "docker": Capabilities(images=True)}
+    return node.changed(status=structs.replace(node.status, engines=engines))
+
+
 class Course:
     """What happens to a table, with each decision made both ways."""
 
@@ -231,10 +238,10 @@ class Course:
         self.data = data
         self.table = Table(data.draw(st.sampled_from(["", "seed"])))
         for each in NAMES[: data.draw(st.integers(1, 6))]:
-            self.table.set_node(data.draw(nodes(each)))
+            self.table.set_node(able(data.draw(nodes(each))))
         self.shapes = [data.draw(sizes() | shapes()) for _ in range(3)]
         self.people = [data.draw(identities) for _ in range(2)]
-        self.count = 0
+        self.count = self.placed = 0
 
     def step(self) -> None:
         draw = self.data.draw
@@ -242,9 +249,9 @@ class Course:
             st.sampled_from(["place"] * 12 + ["node", "gone", "end", "end", "burst", "relabel", "trial", "unusual"])
         )
         if what == "node":
-            self.table.set_node(draw(nodes(draw(st.sampled_from(NAMES)))))
+            self.table.set_node(able(draw(nodes(draw(st.sampled_from(NAMES))))))
         elif what == "unusual":
-            self.table.set_node(draw(st.sampled_from(unusual(draw(st.sampled_from(NAMES))))))
+            self.table.set_node(able(draw(st.sampled_from(unusual(draw(st.sampled_from(NAMES)))))))
         elif what == "gone" and len(self.table) > 1:
             self.table.remove_node(self.table.snapshot().nodes[0].meta.name)
         elif what == "end" and self.table.charges:
@@ -278,6 +285,7 @@ class Course:
         found, expected = (decide(each, ask, self.table.snapshot()) for each in (self.quick, self.long))
         assert (found.node, found.relaxed, found.message) == (expected.node, expected.relaxed, expected.message)
         assert (found.fault, expected.fault) == ("", "")
+        self.placed += bool(found.node)
         if keep and found.node:
             self.table.set_charge(ask.key, found.node, shape, ask.who)
 
