@@ -32,6 +32,7 @@ from mandor.model.workload import GroupTemplate
 from mandor.placement.cycle import decide
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.lodging import Rank, Tenure
 from mandor.placement.framework.profile import Profile
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
@@ -117,6 +118,11 @@ CASES = {
     "all different, 50,000 nodes": Case(all_different, 0, nodes=50_000, count=500, warm=20),
 }
 
+PREEMPTION = {"preemption": 1, "cascade": 3}
+"""With so many priorities."""
+PREEMPTION_WANTED = 500
+PREEMPTION_COUNT = 500
+
 
 def run(case: Case) -> dict[str, float]:
     table, profile = make_table(case.nodes), default_profile()
@@ -127,22 +133,26 @@ def run(case: Case) -> dict[str, float]:
         ask = Ask(Key(Instance.kind, "default", f"{workload}-{index}"), made, who=who)
         queue.add(ask, str(index), float(index))
     _place(queue, table, profile, case.warm)
+    return {**measured(partial(_place, queue, table, profile), case.count), "wanted": case.wanted}
+
+
+def measured(work: Callable[[int], None], count: int) -> dict[str, float]:
+    """`work(n)` makes so many decisions."""
     gc.collect()
     gc.freeze()  # what was there before is no part of it
     begin, begin_cpu, times = time.perf_counter(), time.process_time(), []
-    for _ in range(case.count // BATCH):
+    for _ in range(count // BATCH):
         before = time.process_time()
-        _place(queue, table, profile, BATCH)
+        work(BATCH)
         times.append(time.process_time() - before)
     by_clock, by_cpu = time.perf_counter() - begin, time.process_time() - begin_cpu
     gc.unfreeze()
     times.sort()
     best = times[: max(1, len(times) // 10)]
     return {
-        "a_second": round(case.count / by_clock),
-        "a_cpu_second": round(case.count / by_cpu),
+        "a_second": round(count / by_clock),
+        "a_cpu_second": round(count / by_cpu),
         "a_cpu_second_best_tenth": round(BATCH * len(best) / sum(best)),
-        "wanted": case.wanted,
     }
 
 
@@ -155,6 +165,38 @@ def _place(queue: SchedulingQueue, table: Table, profile: Profile, count: int) -
         if not decision.node:
             raise SystemExit(decision.message)
         table.set_charge(ask.key, decision.node, ask.shape, ask.who)
+
+
+def preempt(priorities: int) -> dict[str, float]:
+    """Full nodes: each decision finds who has to go, they go, and the next decision takes their place. With several
+    priorities on each node, those who have to go would take the place of others, and that is played through."""
+    table, profile = make_table(NODES), default_profile()
+    low, high = shape(cpu="8", memory="64Gi"), shape(cpu="20", memory="100Gi")
+    lowly, lofty = Identity("default", "low", "main"), Identity("default", "high", "main")
+    for index in range(4 * NODES):
+        tenure = Tenure(Rank(priority=index % priorities), born=float(index))
+        table.set_charge(Key(Instance.kind, "default", f"low-{index}"), f"node-{index // 4}", low, lowly, tenure)
+    count = PREEMPTION_COUNT + BATCH
+    asks = iter([Ask(Key(Instance.kind, "default", f"high-{index}"), high, 1000, who=lofty) for index in range(count)])
+
+    def work(some: int) -> None:
+        for _ in range(some):
+            _preempt(table, profile, next(asks))
+
+    work(BATCH)
+    return {**measured(work, PREEMPTION_COUNT), "wanted": PREEMPTION_WANTED}
+
+
+def _preempt(table: Table, profile: Profile, ask: Ask) -> None:
+    made = decide(profile, ask, table.snapshot())
+    if not made.victims:
+        raise SystemExit(made.message)
+    for key in made.victims:
+        table.drop_charge(key)
+    decision = decide(profile, ask, table.snapshot(), nominated=made.nominated)
+    if decision.node != made.nominated:
+        raise SystemExit(decision.message)
+    table.set_charge(ask.key, decision.node, ask.shape, ask.who, Tenure(Rank(ask.priority)))
 
 
 def memory() -> dict[str, float]:
@@ -185,13 +227,13 @@ def memory() -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join(CASES))
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=", ".join((*CASES, *PREEMPTION)))
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     result: dict[str, Any] = {"memory": memory()}
     print(result["memory"])
-    for name in options.cases or CASES:
-        result[name] = said = run(CASES[name])
+    for name in options.cases or (*CASES, *PREEMPTION):
+        result[name] = said = preempt(PREEMPTION[name]) if name in PREEMPTION else run(CASES[name])
         print(
             f"{name:28} {said['a_cpu_second']:8,} decisions a CPU second, best tenth"
             f" {said['a_cpu_second_best_tenth']:8,}, wanted {said['wanted']:7,}; {said['a_second']:8,} a second",

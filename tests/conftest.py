@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
+import hypothesis
 import pytest
 
 from scripts.components import find, missing
@@ -18,6 +19,10 @@ from tests.components.left_over import end_left_over, mark_run
 from tests.components.podman import Podman, start_podman
 
 StartEtcd = Callable[..., Etcd]
+
+# How long an example takes says more about the machine than about the code.
+hypothesis.settings.register_profile("mandor", deadline=None)
+hypothesis.settings.load_profile("mandor")
 
 
 # The marker `real("etcd")`.
@@ -116,7 +121,9 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDocker]:
     """The dockerd that runs here, else a private one; with the busybox image, shared by this process's tests."""
     _require("busybox")
     binary = _require("docker")
-    running = find_running(binary) or start_docker(_for_root("docker", binary), tmp_path_factory.mktemp("docker"))
+    running = find_running(binary) or start_docker(
+        _for_root("docker", binary), tmp_path_factory.mktemp("docker"), options=["--live-restore"]
+    )
     running.cli("load", data=busybox_image())
     yield running
     running.close()

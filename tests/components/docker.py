@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from mandor.engines.docker.engine import find_socket
 from scripts.components import environment
 from tests.components.cgroups import remove_cgroups
@@ -111,7 +113,8 @@ class Docker(RunningDocker):
         deadline = time.monotonic() + READY_SECONDS
         while containerd is not None and _lives(containerd) and time.monotonic() < deadline:
             time.sleep(0.05)
-        (self.folder / "pid").unlink(missing_ok=True)
+        for name in ("pid", "exec/containerd/containerd.pid"):
+            (self.folder / name).unlink(missing_ok=True)
 
     def _containerd(self) -> int | None:
         try:
@@ -137,8 +140,16 @@ class Docker(RunningDocker):
                 if left:
                     self.cli("rm", "--force", "--volumes", *left)
             self.stop()
+        self._end_shims()
         self.enclosure.close()
         remove_cgroups(self.cgroup)
+
+    def _end_shims(self) -> None:
+        """A dockerd that was killed in the middle of a start forgets the shim it had begun."""
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if any(str(self.folder / "exec") in word for word in process.cmdline()):
+                    process.kill()
 
 
 def client_beside(binary: Path) -> Path:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mandor.engines.base import Engine, Launch
+from mandor.engines.base import Engine, Launch, Unit
 from mandor.engines.docker import DockerEngine
 from mandor.testing.engine import EngineSuite
-from tests.components.docker import RunningDocker
+from tests.components.docker import Docker, RunningDocker
 from tests.components.image import NAME
 
 
@@ -37,6 +37,26 @@ class TestDockerEngine(EngineSuite):
             yield lambda: self.docker.cli("inspect", "--format", "{{.State.Running}}", other) == "true"
         finally:
             self.docker.cli("rm", "--force", other)
+
+    @contextmanager
+    def occupies(self, unit: Unit) -> Iterator[Callable[[], bool]]:
+        name = f"mandor-{unit}"
+        self.docker.cli("run", "--detach", "--name", name, NAME, "sleep", "3600")
+        try:
+            yield lambda: self.docker.cli("inspect", "--format", "{{.State.Running}}", name) == "true"
+        finally:
+            self.docker.cli("rm", "--force", name)
+
+    def away(self) -> AbstractContextManager[None] | None:
+        return self._away(self.docker) if isinstance(self.docker, Docker) else None
+
+    @contextmanager
+    def _away(self, docker: Docker) -> Iterator[None]:
+        docker.stop()
+        try:
+            yield
+        finally:
+            docker.start()
 
     def dies(self, signal: str, **parts: Any) -> Launch:
         return super().dies(signal, options={"init": True}, **parts)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mandor.engines.base import Engine, Launch
+from mandor.engines.base import Engine, Launch, Unit
 from mandor.engines.podman import PodmanEngine
 from mandor.testing.engine import EngineSuite
 from tests.components.image import NAME
@@ -35,6 +35,24 @@ class PodmanSuite(EngineSuite):
             yield lambda: self.podman.cli("inspect", "--format", "{{.State.Running}}", other) == "true"
         finally:
             self.podman.cli("rm", "--force", "--time", "0", other)
+
+    @contextmanager
+    def occupies(self, unit: Unit) -> Iterator[Callable[[], bool]]:
+        name = f"mandor-{unit}"
+        self.podman.cli("run", "--detach", "--name", name, NAME, "sleep", "3600")
+        try:
+            yield lambda: self.podman.cli("inspect", "--format", "{{.State.Running}}", name) == "true"
+        finally:
+            self.podman.cli("rm", "--force", "--time", "0", name)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        self.podman.stop()
+        self.podman.socket.unlink(missing_ok=True)
+        try:
+            yield
+        finally:
+            self.podman.start()
 
     def dies(self, signal: str, **parts: Any) -> Launch:
         """The first process of a container cannot kill itself: a child of it does, and its end is passed on."""

@@ -129,7 +129,12 @@ class Cluster:
         eventually(f"{server.name} is ready", ready)
 
     def start_agent(
-        self, name: str, *, engines: tuple[str, ...] = ("process",), options: tuple[str, ...] = ()
+        self,
+        name: str,
+        *,
+        engines: tuple[str, ...] = ("process",),
+        options: tuple[str, ...] = (),
+        environ: dict[str, str] | None = None,
     ) -> Program:
         home = self.home(name)
         home.mkdir(parents=True, exist_ok=True)
@@ -143,7 +148,7 @@ class Cluster:
         for engine in engines:
             command += ["--engine", engine]
         command += options
-        agent = Program(f"agent {name}", command, home / "log", {"MANDOR_HEARTBEAT": "500ms"})
+        agent = Program(f"agent {name}", command, home / "log", {"MANDOR_HEARTBEAT": "500ms"} | (environ or {}))
         self.agents[name] = agent
         agent.start()
         return agent
@@ -160,14 +165,17 @@ class Cluster:
         eventually(f"{names} are {phase}", so)
 
     def stop_work(self, name: str) -> None:
-        """End whatever the process engine of a node still runs."""
+        """End whatever the engines of a node still run."""
         script = (
             "import asyncio, sys; from pathlib import Path; from mandor.roots.agent import make_engines; "
             "from mandor.roots.dev import stop_units; "
-            "asyncio.run(stop_units(make_engines(('process',), Path(sys.argv[1]))))"
+            "asyncio.run(stop_units(make_engines(tuple(sys.argv[2:]), Path(sys.argv[1]))))"
         )
-        self.agents[name].kill()
-        subprocess.run([sys.executable, "-c", script, str(self.home(name))], check=True, timeout=60)
+        agent = self.agents[name]
+        agent.kill()
+        engines = sorted(path.name for path in (self.home(name) / "engines").glob("*"))
+        command = [sys.executable, "-c", script, str(self.home(name)), *(engines or ["process"])]
+        subprocess.run(command, check=True, timeout=60, env={**os.environ, **agent.env})
 
     # The API.
 

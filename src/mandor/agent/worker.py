@@ -13,7 +13,7 @@ from mandor.agent.nursing import Nursing
 from mandor.agent.order import Entry, Memory, Order
 from mandor.agent.room import Answer
 from mandor.agent.seen import Seen
-from mandor.agent.status import failed
+from mandor.agent.status import describe, failed
 from mandor.agent.sync import Action, Decision, Remove, Start, Stop, live, sync
 from mandor.agent.volumes import Furnished
 from mandor.agent.wait import sleep_or
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 BACKOFF = Backoff(1, 60, jitter=0.2)
 TURN_SECONDS = 15.0
+PROGRESS_SECONDS = 2.0
 PATIENCE_SECONDS = 120.0
 """An engine that has not ended or removed a unit by then, beyond the grace, is asked again."""
 T = TypeVar("T")
@@ -296,7 +297,10 @@ class Worker:
         starting = asyncio.ensure_future(self._in_turn(engine, action))
         ending = asyncio.ensure_future(self._must_end.wait())
         try:
-            await asyncio.wait({starting, ending}, return_when=asyncio.FIRST_COMPLETED)
+            while not starting.done() and not ending.done():
+                await asyncio.wait({starting, ending}, timeout=PROGRESS_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                if not starting.done():
+                    await self._tell_progress()
             if starting.done():
                 await starting
                 self._known.add(action.unit)
@@ -309,6 +313,13 @@ class Worker:
             ending.cancel()
             starting.cancel()
             await asyncio.gather(starting, ending, return_exceptions=True)
+
+    async def _tell_progress(self) -> None:
+        """What a long start waits for, where the engine says so."""
+        await self._around.fresh(self.memory.engine)
+        seen = await self._seen()
+        if any(each.phase is UnitPhase.STARTING and each.message for each in seen.units or ()):
+            self._tell(Decision(self.memory, status=describe(self.order, self.memory, seen, self._around.clock.now())))
 
     async def _in_turn(self, engine: Engine, action: Start) -> None:
         """So many at once; one that takes long gives its turn to others and goes on."""

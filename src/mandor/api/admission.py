@@ -3,8 +3,8 @@
 from collections.abc import Collection, Mapping
 
 from mandor.api.caller import Caller
+from mandor.engines.registry import known_engines as registered
 from mandor.errors import Conflict, Forbidden, Invalid
-from mandor.lib import registry
 from mandor.lib.words import did_you_mean
 from mandor.model.instance import Instance
 from mandor.model.manifest import DEFAULT_NAMESPACE
@@ -25,7 +25,7 @@ async def known_engines(store: Store, extra: Collection[str] = ()) -> frozenset[
     """Engines that are installed here, that some node reports, or that the settings name."""
     nodes = await store.list("node")
     reported = {name for node in nodes.items if isinstance(node, Node) for name in node.status.engines}
-    return frozenset({*registry.names("mandor.engines"), *extra, *reported})
+    return frozenset({*registered(), *extra, *reported})
 
 
 async def admit(

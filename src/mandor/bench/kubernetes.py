@@ -52,6 +52,15 @@ class Pod:
     stem: str
     finalizers: bool
     """Deleting it only marks it: somebody else must let go of it first."""
+    pod_group: str | None
+    """The PodGroup that it belongs to."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodGroup:
+    name: str
+    least: int | None
+    """So many of its pods get their nodes together, or none does; absent: each for itself."""
 
 
 class Reader:
@@ -119,7 +128,8 @@ class Reader:
             spec,
             "spec",
             {"containers", "initContainers", "affinity", "nodeSelector", "tolerations", "topologySpreadConstraints"}
-            | {"priority", "priorityClassName", "schedulingGates", "schedulerName", "terminationGracePeriodSeconds"},
+            | {"priority", "priorityClassName", "schedulingGates", "schedulerName", "terminationGracePeriodSeconds"}
+            | {"schedulingGroup"},
         )
         grace = Seconds(float(spec.get("terminationGracePeriodSeconds", 30)))
         ports: dict[str, Port] = {}
@@ -135,7 +145,18 @@ class Reader:
             name=meta.get("name"),
             stem=stem,
             finalizers=bool(meta.get("finalizers")),
+            pod_group=_map(spec, "schedulingGroup").get("podGroupName"),
         )
+
+    def pod_group(self, source: Map) -> PodGroup:
+        self._only(source, "", {"apiVersion", "kind", "metadata", "spec"})
+        spec = _map(source, "spec")
+        self._only(spec, "spec", {"schedulingPolicy", "priority"})
+        policy = _map(spec, "schedulingPolicy")
+        self._only(policy, "spec.schedulingPolicy", {"basic", "gang"})
+        gang = _map(policy, "gang")
+        self._only(gang, "spec.schedulingPolicy.gang", {"minCount"})
+        return PodGroup(_map(source, "metadata")["name"], int(gang["minCount"]) if gang else None)
 
     def _priority(self, spec: Map) -> int:
         named = spec.get("priorityClassName")

@@ -1,6 +1,7 @@
 """Carries out the operations of a scenario, one after another; churn and slow deletions go on beside them."""
 
 import asyncio
+import re
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -11,7 +12,7 @@ import msgspec
 
 from mandor.bench.cluster import Cluster
 from mandor.bench.copies import Copies, in_turn
-from mandor.bench.kubernetes import Pod, Reader, renamed
+from mandor.bench.kubernetes import Pod, PodGroup, Reader, renamed
 from mandor.bench.meter import Scope
 from mandor.bench.scenario import Case, Op
 from mandor.bench.sources import BUILT_IN, DEFAULT_NODE, DEFAULT_POD, Sources, parsed
@@ -27,6 +28,8 @@ from mandor.model.workload import FLAT, Workload, WorkloadSpec, make_release
 from mandor.store.base import Delete, Put
 
 Note = Callable[[str], None]
+_OWN_NAME = re.compile(r"^  name: .*$", re.MULTILINE)
+"""That of the object itself: what else is called by a name stands further in."""
 
 
 class Steps:
@@ -39,6 +42,7 @@ class Steps:
         self._sources = Sources()
         self._namespaces: dict[str, dict[str, str]] = {}
         self._priorities: dict[str, int] = {}
+        self._pod_groups: dict[tuple[str, str], PodGroup] = {}
         self._made = 0
         self._nodes = 0
         self.notes: dict[str, None] = {}
@@ -62,6 +66,8 @@ class Steps:
                 await self._create_pods(op, self._namespace(op))
             case "createPodSets":
                 await self._create_pod_sets(op)
+            case "createPodGroups":
+                await self._create_pod_groups(op)
             case "createAny":
                 await self._create_any(op)
             case "updateAny":
@@ -79,7 +85,7 @@ class Steps:
             case "stopCollectingMetrics":
                 self._cluster.meter.stop()
             case _:
-                self._unmapped(op, "opcode", op.opcode, "this operation has no counterpart")
+                op.refuse("opcode", "this operation is not known")
 
     # Nodes and namespaces.
 
@@ -159,9 +165,10 @@ class Steps:
         found: dict[str, Copies] = {}
         for index in range(count):
             rendered = render(text, {**values, "Index": index, "Count": count}, file=str(path))
-            if rendered not in found:
-                found[rendered] = self._copies(op, path, rendered, namespace)
-            found[rendered].add([index])
+            alike = _OWN_NAME.sub("", rendered)
+            if alike not in found:
+                found[alike] = self._copies(op, path, rendered, namespace)
+            found[alike].add([index])
         return list(found.values())
 
     def _copies(self, op: Op, path: Path | None, text: str, namespace: str) -> Copies:
@@ -173,12 +180,24 @@ class Steps:
 
     def _workload(self, pod: Pod, namespace: str) -> Workload:
         self._made += 1
-        name = pod.name or f"{pod.stem.strip('-')[:40]}-{self._made}"
+        name = f"{(pod.pod_group or pod.name or pod.stem).strip('-')[:40]}-{self._made}"
+        if pod.pod_group is not None and (namespace, pod.pod_group) not in self._pod_groups:
+            raise ValueError(f"there is no PodGroup {pod.pod_group} in {namespace}")
         self._namespaces.setdefault(namespace, {})
         return Workload(
             meta=Meta(name=name, namespace=namespace, labels=pod.labels),
             spec=WorkloadSpec(priority=pod.priority, profile=pod.profile, gates=pod.gates, groups={FLAT: pod.group}),
         )
+
+    async def _create_pod_groups(self, op: Op) -> None:
+        path, count, namespace = op.path("templatePath"), op.count(), self._namespace(op)
+        for index in range(count):
+            source = self._sources.document(op, path, "", {**op.values(), "Index": index, "Count": count})
+            with _placed_in(op, path, source):
+                made = self._reader(op, path).pod_group(source)
+            if made.least is not None:
+                self._unmapped(op, "templatePath", "PodGroup", "gangs are not mapped yet")
+            self._pod_groups[namespace, made.name] = made
 
     async def _delete_pods(self, op: Op) -> None:
         namespace, labels = self._namespace(op), op.selector()

@@ -113,7 +113,7 @@ def _fill(
 ) -> None:
     """The lowest indices first; one that waits after a failure lets the next one go before it."""
     by_index = {each.spec.index: each for each in members}
-    left = slot.CREATED_MOST
+    left = slot.at_once(len(members))
     for index in range(batch_of(workload, name).completions):
         if room <= 0:
             return

@@ -31,9 +31,10 @@ def plan_service(
             _renew(draft, each, group, release, world)
     missing = group.count - len(kept)
     if missing:
-        for index in _free_indices(workload.meta.name, name, members, min(missing, slot.CREATED_MOST), world):
+        now = min(missing, slot.at_once(len(members)))
+        for index in _free_indices(workload.meta.name, name, members, now, world):
             slot.create(draft, workload, name, index, release)
-        if missing > slot.CREATED_MOST:
+        if missing > now:
             draft.again(0.0)
         if workload.status.release:
             draft.note(workload, "ScaledUp", f"more of {name}: {group.count} are wanted")

@@ -14,8 +14,7 @@ AVOID_MOST = 5
 """So many nodes where earlier copies failed are remembered."""
 
 
-CREATED_MOST = 2_000
-"""So many are created by one plan; the next one goes on at once, and others get their turn in between."""
+CREATED_LEAST = 1_000
 REFUSED_SECONDS = 2.0
 """So long after its node refused it, an instance is placed again."""
 
@@ -58,6 +57,12 @@ def settled(instance: Instance, release: str) -> bool:
         and spec.stop is None
         and spec.release == release
     )
+
+
+def at_once(members: int) -> int:
+    """How many are created by one plan, of a group that has so many already: the next plan goes on at once, and others
+    get their turn in between. With the group grows what a plan costs anyway, and so they become fewer."""
+    return max(CREATED_LEAST, members // 8)
 
 
 def replaceable(instance: Instance, group: Group, world: World) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from mandor.lib import registry
 from mandor.lib.words import did_you_mean
 
 GROUP = "mandor.engines"
+OWN = ("docker", "fake", "podman", "process")
+"""Known without the package's metadata too: a source tree that was updated has them before it is installed again."""
 
 
 def known_engines() -> list[str]:
-    return registry.names(GROUP)
+    return sorted({*OWN, *registry.names(GROUP)})
 
 
 def make_engine(name: str, *, directory: Path, **settings: Any) -> Engine:
@@ -34,6 +37,8 @@ def make_engine(name: str, *, directory: Path, **settings: Any) -> Engine:
 
 def _load(name: str) -> Any:
     try:
+        if name in OWN:
+            return getattr(import_module(f"mandor.engines.{name}"), f"{name.capitalize()}Engine")
         return registry.load(GROUP, name)
     except LookupError:
         raise Invalid(f"there is no engine called {name!r}", hint=did_you_mean(name, known_engines())) from None

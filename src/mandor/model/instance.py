@@ -63,6 +63,8 @@ class InstanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     exit_code: int | None = None
     engine: str = ""
     address: str = ""
+    nominated: str = ""
+    """The node where there will be room for it; while it is Pending."""
     since: float = 0.0
     """When this phase began."""
     started_at: float = 0.0

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from msgspec import Meta as Bounds
 from msgspec import Struct
 
+from mandor.lib.quantity import Seconds
 from mandor.model.meta import check_name
 from mandor.model.rule import Rule, parse_rule
 
@@ -168,6 +169,11 @@ class Placement(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknow
     """Domains to fill evenly."""
     order: tuple[RuleKind, ...] = ()
     """The kinds of rules, the dearest first: `should` rules are given up from the end. Absent: as they are written."""
+
+    patience: Seconds = Seconds(30)
+    """So long it waits for room that others are about to free, before it gives a `should` rule up."""
+    relax: Literal["before-preemption", "after-preemption"] = "before-preemption"
+    """What comes first when nothing fits: giving up `should` rules, or taking the place of lower priorities."""
 
     def __post_init__(self) -> None:
         if len(set(self.order)) != len(self.order):

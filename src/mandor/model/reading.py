@@ -20,18 +20,19 @@ from mandor.model.codec import from_plain
 from mandor.model.meta import Misfit
 from mandor.model.placement import KINDS, Placement, Where
 from mandor.model.task import File, Security, Task
-from mandor.model.workload import Batch, Group, Port, Reschedule, WorkloadSpec
+from mandor.model.workload import Batch, Disruption, Group, Port, Reschedule, WorkloadSpec
 
 MISTAKES_MOST = 50
 
 LATER: dict[type, frozenset[str]] = {
     WorkloadSpec: frozenset({"schedule"}),
-    Group: frozenset({"depends_on", "services", "update", "disruption", "autoscale", "alternatives"}),
+    Group: frozenset({"depends_on", "services", "update", "autoscale", "alternatives"}),
     Placement: frozenset({"clusters"}),
     Task: frozenset({"secrets", "startup", "identity"}),
     Security: frozenset({"read_only_root", "cap_drop", "cap_add", "privileged"}),
     File: frozenset({"on_change"}),
     Reschedule: frozenset({"unlimited"}),
+    Disruption: frozenset({"min_run", "move"}),
     Batch: frozenset({"indexed"}),
 }
 """Keys of the full manifest that this version does not know what to do with."""

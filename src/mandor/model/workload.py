@@ -73,6 +73,26 @@ class Disconnect(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
     """A node that comes back stops what was replaced."""
 
 
+class Disruption(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """How much of it may be taken away at a time, by whoever has a choice."""
+
+    max_unavailable: Annotated[int, Bounds(ge=0, le=100_000)] | str | None = None
+    """So many of its instances, or so many percent of them (`25%`); absent: any number. Preemption goes beyond it last
+    of all."""
+    preempt: Literal["last", "never"] = "last"
+    """`never`: no higher priority takes the place of its instances."""
+
+    def __post_init__(self) -> None:
+        most = self.max_unavailable
+        if isinstance(most, str) and not (most.endswith("%") and most[:-1].isdecimal() and int(most[:-1]) <= 100):
+            raise ValueError(f"max_unavailable {most[:20]!r} is neither a number nor a percentage: 0%…100%")
+
+    def most_unavailable(self, wanted: int) -> int | None:
+        """Of so many; a part of an instance counts as one, as in Kubernetes."""
+        most = self.max_unavailable
+        return -(-wanted * int(most[:-1]) // 100) if isinstance(most, str) else most
+
+
 class Batch(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     completions: Annotated[int, Bounds(ge=1, le=100_000)] = 1
     """So many instances must succeed."""
@@ -180,6 +200,8 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
     """What happens when an instance has failed for good."""
     disconnect: Disconnect = Disconnect()
     """What happens when its node falls silent."""
+    disruption: Disruption = Disruption()
+    """How much of it may be taken away at a time."""
     gang: Gang | None = None
     """All or nothing: how many have to get their nodes together; absent: each is placed by itself."""
 

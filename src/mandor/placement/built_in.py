@@ -4,6 +4,7 @@ from mandor.placement.framework.points import Plugin
 from mandor.placement.plugins.avoid import Avoid
 from mandor.placement.plugins.bin_pack import BinPack
 from mandor.placement.plugins.default_binder import DefaultBinder
+from mandor.placement.plugins.default_preemption import DefaultPreemption
 from mandor.placement.plugins.engine_fit import EngineFit
 from mandor.placement.plugins.fragmentation import Fragmentation
 from mandor.placement.plugins.gang import Gang
@@ -44,6 +45,7 @@ DEFAULTS: tuple[tuple[type[Plugin], int], ...] = (
     (NodeResourcesBalancedAllocation, 1),
     (ImageLocality, 1),
     (Avoid, 1),
+    (DefaultPreemption, 1),
     (Gang, 1),
     (DefaultBinder, 1),
 )

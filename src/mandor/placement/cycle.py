@@ -1,19 +1,24 @@
 """One decision: the node for an instance, or the reason why there is none."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from mandor.model.meta import Key
 from mandor.model.placement import PlacementRule
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.identity import NOBODY
 from mandor.placement.framework.luck import lots
-from mandor.placement.framework.points import Happening, Plugin
+from mandor.placement.framework.points import ANYTHING, Happening, Nomination, Plugin
 from mandor.placement.framework.profile import Profile
-from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_post_filters, run_scores
+from mandor.placement.framework.rehearsal import Rehearsal, run_post_filters
+from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_scores
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
 from mandor.placement.row import best_slot
@@ -23,8 +28,26 @@ DISLIKED = "others want to be apart from it"
 """What can be given up besides its own `should` rules, as `relaxed` tells it."""
 
 
+NOMINATED = "Nominated"
+"""The reason of one that has no node, and for which there will be room on one."""
+GOING_MOST = 512
+"""So many of those who are about to go are looked at, the soonest first."""
+
+
 @dataclass(frozen=True, slots=True)
-class Decision:
+class Moment:
+    """When it is decided, and how long the ask may still wait."""
+
+    now: float = 0.0
+    """Wall time."""
+    patience: float = 0.0
+    """Seconds."""
+
+
+NOW = Moment()
+
+
+class Decision(Struct, frozen=True):
     key: Key
     node: str = ""
     """Empty: there is none."""
@@ -38,11 +61,19 @@ class Decision:
     """Who refused it: their hints say whether something that happened is worth another try."""
     fault: str = ""
     """A plugin went wrong: nothing is known about this instance, and it is tried again later."""
+    reason: str = "Unschedulable"
+    """Why there is none, in one word for programs."""
     nominated: str = ""
     """There is none yet, but there will be room on this node."""
-    ask: Ask | None = field(default=None, compare=False)
+    victims: tuple[Key, ...] = ()
+    """Those who must go for that."""
+    displaces: bool = False
+    """It takes room there that was held for others of lower priority."""
+    again: float | None = None
+    """After so many seconds it is tried again, whatever happens."""
+    ask: Ask | None = None
     """What was decided on, without the rules that were given up."""
-    state: CycleState = field(default_factory=CycleState, compare=False)
+    state: CycleState = field(default_factory=CycleState)
     """What the plugins wrote down, for the points to come."""
 
 
@@ -54,6 +85,7 @@ def decide(
     nominated: str = "",
     consulted: Mapping[str, object] | None = None,
     watch: Watch | None = None,
+    moment: Moment = NOW,
 ) -> Decision:
     """All rules first; then without the soft ones, one by one, until something fits; then whoever makes room.
 
@@ -61,7 +93,14 @@ def decide(
     """
     watch = watch or Unwatched()
     try:
-        return _decide(profile, ask, nodes, nominated, consulted, watch)
+        if not nominated and not nodes.lodging.held():
+            state = CycleState(consulted)
+            slot = best_slot(profile, state, ask, nodes, watch)
+            if slot >= 0:  # nearly always: the first step needs nothing of all the others
+                return Decision(ask.key, nodes.nodes[slot].meta.name, ask=ask, state=state)
+        cycle = _Cycle(profile, nodes, watch, consulted, nominated, moment)
+        with cycle.unheld(ask) if nominated else nullcontext():
+            return _decide(cycle, ask)
     except PluginFault as fault:
         return Decision(ask.key, message=str(fault), fault=fault.plugin)
     except Overrun:
@@ -70,26 +109,164 @@ def decide(
         watch.end()
 
 
-def _decide(
-    profile: Profile,
-    ask: Ask,
-    nodes: Snapshot,
-    nominated: str,
-    consulted: Mapping[str, object] | None,
-    watch: Watch,
-) -> Decision:
-    for eased, relaxed in _ladder(ask, disliked=nodes.census.disliked(ask.who)):
-        state = CycleState(consulted)
-        found = find_node(profile, state, eased, nodes, watch, nominated=nominated)
-        if isinstance(found, str):
-            return Decision(ask.key, found, relaxed=relaxed, ask=eased, state=state)
-        verdict = found
+def _decide(cycle: "_Cycle", ask: Ask) -> Decision:
+    nodes = cycle.nodes
+    rungs = list(_ladder(ask, disliked=nodes.census.disliked(ask.who)))
+    offers: list[_Offer] = []
+    for index, (eased, relaxed) in enumerate(rungs):
+        state = CycleState(cycle.consulted)
+        found = cycle.find(state, eased)
+        if isinstance(found.node, str):
+            return Decision(ask.key, found.node, relaxed=relaxed, ask=eased, state=state, displaces=found.displaces)
+        verdict = found.node
+        offers.append(_Offer(eased, state, relaxed))
+        given_up = rungs[index + 1][1][-1] if index + 1 < len(rungs) else AVOIDED
+        waits = cycle.wait(eased, given_up) if given_up != AVOIDED else None
+        if waits is None and ask.shape.preempt_first:
+            waits = cycle.make_room(verdict, offers[-1:])
+        if waits is not None:
+            return waits
+    if not ask.shape.preempt_first:
+        waits = cycle.make_room(verdict, offers)
+        if waits is not None:
+            return waits
     # What the last step lacked, even with every soft rule given up, is what keeps it waiting.
-    room = run_post_filters(profile, state, eased, nodes, watch)
     refused = tuple(plugin for plugin, _ in verdict.refusals)
-    message = verdict.explain(eased, nodes) + (f"; there will be room on {room}" if room else "")
-    retry_on = frozenset({Happening.NODE_ADDED}).union(*(plugin.retry_on for plugin in refused))
-    return Decision(ask.key, message=message, retry_on=retry_on, blamed=refused, nominated=room, state=state)
+    return Decision(
+        ask.key, message=verdict.explain(eased, nodes), retry_on=_retry_on(refused), blamed=refused, state=state
+    )
+
+
+class _Offer(NamedTuple):
+    """An ask without the rules that are given up at this step."""
+
+    ask: Ask
+    state: CycleState
+    relaxed: tuple[str, ...]
+
+
+class _Found(NamedTuple):
+    node: str | Verdict
+    displaces: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Cycle:
+    """What the steps of one decision have in common."""
+
+    profile: Profile
+    nodes: Snapshot
+    watch: Watch
+    consulted: Mapping[str, object] | None
+    nominated: str
+    moment: Moment
+
+    @contextmanager
+    def unheld(self, ask: Ask) -> Iterator[None]:
+        """The room that is held for it is free for it."""
+        with self.nodes.lodging.trial():
+            self.nodes.lodging.drop_charge(ask.key)
+            yield
+
+    def find(self, state: CycleState, ask: Ask) -> _Found:
+        """The best node beside the room that is held for others; if there is none, in the place of those of lower
+        priority among them."""
+        lodging = self.nodes.lodging
+        held = lodging.held()
+        if not held:
+            return _Found(self._find(state, ask))
+        with lodging.trial():
+            if ask.rules.near:
+                # Nobody is near to those who are not there yet, and may never be.
+                for node, each in held:
+                    lodging.set_charge(each.key, node, each.shape, NOBODY, each.tenure)
+            found = self._find(state, ask)
+            lower = [each.key for _, each in held if each.priority < ask.priority]
+            if isinstance(found, str) or not lower:
+                return _Found(found)
+            for key in lower:
+                lodging.drop_charge(key)
+            return _Found(self._find(state, ask), displaces=True)
+
+    def _find(self, state: CycleState, ask: Ask) -> str | Verdict:
+        found = find_node(self.profile, state, ask, self.nodes, self.watch, nominated=self.nominated)
+        self.watch.end()  # Nobody is broken off while the table is put right again.
+        return found
+
+    def wait(self, ask: Ask, given_up: str) -> Decision | None:
+        """There will be room soon, so that no rule need be given up."""
+        lodging, moment = self.nodes.lodging, self.moment
+        going = [
+            (lodger.tenure.until, node, lodger)
+            for node, lodger in lodging.stopping()
+            if lodger.tenure.until is not None and lodger.tenure.until <= moment.now + moment.patience
+        ]
+        if moment.patience <= 0 or not going:
+            return None
+        going.sort(key=lambda each: each[:2])
+        with lodging.trial():
+            for _, _, lodger in going[:GOING_MOST]:
+                lodging.drop_charge(lodger.key)
+            node = self.find(CycleState(self.consulted), ask).node
+        if not isinstance(node, str):
+            return None
+        names = ", ".join(lodger.key.name for _, where, lodger in going if where == node)
+        because = f": {names} will be gone" if names else ""
+        return Decision(
+            ask.key,
+            reason=NOMINATED,
+            message=f"waits for room on {node} rather than give up `{given_up}`{because}",
+            retry_on=ANYTHING,
+            nominated=node,
+            again=moment.patience,
+        )
+
+    def make_room(self, verdict: Verdict, offers: Sequence[_Offer]) -> Decision | None:
+        """Whoever makes room makes it with as many rules kept as can be; and for nobody for whom it is being made."""
+        if not self.profile.post_filters:
+            return None
+        rehearsals = [(self._rehearsal(each.ask), each) for each in offers]
+        for rehearsal, offer in rehearsals if self.nominated else ():
+            if rehearsal.still_waits():
+                return self._nominate(verdict, offer, Nomination(self.nominated))
+        for rehearsal, offer in rehearsals:
+            made = run_post_filters(self.profile, offer.state, rehearsal, self.watch)
+            if made is not None:
+                return self._nominate(verdict, offer, made)
+        return None
+
+    def _rehearsal(self, ask: Ask) -> Rehearsal:
+        return Rehearsal(
+            self.profile,
+            ask,
+            self.nodes,
+            self.watch,
+            consulted=self.consulted,
+            nominated=self.nominated,
+            now=self.moment.now,
+            patience=self.moment.patience,
+        )
+
+    def _nominate(self, verdict: Verdict, offer: _Offer, made: Nomination) -> Decision:
+        refused = tuple(plugin for plugin, _ in verdict.refusals)
+        names = ", ".join(key.name for key in made.victims)
+        how = f"takes the place of {names} on {made.node}" if names else f"there will be room on {made.node}"
+        return Decision(
+            offer.ask.key,
+            reason=NOMINATED,
+            message=f"{verdict.explain(offer.ask, self.nodes)}; {how}",
+            relaxed=offer.relaxed,
+            retry_on=_retry_on(refused) | {Happening.ROOM_FREED},
+            blamed=refused,
+            nominated=made.node,
+            victims=made.victims,
+            again=self.moment.patience if self.moment.patience > 0 else None,
+            state=offer.state,
+        )
+
+
+def _retry_on(refused: Iterable[Plugin]) -> frozenset[Happening]:
+    return frozenset({Happening.NODE_ADDED}).union(*(plugin.retry_on for plugin in refused))
 
 
 def find_node(

@@ -1,12 +1,12 @@
 """The table: all nodes as columns, kept up to date change by change; room is counted the moment it is promised."""
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
-from typing import Any, overload
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,6 +19,7 @@ from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column
 from mandor.placement.framework.identity import NOBODY, Identity
 from mandor.placement.framework.kept import Kept
+from mandor.placement.framework.lodging import SETTLED, Tenure
 from mandor.placement.framework.luck import Lots, drawn
 from mandor.placement.framework.points import SCORE_MOST
 from mandor.placement.framework.room import VALUES, Room
@@ -33,9 +34,12 @@ from mandor.placement.framework.snapshot import (
     node_facts,
 )
 from mandor.placement.framework.volumes import KnownVolume, Volumes, wanted_volumes
+from mandor.placement.lodgings import Lodgings
+from mandor.placement.window import Window
 
 _FIRST_CAPACITY = 16
 _NO_OWNER = -2
+_NOBODY: frozenset[Key] = frozenset()
 _TURN, _DEDICATED = range(2)
 _MEMORY_FIRST = [1, 0]
 """In the sums, as in `Room`, the spare memory stands before the spare CPU."""
@@ -52,6 +56,7 @@ class Charge(Struct, frozen=True):
     node: str
     shape: Shape
     who: Identity = NOBODY
+    tenure: Tenure = SETTLED
 
 
 @dataclass(slots=True)
@@ -62,30 +67,6 @@ class Trial:
 
     def keep(self) -> None:
         self.kept = True
-
-
-class _Window(Sequence[Node]):
-    """The list as it is now, without the verbs that change it."""
-
-    __slots__ = ("_items",)
-
-    def __init__(self, items: list[Node]) -> None:
-        self._items = items
-
-    @overload
-    def __getitem__(self, index: int) -> Node: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Node]: ...
-
-    def __getitem__(self, index: int | slice) -> Node | Sequence[Node]:
-        return self._items[index]
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __iter__(self) -> Iterator[Node]:
-        return iter(self._items)
 
 
 class Table:
@@ -122,6 +103,7 @@ class Table:
         self._census = Census(self._slots, self._fact)
         self._volumes = Volumes(self._count_disk)
         self._kept = Kept()
+        self.lodgings = Lodgings(self, self._kept, self._rows, self._census)
         self._owners: dict[tuple[str, str], int] = {}
         self._dedicated: dict[str, dict[int, int]] = {}
         self._used_by: dict[str, dict[str, int]] = {}
@@ -147,6 +129,14 @@ class Table:
     @property
     def charges(self) -> Mapping[Key, Charge]:
         return self._charges
+
+    @property
+    def nodes(self) -> Sequence[Node]:
+        return self._nodes
+
+    def keys_on(self, node: str) -> Set[Key]:
+        """Who is counted there."""
+        return self._by_node.get(node, _NOBODY)
 
     def free(self, node: str) -> dict[str, int]:
         slot = self._slots[node]
@@ -265,16 +255,17 @@ class Table:
 
     # Instances.
 
-    def set_charge(self, key: Key, node: str, shape: Shape, who: Identity = NOBODY) -> None:
+    def set_charge(self, key: Key, node: str, shape: Shape, who: Identity = NOBODY, tenure: Tenure = SETTLED) -> None:
         """Count an instance on a node, instead of wherever it was counted before."""
         before = self._charges.get(key)
         if before is not None:
-            if before.node == node and before.shape is shape and before.who == who:
+            if before.node == node and before.shape is shape and before.who == who and before.tenure == tenure:
                 return
             self.drop_charge(key)
         self.version += 1
-        charge = Charge(node, shape, who)
+        charge = Charge(node, shape, who, tenure)
         self._charges[key] = charge
+        self.lodgings.come(key, tenure)
         self._by_node.setdefault(node, set()).add(key)
         self._count_everywhere(key.namespace, shape, 1)
         if shape.volumes:
@@ -296,7 +287,7 @@ class Table:
             for key in [each for each in self._by_node[node] if self._charges[each].who == before]:
                 charge = self._charges[key]
                 self._count_people(charge, -1)
-                self._charges[key] = Charge(node, charge.shape, after)
+                self._charges[key] = Charge(node, charge.shape, after, charge.tenure)
                 self._count_people(self._charges[key], 1)
                 found = True
         if found:
@@ -311,6 +302,7 @@ class Table:
         if self._undo is not None:
             self._undo.append(partial(self._put_back, key, charge, self._turn))
         self.version += 1
+        self.lodgings.leave(key, charge.tenure)
         keys = self._by_node[charge.node]
         keys.discard(key)
         if not keys:
@@ -357,7 +349,7 @@ class Table:
     def _put_back(self, key: Key, charge: Charge, turn: int) -> None:
         slot = self._slots.get(charge.node)
         turn_of_node = 0 if slot is None else int(self._numbers[_TURN, slot])
-        self.set_charge(key, charge.node, charge.shape, charge.who)
+        self.set_charge(key, charge.node, charge.shape, charge.who, charge.tenure)
         self._turn = turn
         if slot is not None:
             self._numbers[_TURN, slot] = turn_of_node
@@ -449,7 +441,7 @@ class Table:
             count = len(self._nodes)
             self._room.show(count)
             self._snapshot = Snapshot(
-                nodes=_Window(self._nodes),
+                nodes=Window(self._nodes),
                 slots=MappingProxyType(self._slots),
                 rows=MappingProxyType(self._rows),
                 free=_window(self._sums, count)[_FREE:],
@@ -475,6 +467,7 @@ class Table:
                 anyone_dedicated=lambda: bool(self._dedicated),
                 owner=lambda owner: self._owners.get(owner, _NO_OWNER),
                 used_by=self._used_in,
+                lodging=self.lodgings,
                 wanted=self._wanted,
                 volumes=self._volumes,
             )

@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
@@ -34,7 +36,9 @@ from mandor.scheduler.consulting import Consulting, Inquire, ask_nobody
 from mandor.scheduler.gang_cycle import GangCycle, Placed
 from mandor.scheduler.gangs import Gangs, Returning
 from mandor.scheduler.handle import ClusterHandle
+from mandor.scheduler.nominations import Nominations
 from mandor.scheduler.party import Parties
+from mandor.scheduler.preempting import Preempting
 from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
 from mandor.scheduler.view import Promise, View
@@ -102,6 +106,9 @@ class Scheduler:
         self.view = View(self._queue, self._instances, self._mirrors[Workload.kind], seed=seed, gone=self._gone)
         self._binder = Binder(store, clock, bound=self._written, failed=self._not_written)
         self._binding = BindingCycle(clock, self._room, self.watchdog)
+        self._wake = asyncio.Event()
+        self._nominations = Nominations(self.view, self._queue, self._instances, clock, wake=self._wake.set)
+        self._preempting = Preempting(store, clock, recorder, failed=self._nominations.failed)
         self._reasons = Reasons(store, recorder, self._instances)
         self._parties = Parties(write=self._write_whole, give_up=self._fail_with_others)
         self._gang_cycle = GangCycle(
@@ -119,7 +126,6 @@ class Scheduler:
         """The next cycle is a gang's."""
         self._known_refusals: dict[Ask, Decision] = {}
         self._known_at = -1
-        self._wake = asyncio.Event()
         self._to_start: list[tuple[Promise, Seat | None]] = []
         """Placements whose binding cycle begins, some in the waiting room."""
         self._to_ask: list[tuple[Entry, Profile]] = []
@@ -218,6 +224,8 @@ class Scheduler:
             tasks.start(self._binding_cycle(promise, seat), f"binding cycle of {promise.key.name}")
         for entry, profile in self._to_ask:
             tasks.start(self._ask_about(entry, profile), f"questions about {entry.ask.key.name}")
+        for order in self._nominations.take_orders():
+            tasks.start(self._preempting.carry_out(order), f"preemption for {order.instance.meta.name}")
         self._to_start.clear()
         self._to_ask.clear()
 
@@ -295,7 +303,6 @@ class Scheduler:
         entry.consulted = None
         if decision.node:
             return self._take(entry, profile, decision)
-        entry.nominated = decision.nominated or entry.nominated
         if decision.fault:
             self._fault(entry, decision.message)
         else:
@@ -313,25 +320,28 @@ class Scheduler:
         if self._known_at != table.version:
             self._known_refusals.clear()
             self._known_at = table.version
-        if self._known_refusals:
+        nominated = self.view.nominated(ask.key)
+        if self._known_refusals and not nominated:
             known = self._known_refusals.get(replace(ask, key=_NOBODY))
             if known is not None:
-                return replace(known, key=ask.key)
+                return structs.replace(known, key=ask.key)
         try:
             decision = self.watchdog.run(
                 lambda: decide(
                     profile,
                     ask,
                     table.snapshot(),
-                    nominated=entry.nominated,
+                    nominated=nominated,
                     consulted=entry.consulted,
                     watch=self.watchdog,
+                    moment=self._nominations.moment(entry),
                 )
             )
         except Overrun:  # it arrived on the way out
             decision = broken_off(ask.key, self.watchdog.last)
         # Each has its own volumes, perhaps, though all else is alike.
-        if not decision.node and not decision.fault and profile.by_class and not ask.shape.volumes:
+        alike = profile.by_class and not ask.shape.volumes and not nominated
+        if alike and not (decision.node or decision.fault or decision.nominated):
             self._known_refusals[replace(ask, key=_NOBODY)] = decision
         return decision
 
@@ -345,6 +355,8 @@ class Scheduler:
         if not (profile.plain and profile.batches(entry.ask)) or entry.ask.member is not None:
             context = Context(profile, decision.ask or entry.ask, decision.node, decision.state)
         promise = self.view.promise(entry, decision.node, decision.relaxed, context)
+        if promise is not None and decision.displaces:
+            self._nominations.displace(decision.node, entry.ask.priority)
         if promise is not None and context is not None:
             self._gangs.promised(entry.ask)
         return promise
@@ -408,8 +420,11 @@ class Scheduler:
 
     def _wait(self, entry: Entry, decision: Decision) -> None:
         now = self._clock.monotonic()
-        self._queue.put_back(entry, now=now, retry_on=decision.retry_on, blamed=decision.blamed)
-        self._reasons.tell(entry.ask.key, entry.uid, "Unschedulable", decision.message)
+        wake_at = None if decision.again is None else now + decision.again
+        self._queue.put_back(entry, now=now, retry_on=decision.retry_on, blamed=decision.blamed, wake_at=wake_at)
+        if not self._nominations.hold(entry, decision):
+            told = decision.reason, decision.message, decision.nominated
+            self._reasons.tell(entry.ask.key, entry.uid, *told)
 
     def _fault(self, entry: Entry, message: str) -> None:
         self._queue.back_off(entry, now=self._clock.monotonic())

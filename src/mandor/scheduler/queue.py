@@ -53,8 +53,10 @@ class Entry:
     retry_on: frozenset[Happening] = frozenset()
     blamed: tuple[Plugin, ...] = ()
     """Who refused it last."""
-    nominated: str = ""
-    """The node where room was made for it."""
+    patient_from: float | None = None
+    """Monotonic: since when it waits for room that others are about to free."""
+    wake_at: float | None = None
+    """Monotonic: then it is tried again, whatever happens."""
     consulted: Mapping[str, object] | None = None
     """What others answered, for its next cycle."""
     place: Place = Place.NOWHERE
@@ -110,6 +112,8 @@ class SchedulingQueue:
         self._active: list[_Seat] = []
         self._backing_off: list[_Seat] = []
         self._unschedulable: dict[Key, Entry] = {}
+        self._alarms: list[_Seat] = []
+        """Of those who wait for a change, the ones who do not wait for ever."""
         self._gangs: dict[Gang, dict[Key, Entry]] = {}
         self._tickets = 0
         self._now = 0.0
@@ -241,10 +245,28 @@ class SchedulingQueue:
         self._take(entry.ask.key)
         return True
 
+    def entry(self, key: Key) -> Entry | None:
+        return self._entries.get(key)
+
+    def wake(self, key: Key, *, now: float) -> None:
+        """Whoever waits for a change need not wait any longer."""
+        if key in self._unschedulable:
+            self._wake(self._unschedulable[key], now)
+
     def put_back(
-        self, entry: Entry, *, now: float, retry_on: frozenset[Happening], blamed: tuple[Plugin, ...] = ()
+        self,
+        entry: Entry,
+        *,
+        now: float,
+        retry_on: frozenset[Happening],
+        blamed: tuple[Plugin, ...] = (),
+        wake_at: float | None = None,
     ) -> None:
-        """Nothing fits: wait until something happens that can change that."""
+        """Nothing fits: wait until something happens that can change that, or until `wake_at`."""
+        entry.wake_at = wake_at
+        if wake_at is not None:
+            self._tickets += 1
+            heapq.heappush(self._alarms, (wake_at, self._tickets, entry))
         entry.attempts += 1
         entry.blamed = blamed
         entry.failed_at, entry.retry_on, entry.place = now, retry_on, Place.UNSCHEDULABLE
@@ -316,6 +338,10 @@ class SchedulingQueue:
             _, ticket, entry = heapq.heappop(self._backing_off)
             if entry.ticket == ticket:
                 self._let_in(entry)
+        while self._alarms and self._alarms[0][0] <= now:
+            at, _, entry = heapq.heappop(self._alarms)
+            if _rings(entry, at):
+                self._wake(entry, now)
         # The longest waiting stand first.
         while self._unschedulable:
             entry = next(iter(self._unschedulable.values()))
@@ -327,7 +353,9 @@ class SchedulingQueue:
         """When `flush` next has something to do; `None`: when nothing happens, never."""
         while self._backing_off and self._backing_off[0][2].ticket != self._backing_off[0][1]:
             heapq.heappop(self._backing_off)
-        times: list[float] = [self._backing_off[0][0]] if self._backing_off else []
+        while self._alarms and not _rings(self._alarms[0][2], self._alarms[0][0]):
+            heapq.heappop(self._alarms)
+        times: list[float] = [each[0][0] for each in (self._backing_off, self._alarms) if each]
         if self._unschedulable:
             times.append(next(iter(self._unschedulable.values())).failed_at + self._flush_seconds)
         return min(times, default=None)
@@ -393,6 +421,10 @@ class SchedulingQueue:
         self._tickets += 1
         entry.ticket = self._tickets
         return rank, self._tickets, entry
+
+
+def _rings(entry: Entry, at: float) -> bool:
+    return entry.place is Place.UNSCHEDULABLE and entry.wake_at == at
 
 
 def _reason(plugin: PreEnqueuePlugin, ask: Ask) -> str | None:

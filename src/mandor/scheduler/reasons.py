@@ -19,23 +19,27 @@ log = logging.getLogger(__name__)
 REFUSALS_MOST = 10_000
 """So many instances may wait to have their reason written down; the others are told at their next try."""
 
+Refusal = tuple[str, str, str]
+"""Reason, message, and the node where there will be room."""
+
 
 class Reasons:
     def __init__(self, store: Store, recorder: Recorder, instances: Mirror) -> None:
         self._store = store
         self._recorder = recorder
         self._instances = instances
-        self._refusals: dict[Key, tuple[str, str]] = {}
+        self._refusals: dict[Key, Refusal] = {}
         self._refused = asyncio.Event()
 
-    def tell(self, key: Key, uid: str, reason: str, message: str) -> None:
+    def tell(self, key: Key, uid: str, reason: str, message: str, nominated: str = "") -> None:
         instance = self._instances.get(key)
         if not isinstance(instance, Instance) or instance.meta.uid != uid:
             return
         status = instance.status
-        if (status.reason, status.message) == (reason, message) or len(self._refusals) >= REFUSALS_MOST:
+        told = self._refusals.get(key) or (status.reason, status.message, status.nominated)
+        if told == (reason, message, nominated) or len(self._refusals) >= REFUSALS_MOST:
             return
-        self._refusals[key] = (reason, message)
+        self._refusals[key] = (reason, message, nominated)
         self._refused.set()
         self._recorder.note(instance, reason, message, type="warning")
 
@@ -47,12 +51,12 @@ class Reasons:
                 keys = list(self._refusals)[:WRITES_MOST]
                 await self._write_some({key: self._refusals.pop(key) for key in keys})
 
-    async def _write_some(self, refusals: Mapping[Key, tuple[str, str]]) -> None:
+    async def _write_some(self, refusals: Mapping[Key, Refusal]) -> None:
         writes: list[Write] = []
-        for key, (reason, message) in refusals.items():
+        for key, (reason, message, nominated) in refusals.items():
             instance = self._instances.get(key)
             if isinstance(instance, Instance) and instance.phase is Phase.PENDING and not instance.spec.node:
-                status = msgspec.structs.replace(instance.status, reason=reason, message=message)
+                status = msgspec.structs.replace(instance.status, reason=reason, message=message, nominated=nominated)
                 writes.append(Put(instance.changed(status=status)))
         while writes:
             try:

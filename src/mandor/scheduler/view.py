@@ -1,7 +1,9 @@
 """What the scheduler knows: the table and the queue, kept by changes; and what it has promised and not yet written."""
 
 import logging
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import replace
+from math import inf
 
 from msgspec import Struct
 
@@ -15,10 +17,12 @@ from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.lodging import ORDINARY, Rank, Tenure
 from mandor.placement.framework.points import Happened, Happening
 from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.gang import membership
 from mandor.placement.table import Table
+from mandor.scheduler.budgets import Budgets
 from mandor.scheduler.queue import Entry, SchedulingQueue
 from mandor.store.base import Change
 from mandor.store.mirror import Mirror
@@ -92,6 +96,9 @@ class View:
         self._workloads = workloads
         self._shapes: dict[Key, dict[str, Shape]] = {}
         self._classes: dict[str, PriorityClass] = {}
+        self._ranks: dict[Key, dict[str, Rank]] = {}
+        """By workload and group."""
+        self._budgets = Budgets(self.table.lodgings)
         self._identities: dict[Key, dict[str, Identity]] = {}
         """By workload and group."""
         self._kin: dict[tuple[str, str, str, str], Ask] = {}
@@ -104,6 +111,7 @@ class View:
     def apply(self, change: Change) -> None:
         value = change.after if change.after is not None else change.before
         if type(value) is Instance:
+            self._budgets.see(change.before, change.after)
             self._apply_instance(change.key, change.after)
             return
         self._kin.clear()
@@ -156,8 +164,14 @@ class View:
     def _apply_workload(self, change: Change) -> None:
         before, after = change.before, change.after
         self._relabel(change.key, after)
+        self._ranks.pop(change.key, None)
+        self._budgets.set_workload(change.key, after if isinstance(after, Workload) else None, self._instances.items())
         self._look_again(change.key)
-        if isinstance(before, Workload) and isinstance(after, Workload) and _rank(before) != _rank(after):
+        if (
+            isinstance(before, Workload)
+            and isinstance(after, Workload)
+            and _matters_to_queue(before) != _matters_to_queue(after)
+        ):
             self._rank_again({change.key})
 
     def _apply_class(self, changed: PriorityClass, *, gone: bool) -> None:
@@ -172,11 +186,38 @@ class View:
             self._rank_again(moved)
 
     def _rank_again(self, workloads: Set[Key]) -> None:
-        """Those of their instances that wait are queued anew, by what they are now."""
+        """Those of their instances that wait are queued anew, by what they are now; the others count as that."""
+        for key in workloads:
+            self._ranks.pop(key, None)
         for each in list(self._instances.items()):
-            if isinstance(each, Instance) and self.queue.place(each.key) and _workload_key(each) in workloads:
+            if not isinstance(each, Instance) or _workload_key(each) not in workloads:
+                continue
+            charge = self.table.charge(each.key)
+            if charge is not None:
+                tenure = replace(charge.tenure, rank=self._rank(each))
+                self.table.set_charge(each.key, charge.node, charge.shape, charge.who, tenure)
+            if self.queue.place(each.key):
                 self.queue.remove(each.key)
                 self._enqueue(each)
+        self.happened |= {Happening.ROOM_FREED}
+
+    def _rank(self, instance: Instance) -> Rank:
+        groups = self._ranks.setdefault(_workload_key(instance), {})
+        found = groups.get(instance.spec.group)
+        if found is None:
+            workload = self._workloads.get(_workload_key(instance))
+            found = groups[instance.spec.group] = (
+                _rank_of(workload, instance.spec.group, self._classes) if isinstance(workload, Workload) else ORDINARY
+            )
+        return found
+
+    def _tenure(self, instance: Instance, shape: Shape) -> Tenure:
+        stop = instance.spec.stop
+        until = None
+        if stop is not None:
+            grace = shape.grace if stop.grace_seconds is None else stop.grace_seconds
+            until = stop.at + grace if stop.at else inf
+        return Tenure(self._rank(instance), instance.meta.created_at, until)
 
     def _relabel(self, key: Key, after: Object | None) -> None:
         """Its instances are to others what its labels say now."""
@@ -217,7 +258,8 @@ class View:
         elif after.spec.stop is not None or after.phase is not Phase.PENDING:
             self._forget(key)
         elif not self._promised(key, after.meta.uid):
-            self._uncount(key)
+            if not self.nominated(key):
+                self._uncount(key)
             self._enqueue(after)
 
     def _forget(self, key: Key) -> None:
@@ -239,7 +281,8 @@ class View:
 
     def _count(self, key: Key, instance: Instance) -> None:
         promise = self._promises.pop(key, None)
-        if promise is not None and promise.node == instance.spec.node and promise.uid == instance.meta.uid:
+        ours = promise is not None and promise.node == instance.spec.node and promise.uid == instance.meta.uid
+        if ours and instance.spec.stop is None:
             return  # It is counted since it was decided.
         self.queue.remove(key)
         shape = self._shape(instance)
@@ -247,8 +290,8 @@ class View:
             known = self.table.charge(key)
             shape = known.shape if known is not None and known.node == instance.spec.node else None
         if shape is not None:
-            new = self.table.charge(key) is None
-            self.table.set_charge(key, instance.spec.node, shape, self._who(instance))
+            new = self.table.charge(key) is None or bool(self.nominated(key))
+            self.table.set_charge(key, instance.spec.node, shape, self._who(instance), self._tenure(instance, shape))
             if new:
                 self._happen(Happening.PLACED, self.table.node(instance.spec.node), key)
 
@@ -271,8 +314,12 @@ class View:
             avoid,
             who=kin.who,
             gates=kin.gates,
+            preempts=kin.preempts,
             member=kin.member,
         )
+        held = instance.status.nominated
+        if held and self.queue.place(ask.key) is None and not self.nominated(ask.key):
+            self._hold(ask, held, meta.created_at)  # as an earlier scheduler decided
         self.queue.add(ask, meta.uid, meta.created_at)
 
     def _kin_of(self, instance: Instance) -> Ask | None:
@@ -284,10 +331,12 @@ class View:
         shape = self._shape(instance)
         if shape is None:
             return None
+        rank = self._rank(instance)
         return Ask(
             key=instance.key,
             shape=shape,
-            priority=class_of(workload.spec.priority, self._classes).value,
+            priority=rank.priority,
+            preempts=rank.preempts,
             profile=workload.spec.profile,
             who=self._who(instance),
             gates=workload.spec.gates,
@@ -317,11 +366,50 @@ class View:
         if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or chosen is None:
             return None
         made = Promise(entry, instance, node, chosen.meta.version, relaxed, context)
-        self.table.set_charge(key, node, ask.shape, ask.who)
+        tenure = Tenure(self._rank(instance), instance.meta.created_at)
+        self.table.set_charge(key, node, ask.shape, ask.who, tenure)
         self._promises[key] = made
         if self.queue.waiting:  # Whoever is decided later sees it in the table.
             self._happen(Happening.PLACED, chosen, key)
         return made
+
+    # Room that is held.
+
+    def nominated(self, key: Key) -> str:
+        """The node where room is held for it; empty: nowhere."""
+        charge = self.table.charge(key)
+        return charge.node if charge is not None and charge.tenure.held else ""
+
+    def nominate(self, entry: Entry, node: str) -> None:
+        """Hold room for it there, and nowhere else; nowhere at all, if that is empty."""
+        if node:
+            self._hold(entry.ask, node, entry.queued_at)
+        elif self.nominated(entry.ask.key):
+            self._uncount(entry.ask.key)
+
+    def _hold(self, ask: Ask, node: str, born: float) -> None:
+        rank = Rank(ask.priority, ask.preempts, profile=ask.profile)
+        self.table.set_charge(ask.key, node, ask.shape, ask.who, Tenure(rank, born, held=True))
+
+    def displaced(self, node: str, priority: int) -> list[Key]:
+        """Those of lower priority for whom room is held there."""
+        return [each.key for where, each in self.table.lodgings.held() if where == node and each.priority < priority]
+
+    def evict(self, instances: Iterable[Instance], now: float) -> None:
+        """They count as stopping from now on."""
+        for each in instances:
+            charge = self.table.charge(each.key)
+            if charge is not None:
+                tenure = replace(charge.tenure, until=now + charge.shape.grace)
+                self.table.set_charge(each.key, charge.node, charge.shape, charge.who, tenure)
+                self._budgets.see(each, None)
+
+    def look_again(self, keys: Iterable[Key]) -> None:
+        """They are what the store says."""
+        for key in keys:
+            now = self._instances.get(key)
+            self._budgets.see(None, now)
+            self._apply_instance(key, now)
 
     def promised(self, key: Key) -> Promise | None:
         return self._promises.get(key)
@@ -374,7 +462,15 @@ def _workload_key(instance: Instance) -> Key:
     return Key(Workload.kind, instance.meta.namespace, instance.spec.workload)
 
 
-def _rank(workload: Workload) -> tuple[object, ...]:
+def _rank_of(workload: Workload, group: str, classes: Mapping[str, PriorityClass]) -> Rank:
+    spec, known = workload.spec, workload.spec.groups.get(group)
+    given = class_of(spec.priority, classes)
+    spared = known is not None and known.disruption.preempt == "never"
+    return Rank(given.value, given.preempt == "lower", spared, spec.profile)
+
+
+def _matters_to_queue(workload: Workload) -> tuple[object, ...]:
     spec = workload.spec
+    spared = tuple(name for name, group in spec.groups.items() if group.disruption.preempt == "never")
     gangs = tuple((name, spec.gang_of(name), group.gang) for name, group in spec.groups.items() if group.gang)
-    return spec.priority, spec.profile, spec.gates, gangs, workload.meta.labels
+    return spec.priority, spec.profile, spec.gates, spared, gangs, workload.meta.labels

@@ -11,6 +11,7 @@ from time import perf_counter
 from types import TracebackType, coroutine
 from typing import Any, Self, TypeVar
 
+from mandor.placement.built_in import BUILT_IN
 from mandor.placement.framework.points import Plugin
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Overrun
@@ -22,6 +23,8 @@ CPU_SECONDS = 1.0
 WALL_SECONDS = 10.0
 """So long it may take, for one that sleeps or waits."""
 OWN = "mandor.placement.plugins."
+SAMPLED = 16
+"""Of so many decisions, one is measured in all its steps."""
 _LOOKS = 10
 """So often within the budget does the watchdog look."""
 
@@ -39,7 +42,7 @@ class Watchdog:
     """A thread that looks a few times within the budget whether the same call still runs, and if so throws `Overrun`
     into the thread that runs it. Python code ends at its next step; C code and a wait in the system do not.
 
-    Only between `enter` and `leave` is anything thrown, and `leave` takes back what has not arrived: what lies
+    Only inside `run` is anything thrown, and its end takes back what has not arrived: what lies
     outside is never interrupted.
     """
 
@@ -48,6 +51,7 @@ class Watchdog:
         self.last = ""
         """Who was called last, also after its end."""
         self.spent: dict[str, Spent] = {}
+        """Of Mandor's own plugins, in one of many decisions; of all others, always."""
         self._cpu_seconds = cpu_seconds
         self._wall_seconds = wall_seconds
         self._lock = threading.Lock()
@@ -56,6 +60,10 @@ class Watchdog:
         self._thrown = False
         self._calls = 0
         self._since = 0.0
+        self._timing = False
+        """The call that runs now is measured."""
+        self._runs = 0
+        self._sampled = False
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -75,16 +83,18 @@ class Watchdog:
     # What the framework calls.
 
     def begin(self, plugin: str) -> None:
-        now = perf_counter()
-        if self.current:
-            self._note(now)
+        if self._timing:
+            self._note(perf_counter())
         self.current = self.last = plugin
-        self._since = now
         self._calls += 1
+        self._timing = self._sampled or plugin not in BUILT_IN
+        if self._timing:
+            self._since = perf_counter()
 
     def end(self) -> None:
-        if self.current:
+        if self._timing:
             self._note(perf_counter())
+            self._timing = False
         self.current = ""
         self._calls += 1
 
@@ -103,7 +113,9 @@ class Watchdog:
         """The work, watched; it tells by `begin` and `end` who is on. An `Overrun` may come out of it."""
         if self._watched:
             return work()
-        self._enter()
+        self._runs += 1
+        self._sampled = self._runs % SAMPLED == 1
+        self._watched = threading.get_ident()
         try:
             return work()
         finally:
@@ -132,10 +144,6 @@ class Watchdog:
     async def follow(self, plugin: Plugin, work: Coroutine[Any, Any, T]) -> T:
         """An asynchronous call: every step of it is watched, the waits between them are not."""
         return await _steps(self, plugin, work)
-
-    def _enter(self) -> None:
-        with self._lock:
-            self._watched = threading.get_ident()
 
     def _leave(self) -> None:
         while True:

@@ -162,6 +162,7 @@ class EtcdStore(Store):
         """The transaction; what is known to fail is refused at once."""
         now, state = self._clock.now(), self._state
         request = TXN.request()
+        compare, success = request.compare.add, request.success.add
         wanted: list[tuple[Key, int]] = []
         values: dict[Key, tuple[Object, bytes] | None] = {}
         for write, key in zip(writes, keys, strict=True):
@@ -170,15 +171,16 @@ class EtcdStore(Store):
             path = state.path(key)
             wanted.append((key, version))
             compared = version - state.offset if version else 0
-            request.compare.add(target=COMPARE_MOD, key=path, mod_revision=compared)
+            compare(target=COMPARE_MOD, key=path, mod_revision=compared)
             if isinstance(write, Put):
                 value = stamp(write.value, version=0, now=now, new_uid=self._new_uid)
                 data = encoded(value, key)
                 values[key] = (value, data)
-                request.success.add(request_put=messages["PutRequest"](key=path, value=data))
+                put = success().request_put  # filled in place: a message that is passed in is copied
+                put.key, put.value = path, data
             elif isinstance(write, Delete):
                 values[key] = None
-                request.success.add(request_delete_range=messages["DeleteRangeRequest"](key=path))
+                success().request_delete_range.key = path
         return _Transaction(request, wanted, values)
 
     def _refuse(self, write: Write, key: Key, version: int) -> None:

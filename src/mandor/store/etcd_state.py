@@ -52,7 +52,7 @@ class EtcdState:
     # Names.
 
     def path(self, key: Key) -> bytes:
-        return self._objects + "/".join(key).encode()
+        return self._objects + f"{key[0]}/{key[1]}/{key[2]}".encode()
 
     def _key(self, path: bytes) -> Key | None:
         """The key of an object; None for what is none, or is of a kind that a later version brought."""

@@ -106,7 +106,7 @@ class Mirror:
         async for batch in self._store.watch(self._kind, since=self.revision, where=self._where):
             self.error, self._failures = None, 0
             for change in batch:
-                if not change.bookmark:
+                if change.after is not None or change.before is not None:  # else a bookmark
                     self._apply(change)
                 self.revision = change.revision
             self._release()

@@ -2,4 +2,11 @@
 
 import pytest
 
-pytest.register_assert_rewrite("mandor.testing.engine", "mandor.testing.store")
+pytest.register_assert_rewrite(
+    "mandor.testing.engine",
+    "mandor.testing.engine_mounts",
+    "mandor.testing.engine_network",
+    "mandor.testing.engine_trouble",
+    "mandor.testing.engine_watch",
+    "mandor.testing.store",
+)

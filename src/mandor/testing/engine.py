@@ -22,13 +22,15 @@ from mandor.engines.base import Engine, LogLine, Unit, UnitPhase
 from mandor.errors import NotFound
 from mandor.model.task import File
 from mandor.testing.engine_mounts import EngineMounts
+from mandor.testing.engine_network import EngineNetwork
+from mandor.testing.engine_trouble import EngineTrouble
 
 LIMITS = {"cpu", "memory", "processes"}
 EXTRAS = {"logs", "exec", "stats", "events", "pull", "sandbox", "snapshot", "migrate", "user"}
 EXTRAS |= {"mounts", "links", "tmpfs"}
 
 
-class EngineSuite(EngineMounts):
+class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts):
     @pytest.fixture(autouse=True)
     async def nothing_is_left(self) -> AsyncIterator[None]:
         """Whatever a test starts and removes leaves no process, no cgroup and no mount."""

@@ -3,11 +3,11 @@
 import shlex
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mandor.engines.base import Engine, Launch
+from mandor.engines.base import Engine, Launch, Unit
 from mandor.testing.traces import find_traces
 
 MIB = 1024 * 1024
@@ -41,6 +41,14 @@ class EngineHooks:
         finally:
             process.kill()
             process.wait()
+
+    def occupies(self, unit: Unit) -> AbstractContextManager[Callable[[], bool]] | None:
+        """Something that is not mandor's and has the name that the engine gives this unit; None: names cannot clash."""
+        return None
+
+    def away(self) -> AbstractContextManager[None] | None:
+        """While it lasts, the engine's daemon is not there; None: it has none, or not one that tests may stop."""
+        return None
 
     # Launches, by what they do.
 
@@ -76,6 +84,10 @@ class EngineHooks:
     def cannot_start(self, **parts: Any) -> Launch:
         return self.launch(command=("/there/is/no/such/program",), **parts)
 
+    def lacks_image(self, **parts: Any) -> Launch:
+        """Of an image that is not on the machine and must not be looked for elsewhere."""
+        return self.launch(image="mandor.test/nowhere:1", command=("sh",), options={"pull": "never"}, **parts)
+
     def prints(self, stdout: Sequence[str], stderr: Sequence[str] = (), **parts: Any) -> Launch:
         """Prints these lines, then ends well."""
         script = [f"printf '%s\\n' {shlex.quote(line)}" for line in stdout]
@@ -86,6 +98,15 @@ class EngineHooks:
         """Prints `tick N` several times a second, from 0 on, until it is asked to stop."""
         script = "trap 'exit 0' TERM; n=0; while :; do echo tick $n; n=$((n+1)); sleep 0.1; done"
         return self.shell(script, **parts)
+
+    def serves(self, port: int, text: str, **parts: Any) -> Launch:
+        """Answers on that port with that text, over HTTP; used where `sandbox` is announced."""
+        script = f"mkdir -p /tmp/www; echo {shlex.quote(text)} > /tmp/www/index.html; trap 'exit 0' TERM; "
+        return self.shell(f"{script} httpd -f -p {port} -h /tmp/www & wait", **parts)
+
+    def fetches(self, port: int, **parts: Any) -> Launch:
+        """Prints what is served on that port of its own network as soon as it is, and ends."""
+        return self.shell(f"until wget -qO- http://127.0.0.1:{port}/ 2>/dev/null; do sleep 0.1; done", **parts)
 
     def shows_variable(self, name: str, **parts: Any) -> Launch:
         return self.shell(f'printf "%s\\n" "${name}"', **parts)

@@ -94,7 +94,7 @@ def test_results_are_shown_to_people(capsys: pytest.CaptureFixture[str]) -> None
         (NODES + "  - {opcode: creatPods, count: 1}\n", 4, "there is no operation 'creatPods'"),
         ("  - {opcode: createNodes, count: many}\n", 3, "createNodes: `count` is a number"),
         (NODES + "  - {opcode: createPods, count: 1, podTemplatePath: none.yaml}\n", 4, "createPods: cannot read"),
-        (NODES + "  - {opcode: createPodGroups, count: 1}\n", 4, "createPodGroups: createPodGroups"),
+        (NODES + "  - {opcode: createPodGroups, count: 1, templatePath: group.yaml}\n", 4, "`spec.disruptionMode`"),
         (NODES + "  - {opcode: barrier, stageRequirement: Done}\n", 4, "barrier: `stageRequirement` is"),
         (NODES + "  - {opcode: churn, mode: always}\n", 4, "churn: `mode` is create or recreate"),
         (NODES + "  - {opcode: sleep, duration: soon}\n", 4, "sleep:"),
@@ -106,6 +106,7 @@ def test_a_mistake_names_the_operation_and_its_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, ops: str, line: int, message: str
 ) -> None:
     (tmp_path / "service.yaml").write_text("kind: Service")
+    (tmp_path / "group.yaml").write_text("{metadata: {name: g}, spec: {disruptionMode: {all: {}}}}")
     (tmp_path / "volume.yaml").write_text("spec: {volumes: [], containers: [{name: a, image: b}]}")
     path = scenario(tmp_path, ops)
     assert run(["bench", path, "--case", "A/a"]) == 1
@@ -124,12 +125,13 @@ def test_what_has_no_counterpart_is_left_out_and_told_when_that_is_allowed(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "pod.yaml").write_text("spec: {volumes: [], containers: [{name: a, image: b}]}")
-    ops = NODES + "  - {opcode: createPodGroups, count: 1}\n"
+    (tmp_path / "service.yaml").write_text("kind: Service")
+    ops = NODES + "  - {opcode: createAny, templatePath: service.yaml}\n"
     ops += "  - {opcode: createPods, count: 3, collectMetrics: true, podTemplatePath: pod.yaml}\n"
     found = told(capsys, scenario(tmp_path, ops), "--case", "A/a", "--lenient")
     assert found["bound"] == 3
     assert found["notes"] == [
-        "createPodGroups: createPodGroups: this operation has no counterpart",
+        "createAny: Service: this kind has no counterpart",
         "createPods: pod.yaml: `spec.volumes`: has no counterpart",
     ]
 

@@ -171,7 +171,6 @@ def test_rules_of_placement_have_their_counterparts(spec: str, field: str, rules
     ("spec", "key"),
     [
         ("volumes: [{name: v}]", "spec.volumes"),
-        ("schedulingGroup: {podGroupName: g}", "spec.schedulingGroup"),
         ("priorityClassName: unknown", "spec.priorityClassName"),
         ("tolerations: [{key: node.kubernetes.io/unschedulable, operator: Exists}]", "spec.tolerations"),
         (

@@ -333,3 +333,17 @@ def test_the_status_says_what_the_first_in_trouble_says() -> None:
     [workload] = [write.value for write in draft.writes if isinstance(write, Put) and isinstance(write.value, Workload)]
     assert workload.status.message == "web-1: 0/2 nodes fit: 2 PoolFit"
     assert (workload.status.running, workload.status.ready, workload.status.pending) == (1, 1, 1)
+
+
+def test_thousands_are_created_in_steps_and_the_status_is_told_at_the_end() -> None:
+    workload, instances, steps = make_workload(replicas=2_500), list[Instance](), []
+    while True:
+        draft = run(workload, instances)
+        made = [write.value for write in draft.writes if isinstance(write, Put) and isinstance(write.value, Instance)]
+        told = [write.value for write in draft.writes if isinstance(write, Put) and isinstance(write.value, Workload)]
+        steps.append((len(made), draft.unfinished, len(told)))
+        instances += [make_instance(each.spec.index, Phase.PENDING) for each in made]
+        if not draft.unfinished:
+            break
+    assert steps == [(1_000, True, 0), (1_000, True, 0), (500, False, 1)]
+    assert {each.meta.name for each in instances} == {f"web-{index}" for index in range(2_500)}

@@ -8,12 +8,18 @@ import pytest
 
 from mandor.engines.fake import FakeEngine
 from mandor.engines.process import ProcessEngine
-from mandor.engines.registry import known_engines, make_engine
+from mandor.engines.registry import OWN, known_engines, make_engine
 from mandor.errors import Invalid
 
 
 def test_the_built_in_engines_are_known() -> None:
-    assert {"process", "fake"} <= set(known_engines())
+    assert {"docker", "fake", "podman", "process"} <= set(known_engines())
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_each_built_in_engine_can_be_made_and_touches_nothing(name: str, tmp_path: Path) -> None:
+    assert make_engine(name, directory=tmp_path / name).name == name
+    assert not (tmp_path / name / "owner").exists()
 
 
 def test_an_engine_is_made_by_name_with_its_settings(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.model.resources import Resources
-from mandor.model.workload import Release, make_release
+from mandor.model.workload import Release, Workload, make_release
 from mandor.placement.framework.points import Happening
 from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.scheduler.queue import Place, SchedulingQueue
@@ -199,3 +199,36 @@ async def test_a_busier_node_is_news_only_for_those_who_care_for_load(desk: Desk
     assert desk.view.take_happened()[0] == {Happening.LOAD_CHANGED}
     assert desk.view.table.snapshot().kept.attributes == attributes, "what is known about the nodes stays known"
     assert desk.view.table.snapshot().usage[0, 0] == 500
+
+
+async def test_those_that_come_after_a_change_of_their_workload_ask_for_what_it_says_now(desk: Desk) -> None:
+    await desk.put(WORKLOAD, make_release(WORKLOAD, 1))
+    await desk.put_instance()
+    stored = await desk.store.get(WORKLOAD.key)
+    assert isinstance(stored, Workload)
+    gated = msgspec.structs.replace(stored.spec, gates=("later",))
+    await desk.put(stored.changed(spec=gated, meta=msgspec.structs.replace(stored.meta, labels={"tier": "web"})))
+    made = make_instance(1, Phase.PENDING)
+    await desk.put(made.changed(meta=Meta(name=made.meta.name, namespace="default")))
+    asks = [entry.ask for entry in iter(desk.view.queue.pop, None)]
+    assert [(ask.key.name, ask.gates, dict(ask.who.labels)) for ask in asks] == [
+        ("web-0", ("later",), {"tier": "web"}),
+        ("web-1", ("later",), {"tier": "web"}),
+    ]
+
+
+async def test_a_bind_that_is_shown_changes_nothing_that_was_counted(desk: Desk) -> None:
+    await desk.put(WORKLOAD, make_release(WORKLOAD, 1))
+    await desk.put_instance()
+    promise = desk.promise()
+    version = desk.view.table.version
+    await desk.put(promise.instance.bound("n1", at=1.0))
+    assert (desk.view.table.version, desk.free_cpu(), desk.view.promises) == (version, 3000, 0)
+
+
+async def test_a_bind_elsewhere_than_promised_is_counted_where_it_is(desk: Desk) -> None:
+    await desk.put(make_node("n2", cpu=4), WORKLOAD, make_release(WORKLOAD, 1))
+    await desk.put_instance()
+    promise = desk.promise()
+    await desk.put(promise.instance.bound("n2", at=1.0))
+    assert (desk.free_cpu(), desk.view.table.free("n2")["cpu"]) == (4000, 3000)

@@ -11,7 +11,7 @@ import pytest
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.points import PreEnqueuePlugin
 from mandor.placement.framework.runtime import PluginFault
-from mandor.scheduler.watchdog import Watchdog
+from mandor.scheduler.watchdog import SAMPLED, Watchdog
 
 
 class Any(PreEnqueuePlugin):
@@ -147,3 +147,15 @@ async def test_an_asynchronous_call_can_be_cancelled_and_cleans_up(watchdog: Wat
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended == ["cleaned up"]
+
+
+def test_plugins_of_others_are_always_measured_and_our_own_now_and_then(watchdog: Watchdog) -> None:
+    def decision() -> None:
+        watchdog.begin("NodeResourcesFit")
+        watchdog.begin("Theirs")
+        watchdog.end()
+
+    for _ in range(2 * SAMPLED):
+        watchdog.run(decision)
+    assert watchdog.spent["Theirs"].calls == 2 * SAMPLED
+    assert watchdog.spent["NodeResourcesFit"].calls == 2

@@ -195,6 +195,7 @@ def _tell_instance(client: "Client", item: Object) -> list[str]:
             ("restarts", str(status.get("restarts", 0))),
             ("exit code", str(status.get("exit_code", ""))),
             ("told to stop", stop["reason"] if stop else ""),
+            ("room is held on", status.get("nominated", "")),
             ("placed without", "; ".join(spec.get("relaxed", ()))),
             ("failed before", _failures(spec)),
             ("uid", item["meta"].get("uid", "")),

@@ -38,7 +38,9 @@ class ApiClient:
     def __init__(self, name: str, socket: Path, *, answer_seconds: float = ANSWER_SECONDS) -> None:
         self.name, self.socket = name, socket
         self.version: tuple[int, ...] = ()
-        """Of the API; empty until the engine answered once."""
+        """Of the API; empty while the engine does not answer."""
+        self.answered = False
+        """At least once."""
         self._answer_seconds = answer_seconds
         self._session: aiohttp.ClientSession | None = None
 
@@ -105,7 +107,7 @@ class ApiClient:
         if not self.version:
             async with self._open("GET", "/_ping", {}, None, {}, self._answer_seconds) as answer:
                 theirs = tuple(int(part) for part in re.findall(r"\d+", answer.headers.get("Api-Version", "1.41")))
-                self.version = min(theirs[:2], NEWEST)
+                self.version, self.answered = min(theirs[:2], NEWEST), True
         return self.version
 
     @asynccontextmanager

@@ -14,25 +14,22 @@ from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Un
 from mandor.engines.docker_api import labels as marks
 from mandor.engines.docker_api.body import make_body
 from mandor.engines.docker_api.client import START_SECONDS, ApiClient, Refused, filters
+from mandor.engines.docker_api.containers import GONE, KILL_SECONDS, NOT_NOW, Containers
 from mandor.engines.docker_api.execution import ContainerExecution
 from mandor.engines.docker_api.failures import Failures
-from mandor.engines.docker_api.files import make_archive, read_archived, who
 from mandor.engines.docker_api.frames import read_lines
 from mandor.engines.docker_api.idle import can_idle
 from mandor.engines.docker_api.images import Images
 from mandor.engines.docker_api.observe import RUNNING, observe
-from mandor.engines.docker_api.options import read_options
+from mandor.engines.docker_api.options import ContainerOptions, read_options
 from mandor.engines.docker_api.sandbox import Sandboxes
 from mandor.engines.docker_api.tracked import Tracked
 from mandor.engines.docker_api.trouble import passing
 from mandor.engines.docker_api.usage import usage_of
-from mandor.errors import Conflict, EngineDown, Invalid, NotFound, Unavailable
+from mandor.errors import EngineDown, Invalid, NotFound, Unavailable
 from mandor.model.node import Capabilities
 
-KILL_SECONDS = 30.0
-"""Longer than the kernel ever takes to end what was killed."""
 AT_ONCE = 16
-GONE, NOT_NOW = 404, 409
 EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "tmpfs"})
 
 
@@ -44,6 +41,7 @@ class ContainerEngine(Engine):
     ) -> None:
         self._directory = Path(directory)
         self._api = ApiClient(self.name, socket, answer_seconds=answer_seconds)
+        self._containers = Containers(self._api, lambda: self.owner)
         self._images = Images(self._api, credentials=credentials)
         self._failures = Failures(self._directory / "failures")
         self._sandboxes = Sandboxes(self._api)
@@ -101,7 +99,8 @@ class ContainerEngine(Engine):
         for unit, tracked in self._tracked.items():
             if tracked.starting and unit not in shown:
                 shown[unit] = Observed(unit=unit, phase=UnitPhase.STARTING, message=tracked.progress)
-        await self._sandboxes.tidy({unit.uid for unit in shown} | {unit.uid for unit in self._busy()})
+        with self._told("told to tidy up"):
+            await self._sandboxes.tidy({unit.uid for unit in shown} | {unit.uid for unit in self._busy()})
         return [shown[unit] for unit in sorted(shown)]
 
     async def start(self, unit: Unit, launch: Launch) -> None:
@@ -111,13 +110,13 @@ class ContainerEngine(Engine):
             if self._failures.knows(unit):
                 return
             with self._told(f"told to start {unit}"):
-                found = await self._find(unit, foreign=True)
+                found = await self._containers.find(unit, foreign=True)
                 if found is not None and observe(unit, found) is not None:
                     return
                 tracked.starting, tracked.progress = True, ""
                 try:
                     if found is not None:  # Made, and never begun: whoever made it was interrupted.
-                        await self._discard(found["Id"])
+                        await self._containers.discard(found["Id"])
                     await self._begin(unit, launch, tracked)
                 except (Invalid, NotFound) as error:
                     self._failures.write(unit, f"{error.message}; {error.hint}" if error.hint else error.message)
@@ -129,27 +128,38 @@ class ContainerEngine(Engine):
         async with tracked.busy:
             pass  # What is being started can be stopped only afterwards.
         with self._told(f"told to stop {unit}"):
-            found = await self._find(unit)
+            found = await self._containers.find(unit)
+            if found is None:
+                self._tracked.pop(unit, None)
             if found is None or found["State"]["Status"] not in RUNNING:
                 return
             if found["State"].get("Paused"):
-                await self._quietly("POST", f"/containers/{found['Id']}/unpause")
-            if not tracked.asked:
-                tracked.asked = True
-                await self._signal(found["Id"], found["Config"].get("StopSignal") or "SIGTERM")
-            if await self._over(found["Id"], grace_seconds):
+                await self._containers.quietly("POST", f"/containers/{found['Id']}/unpause")
+            await self._ask(tracked, found)
+            if await self._containers.over(found["Id"], grace_seconds):
                 return
-            await self._signal(found["Id"], "SIGKILL")
-            if not await self._over(found["Id"], KILL_SECONDS):
+            await self._containers.signal(found["Id"], "SIGKILL")
+            if not await self._containers.over(found["Id"], KILL_SECONDS):
                 raise EngineDown(f"{unit} does not end, not even when it is killed")
+
+    async def _ask(self, tracked: Tracked, found: Mapping[str, Any]) -> None:
+        """Once, however many order it."""
+        if tracked.asked:
+            return
+        tracked.asked = True
+        try:
+            await self._containers.signal(found["Id"], found["Config"].get("StopSignal") or "SIGTERM")
+        except BaseException:
+            tracked.asked = False
+            raise
 
     async def remove(self, unit: Unit) -> None:
         tracked = self._tracked.setdefault(unit, Tracked())
         async with tracked.busy:
             with self._told(f"told to remove {unit}"):
-                found = await self._find(unit)
+                found = await self._containers.find(unit)
                 if found is not None:
-                    await self._discard(found["Id"])
+                    await self._containers.discard(found["Id"])
                     self._seen.pop(found["Id"], None)
                 self._failures.forget(unit)
             self._tracked.pop(unit, None)
@@ -163,7 +173,7 @@ class ContainerEngine(Engine):
         self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None
     ) -> AsyncIterator[LogLine]:
         with self._told(f"asked for the logs of {unit}"):
-            found = await self._find(unit)
+            found = await self._containers.find(unit)
             if found is None:
                 if self._failures.knows(unit):
                     return
@@ -190,7 +200,7 @@ class ContainerEngine(Engine):
         if not command:
             raise Invalid("there is no command to run")
         with self._told(f"told to run a command in {unit}"):
-            found = await self._find(unit)
+            found = await self._containers.find(unit)
             if found is None or found["State"]["Status"] != "running":
                 raise NotFound(f"{unit} is not running", hint="exec needs a task that runs")
             wish: dict[str, Any] = {"AttachStdin": True, "AttachStdout": True, "AttachStderr": True}
@@ -256,7 +266,8 @@ class ContainerEngine(Engine):
         await self._api.close()
 
     def _check_there(self) -> None:
-        if not self._api.socket.exists() and shutil.which(self.program) is None:
+        """One that answered before is away, and not absent."""
+        if not self._api.answered and not self._api.socket.exists() and shutil.which(self.program) is None:
             raise NotFound(f"there is no {self.name} on this machine", hint=f"its socket would be {self._api.socket}")
 
     # Containers.
@@ -267,34 +278,6 @@ class ContainerEngine(Engine):
     def _busy(self) -> Iterator[Unit]:
         return (unit for unit, tracked in self._tracked.items() if tracked.busy.locked())
 
-    async def _find(self, unit: Unit, *, foreign: bool = False) -> dict[str, Any] | None:
-        """Its container, inspected; `foreign`: somebody else's of the same name is an error, and not nothing."""
-        name = marks.container_name(unit)
-        found = await self._inspect(name)
-        if found is None:
-            return None
-        if marks.unit_of(found["Config"]["Labels"] or {}, self.owner) == unit:
-            return found
-        if foreign:
-            raise Conflict(
-                f"{self.name} has a container called {name} that is not this agent's", hint="remove or rename it"
-            )
-        return None
-
-    async def _inspect(self, identity: str) -> dict[str, Any] | None:
-        """None: there is no such container."""
-        for last in (False, False, True):
-            try:
-                found: dict[str, Any] = await self._api.get(f"/containers/{identity}/json")
-                return found
-            except Refused as error:
-                if error.status == GONE:
-                    return None
-                if last or "no such process" not in error.message:
-                    raise
-            await asyncio.sleep(0.1)  # Podman looked at a process that ended at that moment.
-        return None
-
     async def _look(self, unit: Unit, listed: Mapping[str, Any]) -> Observed | None:
         identity, state = listed["Id"], listed["State"]
         kept = self._seen.get(identity)
@@ -302,12 +285,12 @@ class ContainerEngine(Engine):
             return kept[1]
         tracked = self._tracked.get(unit)
         if state in {"created", "configured", "initialized"}:
-            if (tracked is None or not tracked.busy.locked()) and time() - float(listed.get("Created", 0)) > 0:
+            if tracked is None or not tracked.busy.locked():
                 with suppress(Refused):  # Nobody begins it any more: whoever made it was interrupted.
-                    await self._discard(identity)
+                    await self._containers.discard(identity)
             return None
         async with self._places:
-            inspected = await self._inspect(identity)
+            inspected = await self._containers.inspect(identity)
         observed = None if inspected is None else observe(unit, inspected)
         if inspected is None or observed is None:
             return None
@@ -326,94 +309,34 @@ class ContainerEngine(Engine):
         await self._images.ensure(str(launch.image), options.pull, progress)
         progress("")
         async with self._places:
+            making = asyncio.ensure_future(self._make(unit, launch, options, body))
             try:
-                if launch.sandbox:
-                    network = await self._sandboxes.ensure(unit.uid, launch, options, self.owner)
-                    body = make_body(launch, options, body["Labels"], network_of=network)
-                made = await self._api.post(
-                    "/containers/create", body, seconds=START_SECONDS, name=marks.container_name(unit)
-                )
-                await self._put_files(made["Id"], launch)
-                await self._api.post(f"/containers/{made['Id']}/start", seconds=START_SECONDS)
+                await asyncio.shield(making)
+            except asyncio.CancelledError:
+                # What the engine was told, it does: wait for that, and take it back.
+                await asyncio.wait({making})
+                with suppress(Refused, EngineDown):
+                    await self._containers.give_up(unit)
+                raise
             except Refused as error:
-                await self._give_up(unit)
+                await self._containers.give_up(unit)
                 if passing(error.message) or error.status == NOT_NOW:
                     raise Unavailable(f"{self.name} cannot start it now: {error.message}") from error
                 raise Invalid(error.message) from error
 
-    async def _give_up(self, unit: Unit) -> None:
-        with suppress(Refused):
-            found = await self._find(unit)
-            if found is not None:
-                await self._discard(found["Id"])
-
-    async def _put_files(self, identity: str, launch: Launch) -> None:
-        if not launch.files:
-            return
-        config = (await self._api.get(f"/containers/{identity}/json"))["Config"]
-        user = config.get("User") or "0"
-        uid, gid = who(user, await self._read(identity, "/etc/passwd"))
-        archive = make_archive(launch.files, config.get("WorkingDir") or "/", uid=uid, gid=gid)
-        await self._api.call(
-            "PUT",
-            f"/containers/{identity}/archive",
-            query={"path": "/"},
-            data=archive,
-            headers={"Content-Type": "application/x-tar"},
-        )
-
-    async def _read(self, identity: str, path: str) -> str:
-        try:
-            return read_archived(await self._api.call("GET", f"/containers/{identity}/archive", query={"path": path}))
-        except Refused:
-            return ""
-
-    async def _signal(self, identity: str, name: str) -> None:
-        await self._quietly("POST", f"/containers/{identity}/kill", signal=name)
-
-    async def _over(self, identity: str, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._api.post(f"/containers/{identity}/wait", seconds=seconds + KILL_SECONDS)
-        except TimeoutError:
-            return False
-        except Refused as error:
-            if error.status != GONE:
-                raise
-        return True
-
-    async def _discard(self, identity: str) -> None:
-        """Gone afterwards, whoever else removes it at the same time."""
-        for _ in range(int(KILL_SECONDS * 10)):
-            try:
-                await self._api.call("DELETE", f"/containers/{identity}", query={"force": "true", "v": "true"})
-            except Refused as error:
-                if error.status == GONE:
-                    return
-                if error.status != NOT_NOW:
-                    raise
-            try:
-                await self._api.get(f"/containers/{identity}/json")
-            except Refused as error:
-                if error.status == GONE:
-                    return
-                raise
-            await asyncio.sleep(0.1)
-        raise EngineDown(f"{self.name} does not remove the container {identity[:12]}")
+    async def _make(self, unit: Unit, launch: Launch, options: ContainerOptions, body: dict[str, Any]) -> None:
+        if launch.sandbox:
+            network = await self._sandboxes.ensure(unit.uid, launch, options, self.owner)
+            body = make_body(launch, options, body["Labels"], network_of=network)
+        made = await self._containers.create(unit, body)
+        await self._containers.put_files(made, launch)
+        await self._api.post(f"/containers/{made}/start", seconds=START_SECONDS)
 
     async def _leave_sandbox(self, uid: str) -> None:
-        if await self._sandboxes.known(uid):
+        if self._sandboxes.known(uid):
             others = await self._api.get("/containers/json", all=True, filters=filters(label=[f"{marks.UID}={uid}"]))
             if all(marks.unit_of(each["Labels"], self.owner) is None for each in others):
                 await self._sandboxes.remove(uid)
-
-    async def _quietly(self, method: str, path: str, **query: Any) -> None:
-        """What is no longer there, or no longer runs, needs it no more."""
-        try:
-            await self._api.call(method, path, query=query)
-        except Refused as error:
-            if error.status not in {GONE, NOT_NOW} and "container state improper" not in error.message:
-                raise
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:

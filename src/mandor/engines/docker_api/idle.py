@@ -7,7 +7,8 @@ import platform
 import struct
 import tarfile
 
-IDLE = "mandor.local/idle:1"
+IDLE = "mandor.local/idle-1:latest"
+"""The version is in the name, because podman imports everything as latest."""
 
 _BASE, _HEADER_BYTES, _SEGMENT_BYTES = 0x400000, 64, 56
 _PROGRAMS = {

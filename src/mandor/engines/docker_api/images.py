@@ -13,7 +13,16 @@ from mandor.engines.docker_api.credentials import HUB_HOST, default_files, heade
 from mandor.engines.docker_api.options import Pull
 from mandor.errors import EngineDown, NotFound, Unavailable
 
-_NEVER = ("manifest unknown", "not found", "denied", "unauthorized", "invalid reference", "no matching manifest")
+_NEVER = (
+    "manifest unknown",
+    "not found",
+    "denied",
+    "unauthorized",
+    "authentication required",
+    "no basic auth credentials",
+    "invalid reference",
+    "no matching manifest",
+)
 PULLS_MOST = 4
 
 Progress = Callable[[str], None]

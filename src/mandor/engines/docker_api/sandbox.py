@@ -14,6 +14,7 @@ from mandor.engines.docker_api.client import START_SECONDS, ApiClient, Refused
 from mandor.engines.docker_api.idle import IDLE, idle_archive
 from mandor.engines.docker_api.observe import address_of
 from mandor.engines.docker_api.options import ContainerOptions
+from mandor.errors import Conflict
 
 GONE, NOT_NOW = 404, 409
 SANDBOX = "io.mandor.sandbox"
@@ -35,7 +36,7 @@ class Sandboxes:
         address = self._addresses.get(observed.unit.uid)
         return observed if not address or observed.address else replace(observed, address=address)
 
-    async def known(self, uid: str) -> bool:
+    def known(self, uid: str) -> bool:
         return uid in self._addresses
 
     async def ensure(self, uid: str, launch: Launch, options: ContainerOptions, owner: str) -> str:
@@ -54,6 +55,10 @@ class Sandboxes:
                 body["HostConfig"] = {"RestartPolicy": {"Name": "no"}}
                 add_network(body, launch, options)
                 found = await self._api.post("/containers/create", body, seconds=START_SECONDS, name=name)
+            if "Config" in found and (found["Config"]["Labels"] or {}).get(marks.OWNER) != owner:
+                raise Conflict(
+                    f"there is a container called {name} that is not this agent's", hint="remove or rename it"
+                )
             if not (found.get("State") or {}).get("Running"):
                 await self._api.post(f"/containers/{found['Id']}/start", seconds=START_SECONDS)
             return str(found["Id"])

@@ -81,6 +81,12 @@ class Shape:
     """Its node is its workload's alone."""
     machine: bool = False
     """It is a virtual machine."""
+    grace: float = 0.0
+    """Seconds it gets to stop."""
+    patience: float = 0.0
+    """Seconds it waits for room that others are about to free, before it gives a rule up."""
+    preempt_first: bool = False
+    """It would rather take the place of others than give a rule up."""
     volumes: Mapping[str, GroupVolume] = field(default_factory=dict)
     """Local and host ones, by the names the group gives them."""
     needs: frozenset[str] = frozenset()
@@ -114,6 +120,9 @@ class Shape:
                 for task in group.tasks.values()
                 for options in task.options.values()
             ),
+            grace=float(max(task.stop.grace for task in group.tasks.values())),
+            patience=float(group.placement.patience),
+            preempt_first=group.placement.relax == "after-preemption",
             volumes={name: each for name, each in group.volumes.items() if each.type != "tmpfs"},
             needs=group.mount_needs,
         )
@@ -218,6 +227,8 @@ class Ask:
     """The only node it may go to."""
     gates: tuple[str, ...] = ()
     """What its workload waits for before it may be queued."""
+    preempts: bool = True
+    """It may take the place of others of lower priority."""
     lenient: bool = False
     """The `should` rules of others against it are given up, too."""
     member: Membership | None = None

@@ -135,6 +135,14 @@ class Census:
         found = self._placed.get(who)
         return tuple(found.by_node) if found else ()
 
+    def of_group(self, namespace: str, workload: str, group: str) -> list[Identity]:
+        """Of those who are placed; more than one only while labels change."""
+        return [
+            each
+            for each in self._by_handle.get(workload, ())
+            if (each.namespace, each.workload, each.group) == (namespace, workload, group)
+        ]
+
     # What only the table calls.
 
     def add(self, node: str, shape: Shape, who: Identity, sign: int) -> None:

@@ -43,6 +43,8 @@ class Kept:
         """How far those look who say what of an ask they go by."""
         self.attributes = 0
         """Grows whenever a node comes, goes or changes."""
+        self.numbering = 0
+        """Grows whenever slots come, go or move."""
         self._changed = np.zeros(_CHANGES_MOST, dtype=np.intp)
         self._length = LAST_MOST
         self._first = -LAST_MOST
@@ -109,6 +111,7 @@ class Kept:
         self._rows_bytes = 0
         self.stills.clear()
         self.attributes += 1
+        self.numbering += 1
         self._changed[self._length - LAST_MOST : self._length] = 0
 
     def _answer(self, question: Hashable, compute: Callable[[At], NDArray[Any]], kind: type[T]) -> NDArray[T]:

@@ -25,7 +25,7 @@ from collections.abc import Generator, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from operator import index
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from msgspec import Struct
@@ -36,7 +36,10 @@ from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.kept import At
-from mandor.placement.framework.snapshot import NodeView, Snapshot
+from mandor.placement.framework.snapshot import NodeView, Snapshot, Wanted
+
+if TYPE_CHECKING:
+    from mandor.placement.framework.rehearsal import Rehearsal
 
 SCORE_MOST = 100
 
@@ -205,17 +208,39 @@ class FilterPlugin(Plugin):
         """The same for some nodes; asked only if the reach is `ROOM`."""
         return self.filter(CycleState(), ask, nodes)[at]
 
+    def needs(self, ask: Ask) -> Wanted | None:
+        """It lets an ask go wherever these amounts are free, and nowhere else; None: it goes by other things, too."""
+        return None
+
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
         """What the refused nodes lack, for people; asked only when nothing fits."""
         return ""
 
 
-class PostFilterPlugin(Plugin):
-    """Asked in order when nothing fits; the first that nominates a node ends it."""
+@dataclass(frozen=True, slots=True)
+class Nomination:
+    """A PostFilter's answer: there will be room on this node."""
 
-    @abstractmethod
-    def post_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> str | None:
+    node: str
+    victims: tuple[Key, ...] = ()
+    """Those who must go for it: they are told to stop. Their room is held for the instance meanwhile, against all
+    but higher priorities."""
+
+
+class PostFilterPlugin(Plugin):
+    """Asked in order when nothing fits; the first that nominates a node ends it. Write `post_filter` or `make_room`."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        _has_one_of(cls, PostFilterPlugin, "post_filter", "make_room")
+
+    def post_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Nomination | str | None:
         """The node where there will be room, or None; the instance goes there as soon as it fits."""
+        raise NotImplementedError
+
+    def make_room(self, state: CycleState, rehearsal: "Rehearsal") -> Nomination | str | None:
+        """The same, for those who want to know what would be if others were gone."""
+        return self.post_filter(state, rehearsal.ask, rehearsal.nodes)
 
 
 class PreScorePlugin(Plugin):

@@ -98,8 +98,8 @@ class Profile:
         self.settled_plugins = tuple(each.plugin for each in self.enabled if _says_what_it_goes_by(each.plugin))
         self.local = any(each.declares_reach for each in judges)
         """Somebody here judges each node by itself, and need not be asked about all of them each time."""
-        self.by_class = not self.post_filters and all(
-            plugin.by_class for plugin in (*self.pre_filters, *self.filters, *self.consults)
+        self.by_class = all(
+            plugin.by_class for plugin in (*self.pre_filters, *self.filters, *self.post_filters, *self.consults)
         )
         """A refusal holds for all of its like until the table changes."""
 

@@ -21,7 +21,6 @@ from mandor.placement.framework.points import (
     PreScorePlugin,
     ScorePlugin,
 )
-from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
 
@@ -134,19 +133,6 @@ def run_filters(
     except Exception as error:  # a plugin may be anybody's code
         raise PluginFault(current.name if current else "", _raised(error)) from error
     return Verdict(feasible, tuple(answers))
-
-
-def run_post_filters(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> str:
-    """The node that the first of them nominates, or none."""
-    for plugin in profile.post_filters:
-        watch.begin(plugin.name)
-        with blamed(plugin):
-            node: object = plugin.post_filter(state, ask, nodes)
-            if isinstance(node, str) and node in nodes.slots:
-                return node
-            if node is not None:
-                raise PluginFault(plugin.name, f"nominated {node!r}, which is no node")
-    return ""
 
 
 def run_scores(

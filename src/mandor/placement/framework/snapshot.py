@@ -11,6 +11,7 @@ from mandor.placement.framework.ask import HostPort
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column, Mask
 from mandor.placement.framework.kept import Kept
+from mandor.placement.framework.lodging import Lodging
 from mandor.placement.framework.luck import Lots
 from mandor.placement.framework.room import Room
 from mandor.placement.framework.volumes import Volumes
@@ -128,6 +129,8 @@ class Snapshot:
     """The number of a workload in `dedicated_to`."""
     used_by: Callable[[str], Mapping[str, int]]
     """What the instances of a namespace take, by resource, and how many `instances` there are."""
+    lodging: Lodging
+    """Who lodges where; for those who make room."""
     wanted: Mapping[Wanted, int]
     """What has been asked for, and how many that is placed asks for the same."""
     volumes: Volumes

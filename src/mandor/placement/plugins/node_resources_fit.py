@@ -14,7 +14,7 @@ from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.kept import At
 from mandor.placement.framework.points import ANYTHING, SCORE_MOST, FilterPlugin, Formula, Reach, ScorePlugin
-from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.snapshot import Snapshot, Wanted
 
 _CURVE_MOST = 10
 """Kubernetes' curves give 0..10."""
@@ -119,6 +119,9 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
             if resource not in self._args.ignored_resources and (row is None or nodes.free[row, slot] < amount):
                 return False
         return True
+
+    def needs(self, ask: Ask) -> Wanted:
+        return tuple(each for each in ask.shape.wanted if each[0] not in self._args.ignored_resources)
 
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
         return ", ".join(

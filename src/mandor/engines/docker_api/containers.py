@@ -1,0 +1,130 @@
+"""One container: found, made, told something, taken away; each of it whatever others do at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from mandor.engines.base import Launch, Unit
+from mandor.engines.docker_api import labels as marks
+from mandor.engines.docker_api.client import START_SECONDS, ApiClient, Refused
+from mandor.engines.docker_api.files import make_archive, read_archived, who
+from mandor.errors import Conflict, EngineDown
+
+KILL_SECONDS = 30.0
+"""Longer than the kernel ever takes to end what was killed."""
+GONE, NOT_NOW = 404, 409
+
+
+class Containers:
+    def __init__(self, api: ApiClient, owner: Callable[[], str]) -> None:
+        self._api, self._owner = api, owner
+
+    async def find(self, unit: Unit, *, foreign: bool = False) -> dict[str, Any] | None:
+        """Its container, inspected; `foreign`: somebody else's of the same name is an error, and not nothing."""
+        name = marks.container_name(unit)
+        found = await self.inspect(name)
+        if found is None:
+            return None
+        if marks.unit_of(found["Config"]["Labels"] or {}, self._owner()) == unit:
+            return found
+        if foreign:
+            raise Conflict(
+                f"{self._api.name} has a container called {name} that is not this agent's", hint="remove or rename it"
+            )
+        return None
+
+    async def inspect(self, identity: str) -> dict[str, Any] | None:
+        """None: there is no such container."""
+        for last in (False, False, True):
+            try:
+                found: dict[str, Any] = await self._api.get(f"/containers/{identity}/json")
+                return found
+            except Refused as error:
+                if error.status == GONE:
+                    return None
+                if last or "no such process" not in error.message:
+                    raise
+            await asyncio.sleep(0.1)  # Podman looked at a process that ended at that moment.
+        return None
+
+    async def create(self, unit: Unit, body: dict[str, Any]) -> str:
+        for last in (False, False, True):
+            try:
+                made = await self._api.post(
+                    "/containers/create", body, seconds=START_SECONDS, name=marks.container_name(unit)
+                )
+                return str(made["Id"])
+            except Refused as error:
+                if last or error.status != NOT_NOW:
+                    raise
+            await self.give_up(unit)  # An agent that died had sent the same order, and it was carried out just now.
+        raise AssertionError("the last try raises")
+
+    async def put_files(self, identity: str, launch: Launch) -> None:
+        if not launch.files:
+            return
+        config = (await self._api.get(f"/containers/{identity}/json"))["Config"]
+        user = config.get("User") or "0"
+        uid, gid = who(user, await self._read(identity, "/etc/passwd"))
+        archive = make_archive(launch.files, config.get("WorkingDir") or "/", uid=uid, gid=gid)
+        await self._api.call(
+            "PUT",
+            f"/containers/{identity}/archive",
+            query={"path": "/"},
+            data=archive,
+            headers={"Content-Type": "application/x-tar"},
+        )
+
+    async def _read(self, identity: str, path: str) -> str:
+        try:
+            return read_archived(await self._api.call("GET", f"/containers/{identity}/archive", query={"path": path}))
+        except Refused:
+            return ""
+
+    async def signal(self, identity: str, name: str) -> None:
+        await self.quietly("POST", f"/containers/{identity}/kill", signal=name)
+
+    async def over(self, identity: str, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._api.post(f"/containers/{identity}/wait", seconds=seconds + KILL_SECONDS)
+        except TimeoutError:
+            return False
+        except Refused as error:
+            if error.status != GONE:
+                raise
+        return True
+
+    async def quietly(self, method: str, path: str, **query: Any) -> None:
+        """What is no longer there, or no longer runs, needs it no more."""
+        try:
+            await self._api.call(method, path, query=query)
+        except Refused as error:
+            if error.status not in {GONE, NOT_NOW} and "container state improper" not in error.message:
+                raise
+
+    async def discard(self, identity: str) -> None:
+        """Gone afterwards, whoever else removes it at the same time."""
+        for _ in range(int(KILL_SECONDS * 10)):
+            try:
+                await self._api.call("DELETE", f"/containers/{identity}", query={"force": "true", "v": "true"})
+            except Refused as error:
+                if error.status == GONE:
+                    return
+                if error.status != NOT_NOW:
+                    raise
+            try:
+                await self._api.get(f"/containers/{identity}/json")
+            except Refused as error:
+                if error.status == GONE:
+                    return
+                raise
+            await asyncio.sleep(0.1)
+        raise EngineDown(f"{self._api.name} does not remove the container {identity[:12]}")
+
+    async def give_up(self, unit: Unit) -> None:
+        found = await self.find(unit)
+        if found is not None:
+            await self.discard(found["Id"])

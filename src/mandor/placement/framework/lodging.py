@@ -1,0 +1,103 @@
+"""Who lodges on which node: how much they matter, since when, until when; and what can be tried out with them."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mandor.model.meta import Key
+from mandor.placement.framework.ask import Shape
+from mandor.placement.framework.identity import Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What an instance is worth beside others; one object for all of a group."""
+
+    priority: int = 0
+    preempts: bool = True
+    """It may take the place of lower ones."""
+    spared: bool = False
+    """Nobody takes its place."""
+    profile: str = "default"
+
+
+ORDINARY = Rank()
+
+
+@dataclass(frozen=True, slots=True)
+class Tenure:
+    """How one instance stands on its node."""
+
+    rank: Rank = ORDINARY
+    born: float = 0.0
+    """Wall time: the later, the younger."""
+    until: float | None = None
+    """It stops, and is gone by then; None: it stays."""
+    held: bool = False
+    """It is not there yet: room is held for it."""
+
+    @property
+    def settled(self) -> bool:
+        return self.until is None and not self.held
+
+
+SETTLED = Tenure()
+
+
+class Lodger(NamedTuple):
+    key: Key
+    shape: Shape
+    who: Identity
+    tenure: Tenure
+
+    @property
+    def priority(self) -> int:
+        return self.tenure.rank.priority
+
+    @property
+    def importance(self) -> tuple[int, float, Key]:
+        """The most important comes first: by priority, then by age."""
+        return -self.tenure.rank.priority, self.tenure.born, self.key
+
+
+class Level(NamedTuple):
+    """What the settled lodgers of one priority take, those who are spared left out."""
+
+    priority: int
+    taken: NDArray[np.int64]
+    """`[resource, node]`; in the last row how many they are."""
+
+
+class Lodging(Protocol):
+    """The lodgers of all nodes; whatever is done to them within a trial is undone at its end."""
+
+    def trial(self) -> AbstractContextManager[object]: ...
+
+    def set_charge(self, key: Key, node: str, shape: Shape, who: Identity = ..., tenure: Tenure = ...) -> None: ...
+
+    def drop_charge(self, key: Key) -> bool: ...
+
+    def lodgers(self, node: str) -> list[Lodger]:
+        """The most important first."""
+
+    def stopping(self) -> Sequence[tuple[str, Lodger]]:
+        """Those who are about to go, by node."""
+
+    def held(self) -> Sequence[tuple[str, Lodger]]:
+        """Those for whom room is held, by node."""
+
+    def lowest(self) -> int | None:
+        """The lowest priority of all who are settled; None: nobody is."""
+
+    def levels(self, below: int) -> Sequence[Level]:
+        """Of the priorities below, the lowest first."""
+
+    def allowed(self, who: Identity) -> int | None:
+        """How many more of its group may be disrupted; None: nobody counts."""
+
+    def tight(self) -> Sequence[tuple[str, Lodger]]:
+        """The settled lodgers of groups of whom nobody more may be disrupted, by node."""

@@ -1,0 +1,208 @@
+"""What if: the filters of a profile, asked about a table in which some have left and others have come."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.column import Mask
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.lodging import Lodger, Lodging
+from mandor.placement.framework.points import SKIP, FilterPlugin, Nomination, Only, Plugin, PreFilterPlugin, Reach
+from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.runtime import PluginFault, blamed, run_filters, run_scores
+from mandor.placement.framework.snapshot import Amounts, NodeView, Snapshot
+from mandor.placement.framework.watch import Watch
+
+OWN = "mandor.placement.plugins."
+OVERDUE_SECONDS = 60.0
+"""Who should have been gone so long ago is waited for no longer."""
+
+
+class Rehearsal:
+    """One ask that nothing fits, and the table to try things out in. Outside of `trial` nothing may change.
+
+    It holds for tables in which some are gone who are there now; for others there is `of`.
+    """
+
+    def __init__(
+        self,
+        profile: Profile,
+        ask: Ask,
+        nodes: Snapshot,
+        watch: Watch,
+        *,
+        consulted: Mapping[str, object] | None = None,
+        nominated: str = "",
+        now: float = 0.0,
+        patience: float = 0.0,
+    ) -> None:
+        self.ask = ask
+        self.nodes = nodes
+        self.nominated = nominated
+        """Where room was made for it before."""
+        self.now = now
+        """Wall time."""
+        self.soon = now + patience
+        """Who is gone by then is waited for."""
+        self._profile = profile
+        self._watch = watch
+        self._consulted = consulted
+        self.needs: dict[str, int] = {}
+        """Amounts that must be free on its node."""
+        self._asked: list[tuple[FilterPlugin, bool]] = []
+        """Who else has a say about the room on a node, and whether by looking at more than that node."""
+        self._possible: Mask | None = None
+
+    @property
+    def possible(self) -> Mask:
+        """The nodes that are not out of the question whoever leaves."""
+        if self._possible is None:
+            self._possible = self._first_pass()
+        return self._possible
+
+    @property
+    def lodging(self) -> Lodging:
+        return self.nodes.lodging
+
+    def of(self, ask: Ask) -> "Rehearsal":
+        """The same for somebody else, with the table as it stands now."""
+        patience = self.soon - self.now
+        return Rehearsal(
+            self._profile, ask, self.nodes, self._watch, consulted=self._consulted, now=self.now, patience=patience
+        )
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        with self.lodging.trial():
+            yield
+
+    def leave(self, lodgers: Iterable[Lodger]) -> None:
+        for each in lodgers:
+            self.lodging.drop_charge(each.key)
+
+    def come(self, node: str, lodger: Lodger) -> None:
+        self.lodging.set_charge(lodger.key, node, lodger.shape, lodger.who, lodger.tenure)
+
+    @property
+    def by_amounts(self) -> bool:
+        """Nothing but amounts decides between the possible nodes."""
+        return bool(len(self.possible)) and not self._asked
+
+    def fits(self, slot: int) -> bool:
+        """Would this node take it now?"""
+        free, rows = self.nodes.free, self.nodes.rows
+        if not self.possible[slot] or any(free[rows[name], slot] < need for name, need in self.needs.items()):
+            return False
+        for plugin, wide in self._asked:
+            self._watch.begin(plugin.name)
+            with blamed(plugin):
+                fits = self._wide(plugin, slot) if wide else plugin.filter_slot(self.ask, self.nodes, slot)
+            self._watch.end()  # Nobody is broken off in the middle of a change to the table.
+            if not fits:
+                return False
+        return True
+
+    def enough(self, gone: Amounts) -> Mask:
+        """The possible nodes that have enough, if these amounts were free as well: none of the others can do."""
+        mask = self.possible
+        for name, need in self.needs.items():
+            row = self.nodes.rows[name]
+            mask = mask & (self.nodes.free[row] + gone[row] >= need)
+        return mask
+
+    def still_waits(self) -> bool:
+        """Where room was made for it, those who have to go are still there, and it fits once they are gone."""
+        slot = self.nodes.slots.get(self.nominated)
+        if slot is None or not self.possible[slot]:
+            return False
+        late = self.now - OVERDUE_SECONDS
+        going = [
+            each
+            for each in self.lodging.lodgers(self.nominated)
+            if each.tenure.held or (each.tenure.until is not None and each.tenure.until >= late)
+        ]
+        if all(each.tenure.held for each in going):
+            return False
+        with self.trial():
+            self.leave(each for each in going if not each.tenure.held or each.priority < self.ask.priority)
+            return self.fits(slot)
+
+    def place(self) -> str:
+        """The best node as things stand now; empty: there is none."""
+        state = CycleState(self._consulted)
+        verdict = run_filters(self._profile, state, self.ask, self.nodes, self._watch)
+        self._watch.end()
+        among = verdict.feasible.nonzero()[0]
+        if not len(among):
+            return ""
+        totals = run_scores(self._profile, state, self.ask, self.nodes, verdict.feasible, among, self._watch)
+        self._watch.end()
+        return self.nodes.nodes[int(among[totals.argmax()])].meta.name
+
+    def _first_pass(self) -> Mask:
+        """Those who go by what nodes are have their say once; the others are asked again and again."""
+        ask, nodes, state = self.ask, self.nodes, CycleState(self._consulted)
+        possible: Mask = np.ones(len(nodes), dtype=np.bool_)
+        silent: set[Plugin] = set()
+        for plugin in self._profile.pre_filters:
+            self._watch.begin(plugin.name)
+            with blamed(plugin):
+                answer = plugin.pre_filter(state, ask, nodes)
+            if answer is SKIP:
+                silent.add(plugin)
+            elif isinstance(answer, Only):
+                named = [nodes.slots[name] for name in answer.nodes if name in nodes.slots]
+                only = np.zeros(len(nodes), dtype=np.bool_)
+                only[named] = True
+                possible &= only
+        for each in self._profile.filters:
+            if each in silent:
+                continue  # Who has nothing to say now has nothing to say when some are gone.
+            reach, needs = each.reach(ask, nodes), each.needs(ask)
+            if reach is Reach.ATTRIBUTES:
+                self._watch.begin(each.name)
+                with blamed(each):
+                    possible &= each.filter(state, ask, nodes)
+            elif needs is None:
+                self._asked.append((each, reach is Reach.CLUSTER))
+            elif all(name in nodes.rows for name, _ in needs):
+                self.needs.update(needs)
+            else:
+                possible[:] = False
+        self._watch.end()
+        return possible
+
+    def _wide(self, plugin: FilterPlugin, slot: int) -> bool:
+        state = CycleState(self._consulted)
+        if isinstance(plugin, PreFilterPlugin):
+            answer = plugin.pre_filter(state, self.ask, self.nodes)
+            if answer is SKIP:
+                return True
+            if isinstance(answer, Only) and self.nodes.nodes[slot].meta.name not in answer.nodes:
+                return False
+        if id(plugin) in self._profile.one_by_one:
+            rows = self.nodes.rows.items()
+            free = {name: int(self.nodes.free[row, slot]) for name, row in rows}
+            return bool(plugin.filter_node(state, self.ask, NodeView(self.nodes.nodes[slot], free)))
+        return bool(plugin.filter(state, self.ask, self.nodes)[slot])
+
+
+def run_post_filters(profile: Profile, state: CycleState, rehearsal: Rehearsal, watch: Watch) -> Nomination | None:
+    """What the first of them nominates; whatever they tried out is undone."""
+    slots = rehearsal.nodes.slots
+    for plugin in profile.post_filters:
+        if type(plugin).__module__.startswith(OWN):
+            watch.end()  # It changes the table, and is not broken off in the middle of that.
+        else:
+            watch.begin(plugin.name)
+        with blamed(plugin), rehearsal.trial():
+            answer: object = plugin.make_room(state, rehearsal)
+            if isinstance(answer, str) and answer in slots:
+                return Nomination(answer)
+            if isinstance(answer, Nomination) and answer.node in slots:
+                return answer
+            if answer is not None:
+                raise PluginFault(plugin.name, f"nominated {answer!r}, which is no node")
+    return None

@@ -1,0 +1,80 @@
+"""What lodgers take on each node, by priority: made when somebody first asks, then kept up where nodes change."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+
+from mandor.placement.framework.kept import Kept
+from mandor.placement.framework.lodging import Level, Lodger
+from mandor.placement.framework.snapshot import Amounts
+
+LEVELS_MOST = 64
+"""So many priorities are told apart; when there are more, near ones count as one."""
+_COARSE = 2_000_001 // LEVELS_MOST + 1
+
+
+class Levels:
+    """`lodgers(slot)` and the rest are the table's own."""
+
+    def __init__(
+        self,
+        kept: Kept,
+        rows: Mapping[str, int],
+        size: Callable[[], int],
+        lodgers: Callable[[int], Iterable[Lodger]],
+    ) -> None:
+        self._kept = kept
+        self._rows = rows
+        self._size = size
+        self._lodgers = lodgers
+        self._taken: dict[int, Amounts] = {}
+        self._since = -1
+        self._made_for: tuple[int, int, int] | None = None
+        self._coarse = False
+
+    def below(self, priority: int) -> list[Level]:
+        self._bring_up()
+        return [Level(each, taken) for each, taken in sorted(self._taken.items()) if each < priority]
+
+    def _bring_up(self) -> None:
+        made_for = (self._kept.numbering, len(self._rows), self._size())
+        changed = self._kept.changes_since(self._since) if made_for == self._made_for else None
+        if changed is None or len(changed) > max(512, made_for[2] // 4):
+            self._made_for = made_for
+            self._taken.clear()
+            self._coarse = False
+            self._fill(range(made_for[2]))
+        elif len(changed):
+            slots = np.unique(changed)
+            for taken in self._taken.values():
+                taken[:, slots] = 0
+            self._fill(slots.tolist())
+        self._since = self._kept.now
+
+    def _fill(self, slots: Iterable[int]) -> None:
+        rows = self._rows
+        for slot in slots:
+            for lodger in self._lodgers(slot):
+                tenure = lodger.tenure
+                if not tenure.settled or tenure.rank.spared:
+                    continue
+                taken = self._level(tenure.rank.priority)
+                for resource, amount in lodger.shape.wanted:
+                    taken[rows[resource], slot] += amount
+                taken[-1, slot] += 1
+
+    def _level(self, priority: int) -> Amounts:
+        found = self._taken.get(priority // _COARSE * _COARSE if self._coarse else priority)
+        if found is not None:
+            return found
+        if len(self._taken) >= LEVELS_MOST and not self._coarse:
+            self._merge()
+            return self._level(priority)
+        made: Amounts = np.zeros((len(self._rows) + 1, self._size()), dtype=np.int64)
+        self._taken[priority // _COARSE * _COARSE if self._coarse else priority] = made
+        return made
+
+    def _merge(self) -> None:
+        fine, self._taken, self._coarse = self._taken, {}, True
+        for priority, taken in fine.items():
+            self._level(priority)[:] += taken

@@ -1,0 +1,223 @@
+"""DefaultPreemption: where nothing fits, the least important leave a node, and their room is held for the ask."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Annotated
+
+import numpy as np
+from msgspec import Meta as Bounds
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.column import Mask
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.eviction import NOBODY_GOES, Candidate, candidate, goes_anyway
+from mandor.placement.framework.lodging import Level, Lodger, Rank, Tenure
+from mandor.placement.framework.luck import Lots
+from mandor.placement.framework.points import ANYTHING, Nomination, PostFilterPlugin
+from mandor.placement.framework.rehearsal import Rehearsal
+from mandor.placement.framework.snapshot import Amounts
+
+TIES = 10
+"""Of nodes that look equal, so many are looked at closely."""
+STARTED_MOST = 4
+"""So many of the best are tried before it is said that each would set off too much."""
+VICTIMS_MOST = 64
+"""So many may have to go at once: they are told in one commit."""
+DEPTH_MOST = 4
+"""Who has to go may take the place of others, and these again: so many steps from the first."""
+CASCADE_MOST = 128
+"""So many may have to go in all of that."""
+_FEW = 64
+_NEVER = np.iinfo(np.int64).max
+
+Bound = tuple[int, int]
+Percent = Annotated[int, Bounds(ge=0, le=100)]
+
+
+class DefaultPreemptionArgs(Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    min_candidate_nodes_percentage: Percent = 10
+    """Of all nodes, so many are looked at closely at most;"""
+    min_candidate_nodes_absolute: Annotated[int, Bounds(ge=1, le=100_000)] = 100
+    """or so many, if that is more."""
+
+
+class DefaultPreemption(PostFilterPlugin):
+    """Chooses as Kubernetes does: fewest budgets broken, lowest highest priority, smallest sum of priorities, fewest,
+    youngest. The first two hold over all nodes; the rest among those that look cheapest."""
+
+    name = "DefaultPreemption"
+    Args = DefaultPreemptionArgs
+    retry_on = ANYTHING
+    by_class = True
+
+    def __init__(self, args: DefaultPreemptionArgs | None = None) -> None:
+        self._args = args or DefaultPreemptionArgs()
+
+    def make_room(self, state: CycleState, rehearsal: Rehearsal) -> Nomination | None:
+        ask, lodging = rehearsal.ask, rehearsal.lodging
+        lowest = lodging.lowest()
+        nobody = lowest is None or lowest >= ask.priority
+        if not ask.preempts or (nobody and not lodging.stopping() and not lodging.held()):
+            return None
+        for found in self._candidates(rehearsal)[:STARTED_MOST]:
+            if len(found.victims) <= VICTIMS_MOST and self._ends_well(rehearsal, found):
+                return Nomination(found.node, tuple(each.key for each in found.victims))
+        return None
+
+    def _candidates(self, rehearsal: Rehearsal, ties: int = TIES) -> list[Candidate]:
+        """The cheapest first."""
+        share = len(rehearsal.nodes) * self._args.min_candidate_nodes_percentage // 100
+        most = max(share, self._args.min_candidate_nodes_absolute)
+        found: list[Candidate] = []
+        best: Bound = (_NEVER, _NEVER)
+        for seen, (bound, slot) in enumerate(_promising(rehearsal)):
+            if seen >= most or bound > best or (bound == best and len(found) >= ties):
+                break
+            each = candidate(rehearsal, slot)
+            if each is not None:
+                found.append(each)
+                best = min(best, each.bound)
+        return sorted(found, key=_cost)
+
+    def _ends_well(self, rehearsal: Rehearsal, first: Candidate) -> bool:
+        """Play it through: who has to go finds another place, or takes somebody's, or waits. It must come to an end,
+        and the ask must have its place then."""
+        with rehearsal.trial():
+            _carry_out(rehearsal, first)
+            displaced = deque((each, 1) for each in first.victims)
+            count = len(displaced)
+            waiting: list[Lodger] = []
+            while displaced:
+                lodger, depth = displaced.popleft()
+                if any(_alike(lodger, each) for each in waiting):
+                    continue
+                theirs = rehearsal.of(_ask(lodger))
+                node = theirs.place()
+                if node:
+                    theirs.come(node, lodger)
+                    continue
+                best = self._best(theirs)
+                if best is None:
+                    waiting.append(lodger)
+                    continue
+                count += len(best.victims)
+                if depth == DEPTH_MOST or count > CASCADE_MOST:
+                    return False
+                _carry_out(theirs, best)
+                displaced.extend((each, depth + 1) for each in best.victims)
+            if count == len(first.victims):
+                return True
+            rehearsal.lodging.drop_charge(rehearsal.ask.key)
+            return rehearsal.of(rehearsal.ask).fits(first.slot)
+
+    def _best(self, rehearsal: Rehearsal) -> Candidate | None:
+        lowest = rehearsal.lodging.lowest()
+        if not rehearsal.ask.preempts or lowest is None or lowest >= rehearsal.ask.priority:
+            return None
+        return next(iter(self._candidates(rehearsal, ties=1)), None)
+
+
+def _promising(rehearsal: Rehearsal) -> Iterator[tuple[Bound, int]]:
+    """The nodes where it could fit by amounts, with the least that it can cost there: the cheapest first."""
+    nodes, lodging, order = rehearsal.nodes, rehearsal.lodging, rehearsal.nodes.order()
+    anyway = _taken(rehearsal, [*lodging.stopping(), *lodging.held()])
+    levels = lodging.levels(rehearsal.ask.priority)
+    short = _shortage(rehearsal, anyway)
+    tight = [(node, each) for node, each in lodging.tight() if not each.tenure.rank.spared]
+    done: Mask = np.zeros(len(nodes), dtype=np.bool_)
+    for broken, of in enumerate((_without(rehearsal, levels, tight), levels) if tight else (levels,)):
+        for value, slots in _level_by_level(rehearsal, anyway, of, done):
+            for slot in _in_turn(slots, short[slots], order[slots]):
+                yield (broken, value), slot
+
+
+def _level_by_level(
+    rehearsal: Rehearsal, anyway: Amounts, levels: Sequence[Level], done: Mask
+) -> Iterator[tuple[int, NDArray[np.intp]]]:
+    """The lowest priority such that enough is free if all up to it go, and the nodes where that is so."""
+    gone = anyway.copy()
+    for value, taken in ((NOBODY_GOES, None), *levels):
+        if taken is not None:
+            gone += taken
+        found = rehearsal.enough(gone) & (gone[-1] > 0) & ~done
+        done |= found
+        slots = found.nonzero()[0]
+        if len(slots):
+            yield value, slots
+
+
+def _taken(rehearsal: Rehearsal, lodgers: Iterable[tuple[str, Lodger]]) -> Amounts:
+    """What those take who go anyway."""
+    nodes = rehearsal.nodes
+    taken = np.zeros((len(nodes.rows) + 1, len(nodes)), dtype=np.int64)
+    for node, lodger in lodgers:
+        if node in nodes.slots and goes_anyway(lodger, rehearsal):
+            _add(taken, rehearsal, node, lodger, 1)
+    return taken
+
+
+def _without(rehearsal: Rehearsal, levels: Sequence[Level], lodgers: Iterable[tuple[str, Lodger]]) -> list[Level]:
+    copies = {level.priority: level.taken.copy() for level in levels}
+    for node, lodger in lodgers:
+        # Where priorities are lumped together, theirs is the highest that is not above it.
+        level = max((each for each in copies if each <= lodger.priority), default=None)
+        if level is not None and lodger.priority < rehearsal.ask.priority and node in rehearsal.nodes.slots:
+            _add(copies[level], rehearsal, node, lodger, -1)
+    return [Level(priority, taken) for priority, taken in copies.items()]
+
+
+def _add(taken: Amounts, rehearsal: Rehearsal, node: str, lodger: Lodger, sign: int) -> None:
+    slot, rows = rehearsal.nodes.slots[node], rehearsal.nodes.rows
+    for resource, amount in lodger.shape.wanted:
+        taken[rows[resource], slot] += sign * amount
+    taken[-1, slot] += sign
+
+
+def _shortage(rehearsal: Rehearsal, anyway: Amounts) -> NDArray[np.float64]:
+    """How much is missing on each node, in shares of what is asked for: the less, the fewer have to go."""
+    nodes = rehearsal.nodes
+    short = np.zeros(len(nodes), dtype=np.float64)
+    for resource, amount in rehearsal.ask.shape.wanted:
+        row = nodes.rows.get(resource)
+        if row is not None:
+            short += np.maximum(amount - nodes.free[row] - anyway[row], 0) / amount
+    return short
+
+
+def _in_turn(slots: NDArray[np.intp], short: NDArray[np.float64], luck: Lots) -> Iterator[int]:
+    """The least short first, then by luck; most of many are never asked for."""
+    rank = short + luck * (2.0**-32 * 1e-6)
+    if len(slots) > _FEW:
+        first = np.argpartition(rank, _FEW)[:_FEW]
+        yield from slots[first[np.argsort(rank[first])]].tolist()
+        rest = np.ones(len(slots), dtype=np.bool_)
+        rest[first] = False
+        slots, rank = slots[rest], rank[rest]
+    yield from slots[np.argsort(rank)].tolist()
+
+
+def _carry_out(rehearsal: Rehearsal, chosen: Candidate) -> None:
+    lodgers = rehearsal.lodging.lodgers(chosen.node)
+    rehearsal.leave(each for each in lodgers if goes_anyway(each, rehearsal))
+    rehearsal.leave(chosen.victims)
+    ask = rehearsal.ask
+    rank = Rank(ask.priority, ask.preempts, profile=ask.profile)
+    rehearsal.come(chosen.node, Lodger(ask.key, ask.shape, ask.who, Tenure(rank)))
+
+
+def _ask(lodger: Lodger) -> Ask:
+    rank = lodger.tenure.rank
+    ask = Ask(lodger.key, lodger.shape, rank.priority, rank.profile, who=lodger.who, preempts=rank.preempts)
+    # Where it goes rather than not at all is what matters here.
+    return replace(ask, dropped=len(lodger.shape.should), lenient=True)
+
+
+def _alike(one: Lodger, other: Lodger) -> bool:
+    return one.shape is other.shape and one.who == other.who and one.tenure.rank == other.tenure.rank
+
+
+def _cost(each: Candidate) -> tuple[int, int, int, int, float, int]:
+    return each.cost

@@ -1,0 +1,100 @@
+"""What every engine must do when things go wrong around it: say so, come back, and leave nothing behind."""
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from mandor.engines.base import Engine, UnitPhase
+from mandor.errors import Conflict, EngineDown
+from mandor.testing.engine_watch import EngineWatch
+
+
+class EngineTrouble(EngineWatch):
+    async def test_an_image_that_is_nowhere_is_told_by_its_name(self, engine: Engine) -> None:
+        if self.image is None:
+            return
+        launch = self.lacks_image()
+        unit = await self._start(engine, launch)
+        ended = await self._ended(engine, unit)
+        assert ended.reason == "StartFailed"
+        assert str(launch.image) in ended.message
+        await engine.remove(unit)
+        assert unit not in await self._units(engine)
+
+    @pytest.mark.parametrize("seconds", [0.0, 0.01, 0.05, 0.2])
+    @pytest.mark.req("S0-27")
+    async def test_a_start_that_was_broken_off_can_be_ordered_again(self, engine: Engine, seconds: float) -> None:
+        unit, launch = self._unit(), self.sleeps()
+        starting = asyncio.create_task(engine.start(unit, launch))
+        await asyncio.sleep(seconds)
+        starting.cancel()
+        with suppress(asyncio.CancelledError):
+            await starting
+        await engine.start(unit, launch)
+        await self._running(engine, unit)
+        assert await self._units(engine) == [unit]
+        await self._printed(engine, unit, 1)
+        assert await self._lines(engine, unit) == ["begun"]
+
+    async def test_a_start_that_was_broken_off_and_is_not_wanted_any_more_leaves_nothing(self, engine: Engine) -> None:
+        for seconds in (0.0, 0.01, 0.05, 0.2):
+            unit = self._unit()
+            starting = asyncio.create_task(engine.start(unit, self.sleeps()))
+            await asyncio.sleep(seconds)
+            starting.cancel()
+            with suppress(asyncio.CancelledError):
+                await starting
+        quiet = 0
+
+        async def cleared() -> bool:
+            """An order that was on its way may arrive a little later."""
+            nonlocal quiet
+            seen = await engine.list()
+            for each in seen:
+                await engine.remove(each.unit)
+            quiet = 0 if seen else quiet + 1
+            return quiet > 20
+
+        await self._until(cleared, lambda: "it comes up again and again")
+
+    @pytest.mark.req("S0-14")
+    async def test_what_has_its_name_and_is_not_mandors_is_left_alone(self, engine: Engine) -> None:
+        unit, launch = self._unit(), self.sleeps()
+        occupied = self.occupies(unit)
+        if occupied is None:
+            return
+        with occupied as lives:
+            with pytest.raises(Conflict):
+                await engine.start(unit, launch)
+            await engine.stop(unit, grace_seconds=0)
+            await engine.remove(unit)
+            assert await engine.list() == []
+            assert lives()
+        await engine.start(unit, launch)
+        await self._running(engine, unit)
+
+    @pytest.mark.req("S0-29")
+    async def test_an_engine_that_was_away_knows_what_it_ran(self, engine: Engine) -> None:
+        unit = await self._start(engine, self.ticks())
+        await self._printed(engine, unit, 1)
+        away = self.away()
+        if away is None:
+            return
+        with away:
+            for verb in (engine.probe, engine.list, lambda: engine.start(self._unit(), self.sleeps())):
+                with pytest.raises(EngineDown):
+                    await verb()
+
+        async def answers() -> bool:
+            try:
+                await engine.list()
+            except EngineDown:
+                return False
+            return True
+
+        await self._until(answers, lambda: "it does not come back")
+        assert await self._units(engine) == [unit]
+        seen = await self._look(engine, unit)
+        assert seen.phase is UnitPhase.RUNNING or seen.exit_code is not None
+        assert (await engine.probe()).up

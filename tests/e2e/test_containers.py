@@ -1,0 +1,132 @@
+"""Images on a real dockerd, from a manifest to a container and back: what users see."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.components.docker import Docker
+from tests.components.image import NAME, busybox_layer
+from tests.components.registry import start_registry, write_image
+from tests.e2e.cluster import Cluster, eventually
+
+pytestmark = pytest.mark.real("docker")
+
+WEB = f"""
+name: web
+replicas: {{replicas}}
+image: {NAME}
+command: [sh, -c, "trap 'exit 0' TERM; echo begun; while :; do sleep 0.1; done"]
+resources: {{{{cpu: 100m, memory: 64Mi, limits: {{{{memory: 64Mi, processes: 50}}}}}}}}
+placement: {{{{where: ["engine.docker.version version >= 20"]}}}}
+restart: {{{{delay: 200ms}}}}
+stop: {{{{grace: 2s}}}}
+"""
+
+
+@pytest.fixture
+def own_docker(new_docker: Callable[..., Docker]) -> Docker:
+    return new_docker("--live-restore")
+
+
+@pytest.fixture
+def cluster(own_docker: Docker, tmp_path: Path) -> Iterator[Cluster]:
+    """One server and one agent, `n1`, with every engine that is there."""
+    with Cluster(tmp_path / "cluster") as running:
+        running.start_server()
+        running.start_agent("n1", engines=(), environ={"DOCKER_HOST": f"unix://{own_docker.socket}"})
+        running.wait_nodes("n1")
+        yield running
+
+
+def node(cluster: Cluster) -> dict[str, Any]:
+    (found,) = cluster.items("nodes")
+    assert isinstance(found, dict)
+    return found
+
+
+def containers(docker: Docker) -> list[str]:
+    return docker.cli("ps", "--all", "--filter", "label=io.mandor.uid", "--format", "{{.ID}} {{.State}}").splitlines()
+
+
+@pytest.mark.req("S0-2", "S2-5", "S2-24", "S2-25", "S2-27")
+def test_an_image_runs_is_restarted_scaled_and_removed(cluster: Cluster, own_docker: Docker) -> None:
+    assert node(cluster)["status"]["engines"]["docker"]["images"] is True
+    cluster.apply(WEB.format(replicas=2))
+    first, _ = cluster.wait_running("web", 2)
+    assert first["status"]["engine"] == "docker"
+    assert first["status"]["address"]
+    own_docker.cli("kill", containers(own_docker)[0].split()[0])
+    eventually(
+        "the killed one was restarted",
+        lambda: sum(one["status"].get("restarts", 0) for one in cluster.instances()) == 1,
+    )
+    cluster.wait_running("web", 2)
+    cluster.apply(WEB.format(replicas=1))
+    cluster.wait_running("web", 1)
+    assert cluster.call("DELETE", "/v1/workloads/web")[0] == 200
+    eventually("nothing is left", lambda: not containers(own_docker) and not cluster.instances())
+
+
+@pytest.mark.req("S0-28", "S0-29")
+def test_an_agent_that_is_killed_adopts_its_containers(cluster: Cluster, own_docker: Docker) -> None:
+    cluster.apply(WEB.format(replicas=3))
+    cluster.wait_running("web", 3)
+    before = sorted(containers(own_docker))
+    cluster.agents["n1"].kill()
+    cluster.agents["n1"].start()
+    cluster.wait_nodes("n1")
+    cluster.wait_running("web", 3)
+    assert sorted(containers(own_docker)) == before
+    assert all(not one["status"].get("restarts") for one in cluster.instances("web"))
+
+
+def test_a_docker_that_goes_away_costs_the_node_this_engine_and_comes_back(
+    cluster: Cluster, own_docker: Docker
+) -> None:
+    cluster.apply(WEB.format(replicas=2))
+    cluster.wait_running("web", 2)
+    before = sorted(containers(own_docker))
+    own_docker.stop()
+
+    def down() -> bool:
+        return node(cluster)["status"]["engines"]["docker"].get("up") is False
+
+    eventually("the engine is shown as down", down)
+    assert node(cluster)["status"]["phase"] == "Ready"
+    assert node(cluster)["status"]["engines"]["process"].get("up", True)
+    cluster.apply("name: plain\ncommand: [sleep, '1000']\nstop: {grace: 1s}\n")
+    cluster.wait_running("plain", 1)
+    own_docker.start()
+    eventually("the engine is up again", lambda: node(cluster)["status"]["engines"]["docker"].get("up", True))
+    cluster.wait_running("web", 2)
+    assert sorted(containers(own_docker)) == before
+
+
+def test_an_image_that_is_nowhere_is_shown_as_such(cluster: Cluster) -> None:
+    cluster.apply("name: lost\nimage: mandor.test/nowhere:1\nengine: docker\noptions: {docker: {pull: never}}\n")
+
+    def told() -> bool:
+        events = [event["spec"] for event in cluster.items("events")]
+        return any("mandor.test/nowhere:1 is not on this node" in event["message"] for event in events)
+
+    eventually("the events name the image", told)
+
+
+@pytest.mark.req("S0-30")
+def test_an_instance_says_how_far_its_image_is(cluster: Cluster, own_docker: Docker, tmp_path: Path) -> None:
+    write_image(tmp_path / "registry", busybox_layer())
+    registry = start_registry(own_docker.enclosure.command([]), tmp_path / "registry", pause=0.5)
+    try:
+        cluster.apply(f"name: slow\nimage: {registry.image}\ncommand: [sleep, '1000']\nstop: {{grace: 1s}}\n")
+
+        def said() -> bool:
+            return any("pulling" in one["status"].get("message", "") for one in cluster.instances("slow"))
+
+        eventually("the pull shows", said)
+        cluster.wait_running("slow", 1)
+    finally:
+        registry.close()
