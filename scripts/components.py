@@ -42,12 +42,14 @@ class Component:
     """Fetched with CI=true or WITH=name only."""
     whole: bool = False
     """With everything the packages depend on and the system lacks."""
+    backports: bool = False
+    """An older Debian has it in its backports, made for that system."""
     links: tuple[tuple[str, str], ...] = ()
     """Names that the packages make when they are installed: (path, what it leads to)."""
 
 
 IPTABLES = (("usr/sbin/iptables", "xtables-nft-multi"), ("usr/sbin/ip6tables", "xtables-nft-multi"))
-FOLDERS = ("usr/bin", "usr/sbin", "bin", "sbin")
+FOLDERS = ("usr/bin", "usr/sbin", "usr/libexec/incus", "bin", "sbin")
 
 COMPONENTS = {
     component.name: component
@@ -85,6 +87,30 @@ COMPONENTS = {
             "(https://docs.docker.com/engine/install/)",
             whole=True,
             links=IPTABLES,
+        ),
+        Component(
+            name="containerd",
+            purpose="the cri engine",
+            binaries=("containerd", "ctr"),
+            version=("--version",),
+            at_least=(1, 7),
+            packages=("containerd", "containernetworking-plugins"),
+            suite="trixie",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: install containerd 1.7 or newer "
+            "with runc and the CNI plugins (https://github.com/containerd/containerd/blob/main/docs/getting-started.md)",
+        ),
+        Component(
+            name="incus",
+            purpose="the incus engine",
+            binaries=("incusd", "incus"),
+            version=("--version",),
+            at_least=(6, 0),
+            packages=("incus-base", "incus-client", "dnsmasq-base", "nftables"),
+            suite="trixie",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: install Incus 6.0 or newer "
+            "(https://linuxcontainers.org/incus/docs/main/installing/)",
+            whole=True,
+            backports=True,
         ),
         Component(
             name="podman",
@@ -199,6 +225,8 @@ class System:
         if self.family != "debian":
             return self.codename
         mine, needed = DEBIAN_RELEASES.get(self.codename, 99), DEBIAN_RELEASES[component.suite]
+        if mine < needed and component.backports:
+            return f"{self.codename}-backports"
         return component.suite if mine < needed else self.codename
 
 
@@ -251,14 +279,19 @@ def fetch(component: Component, system: System) -> None:
     found = sources(APT_ETC, system.codename, suite)
     if found is None:
         raise SystemExit(f"components: no source for {system.codename} in {APT_ETC}; {component.hint}")
-    apt = _private_apt(*found, suite)
+    kind, text = found
+    release: list[str] = []
+    if suite.endswith("-backports"):  # What it depends on is in the system's own suite, where nothing newer is needed.
+        _, own = sources(APT_ETC, system.codename, system.codename) or ("", "")
+        text, release = f"{own}\n{text}", ["--target-release", suite]
+    apt = _private_apt(kind, text, suite)
     scratch = HOME / f".{component.name}.{os.getpid()}"
     try:
         (scratch / "debs").mkdir(parents=True)
         _run([*apt, "update"], cwd=scratch)
         if component.whole:
             (scratch / "debs" / "partial").mkdir()
-            _run([*apt, *_as_if_installed(scratch / "debs"), *component.packages], cwd=scratch)
+            _run([*apt, *release, *_as_if_installed(scratch / "debs"), *component.packages], cwd=scratch)
         else:
             _run([*apt, "download", *component.packages], cwd=scratch / "debs")
         for package in sorted((scratch / "debs").glob("*.deb")):

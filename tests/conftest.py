@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -10,13 +11,21 @@ from typing import NoReturn
 
 import hypothesis
 import pytest
+from hypothesis import HealthCheck, settings
 
 from scripts.components import find, missing
+from tests.components.containerd import PAUSE, Containerd, start_containerd
 from tests.components.docker import Docker, RunningDocker, find_running, start_docker
 from tests.components.etcd import Etcd, Tls, start_etcd
 from tests.components.image import busybox_image
+from tests.components.incus import Incus, start_incus
 from tests.components.left_over import end_left_over, mark_run
 from tests.components.podman import Podman, start_podman
+
+# A busy machine is slow to think of examples, and that is no mistake of the code under test.
+settings.register_profile("mandor", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("mandor")
+
 
 StartEtcd = Callable[..., Etcd]
 
@@ -171,3 +180,28 @@ def _for_root(name: str, binary: Path) -> Path:
     if os.geteuid() != 0:
         _report(f"a private {name} needs root: run the tests as root, or start {name} before them")
     return binary
+
+
+@pytest.fixture(scope="session")
+def containerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containerd]:
+    """A private containerd with the busybox image, shared by this process's tests."""
+    _require("busybox")
+    _require("docker")  # for its runc
+    binary = _for_root("containerd", _require("containerd"))
+    running = start_containerd(binary, tmp_path_factory.mktemp("containerd"))
+    running.load(busybox_image())
+    running.load(busybox_image(PAUSE, config={"Cmd": ["tail", "-f", "/dev/null"]}))
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def incus() -> Iterator[Incus]:
+    """A private incusd with the busybox image, shared by this process's tests."""
+    _require("busybox")
+    binary = _for_root("incus", _require("incus"))
+    with tempfile.TemporaryDirectory(prefix="mandor-incus-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)  # the users of its containers go through it
+        running = start_incus(binary, Path(folder))
+        yield running
+        running.close()

@@ -20,6 +20,9 @@ from mandor.client.aio import Client
 from mandor.lib.clock import SystemClock
 from mandor.model.meta import Meta
 from mandor.model.record import ALL_NAMESPACES, Cluster, ClusterSpec, Role
+from mandor.roots.forecast import make_scheduling
+from mandor.scheduler.consulting import Inquire, ask_nobody
+from mandor.scheduler.reload import ConfigSource
 from mandor.store.base import Put, Store
 from mandor.store.memory import MemoryStore
 
@@ -56,7 +59,14 @@ StartApi = Callable[..., Awaitable[Api]]
 
 
 @asynccontextmanager
-async def running_api(store: Store, settings: ApiSettings, auth: Auth | None = None) -> AsyncIterator[Api]:
+async def running_api(
+    store: Store,
+    settings: ApiSettings,
+    auth: Auth | None = None,
+    *,
+    config: ConfigSource | None = None,
+    inquire: Inquire = ask_nobody,
+) -> AsyncIterator[Api]:
     listener = open_socket("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     clock = SystemClock()
@@ -66,6 +76,7 @@ async def running_api(store: Store, settings: ApiSettings, auth: Auth | None = N
         heartbeats=Heartbeats(store, clock, "s1", url),
         settings=_with_address(settings, url),
         auth=auth,  # type: ignore[arg-type]
+        scheduling=make_scheduling(config or ConfigSource(), inquire),
     )
     server = ApiServer(build_app(parts), parts, listener)
     serving = asyncio.create_task(server.serve())
@@ -88,11 +99,17 @@ async def start_api() -> AsyncIterator[StartApi]:
     """Starts servers: `await start_api(store=…, tokens_required=…, …)`."""
     async with AsyncExitStack() as stack:
 
-        async def start(store: Store | None = None, **settings: object) -> Api:
+        async def start(
+            store: Store | None = None,
+            config: ConfigSource | None = None,
+            inquire: Inquire = ask_nobody,
+            **settings: object,
+        ) -> Api:
             store = store if store is not None else await stack.enter_async_context(MemoryStore())
             if await store.get(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1")).key) is None:
                 await store.commit(Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1"))))
-            return await stack.enter_async_context(running_api(store, ApiSettings(**settings)))  # type: ignore[arg-type]
+            made = ApiSettings(**settings)  # type: ignore[arg-type]
+            return await stack.enter_async_context(running_api(store, made, config=config, inquire=inquire))
 
         yield start
 

@@ -193,7 +193,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "\n".join(
         ("just text", "invalid", 1, ""),
         ("kind: pod\nname: x", "invalid", 1, ""),
         (WEB + "name: twice\n", "invalid", 5, ""),
-        (WEB + "namespace: nowhere\n", "invalid", 1, ""),
+        (WEB + "namespace: nowhere\n", "invalid", 5, ""),
     ],
 )
 async def test_a_bad_manifest_is_refused_in_words_and_stores_nothing(

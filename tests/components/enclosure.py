@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 _HOLDER = """
@@ -30,6 +33,15 @@ with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
     fcntl.ioctl(any_socket, 0x8914, struct.pack("16sh14x", b"lo", 1))
 print("ready", flush=True)
 signal.pause()
+"""
+
+
+_CONNECT = """
+import socket, sys
+address, port, descriptor = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+with socket.create_connection((address, port), 20) as made, socket.socket(fileno=descriptor) as back:
+    made.settimeout(None)
+    socket.send_fds(back, [b"!"], [made.fileno()])
 """
 
 
@@ -74,6 +86,20 @@ class Enclosure:
             self.write("ld.so.conf.d/mandor-test.conf", "\n".join(folders) + "\n")
             self.run([shutil.which("ldconfig") or "/sbin/ldconfig", "-X"])
 
+    def install(self, unpacked: Path) -> None:
+        """Inside, unpacked packages are where they would be if they were installed."""
+        self.run(["mount", "-t", "overlay", "overlay", "-o", f"lowerdir={unpacked / 'usr'}:/usr", "/usr"])
+        if (unpacked / "etc").is_dir():
+            self.run(["cp", "--archive", f"{unpacked / 'etc'}/.", "/etc/"])
+
+    def own_sys(self) -> None:
+        """/sys shows the network of the inside, and the cgroups of the outside as before."""
+        kept = "/mnt"
+        self.run(["mount", "--rbind", "/sys/fs/cgroup", kept])
+        self.run(["mount", "-t", "sysfs", "sysfs", "/sys"])
+        self.run(["mount", "--rbind", kept, "/sys/fs/cgroup"])
+        self.run(["umount", "--recursive", kept])
+
     def command(self, words: Sequence[str | Path]) -> list[str]:
         """The command line that runs `words` inside."""
         inside = ["nsenter", "--net", "--mount", f"--target={self._holder.pid}", "--"]
@@ -96,7 +122,35 @@ class Enclosure:
         """The page at `/`, as seen from inside."""
         return self.run(_fetching(address, port)).rstrip("\n")
 
+    def connect(self, address: str, port: int) -> socket.socket:
+        """A connection to somebody inside, usable from outside; call it in a thread, which waits."""
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            subprocess.run(
+                self.command([sys.executable, "-c", _CONNECT, address, str(port), str(theirs.fileno())]),
+                pass_fds=[theirs.fileno()],
+                timeout=60,
+                check=True,
+            )
+            _, (found, *_), _, _ = socket.recv_fds(ours, 1, 1)
+        return socket.socket(fileno=found)
+
+    def _inside(self) -> list[int]:
+        """Every process that has this network."""
+        network = os.stat(f"/proc/{self._holder.pid}/ns/net").st_ino
+        found = []
+        for name in os.listdir("/proc"):
+            with suppress(OSError):
+                if name.isdecimal() and os.stat(f"/proc/{name}/ns/net").st_ino == network:
+                    found.append(int(name))
+        return [each for each in found if each != self._holder.pid]
+
     def close(self) -> None:
+        """With everything that still runs inside."""
+        with suppress(OSError):
+            for process in self._inside():
+                with suppress(OSError):
+                    os.kill(process, signal.SIGKILL)
         self._holder.kill()
         self._holder.wait()
         if self._holder.stdout is not None:

@@ -44,17 +44,31 @@ def test_profiles_and_plugins_are_changed_under_a_running_server(tmp_path: Path)
             cluster.start_agent(name)
         cluster.wait_nodes("a", "b")
 
+        planned = plan(cluster, WORK.format(name="first", profile="picky"))
+        assert set(planned.values()) == {"b"}
         cluster.apply(WORK.format(name="first", profile="picky"))
         assert {one["spec"]["node"] for one in cluster.wait_running("first", 2)} == {"b"}
+        planned = plan(cluster, WORK.format(name="usual", profile="default"))
         cluster.apply(WORK.format(name="usual", profile="default"))
-        assert {one["spec"]["node"] for one in cluster.wait_running("usual", 2)} == {"a"}, "the emptier one"
+        placed = {one["meta"]["name"]: one["spec"]["node"] for one in cluster.wait_running("usual", 2)}
+        assert set(placed.values()) == {"a"}, "the emptier one"
+        assert placed == planned
 
         (plugins / "only_on.py").write_text("class Broken(\n")
         eventually("the broken file is refused", lambda: "only_on.py:1: this plugin cannot be loaded" in server.text())
+        planned = plan(cluster, WORK.format(name="second", profile="picky"))
+        assert set(planned.values()) == {"b"}, "the old plugin goes on, in plans as well"
         (plugins / "only_on.py").write_text(PLUGIN.format(node="a"))
         eventually("the good one is taken up", lambda: "the scheduler configuration has changed" in server.text())
         cluster.apply(WORK.format(name="second", profile="picky"))
         assert {one["spec"]["node"] for one in cluster.wait_running("second", 2)} == {"a"}
+
+
+def plan(cluster: Cluster, manifest: str) -> dict[str, str]:
+    """Where each instance would go."""
+    status, answer = cluster.call("POST", "/v1/plan", manifest, content="application/yaml")
+    assert status == 200, answer
+    return {each["instance"]: each["node"] for each in answer["placements"]}
 
 
 def test_a_server_with_a_bad_configuration_does_not_start(tmp_path: Path) -> None:

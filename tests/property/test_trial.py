@@ -61,7 +61,7 @@ def _seen(table: Table) -> object:
         nodes.instances.tolist(),
         nodes.turns.tolist(),
         [bool(each) for each in nodes.dedicated_to],
-        {name: amount for name, amount in nodes.used_by("default").items() if amount},
+        {name: amount for name, amount in nodes.quotas.used("default").items() if amount},
         dict(nodes.wanted),
         [
             decide(profile, Ask(_key(99), shape, who=who), nodes).node

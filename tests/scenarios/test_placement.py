@@ -12,9 +12,11 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import NodePhase, Taint
 from mandor.placement.cycle import decide
+from mandor.placement.explain import node_verdicts, score_table, steps_of
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import NOBODY, Identity
 from mandor.placement.profiles import default_profile
+from mandor.placement.remedy import remedies
 from mandor.placement.table import Table
 from tests.scenarios.make import GI, make_node, make_template
 from tests.scenarios.script import Step, parse_value, read_script
@@ -63,7 +65,7 @@ class Board:
         self.table.remove_node(step.words[0])
         return "ok"
 
-    def do_place(self, step: Step) -> str:
+    def _asks(self, step: Step) -> list[Ask]:
         fields: dict[str, Any] = {key: parse_value(value) for key, value in step.fields.items()}
         fields |= {key: step.fields[key] for key in ("cpu", "memory", "disk") if key in step.fields}
         avoid = frozenset(str(fields.pop("avoid", "")).split(",")) - {""}
@@ -72,17 +74,42 @@ class Board:
         if isinstance(fields.get("where"), dict):
             fields["where"] = [fields["where"]]
         shape = Shape.of(make_template(**fields))
+        return [Ask(Key(Instance.kind, "default", name), shape, avoid=avoid, who=who) for name in step.words]
+
+    def do_place(self, step: Step) -> str:
         said = []
-        for name in step.words:
-            key = Key(Instance.kind, "default", name)
-            decision = decide(self.profile, Ask(key, shape, avoid=avoid, who=who), self.table.snapshot())
+        for ask in self._asks(step):
+            name = ask.key.name
+            decision = decide(self.profile, ask, self.table.snapshot())
             if decision.node:
-                self.table.set_charge(key, decision.node, shape, who)
+                self.table.set_charge(ask.key, decision.node, ask.shape, ask.who)
                 without = "".join(f", without `{rule}`" for rule in decision.relaxed)
                 said.append(f"{name} -> {decision.node}{without}")
             else:
                 said.append(f"{name} waits: {decision.message}")
         return "\n".join(said)
+
+    def do_remedies(self, step: Step) -> str:
+        """What would let it run, the smallest change first."""
+        [ask] = self._asks(step)
+        found = remedies(self.profile, ask, self.table)
+        return "\n".join(f"{each.text} -> {each.node}" for each in found) or "nothing that was tried"
+
+    def do_steps(self, step: Step) -> str:
+        """What is given up on the way, and who says no even then."""
+        [ask] = self._asks(step)
+        steps, verdict, last = steps_of(self.profile, ask, self.table.snapshot())
+        said = [f"{each.gives_up or 'all rules'}: {each.fits} fit" for each in steps]
+        nodes = node_verdicts(verdict, last, self.table.snapshot(), 100)
+        return "\n".join([*said, *(f"{each.node} {each.plugin} ({each.why})" for each in nodes if not each.fits)])
+
+    def do_scores(self, step: Step) -> str:
+        [ask] = self._asks(step)
+        said = []
+        for each in score_table(self.profile, ask, self.table.snapshot()):
+            parts = " + ".join(f"{part.weight}x{part.score} {part.plugin}" for part in each.parts)
+            said.append(f"{each.node} {each.total} = {parts}")
+        return "\n".join(said) or "none fits"
 
     def do_end(self, step: Step) -> str:
         return "ok" if self.table.drop_charge(Key(Instance.kind, "default", step.words[0])) else "it had no place"
@@ -93,7 +120,7 @@ class Board:
         return "\n".join(f"{name} cpu {Cpu(room['cpu'])} memory {Size(room['memory'])}" for name, room in rooms.items())
 
 
-@pytest.mark.req("S2-13", "S2-14")
+@pytest.mark.req("S2-13", "S2-14", "S0-35")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_placement(path: Path) -> None:
     board = Board()

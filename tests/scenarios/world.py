@@ -251,7 +251,10 @@ class World:
     async def add_nodes(self, *names: str, **fields: Any) -> None:
         for name in names:
             self.nodes[name] = ScriptedNode(name)
-            await self.store.commit(Put(make_node(name, phase=NodePhase.UNKNOWN, **fields)))
+            await self.add(make_node(name, phase=NodePhase.UNKNOWN, **fields))
+
+    async def add(self, value: Object) -> None:
+        await self.store.commit(Put(value))
 
     async def apply(self, wanted: Workload) -> None:
         """Create it, or change what is there."""

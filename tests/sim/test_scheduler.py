@@ -7,14 +7,15 @@ import random
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from mandor.controllers.node import NodeController
 from mandor.controllers.runner import run_all
 from mandor.controllers.workload import WorkloadController
 from mandor.errors import Unavailable
 from mandor.lib.clock import settle
-from mandor.model.instance import Instance
-from mandor.model.meta import Key, Object
+from mandor.model.instance import Instance, InstanceSpec
+from mandor.model.meta import Key, Meta, Object
 from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.scheduler.loop import Scheduler
@@ -214,7 +215,36 @@ async def test_an_unknown_profile_is_said_and_hurts_nobody_else(world: World) ->
     assert world.instance("odd-0").status.message == "there is no profile fancy"
 
 
+async def test_a_pinned_instance_goes_to_its_node_or_nowhere_and_speaks_for_nobody_else(world: World) -> None:
+    await world.apply(make_workload("other", replicas=3, cpu="1"))
+    await world.run(1)
+    for index, node in enumerate(("n1", "n2", "n9")):
+        waits = world.instance(f"other-{index}")
+        await world.store.commit(Put(waits.changed(spec=replace(waits.spec, pin=node))))
+    await world.add_nodes("n1", "n2", cpu=2, cordoned=True)
+    await world.change_node("n2", cordoned=False)
+    await world.until(lambda: world.instance("other-1").spec.node == "n2")
+    await world.run(3)
+    assert (
+        world.instance("other-0").status.message
+        == "0/2 nodes fit: 1 NodeUnschedulable (1 cordoned), 1 NodeName (not n1)"
+    )
+    assert "NodeName (not n9)" in world.instance("other-2").status.message
+
+
 # Crashes and races.
+
+
+async def test_a_namesake_that_comes_before_the_bind_is_written_harms_nobody(world: World) -> None:
+    await world.add_nodes("n1", cpu=8)
+    await world.apply(make_workload("own", replicas=0, cpu="1"))
+    await world.run(1)
+    release = world.workload("own").status.release
+    for index in range(3):
+        spec = InstanceSpec(workload="other", release=release, index=index)
+        await world.store.commit(Put(Instance(meta=Meta(name=f"other-{index}", namespace="default"), spec=spec)))
+    await world.apply(make_workload("other", replicas=3, cpu="1"))
+    await world.until(lambda: world.serving_count("other") == 3)
 
 
 class SlowStore(Store):

@@ -6,13 +6,14 @@ from mandor.api.caller import Caller
 from mandor.engines.registry import known_engines as registered
 from mandor.errors import Conflict, Forbidden, Invalid
 from mandor.lib.words import did_you_mean
-from mandor.model.instance import Instance
+from mandor.model.instance import Instance, instance_prefix
 from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Key, Object
 from mandor.model.near_cycle import HINT, find_deadlocks
 from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.model.priority import NO_CLASS, PriorityClass, PriorityClassSpec
+from mandor.model.quota import Quota
 from mandor.model.record import Namespace
 from mandor.model.volume import Volume, path_allowed
 from mandor.model.workload import GroupTemplate, Workload
@@ -38,9 +39,11 @@ async def admit(
     if isinstance(value, Namespace) and len(value.meta.name) > NAME_MOST:
         raise Invalid(f"the name of a namespace has at most {NAME_MOST} characters")
     if isinstance(value, Volume):
-        return await _check_namespace(store, value, beside or {})
+        return (await _namespace(store, value, beside or {}))[1]
     if isinstance(value, PriorityClass):
         await _check_default(store, value, beside or {})
+    if isinstance(value, Quota):
+        return await _admit_quota(store, value, beside or {})
     if not isinstance(value, Workload):
         return []
     if len(value.meta.name) > NAME_MOST:
@@ -49,34 +52,63 @@ async def admit(
         )
     for group in value.spec.groups.values():
         _check_engines(group, engines)
+    await _check_names(store, value, beside or {})
     await _check_near(store, value, beside or {})
     priority, checks = await _priority(store, value, beside or {})
-    return checks + await _check_namespace(store, value, beside or {}, priority)
+    namespace, more = await _namespace(store, value, beside or {})
+    if namespace is not None:
+        _check_rules(value, namespace, priority)
+    return checks + more
 
 
-async def _check_namespace(
-    store: Store, value: Workload | Volume, beside: Mapping[Key, Object], priority: int = 0
-) -> list[Check]:
-    """It exists, and allows what is asked."""
+async def _admit_quota(store: Store, value: Quota, beside: Mapping[Key, Object]) -> list[Check]:
     checks: list[Check] = []
+    if value.spec.priority_class is not None:
+        _, checks = await _class(store, value.spec.priority_class, beside, "spec.priority_class")
+    _, more = await _namespace(store, value, beside)
+    return checks + more
+
+
+async def _namespace(store: Store, value: Object, beside: Mapping[Key, Object]) -> tuple[Namespace | None, list[Check]]:
+    """Where it is to live, and what must still be there at the commit; `default` needs no object."""
     key = Key("namespace", "", value.meta.namespace)
     found = beside.get(key)
-    if found is None:
-        found = await store.get(key)
-        if isinstance(found, Namespace):
-            checks.append(Check(key, found.meta.version))
     if isinstance(found, Namespace):
-        if isinstance(value, Workload):
-            _check_rules(value, found, priority)
-    elif value.meta.namespace != DEFAULT_NAMESPACE:
-        known = [each.meta.name for each in (await store.list("namespace")).items]
-        raise Invalid(
-            f"there is no namespace {value.meta.namespace}",
-            hint=f"{did_you_mean(value.meta.namespace, [*known, DEFAULT_NAMESPACE])} "
-            "An admin makes one with a manifest: `kind: namespace`, `name: …`",
-            path="meta.namespace",
-        )
-    return checks
+        return found, []
+    found = await store.get(key)
+    if isinstance(found, Namespace):
+        return found, [Check(key, found.meta.version)]
+    if value.meta.namespace == DEFAULT_NAMESPACE:
+        return None, []
+    known = [each.meta.name for each in (await store.list("namespace")).items]
+    raise Invalid(
+        f"there is no namespace {value.meta.namespace}",
+        hint=f"{did_you_mean(value.meta.namespace, [*known, DEFAULT_NAMESPACE])} "
+        "An admin makes one with a manifest: `kind: namespace`, `name: …`",
+        path="meta.namespace",
+    )
+
+
+async def _check_names(store: Store, value: Workload, beside: Mapping[Key, Object]) -> None:
+    """`shop` with a group `web` and the workload `shop-web` would call their instances the same."""
+    prefixes = {instance_prefix(value.meta.name, group): group for group in value.spec.groups}
+    for prefix, group in prefixes.items():
+        parts = prefix.split("-")
+        for name in {"-".join(parts[:count]) for count in range(1, len(parts) + 1)} - {value.meta.name}:
+            key = Key(Workload.kind, value.meta.namespace, name)
+            other = beside.get(key) or await store.get(key)
+            if isinstance(other, Workload) and _calls(other, prefix):
+                raise Conflict(
+                    f"the instances of its group {group} would be called {prefix}-0, {prefix}-1 …, "
+                    f"as those of the workload {name}",
+                    hint="rename the workload or the group",
+                    path="meta.name",
+                    workload=name,
+                )
+
+
+def _calls(workload: Workload, prefix: str) -> bool:
+    return any(instance_prefix(workload.meta.name, group) == prefix for group in workload.spec.groups)
 
 
 async def _priority(store: Store, value: Workload, beside: Mapping[Key, Object]) -> tuple[int, list[Check]]:
@@ -87,6 +119,10 @@ async def _priority(store: Store, value: Workload, beside: Mapping[Key, Object])
     if given is None:
         classes = await _classes(store, beside)
         return min((each.value for each in classes.values() if each.default), default=NO_CLASS.value), []
+    return await _class(store, given, beside, "spec.priority")
+
+
+async def _class(store: Store, given: str, beside: Mapping[Key, Object], path: str) -> tuple[int, list[Check]]:
     key = Key(PriorityClass.kind, "", given)
     found = beside.get(key)
     if isinstance(found, PriorityClass):
@@ -98,7 +134,7 @@ async def _priority(store: Store, value: Workload, beside: Mapping[Key, Object])
     raise Invalid(
         f"there is no priority class {given}",
         hint=f"{near} An admin makes one with a manifest: `kind: priority-class`, `name: {given}`, `value: …`",
-        path="spec.priority",
+        path=path,
     )
 
 
@@ -185,11 +221,12 @@ async def check_deletable(store: Store, value: Object) -> None:
     """Raise `Conflict` where deleting would leave something behind."""
     if isinstance(value, Namespace):
         where = Filter(namespace=value.meta.name)
-        left = [each for kind in ("workload", "instance", "volume") for each in (await store.list(kind, where)).items]
+        kinds = ("workload", "instance", "quota", "volume")
+        left = [each for kind in kinds for each in (await store.list(kind, where)).items]
         if left:
             raise Conflict(
                 f"the namespace {value.meta.name} still holds {len(left)} objects, {left[0].key} among them",
-                hint=f"`mandor delete workload NAME -n {value.meta.name}` first; its instances take a moment to stop",
+                hint=f"`mandor delete {left[0].kind} NAME -n {value.meta.name}` first; instances take a moment to stop",
                 left=len(left),
             )
     if isinstance(value, Volume):

@@ -12,7 +12,7 @@ from mandor.api.endpoint import Endpoint, send_problem
 from mandor.api.openapi import document, page
 from mandor.api.operation import Call, Operation, Text
 from mandor.api.parts import ApiParts
-from mandor.api.routes import apply, backup, meta, nodes, objects, sessions, tokens, watch
+from mandor.api.routes import apply, backup, explain, meta, nodes, objects, plan, sessions, tokens, watch
 from mandor.errors import NotFound
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import KINDS
@@ -24,6 +24,8 @@ OPERATIONS: list[Operation] = [
     *backup.OPERATIONS,
     *meta.OPERATIONS,
     *apply.OPERATIONS,
+    *plan.OPERATIONS,
+    *explain.OPERATIONS,
     *tokens.OPERATIONS,
     *sessions.OPERATIONS,
     *objects.OPERATIONS,

@@ -8,6 +8,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from mandor.api.access import sight
 from mandor.api.admission import admit, check_deletable, known_engines
 from mandor.api.changes import FieldChange, differences
 from mandor.api.parts import ApiParts
@@ -81,9 +82,17 @@ async def apply(
 
 
 async def plan_apply(
-    parts: ApiParts, author: Author, documents: Sequence[Document], prune: Prune | None = None
+    parts: ApiParts,
+    author: Author,
+    documents: Sequence[Document],
+    prune: Prune | None = None,
+    *,
+    rehearsed: bool = False,
 ) -> Plan:
-    """What applying would write; raises for the first document that may not be applied, with its file and line."""
+    """What applying would write; raises for the first document that may not be applied, with its file and line.
+
+    `rehearsed`: whoever may see what it is about may ask.
+    """
     plan = Plan(revision=(await parts.store.list("cluster")).revision)
     engines = await known_engines(parts.store, parts.settings.engines)
     beside = {document.object.key: document.object for document in documents}
@@ -91,7 +100,7 @@ async def plan_apply(
         if number % CHUNK == 0:
             await asyncio.sleep(0)
         try:
-            await _plan_one(parts, author, document.object, engines, beside, plan)
+            await _plan_one(parts, author, document.object, engines, beside, plan, rehearsed=rehearsed)
         except MandorError as error:
             error.facts.setdefault("file", document.file)
             error.facts.setdefault("line", document.line_of(str(error.facts.get("path", ""))))
@@ -102,11 +111,21 @@ async def plan_apply(
 
 
 async def _plan_one(
-    parts: ApiParts, author: Author, given: Object, engines: frozenset[str], beside: Mapping[Key, Object], plan: Plan
+    parts: ApiParts,
+    author: Author,
+    given: Object,
+    engines: frozenset[str],
+    beside: Mapping[Key, Object],
+    plan: Plan,
+    *,
+    rehearsed: bool,
 ) -> None:
+    if rehearsed:
+        await sight(parts.store, author.caller, given.kind, Filter(namespace=given.meta.namespace or None))
     stored = await parts.store.get(given.key)
     wanted = merged(stored, given)
-    check_write(author.caller, stored, wanted)
+    if not rehearsed:
+        check_write(author.caller, stored, wanted)
     if author.caller.user:
         await admit(parts.store, author.caller, wanted, engines, beside)
     changes = differences(stored, wanted)

@@ -6,6 +6,7 @@ from typing import Protocol
 from mandor.api.auth import Auth
 from mandor.api.heartbeat import Heartbeats
 from mandor.api.rate import Rates
+from mandor.api.scheduling import Desk, Scheduling
 from mandor.api.sessions import Sessions
 from mandor.api.settings import ApiSettings
 from mandor.api.streams import Streams
@@ -30,8 +31,13 @@ class ApiParts:
     """Tells of nodes that join; None: nobody listens."""
     auth: Auth = field(default=None)  # type: ignore[assignment]
     """Knows the callers; made from the store's tokens unless given."""
+    scheduling: Scheduling = field(default_factory=Scheduling)
+    """How the scheduler would decide."""
+    notes: tuple[str, ...] = ()
+    """What is not as it was configured, for people who ask whether the server is ready."""
     streams: Streams = field(init=False)
     sessions: Sessions = field(init=False)
+    desk: Desk = field(init=False)
     rates: Rates = field(init=False)
 
     def __post_init__(self) -> None:
@@ -41,4 +47,5 @@ class ApiParts:
             make(self, "auth", Auth(self.store, self.clock, tokens_required=settings.tokens_required))
         make(self, "streams", Streams(settings.watches_most))
         make(self, "sessions", Sessions(self.store, self.clock, settings))
+        make(self, "desk", Desk(self.store, self.scheduling))
         make(self, "rates", Rates(self.clock, settings.writes_per_second, settings.writes_burst))

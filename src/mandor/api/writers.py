@@ -13,6 +13,7 @@ from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Object
 from mandor.model.node import NodePhase, NodeStatus
 from mandor.model.phase import Phase, may_move
+from mandor.model.quota import Quota
 from mandor.model.record import Event
 from mandor.model.workload import WorkloadStatus
 
@@ -33,6 +34,7 @@ _ADMIN: Rights = {
     "node": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "namespace": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "priority-class": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "quota": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _OWN_NODE_STATUS = frozenset(
     f"status.{name}" for name in ("address", "capacity", "engines", "facts", "agent_version", "images", "usage")
@@ -46,19 +48,23 @@ _NODE: Rights = {
 _SCHEDULER: Rights = {
     "instance": frozenset({"spec.node", "spec.volumes", "spec.relaxed", "spec.stop", "status"}),
     "volume": frozenset({EXISTENCE, "spec", "status.node", "status.workload"}),
+    "decision": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "lease": frozenset({EXISTENCE, "spec"}),
 }
 _CONTROLLERS: Rights = {
     "volume": frozenset({EXISTENCE, "status"}),
     "workload": frozenset({"status"}),
+    "quota": frozenset({"status"}),
     "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "instance": frozenset(
         {EXISTENCE, "meta.labels", "status"}
-        | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt", "avoid")}
+        | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt")}
+        | {f"spec.{name}" for name in ("pin", "avoid", "move", "instead_of")}
     ),
     "node": frozenset({"status.phase", "status.reason", "status.since"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "decision": frozenset({EXISTENCE}),
     "audit": frozenset({EXISTENCE}),
     "token": frozenset({EXISTENCE}),
     "session": frozenset({EXISTENCE}),
@@ -96,6 +102,8 @@ def check_write(caller: Caller, before: Object | None, after: Object | None) -> 
     assert value is not None
     if caller.user and not caller.sees(value.meta.namespace) and not (not value.meta.namespace and caller.everywhere):
         raise Forbidden(f"{caller.identity} may not write {value.key}", hint="the token is for other namespaces")
+    if caller.user and value.kind == Quota.kind:
+        caller.require("admin", what="write quotas")  # nobody sets the bounds of his own namespace
     allowed = rights_of(caller).get(value.kind, frozenset())
     for field in changed_fields(before, after):
         if field not in allowed and field.partition(".")[0] not in allowed:

@@ -20,6 +20,8 @@ KINDS = (
     Kind("namespace", "namespaces", namespaced=False, short=("ns",)),
     Kind("volume", "volumes", short=("vol",)),
     Kind("priority-class", "priority-classes", namespaced=False, short=("pc",)),
+    Kind("quota", "quotas"),
+    Kind("decision", "decisions", short=("dec",)),
     Kind("event", "events", short=("ev",)),
     Kind("audit", "audits", namespaced=False),
     Kind("token", "tokens", namespaced=False),

@@ -72,6 +72,21 @@ def _capacity(name: str, show: Callable[[int], str]) -> Callable[[Object], Any]:
     return lambda item: show(item["status"].get("capacity", {}).get(name, 0))
 
 
+def _used(name: str, show: Callable[[int], str]) -> Callable[[Object], Any]:
+    """As the node last measured; `-`: it has not yet."""
+
+    def shown(item: Object) -> str:
+        usage = item["status"].get("usage")
+        return "-" if usage is None else show(usage.get(name, 0))
+
+    return shown
+
+
+def _devices(item: Object) -> str:
+    found = item["status"].get("capacity", {}).get("devices", {})
+    return ",".join(f"{kind} {count}" for kind, count in sorted(found.items())) or "-"
+
+
 def _fact(name: str) -> Callable[[Object], Any]:
     return lambda item: item["status"].get("facts", {}).get(name, "-")
 
@@ -94,6 +109,18 @@ def _stopping(item: Object) -> str:
     return reason or "-"
 
 
+def _score(item: Object) -> str:
+    """The chosen node's, and how far ahead of the next it was."""
+    totals = [each["total"] for each in item["spec"].get("best", ())]
+    if not item["spec"].get("node") or not totals:
+        return "-"
+    return f"{totals[0]} (+{totals[0] - totals[1]})" if len(totals) > 1 else str(totals[0])
+
+
+def _why_not(item: Object) -> str:
+    return "-" if item["spec"].get("node") else item["spec"].get("message", "-")
+
+
 def _last(item: Object) -> str:
     spec = item["spec"]
     return age(spec.get("last_at") or spec.get("first_at") or item["meta"].get("created_at", 0.0), time.time())
@@ -106,6 +133,22 @@ def moment(at: float) -> str:
 def _expires(item: Object) -> str:
     at = item["spec"].get("expires_at", 0.0)
     return moment(at) if at else "never"
+
+
+def _of_quota(name: str) -> Callable[[Object], str]:
+    """`3/20`: used, and the most."""
+
+    def shown(item: Object) -> str:
+        most = item["spec"].get(name)
+        return "-" if most is None else f"{item.get('status', {}).get('used', {}).get(name, 0)}/{most}"
+
+    return shown
+
+
+def _devices_of_quota(item: Object) -> str:
+    used = item.get("status", {}).get("used", {}).get("devices", {})
+    most = item["spec"].get("devices", {})
+    return ",".join(f"{kind} {used.get(kind, 0)}/{count}" for kind, count in sorted(most.items())) or "-"
 
 
 NAME = Column("NAME", _name)
@@ -121,6 +164,9 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("CPU", _capacity("cpu_milli", cores)),
         Column("MEMORY", _capacity("memory_bytes", amount)),
         AGE,
+        Column("CPU USED", _used("cpu_milli", cores), wide=True),
+        Column("MEMORY USED", _used("memory_bytes", amount), wide=True),
+        Column("DEVICES", _devices, wide=True),
         Column("ADDRESS", _status("address"), wide=True),
         Column("OS", _fact("os"), wide=True),
         Column("ARCH", _fact("arch"), wide=True),
@@ -172,6 +218,18 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         AGE,
         LABELS,
     ),
+    "decision": (
+        NAME,
+        Column("NODE", _spec("node")),
+        Column("AGO", lambda item: age(item["spec"].get("at", 0.0), time.time())),
+        Column("TRY", _spec("attempts", 1)),
+        Column("SCORE", _score),
+        Column("WITHOUT", _words("relaxed")),
+        Column("WHY NOT", _why_not),
+        Column("PROFILE", _spec("profile"), wide=True),
+        Column("VICTIMS", _words("victims"), wide=True),
+        Column("PLUGINS", _words("versions"), wide=True),
+    ),
     "volume": (
         NAME,
         Column("PHASE", lambda item: item.get("status", {}).get("phase") or "Pending"),
@@ -192,6 +250,17 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("DEFAULT", lambda item: "yes" if item["spec"].get("default") else "no"),
         AGE,
         Column("DESCRIPTION", _spec("description"), wide=True),
+        LABELS,
+    ),
+    "quota": (
+        NAME,
+        Column("CPU", _of_quota("cpu")),
+        Column("MEMORY", _of_quota("memory")),
+        Column("DISK", _of_quota("disk")),
+        Column("INSTANCES", _of_quota("instances")),
+        Column("DEVICES", _devices_of_quota),
+        Column("PRIORITY-CLASS", _spec("priority_class")),
+        AGE,
         LABELS,
     ),
     "event": (

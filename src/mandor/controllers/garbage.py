@@ -10,6 +10,7 @@ from mandor.controllers.garbage_plan import Keep
 from mandor.controllers.node import SERVER
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
+from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.record import Audit, Event, Hearing, Lease, Session, Token
@@ -45,6 +46,7 @@ class GarbageController(Controller[str]):
     async def reconcile(self, key: str) -> float | None:
         rubbish = [
             *garbage_plan.old_events(await self._list(Event), self._keep, self._clock.now()),
+            *garbage_plan.old_decisions(await self._list(KeptDecision), self._keep, self._clock.now()),
             *garbage_plan.old_audits(await self._list(Audit), self._keep, self._clock.now()),
             *garbage_plan.expired_tokens(await self._list(Token), self._clock.now()),
             *await self._of_servers(),

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 
+from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.phase import Phase
@@ -19,6 +20,8 @@ class Keep:
 
     event_seconds: float = _DAY
     events_most: int = 20_000
+    decision_seconds: float = _DAY
+    decisions_most: int = 5_000
     audit_seconds: float = 90 * _DAY
     audits_most: int = 100_000
     finished_seconds: float = 7 * _DAY
@@ -38,6 +41,11 @@ def old_events(events: Sequence[Event], keep: Keep, now: float) -> list[Object]:
         now - keep.event_seconds,
         keep.events_most,
     )
+
+
+def old_decisions(decisions: Sequence[KeptDecision], keep: Keep, now: float) -> list[Object]:
+    times = [decision.spec.at for decision in decisions]
+    return _old(decisions, times, now - keep.decision_seconds, keep.decisions_most)
 
 
 def old_audits(audits: Sequence[Audit], keep: Keep, now: float) -> list[Object]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
+from mandor.controllers.move_plan import extra, plan_moves
 from mandor.controllers.slot import World
 from mandor.model.instance import Instance, instance_name
 from mandor.model.phase import Phase
@@ -17,20 +18,22 @@ def plan_service(
     newest = release.meta.name
     kept: Sequence[Instance] = members
     surplus: Sequence[Instance] = ()
-    if len(members) > group.count:
+    wanted = group.count + extra(members)
+    if len(members) > wanted:
         # Most worth keeping first; among equals the newest release, then the older instance.
         by_worth = sorted(
             members,
             key=lambda each: (-slot.worth(each), each.spec.release != newest, each.meta.created_at, each.spec.index),
         )
-        kept, surplus = by_worth[: group.count], by_worth[group.count :]
+        kept, surplus = by_worth[:wanted], by_worth[wanted:]
     for each in surplus:
         slot.lose(draft, each, "scaled down", world.now)
+    moving = plan_moves(draft, kept, release, group.count, world.now) if not surplus else set()
     for each in kept:
-        if not slot.settled(each, newest):
+        if not slot.settled(each, newest) and each.meta.uid not in moving:
             _renew(draft, each, group, release, world)
     missing = group.count - len(kept)
-    if missing:
+    if missing > 0:
         now = min(missing, slot.at_once(len(members)))
         for index in _free_indices(workload.meta.name, name, members, now, world):
             slot.create(draft, workload, name, index, release)
@@ -40,7 +43,7 @@ def plan_service(
             draft.note(workload, "ScaledUp", f"more of {name}: {group.count} are wanted")
     if surplus and not all(each.spec.stop for each in surplus):
         draft.note(workload, "ScaledDown", f"{len(surplus)} fewer of {name}: {group.count} are wanted")
-    if not missing:
+    if missing <= 0 and not moving:
         for each in outdated_to_stop(kept, newest):
             slot.stop(draft, each, f"updated to {newest}", world.now)
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
+
+import msgspec
 
 from mandor.engines.base import Engine
 from mandor.errors import Invalid
@@ -29,10 +31,31 @@ def make_engine(name: str, *, directory: Path, **settings: Any) -> Engine:
     for setting in settings:
         if setting not in accepted and not open_ended:
             raise Invalid(f"the engine {name} has no setting `{setting}`", hint=did_you_mean(setting, accepted))
-    engine = factory(directory=directory, **settings)
+    typed = _typed(name, factory, settings)
+    engine = factory(directory=directory, **typed)
     if not isinstance(engine, Engine):
         raise Invalid(f"what is registered as the engine {name} is not one: {type(engine).__name__}")
     return engine
+
+
+def _typed(name: str, factory: Any, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings that are texts, as what the engine takes them for."""
+    made = factory.__init__ if inspect.isclass(factory) else factory
+    hints = get_type_hints(made) if settings else {}
+    found = dict(settings)
+    for setting, value in settings.items():
+        if isinstance(value, str) and setting in hints:
+            try:
+                found[setting] = msgspec.convert(value, hints[setting], strict=False, dec_hook=_from_text)
+            except (msgspec.ValidationError, NotImplementedError, TypeError) as error:
+                raise Invalid(f"the setting {name}.{setting} cannot be {value!r}: {error}") from error
+    return found
+
+
+def _from_text(kind: type, value: Any) -> Any:
+    if kind is Path:
+        return Path(value)
+    raise NotImplementedError(f"it cannot be set by a text ({kind})")
 
 
 def _load(name: str) -> Any:

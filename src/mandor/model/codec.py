@@ -7,10 +7,12 @@ import msgspec
 
 from mandor.errors import Invalid
 from mandor.lib.quantity import Cpu, Seconds, Size
+from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
+from mandor.model.quota import Quota
 from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Session, Token
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
@@ -20,15 +22,16 @@ T = TypeVar("T")
 KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
-        *(Node, Workload, Release, Instance, Namespace, PriorityClass, Volume),
-        *(Event, Audit, Token, Session, Lease, Hearing, Cluster),
+        *(Node, Workload, Release, Instance, Namespace, PriorityClass, Quota, Volume),
+        *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Cluster),
     )
 }
 """Every kind of object there is."""
 
 _QUANTITIES = (Cpu, Size, Seconds)
-_APPLIED = Workload | Namespace | PriorityClass | Volume
-_ANY = _APPLIED | Node | Release | Instance | Event | Audit | Token | Session | Lease | Hearing | Cluster
+_APPLIED = Workload | Namespace | PriorityClass | Quota | Volume
+_RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Cluster
+_ANY = _APPLIED | Node | Release | Instance | _RECORDS
 
 
 def _decode_hook(wanted: type, value: Any) -> Any:

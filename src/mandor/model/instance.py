@@ -21,6 +21,15 @@ class StopOrder(Struct, frozen=True, gc=False, omit_defaults=True):
     at: float = 0.0
 
 
+class Move(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Another one is started where it is sent, and takes its place when it serves."""
+
+    to: str
+    """The node."""
+    reason: str
+    at: float = 0.0
+
+
 class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """`node`, `volumes` and `relaxed` are written by the scheduler, once; `stop` and the rest by the controller."""
 
@@ -32,6 +41,12 @@ class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     stop: StopOrder | None = None
     attempt: int = 0
     """How many earlier copies of this index failed."""
+    move: Move | None = None
+    """It is to go elsewhere; set by whoever knows a better place, called off by its controller."""
+    instead_of: str = ""
+    """The uid of the one whose place it is to take."""
+    pin: str = ""
+    """The only node it may go to; empty: any."""
     avoid: tuple[str, ...] = ()
     """Nodes where earlier copies failed: elsewhere first."""
     volumes: tuple[str, ...] = ()
@@ -112,11 +127,15 @@ class Instance(Object, frozen=True, tag="instance"):
         return self.changed(status=status)
 
 
+def instance_prefix(workload: str, group: str) -> str:
+    return workload if group == FLAT else f"{workload}-{group}"
+
+
 def instance_name(workload: str, group: str, index: int) -> str:
-    return f"{workload}-{index}" if group == FLAT else f"{workload}-{group}-{index}"
+    return f"{instance_prefix(workload, group)}-{index}"
 
 
 def volume_names(volumes: Mapping[str, GroupVolume], workload: str, group: str, instance: str) -> dict[str, str]:
     """The volume objects of an instance, by the names its group gives them: of `local` ones, for others have none."""
-    common = workload if group == FLAT else f"{workload}-{group}"
+    common = instance_prefix(workload, group)
     return {name: each.object_name(name, common, instance) for name, each in volumes.items() if each.type == "local"}

@@ -17,6 +17,7 @@ from mandor.model.codec import KINDS
 from mandor.model.meta import Key, Meta, Object, check_labels, check_name
 from mandor.model.near_cycle import HINT, find_deadlocks
 from mandor.model.priority import PriorityClass, PriorityClassSpec
+from mandor.model.quota import Quota, QuotaSpec
 from mandor.model.reading import FAILED, LATER, Mistake, Reader
 from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.task import Task
@@ -29,7 +30,6 @@ OBJECTS_MOST = 5000
 LATER_KINDS = frozenset(
     {
         "node-pool",
-        "quota",
         "limit-defaults",
         "secret",
         "scheduler-config",
@@ -41,12 +41,14 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "workload": WorkloadSpec,
     "namespace": NamespaceSpec,
     "priority-class": PriorityClassSpec,
+    "quota": QuotaSpec,
     "volume": VolumeSpec,
 }
 _MADE: dict[str, Callable[..., Object]] = {
     "workload": Workload,
     "namespace": Namespace,
     "priority-class": PriorityClass,
+    "quota": Quota,
     "volume": Volume,
 }
 
@@ -74,7 +76,7 @@ class Document:
         """Where `spec.priority` stands, or as close to it as is known."""
         line, here = self.line, self.source
         steps = path.split(".")
-        if steps[0] == "spec" and isinstance(here, Map) and "spec" not in here:
+        if steps[0] in {"meta", "spec"} and isinstance(here, Map) and steps[0] not in here:
             del steps[0]
         for step in steps:
             if not isinstance(here, Map) or step not in here:

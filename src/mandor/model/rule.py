@@ -8,6 +8,8 @@ from typing import Any
 
 from msgspec import Struct
 
+from mandor.model import pattern
+
 _FACT = r"(?P<fact>[A-Za-z0-9][A-Za-z0-9./_-]*)"
 _FORMS = (
     re.compile(_FACT + r"\s+(?P<op>not\s+exists|exists)"),
@@ -46,7 +48,7 @@ class Rule(Struct, frozen=True, gc=False):
         if self.op in {"==", "in"}:
             return value in self.values
         if self.op == "=~":
-            return re.search(self.values[0], value) is not None
+            return pattern.found(self.values[0], value)
         if self.op.startswith("version"):
             return _compare(self.op.removeprefix("version "), _version(value), _version(self.values[0]))
         try:
@@ -82,10 +84,7 @@ def _rule(match: re.Match[str]) -> Rule:
     if found.get("version") is not None:
         return Rule(found["fact"], f"version {op}", (found["version"],))
     if found.get("regex") is not None:
-        try:
-            re.compile(found["regex"])
-        except re.error as error:
-            raise ValueError(f"/{found['regex']}/ is not a regular expression: {error}") from None
+        pattern.check_pattern(found["regex"])
         return Rule(found["fact"], op, (found["regex"],))
     if found.get("value") is None:
         return Rule(found["fact"], op)

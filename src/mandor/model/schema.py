@@ -5,6 +5,7 @@ from functools import cache
 
 from mandor.model.json_schema import Schema, schemas
 from mandor.model.priority import PriorityClassSpec
+from mandor.model.quota import QuotaSpec
 from mandor.model.record import NamespaceSpec
 from mandor.model.volume import VolumeSpec
 from mandor.model.workload import WorkloadSpec
@@ -27,11 +28,12 @@ def manifest_schema() -> Schema:
 
 @cache
 def _manifest_schema() -> Schema:
-    defs = schemas([WorkloadSpec, NamespaceSpec, PriorityClassSpec, VolumeSpec])
+    defs = schemas([WorkloadSpec, NamespaceSpec, PriorityClassSpec, QuotaSpec, VolumeSpec])
     _shorten(defs)
     spec = defs.pop("WorkloadSpec")["properties"]
     namespace = defs.pop("NamespaceSpec")["properties"]
     priority = defs.pop("PriorityClassSpec")["properties"]
+    quota = defs.pop("QuotaSpec")["properties"]
     volume = defs.pop("VolumeSpec")["properties"]
     shared = {
         "kind": {"const": "workload", "description": "What this is; absent: a workload."},
@@ -61,6 +63,12 @@ def _manifest_schema() -> Schema:
         {"kind": {"const": "priority-class"}, "name": _NAME, "labels": _LABELS, **priority},
         ["kind", "name", "value"],
     )
+    place = _NAME | {"description": "Whose it is; absent: `default`."}
+    defs["quota"] = _mapping(
+        "How much of the cluster the instances of a namespace may take together; more of them wait.",
+        {"kind": {"const": "quota"}, "name": _NAME, "namespace": place, "labels": _LABELS, **quota},
+        ["kind", "name"],
+    )
     workload: Schema = {
         "if": {"required": ["groups"]},
         "then": {"$ref": "#/$defs/grouped"},
@@ -71,7 +79,7 @@ def _manifest_schema() -> Schema:
         "$id": SCHEMA_ID,
         "title": "Mandor manifest",
         "type": "object",
-        **_of_kind("namespace", _of_kind("priority-class", _of_kind("volume", workload))),
+        **_of_kind("namespace", _of_kind("priority-class", _of_kind("quota", _of_kind("volume", workload)))),
         "$defs": dict(sorted(defs.items())),
     }
 

@@ -200,6 +200,8 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
     """What happens when an instance has failed for good."""
     disconnect: Disconnect = Disconnect()
     """What happens when its node falls silent."""
+    restore: bool = True
+    """Whether an instance that was placed without a `should` rule moves when the rule can be kept again."""
     disruption: Disruption = Disruption()
     """How much of it may be taken away at a time."""
     gang: Gang | None = None

@@ -33,6 +33,7 @@ DEFAULTS: tuple[tuple[type[Plugin], int], ...] = (
     (PrioritySort, 1),
     (NodeUnschedulable, 1),
     (NodeName, 1),
+    (Quota, 1),
     (PoolFit, 1),
     (EngineFit, 1),
     (TaintToleration, 3),
@@ -51,7 +52,7 @@ DEFAULTS: tuple[tuple[type[Plugin], int], ...] = (
 )
 """With their weights, in Kubernetes' order for the plugins that exist there; cheap questions first."""
 
-OPTIONAL: tuple[type[Plugin], ...] = (BinPack, Fragmentation, LoadAware, Proximity, Quota, RoundRobin, VMQuota)
+OPTIONAL: tuple[type[Plugin], ...] = (BinPack, Fragmentation, LoadAware, Proximity, RoundRobin, VMQuota)
 """A profile may enable them."""
 
 BUILT_IN: dict[str, type[Plugin]] = {each.name: each for each in (*(cls for cls, _ in DEFAULTS), *OPTIONAL)}

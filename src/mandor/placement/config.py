@@ -1,7 +1,7 @@
 """The scheduler's configuration, in the shape of KubeSchedulerConfiguration: read, with a line for every mistake."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from msgspec import Struct
@@ -16,6 +16,7 @@ from mandor.placement.framework.points import POINTS, Plugin
 from mandor.placement.framework.profile import DEFAULT_BINDER
 from mandor.placement.plugin_source import Registry
 from mandor.placement.plugins.http_extender import Extender
+from mandor.placement.plugins.priority_sort import PrioritySort
 
 MULTI = "multiPoint"
 ALL = "*"
@@ -92,6 +93,22 @@ class SchedulerConfig:
     """Keys that stand there and mean nothing here."""
 
 
+def without(config: SchedulerConfig, names: Set[str]) -> SchedulerConfig:
+    """The same without some plugins; what cannot go without any is done by the built-in one."""
+    if not names:
+        return config
+    return replace(config, profiles=tuple(_profile_without(each, names) for each in config.profiles))
+
+
+def _profile_without(profile: ProfileConfig, names: Set[str]) -> ProfileConfig:
+    points = {
+        point: tuple(each for each in choices if each.name not in names) for point, choices in profile.points.items()
+    }
+    for point, needed in (("queueSort", PrioritySort.name), ("bind", DEFAULT_BINDER)):
+        points[point] = points.get(point) or (Choice(needed, profile.line),)
+    return replace(profile, points=points)
+
+
 def read_config(text: str | bytes, registry: Registry, *, filename: str = "") -> SchedulerConfig:
     """`Invalid` tells the first mistake (facts `file`, `line`, `path`) and lists all of them (`errors`)."""
     try:
@@ -155,6 +172,8 @@ class _Reading:
             if extender.url_prefix in found:
                 self.reader.wrong(line, path, f"the extender {extender.url_prefix} stands here a second time")
             found[extender.url_prefix] = extender
+        if sum(bool(each.bind_verb) for each in found.values()) > 1:
+            self.reader.wrong(source.lines["extenders"], "extenders", "only one extender has a bindVerb")
         return tuple(found.values())
 
     def _check_head(self, source: Map, line: int) -> None:

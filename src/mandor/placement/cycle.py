@@ -117,7 +117,7 @@ def decide(
 
 def _decide(cycle: "_Cycle", ask: Ask) -> Decision:
     nodes = cycle.nodes
-    rungs = list(_ladder(ask, disliked=nodes.census.disliked(ask.who)))
+    rungs = list(ladder(ask, disliked=nodes.census.disliked(ask.who)))
     offers: list[_Offer] = []
     for index, (eased, relaxed) in enumerate(rungs):
         state = CycleState(cycle.consulted)
@@ -297,12 +297,12 @@ def broken_off(key: Key, plugin: str) -> Decision:
 
 def widest(ask: Ask) -> Ask:
     """With every rule given up that can be: what fits it is all that can ever fit."""
-    for eased, _ in _ladder(ask, disliked=True):
+    for eased, _ in ladder(ask, disliked=True):
         last = eased
     return last
 
 
-def _ladder(ask: Ask, *, disliked: bool) -> Iterator[tuple[Ask, tuple[str, ...]]]:
+def ladder(ask: Ask, *, disliked: bool) -> Iterator[tuple[Ask, tuple[str, ...]]]:
     """The ask with all its rules, then ever fewer: our own `avoid` goes first, then the `should` of others who want
     to be apart from it, then the author's last `should`."""
     relaxed: tuple[str, ...] = ()

@@ -22,9 +22,9 @@ from mandor.placement.framework.kept import Kept
 from mandor.placement.framework.lodging import SETTLED, Tenure
 from mandor.placement.framework.luck import Lots, drawn
 from mandor.placement.framework.points import SCORE_MOST
+from mandor.placement.framework.quotas import Quota, Quotas
 from mandor.placement.framework.room import VALUES, Room
 from mandor.placement.framework.snapshot import (
-    INSTANCES,
     Amounts,
     Engines,
     Health,
@@ -106,7 +106,7 @@ class Table:
         self.lodgings = Lodgings(self, self._kept, self._rows, self._census)
         self._owners: dict[tuple[str, str], int] = {}
         self._dedicated: dict[str, dict[int, int]] = {}
-        self._used_by: dict[str, dict[str, int]] = {}
+        self._quotas = Quotas()
         self._wanted: dict[Wanted, int] = {}
         self._turn = 0
         self._undo: list[Callable[[], None]] | None = None
@@ -267,7 +267,7 @@ class Table:
         self._charges[key] = charge
         self.lodgings.come(key, tenure)
         self._by_node.setdefault(node, set()).add(key)
-        self._count_everywhere(key.namespace, shape, 1)
+        self._count_everywhere(key.namespace, shape, who, 1)
         if shape.volumes:
             self._count_volumes(key, charge, 1)
         slot = self._slots.get(node)
@@ -288,11 +288,24 @@ class Table:
                 charge = self._charges[key]
                 self._count_people(charge, -1)
                 self._charges[key] = Charge(node, charge.shape, after, charge.tenure)
+                self._quotas.recount(key.namespace, charge.shape, before, after)
                 self._count_people(self._charges[key], 1)
                 found = True
         if found:
             self.version += 1
         return found
+
+    def set_quota(self, namespace: str, quota: Quota) -> None:
+        self._quotas_changed()
+        self._quotas.set(namespace, quota)
+
+    def drop_quota(self, namespace: str, name: str) -> None:
+        self._quotas_changed()
+        self._quotas.drop(namespace, name)
+
+    def _quotas_changed(self) -> None:
+        self.version += 1
+        self._kept.attributes += 1  # who had nothing to say may have now
 
     def drop_charge(self, key: Key) -> bool:
         """True: there was one, and its room is free now."""
@@ -307,7 +320,7 @@ class Table:
         keys.discard(key)
         if not keys:
             del self._by_node[charge.node]
-        self._count_everywhere(key.namespace, charge.shape, -1)
+        self._count_everywhere(key.namespace, charge.shape, charge.who, -1)
         if charge.shape.volumes:
             self._count_volumes(key, charge, -1)
         slot = self._slots.get(charge.node)
@@ -411,13 +424,8 @@ class Table:
             self._sums[_FREE + self._rows[DISK], slot] -= size
             self._kept.changed(slot)
 
-    def _count_everywhere(self, namespace: str, shape: Shape, sign: int) -> None:
-        used = self._used_by.setdefault(namespace, {})
-        used[INSTANCES] = used.get(INSTANCES, 0) + sign
-        for resource, amount in shape.wanted:
-            used[resource] = used.get(resource, 0) + sign * amount
-        if not used[INSTANCES]:
-            del self._used_by[namespace]
+    def _count_everywhere(self, namespace: str, shape: Shape, who: Identity, sign: int) -> None:
+        self._quotas.count(namespace, shape, who, sign)
         count = self._wanted.get(shape.wanted, 0) + sign
         if count:
             self._wanted[shape.wanted] = count
@@ -466,7 +474,7 @@ class Table:
                 dedicated_to=_window(self._numbers, count)[_DEDICATED],
                 anyone_dedicated=lambda: bool(self._dedicated),
                 owner=lambda owner: self._owners.get(owner, _NO_OWNER),
-                used_by=self._used_in,
+                quotas=self._quotas,
                 lodging=self.lodgings,
                 wanted=self._wanted,
                 volumes=self._volumes,
@@ -481,9 +489,6 @@ class Table:
                 column.append((node_facts(node).get(name),))
             self._facts[name] = column
         return column
-
-    def _used_in(self, namespace: str) -> Mapping[str, int]:
-        return self._used_by.get(namespace, {})
 
     def _port_users(self, port: HostPort) -> Collection[str]:
         return self._ports.get(port, {}).keys()

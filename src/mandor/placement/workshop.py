@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mandor.placement.config import ProfileConfig, SchedulerConfig
 from mandor.placement.framework.handle import Handle
@@ -11,6 +12,7 @@ from mandor.placement.framework.points import POINTS, Plugin
 from mandor.placement.framework.profile import Enabled, Profile, check_together
 from mandor.placement.plugin_source import Registry
 from mandor.placement.plugins.http_extender import Extender, HTTPExtender
+from mandor.placement.plugins.node_resources_fit import NodeResourcesFit, NodeResourcesFitArgs
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +47,8 @@ class Workshop:
         for point, choices in config.points.items():
             for choice in choices:
                 registered = registry[choice.name]
-                plugin = self._plugin(config.name, registered, config.args.get(choice.name), made)
+                args = _without_managed(choice.name, config.args.get(choice.name), whole)
+                plugin = self._plugin(config.name, registered, args, made)
                 weight = choice.weight if point == "score" else 1
                 each = Enabled(plugin, weight, registered.version)
                 points[point].append(each)
@@ -69,6 +72,8 @@ class Workshop:
             points["filter"].append(each)
         if extender.prioritize_verb:
             points["score"].append(each)
+        if extender.bind_verb:
+            points["bind"].insert(0, each)
 
     def _plugin(
         self,
@@ -85,3 +90,12 @@ class Workshop:
             known = _Made(registered, args, make_plugin(registered, self._handle, args))
         made[seat] = known
         return known.plugin
+
+
+def _without_managed(name: str, args: Struct | None, config: SchedulerConfig) -> Struct | None:
+    """What an extender manages alone is not counted here."""
+    managed = {each.name for extender in config.extenders for each in extender.managed_resources if each.ignored_here}
+    if name != NodeResourcesFit.name or not managed:
+        return args
+    known = args if isinstance(args, NodeResourcesFitArgs) else NodeResourcesFitArgs()
+    return replace(known, ignored_resources=tuple(sorted({*known.ignored_resources, *managed})))

@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +37,8 @@ _PARTS: dict[str, tuple[str, Callable[[str], int]]] = {
     "disk": ("disk_bytes", Size.parse),
 }
 
+log = logging.getLogger(__name__)
+
 
 def run(settings: AgentRootSettings) -> None:
     """Serve this node until a signal; its work goes on afterwards."""
@@ -52,7 +55,7 @@ async def serve(settings: AgentRootSettings) -> None:
     journal = Journal(known.data)
     async with contextlib.AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(settings.server, ca_file=settings.server_ca))
-        engines = make_engines(settings.engine, settings.directory)
+        engines = make_engines(settings.engine, settings.directory, settings.engine_option)
         for engine in engines.values():
             await stack.enter_async_context(engine)
         link = HttpLink(client, known, journal)
@@ -85,10 +88,29 @@ def agent_settings(settings: AgentRootSettings) -> AgentSettings:
     )
 
 
-def make_engines(wanted: tuple[str, ...], directory: Path) -> dict[str, Engine]:
+def make_engines(wanted: tuple[str, ...], directory: Path, options: tuple[str, ...] = ()) -> dict[str, Engine]:
     """The engines asked for, or every real one that is installed; `fake` only by name."""
+    settings = _engine_settings(options, wanted or tuple(known_engines()))
     names = wanted or tuple(name for name in known_engines() if name != FAKE)
-    return {name: make_engine(name, directory=directory / "engines" / name) for name in names}
+    made = {}
+    for name in names:
+        try:
+            made[name] = make_engine(name, directory=directory / "engines" / name, **settings.get(name, {}))
+        except Invalid as error:
+            if name in wanted or name in settings:
+                raise
+            log.info("without the engine %s: %s", name, error)  # An extra of the package is not installed, as a rule.
+    return made
+
+
+def _engine_settings(options: tuple[str, ...], known: tuple[str, ...]) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for path, value in _pairs(options, "a setting of an engine", "ENGINE.SETTING=VALUE, as incus.url=https://…"):
+        engine, dot, setting = path.partition(".")
+        if not dot or engine not in known:
+            raise Invalid(f"{path!r} is not a setting of an engine", hint=did_you_mean(engine, known))
+        found.setdefault(engine, {})[setting] = value
+    return found
 
 
 def _join_token(settings: AgentRootSettings) -> str | None:

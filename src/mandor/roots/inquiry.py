@@ -1,13 +1,15 @@
 """Asks others over HTTP what a plugin wants to know before a cycle."""
 
 import asyncio
+import ssl
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import aiohttp
 import msgspec
 
-from mandor.placement.framework.points import Question, Reply
+from mandor.placement.framework.points import Question, Reply, Tls
 
 ANSWER_MOST = 16 * 1024 * 1024
 AT_ONCE = 32
@@ -19,6 +21,7 @@ class HttpInquiry:
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
         self._room = asyncio.Semaphore(AT_ONCE)
+        self._contexts: dict[Tls, tuple[object, ssl.SSLContext]] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -34,6 +37,7 @@ class HttpInquiry:
             self._session = aiohttp.ClientSession()
         timeout = aiohttp.ClientTimeout(total=question.seconds)
         try:
+            context = self._context(question) if question.url.startswith("https://") else True
             async with (
                 self._room,
                 self._session.post(
@@ -42,6 +46,8 @@ class HttpInquiry:
                     headers={"Content-Type": "application/json"},
                     timeout=timeout,
                     allow_redirects=False,
+                    ssl=context,
+                    server_hostname=question.tls.server_name or None,
                 ) as response,
             ):
                 if response.status != 200:
@@ -51,6 +57,20 @@ class HttpInquiry:
             return Reply(problem=f"{question.url} did not answer within {question.seconds:g}s")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             return Reply(problem=f"{question.url}: {str(error) or type(error).__name__}")
+
+    def _context(self, question: Question) -> ssl.SSLContext:
+        """Made anew when a file has changed: certificates are renewed while servers run."""
+        tls = question.tls
+        seen = tuple(Path(file).stat().st_mtime_ns for file in (tls.ca_file, tls.cert_file, tls.key_file) if file)
+        known = self._contexts.get(tls)
+        if known is not None and known[0] == seen:
+            return known[1]
+        made = ssl.create_default_context(cafile=tls.ca_file or None)
+        made.minimum_version = ssl.TLSVersion.TLSv1_2
+        if tls.cert_file:
+            made.load_cert_chain(tls.cert_file, tls.key_file)
+        self._contexts[tls] = (seen, made)
+        return made
 
 
 async def _read(question: Question, response: aiohttp.ClientResponse) -> Reply:

@@ -9,18 +9,24 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 import uvloop
 
 from mandor.api.app import build_app
+from mandor.api.cluster import KEY
 from mandor.api.heartbeat import Heartbeats
 from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
+from mandor.controllers.base import Controller
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
+from mandor.controllers.quota import QuotaController
+from mandor.controllers.restore import RestoreController
 from mandor.controllers.runner import run_all
 from mandor.controllers.volume import VolumeController
 from mandor.controllers.workload import WorkloadController
@@ -29,11 +35,15 @@ from mandor.lib import logs
 from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.garbage import collect_gently
 from mandor.lib.ids import new_uid
+from mandor.lib.quantity import NEVER
 from mandor.lib.tasks import Background
 from mandor.placement.framework.handle import DETACHED
+from mandor.placement.plugin_source import GROUP
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
+from mandor.roots.forecast import ProfilesOf, make_scheduling
 from mandor.roots.inquiry import HttpInquiry
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
+from mandor.roots.supervisor import Pulse, supervised
 from mandor.scheduler.loop import Scheduler
 from mandor.scheduler.reload import ConfigSource, Configured
 from mandor.store.access import StoreAccess
@@ -44,17 +54,20 @@ from mandor.store.recorder import Recorder
 
 log = logging.getLogger("mandor.server")
 
-Work = Callable[[Store, Clock, ServerSettings], Awaitable[None]]
+Work = Callable[[Store, Clock, ServerSettings, Pulse], Awaitable[None]]
 
 
 def run(settings: ServerSettings, *, dev: bool = False) -> None:
     """Serve until a signal. `dev` lets callers on this machine in without a token."""
     logs.set_up(settings.log_style, settings.log_level)
     check_safe(settings)
+    pulse = Pulse()
     if "scheduler" in settings.roles:
-        Configured(_config_source(settings)).profiles(DETACHED)  # a mistake is told before anything runs
+        if settings.plugins or entry_points(group=GROUP):
+            pulse = supervised(float(settings.plugin_hang))
+        Configured(_config_source(settings, pulse)).profiles(DETACHED)  # a mistake is told before anything runs
     with contextlib.suppress(KeyboardInterrupt):
-        uvloop.run(serve(settings, dev=dev))
+        uvloop.run(serve(settings, dev=dev, pulse=pulse))
 
 
 def check_safe(settings: ServerSettings) -> None:
@@ -66,7 +79,8 @@ def check_safe(settings: ServerSettings) -> None:
         )
 
 
-async def serve(settings: ServerSettings, *, dev: bool = False) -> None:
+async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | None = None) -> None:
+    pulse = pulse or Pulse()
     told = _told_by_signal()
     clock = SystemClock()
     server_id = new_uid()[:10]
@@ -78,9 +92,9 @@ async def serve(settings: ServerSettings, *, dev: bool = False) -> None:
                 for role, work in WORK.items():
                     if role in settings.roles:
                         election = Election(store, role, server_id, float(settings.lease), clock, address=url)
-                        tasks.start(election.run(partial(work, clock=clock, settings=settings)), role)
+                        tasks.start(election.run(partial(work, clock=clock, settings=settings, pulse=pulse)), role)
                 if "api" in settings.roles:
-                    await _serve_api(tasks, settings, store, clock, server_id, url, listener, told, dev=dev)
+                    await _serve_api(tasks, settings, store, clock, server_id, url, listener, told, pulse, dev=dev)
                 else:
                     log.info("ready, without an API: %s", ", ".join(settings.roles))
                     await told.wait()
@@ -104,53 +118,87 @@ async def _serve_api(
     url: str,
     listener: socket.socket,
     told: asyncio.Event,
+    pulse: Pulse,
     *,
     dev: bool,
 ) -> None:
     recorder = Recorder(store, f"server {server_id}", clock)
     heartbeats = Heartbeats(store, clock, server_id, url)
     api = ApiSettings(address=url, tokens_required=not dev)
-    parts = ApiParts(store=store, clock=clock, heartbeats=heartbeats, settings=api, recorder=recorder)
-    tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
-    server = ApiServer(build_app(parts), parts, listener, tls=tls)
-    tasks.start(recorder.run(), "recorder")
-    tasks.start(heartbeats.run(), "heartbeats")
-    tasks.start(collect_gently(clock), "garbage")
-    serving = tasks.start(server.serve(), "api")
-    waiting = tasks.start(told.wait(), "signal")
-    log.info("ready at %s", url)
-    await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    server.stop()
-    await serving
+    async with HttpInquiry() as inquire:
+        parts = ApiParts(
+            store=store,
+            clock=clock,
+            heartbeats=heartbeats,
+            settings=api,
+            recorder=recorder,
+            scheduling=make_scheduling(_config_source(settings, pulse), inquire),
+            notes=pulse.notes,
+        )
+        tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
+        server = ApiServer(build_app(parts), parts, listener, tls=tls)
+        tasks.start(recorder.run(), "recorder")
+        tasks.start(heartbeats.run(), "heartbeats")
+        tasks.start(collect_gently(clock), "garbage")
+        serving = tasks.start(server.serve(), "api")
+        waiting = tasks.start(told.wait(), "signal")
+        log.info("ready at %s", url)
+        await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        server.stop()
+        await serving
 
 
-async def _schedule(store: Store, clock: Clock, settings: ServerSettings) -> None:
+async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse) -> None:
     recorder = Recorder(store, "scheduler", clock)
-    configured = Configured(_config_source(settings))
+    configured = Configured(_config_source(settings, pulse))
     pause = configured.pause()
     async with HttpInquiry() as inquire, Background() as tasks:
         tasks.start(recorder.run(), "recorder")
-        scheduler = Scheduler(store, clock, recorder, profiles=configured.profiles, pause=pause, inquire=inquire)
+        scheduler = Scheduler(
+            store,
+            clock,
+            recorder,
+            profiles=configured.profiles,
+            pause=pause,
+            inquire=inquire,
+            watchdog=pulse.watchdog(),
+        )
+        await _tell_disabled(store, recorder, pulse)
         tasks.start(configured.follow(clock, scheduler.use), "configuration")
         await scheduler.run()
 
 
-def _config_source(settings: ServerSettings) -> ConfigSource:
+async def _tell_disabled(store: Store, recorder: Recorder, pulse: Pulse) -> None:
+    cluster = await store.get(KEY)
+    for note in pulse.notes:
+        log.error("%s", note)
+        if cluster is not None:
+            recorder.note(cluster, "PluginDisabled", note, type="warning")
+
+
+def _config_source(settings: ServerSettings, pulse: Pulse) -> ConfigSource:
     return ConfigSource(
         Path(settings.scheduler_config).absolute() if settings.scheduler_config else None,
         Path(settings.plugins).absolute() if settings.plugins else None,
+        disabled=pulse.disabled,
+        found=pulse.found,
     )
 
 
-async def _control(store: Store, clock: Clock, settings: ServerSettings) -> None:
+async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse) -> None:
     recorder = Recorder(store, "controllers", clock)
     times = NodeTimes(suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after)
-    controllers = (
+    controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
         NodeController(store, clock, recorder, times),
+        QuotaController(store, clock),
         VolumeController(store, recorder),
         GarbageController(store, clock),
-    )
+    ]
+    if settings.restore_after != NEVER:
+        profiles, after = ProfilesOf(_config_source(settings, pulse)), settings.restore_after
+        restore = RestoreController(store, clock, recorder, profiles, after_seconds=after, guard=pulse.watchdog)
+        controllers.append(restore)
     async with Background() as tasks:
         tasks.start(recorder.run(), "recorder")
         await run_all(controllers, store, clock)

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from mandor.errors import Invalid
-from mandor.lib.quantity import Seconds
+from mandor.lib.quantity import Seconds, SecondsOrNever
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import from_plain
 
@@ -53,8 +53,12 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Silence of a node after which its instances are Lost and replaced, unless their workload says otherwise."""
     lease: Seconds = Seconds(10)
     """How long the leading server may be silent before another takes over."""
+    restore_after: SecondsOrNever = SecondsOrNever(60)
+    """A `should` rule that was given up can be kept for so long: then its instance moves; `never`: none does."""
     scheduler_config: str = ""
     """A file with scheduler profiles, in the shape of KubeSchedulerConfiguration; followed while the server runs."""
+    plugin_hang: Seconds = Seconds(30)
+    """A plugin that is stuck for so long, where it cannot be broken off, costs the server a restart without it."""
     plugins: str = ""
     """A folder of scheduler plugins, `.py` files; followed, too. What stands there runs inside the server."""
 
@@ -64,6 +68,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("`tls_cert` and `tls_key` come together")
         if self.lost_after < self.suspect_after:
             raise ValueError(f"lost_after {self.lost_after} is shorter than suspect_after {self.suspect_after}")
+        if self.plugin_hang < 1:
+            raise ValueError("`plugin_hang` is at least 1s")
         if self.lease < 1:
             raise ValueError("`lease` is at least 1s")
         for role in self.roles:
@@ -87,6 +93,8 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     join_token_file: str = ""
     engine: tuple[str, ...] = ()
     """The engines to offer; empty: every one that is found."""
+    engine_option: tuple[str, ...] = ()
+    """`docker.socket=/run/docker.sock`, `incus.url=https://…`: how an engine is reached, where it is not found."""
     label: tuple[str, ...] = ()
     """`key=value`, given to the node when it first joins."""
     pool: str = "default"

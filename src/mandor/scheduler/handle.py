@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from mandor.model.meta import Key
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.handle import Muster, Waiting
+from mandor.placement.framework.points import Question, Reply
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.scheduler.waiting import WaitingRoom
 
@@ -17,7 +18,9 @@ class ClusterHandle:
         bind: Callable[[Ask, str], Awaitable[None]],
         place_volumes: Callable[[Ask, str], Awaitable[None]],
         muster: Callable[[Ask], Muster | None],
+        inquire: Callable[[Question], Awaitable[Reply]],
     ) -> None:
+        self._inquire = inquire
         self._snapshot = snapshot
         self._room = room
         self._bind = bind
@@ -41,6 +44,9 @@ class ClusterHandle:
 
     async def bind(self, ask: Ask, node: str) -> None:
         await self._bind(ask, node)
+
+    async def inquire(self, question: Question) -> Reply:
+        return await self._inquire(question)
 
     async def place_volumes(self, ask: Ask, node: str) -> None:
         await self._place_volumes(ask, node)

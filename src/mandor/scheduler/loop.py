@@ -17,6 +17,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
+from mandor.model.quota import Quota
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.cycle import Decision, broken_off, decide
@@ -29,13 +30,14 @@ from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun
 from mandor.placement.plugins.gang import Gang
-from mandor.placement.profiles import default_profile
+from mandor.placement.profiles import made_with
 from mandor.scheduler.binding import Binder, NotBound, chunks
 from mandor.scheduler.binding_cycle import BindingCycle
 from mandor.scheduler.consulting import Consulting, Inquire, ask_nobody
 from mandor.scheduler.gang_cycle import GangCycle, Placed
 from mandor.scheduler.gangs import Gangs, Returning
 from mandor.scheduler.handle import ClusterHandle
+from mandor.scheduler.journal import Journal
 from mandor.scheduler.nominations import Nominations
 from mandor.scheduler.party import Parties
 from mandor.scheduler.preempting import Preempting
@@ -61,7 +63,7 @@ NOTED_MOST = 64
 CYCLES_MOST = 10_000
 """So many placements may be on their way through plugins, or be asked about; the others wait their turn."""
 
-WATCHED = (PriorityClass, Volume, Node, Release, Workload, Instance)
+WATCHED = (PriorityClass, Quota, Volume, Node, Release, Workload, Instance)
 
 Profiles = Mapping[str, Profile]
 
@@ -92,9 +94,14 @@ class Scheduler:
         self._instances = self._mirrors[Instance.kind]
         self._gangs = Gangs(clock, self._instances, self._mirrors[Workload.kind])
         self.handle: Handle = ClusterHandle(
-            self._snapshot, self._room, self._bind_by_handle, VolumeWriter(store, clock).write, self._gangs.muster
+            self._snapshot,
+            self._room,
+            self._bind_by_handle,
+            VolumeWriter(store, clock).write,
+            self._gangs.muster,
+            inquire,
         )
-        self._profiles = _made(profiles, self.handle)
+        self._profiles = made_with(profiles, self.handle)
         check_together(self._profiles)
         self._queue = SchedulingQueue(
             self._profiles["default"].queue_sort,
@@ -110,6 +117,7 @@ class Scheduler:
         self._nominations = Nominations(self.view, self._queue, self._instances, clock, wake=self._wake.set)
         self._preempting = Preempting(store, clock, recorder, failed=self._nominations.failed)
         self._reasons = Reasons(store, recorder, self._instances)
+        self._journal = Journal(store, clock, self.watchdog)
         self._parties = Parties(write=self._write_whole, give_up=self._fail_with_others)
         self._gang_cycle = GangCycle(
             self._queue,
@@ -157,12 +165,12 @@ class Scheduler:
     def profiles(self) -> Profiles:
         return self._profiles
 
-    def use(self, profiles: Profiles) -> None:
+    def use(self, profiles: Profiles, pause: Backoff | None = None) -> None:
         """From the next cycle on. What is on its way goes on with the plugins that it began with."""
         check_together(profiles)
         self._profiles = profiles
         self._known_refusals.clear()
-        self._queue.use(profiles["default"].queue_sort, now=self._clock.monotonic())
+        self._queue.use(profiles["default"].queue_sort, now=self._clock.monotonic(), pause=pause)
         self._wake.set()
 
     async def run(self) -> None:
@@ -179,6 +187,7 @@ class Scheduler:
             stack.callback(self._unreserve_all)
             async with Background() as tasks:
                 tasks.start(self._reasons.run(), "refusals")
+                tasks.start(self._journal.run(), "decisions")
                 tasks.start(self._returning.run(), "gangs in pieces")
                 await self._schedule(tasks)
 
@@ -236,7 +245,11 @@ class Scheduler:
             writing.add_done_callback(lambda _: self._binder.room.release())
 
     async def _bind(self, tasks: Background, promises: Sequence[Promise]) -> None:
-        for chunk in chunks(promises):
+        current = [each for each in promises if self.view.promised(each.key) is each]
+        for stale in promises:
+            if self.view.promised(stale.key) is not stale:  # it is gone, and another may have its name
+                self._not_written(stale)
+        for chunk in chunks(current):
             await self._binder.room.acquire()
             writing = tasks.start(self._binder.write(chunk), "bind")
             writing.add_done_callback(lambda _: self._binder.room.release())
@@ -300,6 +313,7 @@ class Scheduler:
             self._inquire_first(entry, profile)
             return None
         decision = self._decide(entry, profile)
+        self._journal.note(entry, profile, decision, self.view.table)
         entry.consulted = None
         if decision.node:
             return self._take(entry, profile, decision)
@@ -367,7 +381,7 @@ class Scheduler:
             self.watchdog.run(lambda: run_reserve(context, self.watchdog))
             permission = self.watchdog.run(lambda: run_permits(context, self.watchdog))
         except (PluginFault, Overrun) as fault:
-            self._abort(promise, _said(fault, self.watchdog))
+            self._abort(promise, self.watchdog.told(fault))
             return None
         if permission.denied_by is not None:
             self._deny(promise, permission.denied_by.name, permission.why)
@@ -439,7 +453,7 @@ class Scheduler:
             answers = await self._consulting.ask(profile, entry.ask, self.view.table.snapshot())
         except (PluginFault, Overrun) as fault:
             if self._queue.drop_held(entry):
-                self._fault(entry, _said(fault, self.watchdog))
+                self._fault(entry, self.watchdog.told(fault))
         else:
             self._queue.release(entry, answers)
         finally:
@@ -586,15 +600,3 @@ class Scheduler:
 
 
 _NOBODY = Key(Instance.kind, "", "")
-
-
-def _said(fault: BaseException, watchdog: Watchdog) -> str:
-    if isinstance(fault, PluginFault):
-        return str(fault)
-    return f"the plugin {watchdog.last} took too long and was broken off"
-
-
-def _made(profiles: Profiles | Callable[[Handle], Profiles] | None, handle: Handle) -> Profiles:
-    if profiles is None:
-        return {"default": default_profile(handle)}
-    return profiles(handle) if callable(profiles) else profiles

@@ -320,9 +320,17 @@ class SchedulingQueue:
                 return True
         return not asked
 
-    def use(self, sort: QueueSortPlugin, *, now: float) -> None:
-        """Other plugins decide from now on: the active are sorted anew, and all who wait are looked at again."""
+    def use(self, sort: QueueSortPlugin, *, now: float, pause: Backoff | None = None) -> None:
+        """Other plugins decide from now on: the active are sorted anew, and all who wait are looked at again.
+
+        `pause`: between the tries of one instance; those who pause already do so for as long as it says."""
         self._sort, self._now = sort, now
+        if pause is not None and pause != self._pause:
+            self._pause = pause
+            self._backing_off.clear()
+            for entry in self._entries.values():
+                if entry.place is Place.BACKING_OFF:
+                    self._rest(entry)
         self._active.clear()
         for entry in list(self._entries.values()):
             entry.blamed = ()

@@ -1,13 +1,14 @@
 """Follows the configuration file and the plugin folder: a change applies at once, a mistake changes nothing."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import NamedTuple
 
 from mandor.errors import Invalid
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
-from mandor.placement.config import SchedulerConfig, default_config, read_config
+from mandor.placement.config import SchedulerConfig, default_config, read_config, without
 from mandor.placement.framework.handle import Handle
 from mandor.placement.framework.profile import Profile
 from mandor.placement.plugin_source import Registry, find_plugins, plugin_files
@@ -18,25 +19,55 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 2.0
 
+Use = Callable[[dict[str, Profile], Backoff], None]
+"""Takes up profiles, and the pause between the tries of one instance."""
 Seen = tuple[tuple[str, int, int, int], ...]
 
 
-class ConfigSource:
-    """Where the configuration comes from; none of both: what is built in."""
+class Disabled(NamedTuple):
+    """A version of a plugin that is not used any more, and why."""
 
-    def __init__(self, file: Path | None = None, plugins: Path | None = None) -> None:
+    name: str
+    version: str
+    why: str
+
+
+class ConfigSource:
+    """Where the configuration comes from; none of both: what is built in. `disabled`: not used, whatever it says."""
+
+    def __init__(
+        self,
+        file: Path | None = None,
+        plugins: Path | None = None,
+        *,
+        disabled: Collection[Disabled] = (),
+        found: Callable[[Registry], None] = lambda registry: None,
+    ) -> None:
+        """`found`: told which plugins there are, at each look."""
         self._file = file
         self._plugins = plugins
+        self._disabled = disabled
+        self._found = found
 
     def read(self) -> tuple[SchedulerConfig, Registry]:
         registry = find_plugins(self._plugins)
+        self._found(registry)
+        config = self._config(registry)
+        off = {each.name for each in self._disabled if each.name in registry}
+        return without(config, {name for name in off if self._is_disabled(name, registry[name].version)}), registry
+
+    def _is_disabled(self, name: str, version: str) -> bool:
+        """Another version may do better."""
+        return any((each.name, each.version) == (name, version) for each in self._disabled)
+
+    def _config(self, registry: Registry) -> SchedulerConfig:
         if self._file is None:
-            return default_config(registry), registry
+            return default_config(registry)
         try:
             text = self._file.read_bytes()
         except OSError as error:
             raise Invalid(f"cannot read the scheduler configuration {self._file}: {error.strerror}") from error
-        return read_config(text, registry, filename=str(self._file)), registry
+        return read_config(text, registry, filename=str(self._file))
 
     def seen(self) -> Seen:
         """What tells one state of the files from another."""
@@ -57,7 +88,7 @@ class Configured:
         self.config: SchedulerConfig | None = None
 
     def pause(self) -> Backoff:
-        """Between the tries of one instance; what is changed later holds from the next start."""
+        """Between the tries of one instance, at the start."""
         return self._source.read()[0].pause or PAUSE
 
     def profiles(self, handle: Handle) -> dict[str, Profile]:
@@ -74,13 +105,13 @@ class Configured:
             log.warning("the scheduler configuration says %s; it means nothing here and is ignored", key)
         return profiles
 
-    async def follow(self, clock: Clock, use: Callable[[dict[str, Profile]], None]) -> None:
+    async def follow(self, clock: Clock, use: Use) -> None:
         """For ever. The outcome of each change is one sentence in the log."""
         while True:
             await clock.sleep(LOOK_SECONDS)
             self.look(use)
 
-    def look(self, use: Callable[[dict[str, Profile]], None]) -> bool:
+    def look(self, use: Use) -> bool:
         """True: there was a change, and it holds now."""
         seen = self._source.seen()
         if seen == self._seen or self._workshop is None:
@@ -88,7 +119,8 @@ class Configured:
         self._seen = seen
         try:
             profiles = self._make(self._workshop)
-            use(profiles)
+            assert self.config is not None
+            use(profiles, self.config.pause or PAUSE)
         except Invalid as error:
             log.error("the changed scheduler configuration is refused, the old one goes on: %s", error)
             return False

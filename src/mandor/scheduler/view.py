@@ -10,8 +10,8 @@ from msgspec import Struct
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
-from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass, class_of
+from mandor.model.quota import Quota
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
@@ -20,7 +20,18 @@ from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.lodging import ORDINARY, Rank, Tenure
 from mandor.placement.framework.points import Happened, Happening
 from mandor.placement.framework.volumes import KnownVolume
-from mandor.placement.gang import membership
+from mandor.placement.standing import (
+    NOTHING,
+    Standing,
+    ask_of,
+    class_name,
+    identity_of,
+    limit_of,
+    release_key,
+    shapes_of,
+    standing,
+    workload_key,
+)
 from mandor.placement.table import Table
 from mandor.scheduler.budgets import Budgets
 from mandor.scheduler.queue import Entry, SchedulingQueue
@@ -33,18 +44,6 @@ DETAILS_MOST = 1024
 """When more happens at once, everybody whom it can concern is tried again without being asked for hints."""
 
 NOWHERE: frozenset[str] = frozenset()
-NOTHING = Shape(
-    wanted=(),
-    counted=(0, 0),
-    host_ports=(),
-    engines=(),
-    images=frozenset(),
-    pool=None,
-    tolerate=(),
-    must=(),
-    should=(),
-    prefer=(),
-)
 
 
 class Promise(Struct, frozen=True, eq=False):
@@ -127,6 +126,8 @@ class View:
                 self._happen(Happening.VOLUME, None)
         elif isinstance(value, PriorityClass):
             self._apply_class(value, gone=change.after is None)
+        elif isinstance(value, Quota):
+            self._apply_quota(value, change.before, gone=change.after is None)
 
     # Nodes and releases.
 
@@ -158,7 +159,7 @@ class View:
         if gone:
             self._shapes.pop(release.key, None)
             return
-        self._shapes[release.key] = {name: Shape.of(group) for name, group in release.spec.groups.items()}
+        self._shapes[release.key] = shapes_of(release)
         self._look_again(release.key)
 
     def _apply_workload(self, change: Change) -> None:
@@ -185,12 +186,22 @@ class View:
         if moved:
             self._rank_again(moved)
 
+    def _apply_quota(self, quota: Quota, before: Object | None, *, gone: bool) -> None:
+        """What is used of it is its status, and nothing new here."""
+        if gone:
+            self.table.drop_quota(quota.meta.namespace, quota.meta.name)
+        elif isinstance(before, Quota) and before.spec == quota.spec:
+            return
+        else:
+            self.table.set_quota(quota.meta.namespace, limit_of(quota))
+        self._happen(Happening.QUOTA_CHANGED, None, quota.key)
+
     def _rank_again(self, workloads: Set[Key]) -> None:
         """Those of their instances that wait are queued anew, by what they are now; the others count as that."""
         for key in workloads:
             self._ranks.pop(key, None)
         for each in list(self._instances.items()):
-            if not isinstance(each, Instance) or _workload_key(each) not in workloads:
+            if not isinstance(each, Instance) or workload_key(each) not in workloads:
                 continue
             charge = self.table.charge(each.key)
             if charge is not None:
@@ -202,10 +213,10 @@ class View:
         self.happened |= {Happening.ROOM_FREED}
 
     def _rank(self, instance: Instance) -> Rank:
-        groups = self._ranks.setdefault(_workload_key(instance), {})
+        groups = self._ranks.setdefault(workload_key(instance), {})
         found = groups.get(instance.spec.group)
         if found is None:
-            workload = self._workloads.get(_workload_key(instance))
+            workload = self._workloads.get(workload_key(instance))
             found = groups[instance.spec.group] = (
                 _rank_of(workload, instance.spec.group, self._classes) if isinstance(workload, Workload) else ORDINARY
             )
@@ -226,21 +237,20 @@ class View:
             return
         self._identities[key] = {}
         for group, old in known.items():
-            new = Identity(key.namespace, key.name, group, after.meta.labels)
+            new = Identity(key.namespace, key.name, group, after.meta.labels, class_name(after))
             self._identities[key][group] = new
             if new != old and self.table.relabel(old, new):
                 self.happened |= {Happening.PLACED, Happening.ROOM_FREED}
 
     def _who(self, instance: Instance) -> Identity:
         charge = self.table.charge(instance.key)
-        workload = self._workloads.get(_workload_key(instance))
+        workload = self._workloads.get(workload_key(instance))
         if workload is None and charge is not None:
             return charge.who
-        groups = self._identities.setdefault(_workload_key(instance), {})
+        groups = self._identities.setdefault(workload_key(instance), {})
         found = groups.get(instance.spec.group)
         if found is None:
-            labels = workload.meta.labels if workload is not None else {}
-            found = Identity(instance.meta.namespace, instance.spec.workload, instance.spec.group, labels)
+            found = identity_of(instance, workload if isinstance(workload, Workload) else None)
             groups[instance.spec.group] = found
         return found
 
@@ -251,12 +261,11 @@ class View:
     # Instances.
 
     def _apply_instance(self, key: Key, after: Object | None) -> None:
-        if not isinstance(after, Instance) or after.phase.over:
+        stands = standing(after) if isinstance(after, Instance) else Standing.NEITHER
+        if not isinstance(after, Instance) or stands is Standing.NEITHER:
             self._forget(key)
-        elif after.spec.node:
+        elif stands is Standing.PLACED:
             self._count(key, after)
-        elif after.spec.stop is not None or after.phase is not Phase.PENDING:
-            self._forget(key)
         elif not self._promised(key, after.meta.uid):
             if not self.nominated(key):
                 self._uncount(key)
@@ -313,6 +322,7 @@ class View:
             kin.profile,
             avoid,
             who=kin.who,
+            pin=spec.pin,
             gates=kin.gates,
             preempts=kin.preempts,
             member=kin.member,
@@ -324,28 +334,18 @@ class View:
 
     def _kin_of(self, instance: Instance) -> Ask | None:
         """What it and its like ask for; None: not all of that is here yet."""
-        workload = self._workloads.get(_workload_key(instance))
+        workload = self._workloads.get(workload_key(instance))
         if not isinstance(workload, Workload):
-            self._wait_for(_workload_key(instance), instance)
+            self._wait_for(workload_key(instance), instance)
             return None
         shape = self._shape(instance)
         if shape is None:
             return None
-        rank = self._rank(instance)
-        return Ask(
-            key=instance.key,
-            shape=shape,
-            priority=rank.priority,
-            preempts=rank.preempts,
-            profile=workload.spec.profile,
-            who=self._who(instance),
-            gates=workload.spec.gates,
-            member=membership(instance, workload),
-        )
+        return ask_of(instance, workload, shape, self._who(instance), self._classes)
 
     def _shape(self, instance: Instance) -> Shape | None:
         """None: its release is not here yet; the instance is looked at again when it comes."""
-        release = _release_key(instance)
+        release = release_key(instance)
         shape = self._shapes.get(release, {}).get(instance.spec.group)
         if shape is None:
             self._wait_for(release, instance)
@@ -424,9 +424,7 @@ class View:
         return (
             isinstance(now, Instance)
             and now.meta.uid == promise.instance.meta.uid
-            and now.phase is Phase.PENDING
-            and not now.spec.node
-            and now.spec.stop is None
+            and standing(now) is Standing.WAITING
         )
 
     @property
@@ -452,14 +450,6 @@ def _matters(node: Node) -> tuple[object, ...]:
     """What placement looks at; the rest of a node may change without anybody being tried again."""
     status = node.status
     return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts
-
-
-def _release_key(instance: Instance) -> Key:
-    return Key(Release.kind, instance.meta.namespace, instance.spec.release)
-
-
-def _workload_key(instance: Instance) -> Key:
-    return Key(Workload.kind, instance.meta.namespace, instance.spec.workload)
 
 
 def _rank_of(workload: Workload, group: str, classes: Mapping[str, PriorityClass]) -> Rank:

@@ -60,6 +60,8 @@ class Watchdog:
         self._thrown = False
         self._calls = 0
         self._since = 0.0
+        self.running_seconds = 0.0
+        """How long the call that runs now has been seen to run, about; 0: none does, or it has just begun."""
         self._timing = False
         """The call that runs now is measured."""
         self._runs = 0
@@ -141,6 +143,12 @@ class Watchdog:
         finally:
             self.end()
 
+    def told(self, fault: BaseException) -> str:
+        """What went wrong, for people: a `PluginFault`, or an `Overrun` of who was called last."""
+        return (
+            str(fault) if isinstance(fault, PluginFault) else f"the plugin {self.last} took too long and was broken off"
+        )
+
     async def follow(self, plugin: Plugin, work: Coroutine[Any, Any, T]) -> T:
         """An asynchronous call: every step of it is watched, the waits between them are not."""
         return await _steps(self, plugin, work)
@@ -164,12 +172,13 @@ class Watchdog:
         while not self._ended.wait(min(self._cpu_seconds, self._wall_seconds) / _LOOKS):
             with self._lock:
                 if not self._watched or not self.current:
-                    seen = -1
+                    seen, self.running_seconds = -1, 0.0
                     continue
                 now, used = time.monotonic(), _cpu_time(self._watched)
                 if self._calls != seen:
                     seen, wall, cpu = self._calls, now, used
-                elif used - cpu > self._cpu_seconds or now - wall > self._wall_seconds:
+                self.running_seconds = now - wall
+                if used - cpu > self._cpu_seconds or now - wall > self._wall_seconds:
                     self._thrown = True
                     _throw(self._watched, Overrun)
 

@@ -1,15 +1,9 @@
-"""The part of etcd's v3 protocol that a store needs, as a table; messages are made from it at run time.
-
-Names and numbers are the protocol's. A field is `number: (name, type)`; a type that starts with a
-capital is a message of this table; `*` means repeated.
-"""
+"""The part of etcd's v3 protocol that a store needs, as a table; messages are made from it at run time."""
 
 from dataclasses import dataclass
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-Fields = dict[int, tuple[str, str]]
+from mandor.lib.wire import Fields, make_messages
 
 _HEADER: Fields = {1: ("header", "ResponseHeader")}
 
@@ -77,29 +71,7 @@ class Method:
     response: Any
 
 
-def _build() -> dict[str, Any]:
-    """The message classes by name, in a pool of their own: no other library's etcd gets in the way."""
-    proto = descriptor_pb2.FieldDescriptorProto
-    file = descriptor_pb2.FileDescriptorProto(name="mandor/etcd.proto", package="mandor.etcd", syntax="proto3")
-    for name, fields in MESSAGES.items():
-        message = file.message_type.add(name=name)
-        for number, (field, kind) in fields.items():
-            repeated, kind = kind.startswith("*"), kind.lstrip("*")
-            added = message.field.add(
-                name=field, number=number, label=proto.LABEL_REPEATED if repeated else proto.LABEL_OPTIONAL
-            )
-            if kind[0].isupper():
-                added.type, added.type_name = proto.TYPE_MESSAGE, f".mandor.etcd.{kind}"
-            else:
-                added.type = proto.Type.Value(f"TYPE_{kind.upper()}")
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {
-        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"mandor.etcd.{name}")) for name in MESSAGES
-    }
-
-
-messages = _build()
+messages = make_messages("mandor.etcd", MESSAGES)
 
 
 def _method(service: str, name: str, message: str) -> Method:

@@ -6,6 +6,7 @@ from mandor.controllers import garbage_plan
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.garbage_plan import Keep
 from mandor.lib.clock import ManualClock
+from mandor.model.decision import DecisionSpec, KeptDecision
 from mandor.model.meta import Meta, Object
 from mandor.model.phase import Phase
 from mandor.model.record import (
@@ -44,6 +45,18 @@ def test_events_go_by_age_and_by_number() -> None:
     events = [make_event("old", DAY + 1), make_event("older", 3 * DAY), make_event("new", 5), make_event("newer", 1)]
     assert names(garbage_plan.old_events(events, KEEP, NOW)) == ["old", "older"]
     assert names(garbage_plan.old_events(events, Keep(events_most=1), NOW)) == ["new", "old", "older"]
+
+
+def test_decisions_go_by_age_and_by_number() -> None:
+    decisions = [
+        KeptDecision(
+            meta=Meta(name=name, namespace="default"),
+            spec=DecisionSpec(at=NOW - age, uid="u", workload="web", profile="default"),
+        )
+        for name, age in (("old", DAY + 1), ("new", 5), ("newer", 1))
+    ]
+    assert names(garbage_plan.old_decisions(decisions, KEEP, NOW)) == ["old"]
+    assert names(garbage_plan.old_decisions(decisions, Keep(decisions_most=1), NOW)) == ["new", "old"]
 
 
 def test_audits_are_kept_for_ninety_days() -> None:

@@ -10,6 +10,8 @@ from mandor.engines.fake import FakeEngine
 from mandor.engines.process import ProcessEngine
 from mandor.engines.registry import OWN, known_engines, make_engine
 from mandor.errors import Invalid
+from mandor.lib import registry
+from mandor.roots.agent import make_engines
 
 
 def test_the_built_in_engines_are_known() -> None:
@@ -53,3 +55,34 @@ def test_an_engine_whose_package_is_broken_is_refused(tmp_path: Path, monkeypatc
     monkeypatch.setattr("mandor.lib.registry.load", load)
     with pytest.raises(Invalid, match="cannot be loaded: No module named 'missing'"):
         make_engine("broken", directory=tmp_path)
+
+
+def test_settings_that_are_texts_become_what_the_engine_takes(tmp_path: Path) -> None:
+    engine = make_engine("process", directory=tmp_path, limits="false")
+    assert isinstance(engine, ProcessEngine)
+    with pytest.raises(Invalid, match=r"process\.limits cannot be 'perhaps'"):
+        make_engine("process", directory=tmp_path, limits="perhaps")
+
+
+def test_how_an_engine_is_reached_can_be_told_to_an_agent(tmp_path: Path) -> None:
+    made = make_engines(("docker", "process"), tmp_path, ("docker.socket=/somewhere/else.sock", "process.limits=false"))
+    assert list(made) == ["docker", "process"]
+    for wrong in ("docker.sokcet=/x", "dokcer.socket=/x", "socket=/x", "docker.socket"):
+        with pytest.raises(Invalid):
+            make_engines((), tmp_path, (wrong,))
+
+
+def test_an_engine_that_cannot_be_loaded_is_left_out_unless_it_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = registry.load
+
+    def load(group: str, name: str) -> object:
+        if name == "cri":
+            raise ModuleNotFoundError("No module named 'grpc'")
+        return whole(group, name)
+
+    monkeypatch.setattr("mandor.lib.registry.load", load)
+    assert "cri" not in make_engines((), tmp_path)
+    with pytest.raises(Invalid, match="grpc"):
+        make_engines(("cri",), tmp_path)

@@ -325,7 +325,7 @@ def test_a_constructor_is_given_what_it_names() -> None:
 
 async def test_without_a_cluster_a_handle_shows_nothing_and_binds_nothing() -> None:
     table = make_table()
-    assert Detached(table.snapshot()).snapshot() is table.snapshot()
+    assert Detached(table.snapshot).snapshot() is table.snapshot()
     assert list(DETACHED.waiting()) == []
     assert not DETACHED.approve(ASK.key, "x")
     assert not DETACHED.reject(ASK.key, "x")

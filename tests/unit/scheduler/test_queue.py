@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mandor.lib.backoff import Backoff
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.placement.framework.ask import Ask, Membership, Shape
@@ -93,6 +94,18 @@ def test_a_failure_pauses_for_a_second_and_then_twice_as_long_up_to_ten() -> Non
 
 
 @pytest.mark.req("S1-39", "S1-33")
+@pytest.mark.req("S1-39")
+def test_another_pause_holds_for_those_who_pause_already() -> None:
+    queue = make_queue("a", "b")
+    queue.back_off(pop(queue), now=0)
+    queue.use(PrioritySort(), now=0, pause=Backoff(first_seconds=5, most_seconds=60))
+    queue.back_off(pop(queue), now=0)
+    queue.flush(now=4.9)
+    assert queue.pop() is None
+    queue.flush(now=5)
+    assert drain(queue) == ["a", "b"]
+
+
 def test_who_does_not_fit_waits_for_what_can_change_that() -> None:
     queue = make_queue("room", "node")
     queue.put_back(pop(queue), now=0, retry_on=ROOM)

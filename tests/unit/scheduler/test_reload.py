@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from mandor.errors import Invalid
+from mandor.lib.backoff import Backoff
 from mandor.lib.clock import ManualClock, settle
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.framework.profile import Profile
+from mandor.scheduler.queue import PAUSE
 from mandor.scheduler.reload import LOOK_SECONDS, ConfigSource, Configured
 from tests.unit.placement.test_plugin_source import write
 
@@ -27,7 +29,11 @@ class Desk:
         self.used = [self.configured.profiles(DETACHED)]
 
     def look(self) -> bool:
-        return self.configured.look(self.used.append)
+        return self.configured.look(self.use)
+
+    def use(self, profiles: dict[str, Profile], pause: Backoff) -> None:
+        self.used.append(profiles)
+        self.pause = pause
 
     @property
     def profile(self) -> Profile:
@@ -46,6 +52,16 @@ def test_a_changed_file_applies_without_a_restart(desk: Desk) -> None:
     assert desk.look()
     assert desk.profile.scores == ()
     assert not desk.look(), "once"
+
+
+@pytest.mark.req("S1-39")
+def test_changed_pauses_apply_without_a_restart(desk: Desk) -> None:
+    desk.file.write_text("podInitialBackoffSeconds: 3\npodMaxBackoffSeconds: 7\n")
+    assert desk.look()
+    assert desk.pause == Backoff(3, 7)
+    desk.file.write_text("profiles: []\n")
+    assert desk.look()
+    assert desk.pause == PAUSE
 
 
 @pytest.mark.parametrize(
@@ -119,7 +135,7 @@ async def test_it_looks_every_few_seconds(desk: Desk) -> None:
     import asyncio
 
     clock = ManualClock()
-    following = asyncio.ensure_future(desk.configured.follow(clock, desk.used.append))
+    following = asyncio.ensure_future(desk.configured.follow(clock, desk.use))
     await settle()
     desk.file.write_text("profiles:\n- schedulerName: other\n")
     await clock.advance(LOOK_SECONDS)

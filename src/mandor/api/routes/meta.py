@@ -16,9 +16,11 @@ FEATURES = (
     "backup",
     "commit",
     "exec",
+    "explain",
     "heartbeat",
     "join",
     "logs",
+    "plan",
     "snapshot",
     "tokens",
     "usage",
@@ -27,8 +29,10 @@ FEATURES = (
 """What this server can do, by name, so that clients of other versions need not guess."""
 
 
-class Health(Struct, frozen=True):
+class Health(Struct, frozen=True, omit_defaults=True):
     status: str
+    notes: tuple[str, ...] = ()
+    """What is not as it was configured."""
 
 
 class About(Struct, frozen=True):
@@ -46,7 +50,7 @@ async def readyz(call: Call[None, None]) -> Health:
     if call.parts.streams.closing:
         raise Unavailable("the server is stopping")
     await read_cluster(call.parts.store)
-    return Health("ready")
+    return Health("ready", call.parts.notes)
 
 
 async def about(call: Call[None, None]) -> About:

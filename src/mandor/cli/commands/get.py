@@ -48,8 +48,8 @@ def get_command(
 ) -> None:
     """Show objects, in a table or as JSON or YAML.
 
-    KIND is workload, instance, node, release, namespace, event, audit, token, lease … in singular, plural or
-    short (wl, inst, no, ns). One NAME gives one object, several or none give a list. With --watch, `-o json`
+    KIND is workload, instance, node, release, namespace, decision, event, audit, token, lease … in singular,
+    plural or short (wl, inst, no, ns). One NAME gives one object, several or none give a list. With --watch, `-o json`
     gives one change a line: {"revision", "before", "after"}.
     """
     kind, names = split_names(words)

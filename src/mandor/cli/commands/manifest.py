@@ -25,13 +25,13 @@ SUFFIXES = {".yaml", ".yml", ".json"}
 BYTES_MOST = 1 << 20
 CHANGES_SHOWN = 20
 
-_file_option = click.option(
+file_option = click.option(
     "-f", "--file", "files", metavar="FILE|DIR|-", multiple=True, help="A manifest, a folder of them, or - for stdin."
 )
 
 
 @click.command("apply")
-@_file_option
+@file_option
 @namespace_option
 @click.option("--dry-run", is_flag=True, help="Only tell what would change.")
 @click.option("--prune", is_flag=True, help="Delete workloads with --labels that the manifests do not name.")
@@ -67,7 +67,7 @@ def apply_command(
 
 
 @click.command("diff")
-@_file_option
+@file_option
 @namespace_option
 @click.option("--prune", is_flag=True, help="Count workloads with --labels that the manifests do not name.")
 @click.option("-l", "--labels", metavar="SELECTOR", default="", help="With --prune: which workloads may be deleted.")
@@ -95,7 +95,7 @@ def diff_command(
 
 @click.command("delete")
 @click.argument("words", metavar="[KIND NAME...]", nargs=-1, shell_complete=complete_kind_or_name)
-@_file_option
+@file_option
 @namespace_option
 @click.option("--wait", is_flag=True, help="Return when the instances have ended.")
 @timeout_option
@@ -190,6 +190,12 @@ def _show(
     if output != "text":
         show_data(answer, output)
         return
+    show_results(answer, would=would, all_changes=all_changes, missing=missing)
+
+
+def show_results(
+    answer: dict[str, Any], *, would: bool = True, all_changes: bool = False, missing: str = "unchanged"
+) -> None:
     for each in answer["results"]:
         name = f"{each['namespace']}/{each['name']}" if each["namespace"] else each["name"]
         action = missing if each["action"] == "unchanged" else f"{'would be ' if would else ''}{each['action']}"

@@ -63,8 +63,12 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
 @click.option("--suspect-after", metavar="DURATION", help="Silence after which a node gets no work.  [default: 20s]")
 @click.option("--lost-after", metavar="DURATION", help="Silence after which a node's work is replaced.  [default: 60s]")
 @click.option("--lease", metavar="DURATION", help="Silence after which another server leads.  [default: 10s]")
+@click.option(
+    "--restore-after", metavar="DURATION", help="How long a rule is keepable before its work moves.  [default: 60s]"
+)
 @click.option("--scheduler-config", metavar="FILE", help="Scheduler profiles, as in KubeSchedulerConfiguration.")
 @click.option("--plugins", metavar="DIR", help="Scheduler plugins: every .py file there is run.")
+@click.option("--plugin-hang", metavar="DURATION", help="A plugin that hangs so long is disabled.  [default: 30s]")
 @_log_options
 def server_command(config: str | None, roles: tuple[str, ...], **flags: Any) -> None:
     """Run a server of the control plane.
@@ -88,6 +92,12 @@ def server_command(config: str | None, roles: tuple[str, ...], **flags: Any) -> 
 @click.option("--join-token", metavar="TOKEN", help="Lets a new node join; better in a file.")
 @click.option("--join-token-file", metavar="FILE", help="Where the join token stands.")
 @click.option("--engine", metavar="NAME", multiple=True, help="An engine to offer, several times.  [default: all]")
+@click.option(
+    "--engine-option",
+    metavar="ENGINE.KEY=VALUE",
+    multiple=True,
+    help="How an engine is reached: docker.socket=PATH, incus.url=URL …, several times.",
+)
 @click.option("--label", metavar="KEY=VALUE", multiple=True, help="For the node when it first joins, several times.")
 @click.option("--pool", metavar="NAME", help="The node's pool, when it first joins.  [default: default]")
 @click.option("--address", metavar="HOST", help="Where others reach this machine.  [default: found by itself]")
@@ -100,6 +110,7 @@ def agent_command(
     config: str | None,
     server: tuple[str, ...],
     engine: tuple[str, ...],
+    engine_option: tuple[str, ...],
     label: tuple[str, ...],
     allow_host_path: tuple[str, ...],
     capacity: tuple[str, ...],
@@ -116,7 +127,7 @@ def agent_command(
 
     shared = (click.get_current_context().find_root().obj or {}).get("server")
     flags |= {"server": _split(server or ((shared,) if shared else ())), "engine": _split(engine), "label": list(label)}
-    flags["allow_host_path"] = list(allow_host_path)
+    flags |= {"allow_host_path": list(allow_host_path), "engine_option": list(engine_option)}
     flags |= {"capacity": _split(capacity), "device": _split(device)}
     agent.run(load(AgentRootSettings, "agent", file=config, environ=os.environ, flags=flags))
 

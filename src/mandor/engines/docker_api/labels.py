@@ -16,6 +16,8 @@ TASK = "io.mandor.task"
 ATTEMPT = "io.mandor.attempt"
 NAME = "io.mandor.name"
 NAMESPACE = "io.mandor.namespace"
+SIGNAL = "io.mandor.signal"
+"""The stop signal, where the engine forgets it."""
 MEMORY = "io.mandor.memory"
 """The memory limit, where the engine forgets it."""
 
@@ -49,6 +51,7 @@ def labels_of(owner: str, unit: Unit, launch: Launch) -> dict[str, str]:
         ATTEMPT: str(unit.attempt),
         NAME: launch.name,
         NAMESPACE: launch.namespace,
+        SIGNAL: launch.stop_signal,
     }
     if launch.memory_bytes is not None:
         labels[MEMORY] = str(launch.memory_bytes)

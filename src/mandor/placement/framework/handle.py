@@ -1,11 +1,12 @@
 """What a plugin can see and do besides its points: the snapshot, and the instances that wait for a permit."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from mandor.model.meta import Key
 from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.points import Question, Reply
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -57,6 +58,9 @@ class Handle(Protocol):
     async def bind(self, ask: Ask, node: str) -> None:
         """Write the placement down, together with others; raises when it could not be."""
 
+    async def inquire(self, question: Question) -> Reply:
+        """Ask somebody elsewhere, over HTTP; whatever goes wrong is told in the reply."""
+
     async def place_volumes(self, ask: Ask, node: str) -> None:
         """Write down that the instance's volumes are on that node; raises when one has come to be elsewhere."""
 
@@ -64,13 +68,13 @@ class Handle(Protocol):
 class Detached:
     """For plugins that decide without a cluster around them: a plan, an explanation, a test."""
 
-    def __init__(self, snapshot: Snapshot | None = None) -> None:
+    def __init__(self, snapshot: Callable[[], Snapshot] | None = None) -> None:
         self._snapshot = snapshot
 
     def snapshot(self) -> Snapshot:
         if self._snapshot is None:
             raise RuntimeError("there is no cluster to look at")
-        return self._snapshot
+        return self._snapshot()
 
     def waiting(self) -> Sequence[Waiting]:
         return ()
@@ -86,6 +90,9 @@ class Detached:
 
     async def bind(self, ask: Ask, node: str) -> None:
         raise RuntimeError("nothing is bound without a cluster")
+
+    async def inquire(self, question: Question) -> Reply:
+        return Reply(problem=f"there is no way to {question.url} without a cluster")
 
     async def place_volumes(self, ask: Ask, node: str) -> None:
         raise RuntimeError("no volume is placed without a cluster")

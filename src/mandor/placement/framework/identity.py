@@ -9,14 +9,23 @@ from mandor.model.placement import EVERYWHERE, SELF, Apart, Near, Spread, Streng
 class Identity:
     """Namespace, workload, group and labels; one object for all instances that have these in common."""
 
-    __slots__ = ("_hash", "group", "labels", "namespace", "workload")
+    __slots__ = ("_hash", "group", "labels", "namespace", "priority_class", "workload")
 
-    def __init__(self, namespace: str, workload: str, group: str, labels: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        namespace: str,
+        workload: str,
+        group: str,
+        labels: Mapping[str, str] | None = None,
+        priority_class: str = "",
+    ) -> None:
         self.namespace = namespace
         self.workload = workload
         self.group = group
         self.labels = frozenset((labels or {}).items())
-        self._hash = hash((namespace, workload, group, self.labels))
+        self.priority_class = priority_class
+        """The one its workload names; empty: none."""
+        self._hash = hash((namespace, workload, group, self.labels, priority_class))
 
     def __hash__(self) -> int:
         return self._hash
@@ -25,8 +34,8 @@ class Identity:
         return self is other or (
             isinstance(other, Identity)
             and self._hash == other._hash
-            and (self.namespace, self.workload, self.group, self.labels)
-            == (other.namespace, other.workload, other.group, other.labels)
+            and (self.namespace, self.workload, self.group, self.labels, self.priority_class)
+            == (other.namespace, other.workload, other.group, other.labels, other.priority_class)
         )
 
     def __repr__(self) -> str:

@@ -54,11 +54,13 @@ class Happening(Enum):
     VOLUME = "volume changed"
     LOAD_CHANGED = "load changed"
     """What a node really uses; requests do not ask for it."""
+    QUOTA_CHANGED = "quota changed"
+    """What a namespace may take; `Happened.instance` is the quota."""
 
 
 EVERYTHING = frozenset(Happening)
-ANYTHING = EVERYTHING - {Happening.PLACED, Happening.LOAD_CHANGED}
-"""What can make room; that somebody else was placed, or how busy a node is, matters to few."""
+ANYTHING = EVERYTHING - {Happening.PLACED, Happening.LOAD_CHANGED, Happening.QUOTA_CHANGED}
+"""What can make room; that somebody else was placed, how busy a node is, and quotas matter to few."""
 NODES = frozenset({Happening.NODE_ADDED, Happening.NODE_CHANGED})
 
 
@@ -326,12 +328,24 @@ class PostBindPlugin(Plugin):
 
 
 @dataclass(frozen=True, slots=True)
+class Tls:
+    """How to trust an HTTPS server, and how to be trusted by it: files; empty: as the system does, or not at all."""
+
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    server_name: str = ""
+    """The name on its certificate, if that is not the URL's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """Something to be asked elsewhere, over HTTP: JSON in, JSON out."""
 
     url: str
     body: Mapping[str, Any]
     seconds: float
+    tls: Tls = Tls()
 
 
 @dataclass(frozen=True, slots=True)

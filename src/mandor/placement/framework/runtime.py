@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,12 +62,25 @@ class Verdict:
             return "0/0 nodes fit: there are no nodes"
         parts = []
         for plugin, refused in self.refusals:
-            try:
-                why = plugin.why(ask, nodes, refused) if isinstance(plugin, FilterPlugin) else ""
-            except Exception as error:
-                raise PluginFault(plugin.name, _raised(error)) from error
+            why = why_of(plugin, ask, nodes, refused)
             parts.append(f"{int(refused.sum())} {plugin.name}" + (f" ({why})" if why else ""))
         return f"{int(self.feasible.sum())}/{len(nodes)} nodes fit: {', '.join(parts)}"
+
+
+def why_of(plugin: Plugin, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+    """What the nodes lack that it refused, in its own words."""
+    with blamed(plugin):
+        return plugin.why(ask, nodes, refused) if isinstance(plugin, FilterPlugin) else ""
+
+
+class Scored(NamedTuple):
+    """What one plugin gave the feasible nodes."""
+
+    plugin: Plugin
+    weight: int
+    raw: Scores
+    scores: Scores
+    """Brought into 0..100."""
 
 
 class Judges(Protocol):
@@ -143,8 +156,12 @@ def run_scores(
     feasible: Mask,
     among: NDArray[np.intp],
     watch: Watch | None = None,
+    parts: list[Scored] | None = None,
 ) -> Scores:
-    """PreScore, Score and Normalize: the weighted sum for the feasible nodes, in the order of `among`."""
+    """PreScore, Score and Normalize: the weighted sum for the feasible nodes, in the order of `among`.
+
+    `parts`: what each plugin said is added here.
+    """
     watch = watch or Unwatched()
     total = np.zeros(len(among), dtype=np.int64)
     skipped: set[int] = set()
@@ -167,6 +184,8 @@ def run_scores(
             scores = current.normalize(state, ask, raw.take(among))
             check_scores(current, scores, len(among))
             total += weight * scores
+            if parts is not None:
+                parts.append(Scored(current, weight, raw[among], scores))
     except PluginFault:
         raise
     except Exception as error:

@@ -13,6 +13,7 @@ from mandor.placement.framework.column import Column, Mask
 from mandor.placement.framework.kept import Kept
 from mandor.placement.framework.lodging import Lodging
 from mandor.placement.framework.luck import Lots
+from mandor.placement.framework.quotas import Quotas
 from mandor.placement.framework.room import Room
 from mandor.placement.framework.volumes import Volumes
 
@@ -51,9 +52,6 @@ Images = tuple[tuple[str, int], ...]
 Numbers = NDArray[np.int64]
 Wanted = tuple[tuple[str, int], ...]
 """Amounts by resource."""
-
-INSTANCES = "instances"
-"""What a namespace has, counted: beside its resources."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +125,8 @@ class Snapshot:
     """Does any workload have a node for itself?"""
     owner: Callable[[tuple[str, str]], int]
     """The number of a workload in `dedicated_to`."""
-    used_by: Callable[[str], Mapping[str, int]]
-    """What the instances of a namespace take, by resource, and how many `instances` there are."""
+    quotas: Quotas
+    """What the instances of a namespace take, and what they may take."""
     lodging: Lodging
     """Who lodges where; for those who make room."""
     wanted: Mapping[Wanted, int]

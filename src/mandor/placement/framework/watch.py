@@ -1,6 +1,10 @@
 """Who is at work: told before each call of a plugin, so that time can be measured and a loop broken off."""
 
-from typing import Protocol
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+T = TypeVar("T")
 
 
 class Overrun(BaseException):
@@ -32,3 +36,41 @@ class Unwatched:
 
     def end(self) -> None:
         pass
+
+
+class Guard(Watch, Protocol):
+    """A watch that breaks off what takes too long, while it is entered and in what is run through it."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    def run(self, work: Callable[[], T]) -> T:
+        """The work, watched; an `Overrun` may come out of it."""
+
+    @property
+    def last(self) -> str:
+        """The plugin that was called last, also after its end."""
+
+
+class Unguarded(Unwatched):
+    """Breaks nothing off."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def run(self, work: Callable[[], T]) -> T:
+        return work()
+
+    @property
+    def last(self) -> str:
+        return self.current

@@ -1,23 +1,27 @@
 """HTTPExtender: Kubernetes' scheduler extenders. Somebody elsewhere filters and prioritises nodes, over HTTP."""
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as part
 from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta as Bounds
-from msgspec import Struct
+from msgspec import Struct, field
 
 from mandor.lib.quantity import Seconds
 from mandor.placement.framework.ask import CPU, MEMORY, Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.handle import DETACHED, Handle
 from mandor.placement.framework.points import (
+    BindPlugin,
     ConsultPlugin,
     FilterPlugin,
     Question,
     Reply,
     ScorePlugin,
+    Tls,
     tally,
 )
 from mandor.placement.framework.snapshot import Snapshot
@@ -40,46 +44,77 @@ class Extender(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Without its answer things go on as if it were not there."""
     managed_resources: tuple["ManagedResource", ...] = ()
     """It is asked only about instances that want one of these; none: about all."""
+    bind_verb: str = ""
+    """It is asked before the placement is written down, and may refuse."""
+    preempt_verb: str = ""
+    enable_https: bool = field(default=False, name="enableHTTPS")
+    """As `https://` in the URL."""
+    tls_config: "ExtenderTls | None" = None
 
     def __post_init__(self) -> None:
         if not self.url_prefix.startswith(("http://", "https://")):
             raise ValueError(f"urlPrefix {self.url_prefix!r} is not a URL; it begins with http:// or https://")
-        if not self.filter_verb and not self.prioritize_verb:
-            raise ValueError("an extender has a filterVerb, a prioritizeVerb or both")
+        if self.enable_https and not self.url_prefix.startswith("https://"):
+            raise ValueError(f"enableHTTPS, and urlPrefix is {self.url_prefix!r}; write https://")
+        if self.tls_config is not None and not self.url_prefix.startswith("https://"):
+            raise ValueError("tlsConfig belongs to an urlPrefix that begins with https://")
+        if self.preempt_verb:
+            raise ValueError("preemptVerb is not supported yet: victims are chosen without asking extenders")
+        if not (self.filter_verb or self.prioritize_verb or self.bind_verb):
+            raise ValueError("an extender has a filterVerb, a prioritizeVerb, a bindVerb or several of them")
         if self.prioritize_verb and self.weight < 1:
             raise ValueError("an extender with a prioritizeVerb has a weight of 1 or more")
         if not 0 < self.http_timeout <= 60:
             raise ValueError(f"httpTimeout {self.http_timeout} is not between 0 and 60 seconds")
 
 
-class ManagedResource(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+class ManagedResource(Struct, frozen=True, forbid_unknown_fields=True):
     name: str
+    ignored_here: bool = field(default=False, name="ignoredByScheduler")
+    """`NodeResourcesFit` does not count it: only the extender does."""
+
+
+class ExtenderTls(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    insecure: bool = False
+    server_name: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    ca_file: str = ""
+
+    def __post_init__(self) -> None:
+        if self.insecure:
+            raise ValueError("insecure: a server that anybody can pose as is not asked; give its CA as caFile")
+        if bool(self.cert_file) != bool(self.key_file):
+            raise ValueError("certFile and keyFile come together")
+
+    @property
+    def tls(self) -> Tls:
+        return Tls(self.ca_file, self.cert_file, self.key_file, self.server_name)
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
     fits: frozenset[str] | None = None
     """None: all."""
-    why: Mapping[str, str] = field(default_factory=dict)
-    scores: Mapping[str, int] = field(default_factory=dict)
+    why: Mapping[str, str] = part(default_factory=dict)
+    scores: Mapping[str, int] = part(default_factory=dict)
 
 
-class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin):
+class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
     """One for each extender of the configuration; its name says which."""
 
     name = "HTTPExtender"
     Args = Extender
 
-    def __init__(self, args: Extender) -> None:
+    def __init__(self, args: Extender, handle: Handle = DETACHED) -> None:
         self.extender = args
+        self._handle = handle
         self.name = f"HTTPExtender({args.url_prefix})"  # type: ignore[misc]
         self._said: Mapping[str, str] = {}
         """Why it refused nodes in this cycle."""
 
     def consult(self, ask: Ask, nodes: Snapshot, feasible: Mask) -> Generator[Question, Reply, object]:
-        wanted = {resource for resource, _ in ask.shape.wanted}
-        managed = {each.name for each in self.extender.managed_resources}
-        if managed and not managed & wanted:
+        if not self._concerned(ask):
             return _Answer()
         slots = [int(slot) for slot in feasible.nonzero()[0]]
         described = {nodes.nodes[slot].meta.name: self._node(nodes, slot) for slot in slots}
@@ -116,16 +151,38 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin):
                 scores[nodes.slots[name]] = score
         return scores
 
+    async def bind(self, state: CycleState, ask: Ask, node: str) -> bool:
+        """With its consent it is written down; what it does about it besides is its affair."""
+        if not self._concerned(ask):
+            return False
+        body = {"PodName": ask.key.name, "PodNamespace": ask.key.namespace, "PodUID": "", "Node": node}
+        reply = await self._handle.inquire(self._asked(self.extender.bind_verb, body))
+        if self._missing(reply):
+            return False
+        error = _field(reply.body, "error")
+        if error:
+            raise RuntimeError(f"will not bind it: {error}")
+        await self._handle.bind(ask, node)
+        return True
+
+    def _concerned(self, ask: Ask) -> bool:
+        managed = {each.name for each in self.extender.managed_resources}
+        return not managed or any(resource in managed for resource, _ in ask.shape.wanted)
+
     # The protocol.
 
-    def _question(self, verb: str, ask: Ask, described: Mapping[str, Any]) -> Question:
+    def _asked(self, verb: str, body: Mapping[str, Any]) -> Question:
         url = f"{self.extender.url_prefix.rstrip('/')}/{verb.lstrip('/')}"
+        tls = self.extender.tls_config
+        return Question(url, body, float(self.extender.http_timeout), tls.tls if tls is not None else Tls())
+
+    def _question(self, verb: str, ask: Ask, described: Mapping[str, Any]) -> Question:
         nodes: dict[str, Any] = (
             {"NodeNames": list(described)}
             if self.extender.node_cache_capable
             else {"Nodes": {"apiVersion": "v1", "kind": "NodeList", "items": list(described.values())}}
         )
-        return Question(url, {"Pod": _pod(ask), **nodes}, float(self.extender.http_timeout))
+        return self._asked(verb, {"Pod": _pod(ask), **nodes})
 
     def _missing(self, reply: Reply) -> bool:
         """True: there is no answer, and it goes without."""

@@ -16,6 +16,7 @@ from mandor.placement.framework.kept import At
 from mandor.placement.framework.points import ANYTHING, SCORE_MOST, FilterPlugin, Formula, Reach, ScorePlugin
 from mandor.placement.framework.snapshot import Snapshot, Wanted
 
+_MIB = 1024**2
 _CURVE_MOST = 10
 """Kubernetes' curves give 0..10."""
 
@@ -195,4 +196,7 @@ def _shortage(resource: str, amount: int, nodes: Snapshot, refused: Mask) -> int
 def _shown(resource: str, amount: int) -> str:
     if resource == CPU:
         return str(Cpu(amount))
-    return str(Size(amount)) if resource in {MEMORY, DISK} else str(amount)
+    if resource not in {MEMORY, DISK}:
+        return str(amount)
+    # Machines have odd sizes, and nobody reads the last of nine digits.
+    return str(Size(amount if amount < _MIB else -(-amount // _MIB) * _MIB))

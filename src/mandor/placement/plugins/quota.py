@@ -1,5 +1,7 @@
 """Quota: a namespace takes so much of the cluster and no more."""
 
+from collections.abc import Iterator
+
 import numpy as np
 from msgspec import Struct
 
@@ -7,15 +9,27 @@ from mandor.lib.quantity import Cpu, Size
 from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import SKIP, FilterPlugin, Happening, PreFilterPlugin, Skip
-from mandor.placement.framework.snapshot import INSTANCES, Snapshot
+from mandor.placement.framework.points import (
+    SKIP,
+    FilterPlugin,
+    Happened,
+    Happening,
+    Hint,
+    PreFilterPlugin,
+    Reach,
+    Skip,
+)
+from mandor.placement.framework.quotas import INSTANCES
+from mandor.placement.framework.quotas import Quota as Limit
+from mandor.placement.framework.snapshot import Snapshot
 
 _PARSE = {CPU: Cpu.parse, MEMORY: Size.parse, DISK: Size.parse}
 
 
 class QuotaArgs(Struct, frozen=True, forbid_unknown_fields=True):
     namespaces: dict[str, dict[str, str | int | float]] = {}
-    """By namespace: the most of `cpu`, `memory`, `disk`, of a device, and of `instances`; `*`: for all others."""
+    """Beside the quotas that are objects, by namespace: the most of `cpu`, `memory`, `disk`, of a device, and of
+    `instances`; `*`: for all others."""
 
     def __post_init__(self) -> None:
         for limits in self.namespaces.values():
@@ -28,33 +42,54 @@ class Quota(PreFilterPlugin, FilterPlugin):
 
     name = "Quota"
     Args = QuotaArgs
-    retry_on = frozenset({Happening.ROOM_FREED})
+    retry_on = frozenset({Happening.ROOM_FREED, Happening.QUOTA_CHANGED})
     by_class = True
 
     def __init__(self, args: QuotaArgs | None = None) -> None:
-        self._limits = {
-            namespace: {resource: _amount(resource, amount) for resource, amount in limits.items()}
+        self._own = {
+            namespace: Limit("", {resource: _amount(resource, amount) for resource, amount in limits.items()})
             for namespace, limits in (args or QuotaArgs()).namespaces.items()
         }
 
+    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+        """What anybody of the namespace takes, anywhere; nothing, where it has no quota."""
+        return Reach.CLUSTER if self._limits(ask, nodes) else Reach.ATTRIBUTES
+
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
-        return None if self._over(ask, nodes) else SKIP
+        return None if self._limits(ask, nodes) else SKIP
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
-        return np.full(len(nodes), not self._over(ask, nodes), dtype=np.bool_)
+        return np.full(len(nodes), next(self._over(ask, nodes), None) is None, dtype=np.bool_)
 
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
-        over = ", ".join(f"{_shown(resource, short)} {resource}" for resource, short in self._over(ask, nodes))
-        return f"the quota of the namespace {ask.key.namespace} is exceeded by {over}"
+        return "; ".join(_told(ask.key.namespace, limit, short) for limit, short in self._over(ask, nodes))
 
-    def _over(self, ask: Ask, nodes: Snapshot) -> list[tuple[str, int]]:
-        """By how much it would exceed what."""
-        limits = self._limits.get(ask.key.namespace, self._limits.get("*"))
-        if not limits:
-            return []
-        used, wanted = nodes.used_by(ask.key.namespace), {**dict(ask.shape.wanted), INSTANCES: 1}
-        sums = ((each, used.get(each, 0) + wanted.get(each, 0) - most) for each, most in limits.items())
-        return [(resource, short) for resource, short in sums if short > 0 and wanted.get(resource)]
+    def hint(self, ask: Ask, happened: Happened) -> Hint:
+        """What others take is nothing to a namespace."""
+        about = happened.instance
+        return Hint.SKIP if about is not None and about.namespace != ask.key.namespace else Hint.QUEUE
+
+    def _limits(self, ask: Ask, nodes: Snapshot) -> list[Limit]:
+        found = nodes.quotas.of(ask.who, ask.key.namespace)
+        own = self._own.get(ask.key.namespace, self._own.get("*"))
+        return found if own is None else [*found, own]
+
+    def _over(self, ask: Ask, nodes: Snapshot) -> Iterator[tuple[Limit, dict[str, int]]]:
+        """The quotas that it would exceed, and by how much of what."""
+        wanted = {**dict(ask.shape.wanted), INSTANCES: 1}
+        for limit in self._limits(ask, nodes):
+            used = nodes.quotas.used(ask.key.namespace, limit.priority_class)
+            sums = {
+                each: used.get(each, 0) + wanted[each] - most for each, most in limit.most.items() if each in wanted
+            }
+            short = {resource: over for resource, over in sums.items() if over > 0}
+            if short:
+                yield limit, short
+
+
+def _told(namespace: str, limit: Limit, short: dict[str, int]) -> str:
+    which = f"quota {limit.name} of the namespace {namespace}" if limit.name else f"quota of the namespace {namespace}"
+    return f"the {which} is exceeded by {', '.join(f'{_shown(each, over)} {each}' for each, over in short.items())}"
 
 
 def _amount(resource: str, amount: str | float) -> int:

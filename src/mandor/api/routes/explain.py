@@ -1,0 +1,98 @@
+"""Explain: why an instance has no node, or the one it has."""
+
+from collections.abc import Callable
+from typing import Annotated
+
+from msgspec import Meta as Note
+from msgspec import Struct
+
+from mandor.api.access import read
+from mandor.api.operation import Call, Operation, Text
+from mandor.api.routes.queries import Namespace
+from mandor.api.scheduling import Bench
+from mandor.errors import Forbidden
+from mandor.model.codec import encode
+from mandor.model.decision import DecisionSpec, KeptDecision
+from mandor.model.instance import Instance
+from mandor.model.manifest import DEFAULT_NAMESPACE
+from mandor.model.meta import Key, Object
+from mandor.model.workload import Workload
+from mandor.placement.answer import Explainer, Explanation, WorkloadExplanation
+from mandor.store.base import Filter
+
+
+class ExplainQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    namespace: Namespace = DEFAULT_NAMESPACE
+    nodes: Annotated[bool, Note(description="Also tell what was said of each node.")] = False
+
+
+async def explain_instance(call: Call[ExplainQuery, None]) -> Text:
+    found = await _found(call, Instance)
+    kept = await call.parts.store.get(Key(KeptDecision.kind, found.meta.namespace, found.meta.name))
+    decision = kept.spec if isinstance(kept, KeptDecision) else None
+
+    def answer(bench: Bench) -> bytes:
+        explainer = _explainer(bench, call)
+        assert isinstance(found, Instance)
+        return encode(explainer.instance(found, decision, nodes=call.query.nodes))
+
+    return await _answered(call, answer)
+
+
+async def explain_workload(call: Call[ExplainQuery, None]) -> Text:
+    found = await _found(call, Workload)
+    decisions = (await call.parts.store.list(KeptDecision.kind, Filter(namespace=found.meta.namespace))).items
+    kept: dict[str, DecisionSpec] = {
+        each.meta.name: each.spec
+        for each in decisions
+        if isinstance(each, KeptDecision) and each.spec.workload == found.meta.name
+    }
+
+    def answer(bench: Bench) -> bytes:
+        explainer = _explainer(bench, call)
+        assert isinstance(found, Workload)
+        return encode(explainer.workload(found, kept, nodes=call.query.nodes))
+
+    return await _answered(call, answer)
+
+
+async def _found(call: Call[ExplainQuery, None], kind: type[Object]) -> Object:
+    if not call.caller.user:
+        raise Forbidden(f"{call.caller.identity} ({call.caller.role}) may not ask for explanations")
+    key = Key(kind.kind, call.query.namespace, call.path["name"])
+    return await read(call.parts.store, call.caller, key)
+
+
+async def _answered(call: Call[ExplainQuery, None], answer: Callable[[Bench], bytes]) -> Text:
+    return Text(await call.parts.desk.work(answer))
+
+
+def _explainer(bench: Bench, call: Call[ExplainQuery, None]) -> Explainer:
+    board = bench.board()
+    return Explainer(board, bench.profiles(board), consult=bench.consult, watch=bench.guard, sees=call.caller.sees)
+
+
+OPERATIONS = [
+    Operation(
+        method="GET",
+        path="/v1/explain/instances/{name}",
+        name="explain_instance",
+        summary="Why an instance has no node, and the smallest change that would give it one; or why it has its node",
+        tag="placement",
+        handler=explain_instance,
+        query=ExplainQuery,
+        result=Explanation,
+        refuses=("not_found",),
+    ),
+    Operation(
+        method="GET",
+        path="/v1/explain/workloads/{name}",
+        name="explain_workload",
+        summary="Where the instances of a workload are, and why",
+        tag="placement",
+        handler=explain_workload,
+        query=ExplainQuery,
+        result=WorkloadExplanation,
+        refuses=("not_found",),
+    ),
+]

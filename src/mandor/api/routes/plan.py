@@ -1,0 +1,147 @@
+"""Plan: a forecast of an apply, a drain, the loss of a node or another configuration; nothing is written."""
+
+import asyncio
+from functools import partial
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta as Note
+from msgspec import Struct
+
+from mandor.api.admission import known_engines
+from mandor.api.apply import Plan, plan_apply
+from mandor.api.operation import JSON, Call, Operation, Text
+from mandor.api.plan import PlanReport, Wish, report
+from mandor.api.routes.apply import TAKES, THREAD_FROM_BYTES, ManifestFile, files_in
+from mandor.api.routes.queries import Namespace
+from mandor.api.scheduling import Bench
+from mandor.api.writing import Author
+from mandor.errors import Forbidden, Invalid, NotFound, TooLarge, Unavailable
+from mandor.lib.words import did_you_mean
+from mandor.model.codec import encode
+from mandor.model.manifest import DEFAULT_NAMESPACE, Document, load_files
+from mandor.model.node import Node
+from mandor.model.workload import Workload
+from mandor.placement.config import SchedulerConfig, read_config
+from mandor.store.base import Put
+
+INSTANCES_MOST = 100_000
+"""So many instances may be wanted by the workloads of one plan."""
+
+NodeNames = tuple[Annotated[str, Note(max_length=253)], ...]
+
+
+class PlanQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    namespace: Namespace = DEFAULT_NAMESPACE
+    drain: Annotated[NodeNames, Note(description="Nodes that are emptied; may stand several times.")] = ()
+    without: Annotated[NodeNames, Note(description="Nodes that are lost; may stand several times.")] = ()
+
+
+class PlanBody(Struct, frozen=True, forbid_unknown_fields=True):
+    files: Annotated[list[ManifestFile], Note(max_length=1000)] = []
+    profile: ManifestFile | None = None
+    """A configuration of the scheduler to try instead of the one that holds."""
+
+
+async def plan(call: Call[PlanQuery, bytes]) -> Text:
+    if not call.caller.user:
+        raise Forbidden(f"{call.caller.identity} ({call.caller.role}) may not ask for plans")
+    controls = call.parts.scheduling.controls
+    if controls is None:
+        raise Unavailable("this server does not know the controllers' plans, so it cannot rehearse")
+    body = _body(call)
+    await _check_nodes(call)
+    applied = await _applied(call, body)
+    puts = tuple(each.value for each in applied.writes if isinstance(each, Put))
+    wanted = sum(group.count for each in puts if isinstance(each, Workload) for group in each.spec.groups.values())
+    if wanted > INSTANCES_MOST:
+        raise TooLarge(f"{wanted:,} instances; at most {INSTANCES_MOST:,} can be planned at once", most=INSTANCES_MOST)
+
+    def answer(bench: Bench) -> bytes:
+        config = _config(body, bench)
+        wish = Wish(puts, tuple(dict.fromkeys(call.query.drain)), tuple(dict.fromkeys(call.query.without)), config)
+        return encode(
+            report(
+                bench,
+                controls,
+                wish,
+                now=call.parts.clock.now(),
+                results=tuple(applied.results.values()),
+                revision=applied.revision,
+                sees=call.caller.sees,
+            )
+        )
+
+    return Text(await call.parts.desk.work(answer))
+
+
+def _body(call: Call[PlanQuery, bytes]) -> PlanBody:
+    """JSON with files and a profile; or a manifest by itself, as an apply takes it."""
+    most = call.parts.settings.manifest_bytes_most
+    if call.content_type == JSON:
+        try:
+            body = msgspec.json.decode(call.body or b"{}", type=PlanBody)
+        except msgspec.DecodeError:
+            pass
+        else:
+            size = sum(len(each.text) for each in (*body.files, *([body.profile] if body.profile else [])))
+            if size > most:
+                raise TooLarge(f"the files have {size} characters; at most {most} are allowed", most=most)
+            if not (body.files or body.profile or call.query.drain or call.query.without):
+                raise Invalid("there is nothing to plan", hint="give `files`, a `profile`, `drain` or `without`")
+            return body
+    files = files_in(call.body, call.content_type, most)
+    return PlanBody([ManifestFile(name, text if isinstance(text, str) else _text(text)) for name, text in files])
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise Invalid("the manifest is not text in UTF-8", line=data.count(b"\n", 0, error.start) + 1) from None
+
+
+async def _check_nodes(call: Call[PlanQuery, bytes]) -> None:
+    names = {*call.query.drain, *call.query.without}
+    if not names:
+        return
+    known = {each.meta.name for each in (await call.parts.store.list(Node.kind)).items}
+    for name in sorted(names - known):
+        raise NotFound(f"there is no node called {name}", hint=did_you_mean(name, known))
+    for name in sorted({*call.query.drain} & {*call.query.without}):
+        raise Invalid(f"{name} cannot be both drained and lost", parameter="without")
+
+
+async def _applied(call: Call[PlanQuery, bytes], body: PlanBody) -> Plan:
+    documents: list[Document] = []
+    parts = call.parts
+    if body.files:
+        engines = await known_engines(parts.store, parts.settings.engines)
+        files: Any = [(each.name, each.text) for each in body.files]
+        load = partial(load_files, files, namespace=call.query.namespace, engines=engines)
+        documents = load() if len(call.body) < THREAD_FROM_BYTES else await asyncio.to_thread(load)
+    return await plan_apply(parts, Author(call.caller, call.address, "plan"), documents, rehearsed=True)
+
+
+def _config(body: PlanBody, bench: Bench) -> SchedulerConfig | None:
+    if body.profile is None:
+        return None
+    return read_config(body.profile.text.encode(), bench.registry, filename=body.profile.name)
+
+
+OPERATIONS = [
+    Operation(
+        method="POST",
+        path="/v1/plan",
+        name="plan",
+        summary="Rehearse an apply, a drain, the loss of a node or another configuration; nothing is written",
+        tag="placement",
+        handler=plan,
+        query=PlanQuery,
+        body=bytes,
+        shape=PlanBody,
+        takes=TAKES,
+        result=PlanReport,
+        refuses=("not_found",),
+    ),
+]

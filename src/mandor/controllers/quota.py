@@ -1,0 +1,78 @@
+"""The quota controller: shows beside each quota how much of it is used."""
+
+from collections.abc import Iterable, Mapping
+
+from mandor.controllers.base import Controller, Grouped
+from mandor.controllers.quota_plan import plan
+from mandor.controllers.writer import Writer
+from mandor.lib.clock import Clock
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.quota import Quota
+from mandor.model.resources import Resources
+from mandor.model.workload import Release, Workload
+from mandor.store.base import Change, Put, Store
+from mandor.store.mirror import Mirror
+
+PACE_SECONDS = 2.0
+"""A namespace is counted no more often than that, however many instances come and go."""
+
+
+class QuotaController(Controller[str]):
+    """By namespace. It only shows: what waits is the scheduler's decision, who counts for itself and at once."""
+
+    name = "quota"
+    watches = (Quota.kind, Instance.kind, Release.kind, Workload.kind)
+    workers = 1
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._quotas: Grouped[str, Quota] = Grouped(_namespace)
+        self._instances: Grouped[str, Instance] = Grouped(_namespace)
+        self._rest_until: dict[str, float] = {}
+
+    def begin(self, mirrors: Mapping[str, Mirror]) -> None:
+        self._releases = mirrors[Release.kind]
+        self._workloads = mirrors[Workload.kind]
+        self._writer = Writer(self._store, mirrors)
+
+    def observe(self, change: Change) -> Iterable[str]:
+        before, after = change.before, change.after
+        if isinstance(change.value, Quota):
+            self._quotas.update(
+                before if isinstance(before, Quota) else None, after if isinstance(after, Quota) else None
+            )
+        elif isinstance(change.value, Instance):
+            self._instances.update(
+                before if isinstance(before, Instance) else None, after if isinstance(after, Instance) else None
+            )
+        namespace = change.key.namespace
+        return (namespace,) if namespace in self._quotas else ()
+
+    async def reconcile(self, key: str) -> float | None:
+        rest = self._rest_until.get(key, 0.0) - self._clock.monotonic()
+        if rest > 0:
+            return rest
+        quotas = self._quotas.of(key)
+        if not quotas:
+            self._rest_until.pop(key, None)
+            return None
+        self._rest_until[key] = self._clock.monotonic() + PACE_SECONDS
+        changed = plan(quotas, self._instances.of(key), self._request, self._class)
+        await self._writer.commit([Put(each) for each in changed])
+        return None
+
+    def _request(self, instance: Instance) -> Resources:
+        release = self._releases.get(Key(Release.kind, instance.meta.namespace, instance.spec.release))
+        group = release.spec.groups.get(instance.spec.group) if isinstance(release, Release) else None
+        return group.request if group is not None else Resources()
+
+    def _class(self, instance: Instance) -> str:
+        workload = self._workloads.get(Key(Workload.kind, instance.meta.namespace, instance.spec.workload))
+        named = workload.spec.priority if isinstance(workload, Workload) else None
+        return named if isinstance(named, str) else ""
+
+
+def _namespace(value: Quota | Instance) -> str:
+    return value.meta.namespace

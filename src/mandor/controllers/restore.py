@@ -1,0 +1,165 @@
+"""The restore controller: an instance that was placed without one of its `should` rules goes back when it can."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from msgspec.structs import replace
+
+from mandor.controllers.base import Controller, Grouped
+from mandor.controllers.restore_plan import destination, may_move, relaxed
+from mandor.controllers.writer import Writer
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import Clock
+from mandor.model.instance import Instance, Move
+from mandor.model.meta import Key
+from mandor.model.node import Node
+from mandor.model.priority import PriorityClass
+from mandor.model.quota import Quota
+from mandor.model.volume import Volume
+from mandor.model.workload import Release, Workload
+from mandor.placement.board import Board
+from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.watch import Guard, Overrun, Unguarded
+from mandor.placement.standing import workload_key
+from mandor.store.base import Change, Put, Store
+from mandor.store.mirror import Mirror
+from mandor.store.recorder import Recorder
+
+log = logging.getLogger(__name__)
+
+LOOK = "look"
+LOOK_SECONDS = 10.0
+AFTER_SECONDS = 60.0
+"""A rule has to be keepable for so long, at every look, before anybody moves."""
+MOVES_MOST = 10
+"""So many are on their way at the same time, in the whole cluster."""
+LOOKED_AT_MOST = 100
+"""So many are looked at in one go; the others come next."""
+
+Profiles = Callable[[Board], Mapping[str, Profile]]
+"""As the scheduler has them, made for deciding on this board."""
+
+
+class RestoreController(Controller[str]):
+    """Decides with the scheduler's own library on a board of its own, which it has only while somebody could move.
+    It says who moves where; the workload's controller carries it out, start-first."""
+
+    name = "restore"
+    watches = (PriorityClass.kind, Quota.kind, Volume.kind, Node.kind, Release.kind, Workload.kind, Instance.kind)
+    workers = 1
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        recorder: Recorder,
+        profiles: Profiles,
+        *,
+        after_seconds: float = AFTER_SECONDS,
+        guard: Callable[[], Guard] = Unguarded,
+    ) -> None:
+        """`guard`: breaks off plugins that overrun their budget."""
+        self._store, self._clock, self._recorder, self._profiles = store, clock, recorder, profiles
+        self._after, self._guard = after_seconds, guard
+        self._pause = Backoff(after_seconds, 60 * after_seconds)
+        self._members: Grouped[Key, Instance] = Grouped(workload_key)
+        self._relaxed: dict[Key, Instance] = {}
+        """Those who could move, the one that was not looked at longest first."""
+        self._moving: set[Key] = set()
+        self._since: dict[str, float] = {}
+        """By uid: since when its rules could be kept."""
+        self._tries: dict[str, int] = {}
+        self._not_before: dict[str, float] = {}
+        self._board: Board | None = None
+
+    def begin(self, mirrors: Mapping[str, Mirror]) -> None:
+        self._mirrors = mirrors
+        self._writer = Writer(self._store, mirrors)
+
+    def first(self) -> Iterable[str]:
+        return (LOOK,)
+
+    def observe(self, change: Change) -> Iterable[str]:
+        before, after = change.before, change.after
+        if isinstance(change.value, Instance):
+            now = after if isinstance(after, Instance) else None
+            self._members.update(before if isinstance(before, Instance) else None, now)
+            self._note(change.key, now)
+        if self._board is not None:
+            if after is None:
+                self._board.remove(change.key)
+            else:
+                self._board.put(after)
+        return ()
+
+    def _note(self, key: Key, instance: Instance | None) -> None:
+        live = instance is not None and instance.spec.stop is None and not instance.phase.over
+        if instance is not None and live and relaxed(instance):
+            self._relaxed[key] = instance
+        else:
+            gone = self._relaxed.pop(key, None)
+            if gone is not None:
+                self._forget(gone.meta.uid)
+        if instance is not None and instance.spec.move is not None:
+            self._moving.add(key)
+        else:
+            self._moving.discard(key)
+
+    def _forget(self, uid: str) -> None:
+        for known in (self._since, self._tries, self._not_before):
+            known.pop(uid, None)
+
+    async def reconcile(self, key: str) -> float | None:
+        if not self._relaxed:
+            self._board = None
+            return LOOK_SECONDS
+        board = self._board = self._board or self._make_board()
+        if len(self._moving) < MOVES_MOST:
+            for candidate, node in self._found(board):
+                await self._move(candidate, node)
+        return LOOK_SECONDS
+
+    def _found(self, board: Board) -> list[tuple[Instance, str]]:
+        """Who goes where now: as many as may go, and one of a workload."""
+        profiles = self._profiles(board)
+        found: dict[Key, tuple[Instance, str]] = {}
+        with self._guard() as guard:
+            for candidate in list(self._relaxed.values())[:LOOKED_AT_MOST]:
+                self._relaxed[candidate.key] = self._relaxed.pop(candidate.key)
+                node = self._where(candidate, board, profiles, guard)
+                if node:
+                    found.setdefault(workload_key(candidate), (candidate, node))
+        return list(found.values())[: MOVES_MOST - len(self._moving)]
+
+    def _make_board(self) -> Board:
+        return Board(each for kind in self.watches for each in self._mirrors[kind].items())
+
+    def _where(self, instance: Instance, board: Board, profiles: Mapping[str, Profile], guard: Guard) -> str:
+        """Where it goes now; empty: nowhere, or not yet."""
+        key, uid, now = workload_key(instance), instance.meta.uid, self._clock.monotonic()
+        ask = board.ask(instance)
+        if ask is None or not may_move(instance, board.workloads.get(key), self._members.of(key)):
+            self._since.pop(uid, None)
+            return ""
+        if now < self._not_before.get(uid, 0.0):
+            return ""
+        try:
+            node = guard.run(lambda: destination(instance, ask, board.table, profiles, guard))
+        except Overrun:
+            node = ""
+        if not node:
+            self._since.pop(uid, None)
+            return ""
+        return node if now - self._since.setdefault(uid, now) >= self._after else ""
+
+    async def _move(self, instance: Instance, node: str) -> None:
+        """If it comes to nothing, it is tried again later, and each time later still."""
+        uid = instance.meta.uid
+        self._tries[uid] = self._tries.get(uid, 0) + 1
+        self._not_before[uid] = self._clock.monotonic() + self._pause.pause(self._tries[uid])
+        self._since.pop(uid, None)
+        rules = ", ".join(f"`{rule}`" for rule in relaxed(instance))
+        order = Move(to=node, reason=f"{rules} can be kept on {node}", at=self._clock.now())
+        await self._writer.commit([Put(instance.changed(spec=replace(instance.spec, move=order)))])
+        self._recorder.note(instance, "Moving", f"it moves from {instance.spec.node}: {order.reason}")
+        log.info("%s moves from %s: %s", instance.key, instance.spec.node, order.reason)

@@ -1,0 +1,131 @@
+"""From a launch to what the runtime is told to make: pure, but for the files it is given."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mandor.engines.base import Launch, Unit
+from mandor.engines.cri.options import CriOptions
+from mandor.engines.cri.wire import OF_THE_CONTAINER, OF_THE_NODE, TCP, UDP, make
+from mandor.engines.docker_api.body import PERIOD_MICROSECONDS, QUOTA_LEAST, hostname
+from mandor.errors import Invalid
+
+
+def sandbox_config(
+    uid: str, launch: Launch, options: CriOptions, labels: Mapping[str, str], logs: Path, attempt: int = 0
+) -> Any:
+    """One for all tasks of an instance: their network and their name."""
+    names = {"udp": UDP, "tcp": TCP}
+    ports = [
+        make(
+            "PortMapping",
+            protocol=names[launch.protocols.get(name, "tcp")],
+            container_port=launch.ports.get(name, host),
+            host_port=host,
+        )
+        for name, host in launch.host_ports.items()
+    ]
+    spaces = make("NamespaceOption", pid=OF_THE_CONTAINER, network=OF_THE_NODE if options.network == "host" else 0)
+    security = make("SandboxSecurity", namespace_options=spaces, privileged=options.privileged)
+    linux: dict[str, Any] = {"security_context": security}
+    if options.cgroup_parent:
+        linux["cgroup_parent"] = options.cgroup_parent
+    return make(
+        "PodSandboxConfig",
+        metadata=make("PodSandboxMetadata", name=f"mandor-{uid}", uid=uid, namespace=launch.namespace, attempt=attempt),
+        hostname="" if options.network == "host" else hostname(launch.name),
+        log_directory=str(logs),
+        port_mappings=[] if options.network == "host" else ports,
+        labels=dict(labels),
+        linux=make("LinuxPodSandboxConfig", **linux),
+    )
+
+
+def container_config(
+    unit: Unit,
+    launch: Launch,
+    options: CriOptions,
+    labels: Mapping[str, str],
+    files: Mapping[str, str],
+) -> Any:
+    """`files`: what to mount, paths of the node by paths in the container."""
+    mounts = [make("Mount", container_path=path, host_path=source) for path, source in files.items()]
+    for each in launch.mounts:
+        if each.source is None:
+            raise Invalid(f"the mount {each.path}: CRI runtimes make no tmpfs", hint="mount a volume")
+        if not each.path.startswith("/"):
+            raise Invalid(f"the mount {each.path} is not an absolute path")
+        if not os.path.exists(each.source):
+            raise Invalid(f"the mount {each.path}: there is no {each.source} on this node")
+        mounts.append(make("Mount", container_path=each.path, host_path=each.source, readonly=each.read_only))
+    return make(
+        "ContainerConfig",
+        metadata=make("ContainerMetadata", name=unit.task, attempt=unit.attempt),
+        image=make("ImageSpec", image=launch.image),
+        command=list(launch.command),
+        args=list(launch.args),
+        working_dir=launch.working_dir or "",
+        envs=[make("KeyValue", key=name, value=value) for name, value in launch.env.items()],
+        mounts=mounts,
+        labels=dict(labels),
+        log_path=log_name(unit),
+        linux=make("LinuxContainerConfig", resources=_resources(launch), security_context=_security(launch, options)),
+    )
+
+
+def log_name(unit: Unit) -> str:
+    return f"{unit.task}.{unit.attempt}.log"
+
+
+def write_files(launch: Launch, folder: Path, working_dir: str) -> dict[str, str]:
+    """Each file in a place of its own on the node, by where the task finds it."""
+    found: dict[str, str] = {}
+    if launch.files:
+        folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+    for number, file in enumerate(launch.files):
+        place = PurePosixPath(launch.working_dir or working_dir or "/", file.path)
+        if ".." in place.parts or not place.is_absolute():
+            raise Invalid(f"file {file.path!r} must not contain `..`")
+        source = folder / str(number)
+        source.write_text(file.content, encoding="utf-8")
+        if isinstance(launch.user, int) or str(launch.user).isdecimal():
+            os.chown(source, int(str(launch.user)), -1)
+        source.chmod(int(file.mode, 8))
+        found[str(place)] = str(source)
+    return found
+
+
+def _resources(launch: Launch) -> Any:
+    limits: dict[str, int] = {}
+    if launch.cpu_milli is not None:
+        quota = -(-launch.cpu_milli * PERIOD_MICROSECONDS // 1000)
+        limits |= {"cpu_period": PERIOD_MICROSECONDS, "cpu_quota": max(QUOTA_LEAST, quota)}
+    if launch.memory_bytes is not None:
+        limits |= {"memory_limit_in_bytes": launch.memory_bytes, "memory_swap_limit_in_bytes": launch.memory_bytes}
+    return make("LinuxContainerResources", **limits)
+
+
+def _security(launch: Launch, options: CriOptions) -> Any:
+    parts: dict[str, Any] = {
+        "privileged": options.privileged,
+        "readonly_rootfs": options.read_only,
+        "namespace_options": make(
+            "NamespaceOption", pid=OF_THE_CONTAINER, network=OF_THE_NODE if options.network == "host" else 0
+        ),
+        "capabilities": make(
+            "Capability", add_capabilities=list(options.cap_add), drop_capabilities=list(options.cap_drop)
+        ),
+    }
+    user, _, group = str("" if launch.user is None else launch.user).partition(":")
+    if user.isdecimal():
+        parts["run_as_user"] = make("Int64Value", value=int(user))
+    elif user:
+        parts["run_as_username"] = user
+    if group:
+        if not group.isdecimal():
+            raise Invalid(f"the group {group!r} of the user must be a number here")
+        parts["run_as_group"] = make("Int64Value", value=int(group))
+    return make("ContainerSecurity", **parts)

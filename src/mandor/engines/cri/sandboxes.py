@@ -1,0 +1,78 @@
+"""Sandboxes: what the tasks of one instance share, their network first of all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from mandor.engines.cri import wire
+from mandor.engines.cri.client import START_SECONDS, CriClient, Refused
+from mandor.engines.docker_api import labels as marks
+
+
+class Sandboxes:
+    def __init__(self, api: CriClient) -> None:
+        self._api = api
+        self._known: dict[str, list[str]] = {}
+        """By instance; as they were seen last."""
+        self._addresses: dict[str, str] = {}
+        self._busy: dict[str, asyncio.Lock] = {}
+
+    async def look(self, owner: str) -> None:
+        known: dict[str, list[str]] = {}
+        for each in await self._list(owner):
+            known.setdefault(each.labels.get(marks.UID, ""), []).append(each.id)
+        self._known = known
+        ids = {identity for each in known.values() for identity in each}
+        self._addresses = {identity: found for identity, found in self._addresses.items() if identity in ids}
+
+    async def address(self, identity: str) -> str:
+        """Empty where it shares the node's network."""
+        if identity not in self._addresses:
+            try:
+                found = await self._api.call(wire.SANDBOX_STATUS, pod_sandbox_id=identity)
+            except Refused:
+                return ""
+            self._addresses[identity] = found.status.network.ip
+        return self._addresses[identity]
+
+    async def ensure(self, uid: str, owner: str, config: Callable[[int], Any], runtime: str) -> tuple[str, Any]:
+        """(id, configuration) of one that is ready; one that is not, as after a restart of the machine, is left to its
+        containers, and the next one has a higher number."""
+        async with self._busy.setdefault(uid, asyncio.Lock()):
+            found = await self._list(owner, uid)
+            ready = [each for each in found if each.state == wire.SANDBOX_READY]
+            if ready:
+                return ready[0].id, config(ready[0].metadata.attempt)
+            made = config(max((each.metadata.attempt + 1 for each in found), default=0))
+            answer = await self._api.call(wire.RUN_SANDBOX, seconds=START_SECONDS, config=made, runtime_handler=runtime)
+            self._known.setdefault(uid, []).append(answer.pod_sandbox_id)
+            return answer.pod_sandbox_id, made
+
+    async def remove(self, uid: str, owner: str) -> None:
+        async with self._busy.setdefault(uid, asyncio.Lock()):
+            for each in await self._list(owner, uid):
+                await self._remove(each.id)
+            self._known.pop(uid, None)
+        self._busy.pop(uid, None)
+
+    async def tidy(self, wanted: set[str]) -> None:
+        """Those whose tasks are all gone, as after a crash between two steps."""
+        for uid in [uid for uid in self._known if uid not in wanted]:
+            for identity in self._known.pop(uid):
+                await self._remove(identity)
+
+    async def _list(self, owner: str, uid: str = "") -> list[Any]:
+        labels = {marks.OWNER: owner, **({marks.UID: uid} if uid else {})}
+        found = await self._api.call(wire.LIST_SANDBOXES, filter=wire.make("PodSandboxFilter", label_selector=labels))
+        return list(found.items)
+
+    async def _remove(self, identity: str) -> None:
+        for method in (wire.STOP_SANDBOX, wire.REMOVE_SANDBOX):
+            try:
+                await self._api.call(method, seconds=START_SECONDS, pod_sandbox_id=identity)
+            except Refused as error:
+                if not error.unknown:
+                    raise
+        self._addresses.pop(identity, None)

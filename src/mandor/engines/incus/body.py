@@ -1,0 +1,89 @@
+"""From a launch to what Incus is told to make: pure."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from mandor.engines.base import Launch
+from mandor.engines.incus.options import IncusOptions, source_of
+from mandor.engines.incus.runner import IO
+from mandor.errors import Invalid
+
+PERIOD_MILLISECONDS = 100
+
+
+def make_body(
+    name: str, launch: Launch, options: IncusOptions, marks: dict[str, str], io: str | None
+) -> dict[str, Any]:
+    """`io`: the folder of the node where the command leaves what it says; None: there is no command."""
+    if not launch.image:
+        raise Invalid("this engine runs images, and the task names none", hint="`image:` says which one")
+    return {
+        "name": name,
+        "type": options.type,
+        "source": source_of(launch.image, options),
+        "profiles": list(options.profiles),
+        "config": _config(launch, options) | marks,
+        "devices": _devices(launch, options, io),
+    }
+
+
+def _config(launch: Launch, options: IncusOptions) -> dict[str, str]:
+    config = {name: _text(value) for name, value in options.config.items()}
+    config |= {f"environment.{name}": value for name, value in launch.env.items()}
+    config["boot.autostart"] = "false"  # Mandor starts, and counts.
+    if launch.cpu_milli is not None:
+        if options.type == "virtual-machine":
+            config["limits.cpu"] = str(max(1, -(-launch.cpu_milli // 1000)))
+        else:
+            quota = max(1, launch.cpu_milli * PERIOD_MILLISECONDS // 1000)
+            config["limits.cpu.allowance"] = f"{quota}ms/{PERIOD_MILLISECONDS}ms"
+    if launch.memory_bytes is not None:
+        config["limits.memory"] = f"{launch.memory_bytes}B"
+        if options.type == "container":
+            config["limits.memory.swap"] = "false"
+    if launch.processes is not None and options.type == "container":
+        config["limits.processes"] = str(launch.processes)
+    if options.privileged:
+        config["security.privileged"] = "true"
+    if options.user_data is not None:
+        config["cloud-init.user-data"] = options.user_data
+    return config
+
+
+def _devices(launch: Launch, options: IncusOptions, io: str | None) -> dict[str, dict[str, str]]:
+    devices = {name: {key: _text(value) for key, value in each.items()} for name, each in options.devices.items()}
+    if options.pool is not None:
+        devices["root"] = {"type": "disk", "path": "/", "pool": options.pool}
+    if io is not None:
+        devices["mandor-io"] = {"type": "disk", "source": io, "path": IO}
+    for number, mount in enumerate(launch.mounts):
+        devices[f"mandor-mount-{number}"] = _mount(mount.path, mount.source, mount.read_only, options)
+    for port, host in launch.host_ports.items():
+        protocol = launch.protocols.get(port, "tcp")
+        devices[f"mandor-port-{port}"] = {
+            "type": "proxy",
+            "listen": f"{protocol}:0.0.0.0:{host}",
+            "connect": f"{protocol}:127.0.0.1:{launch.ports.get(port, host)}",
+        }
+    return devices
+
+
+def _mount(path: str, source: str | None, read_only: bool, options: IncusOptions) -> dict[str, str]:
+    if source is None:
+        raise Invalid(f"the mount {path}: incus makes no tmpfs for it", hint="mount a volume")
+    if not path.startswith("/"):
+        raise Invalid(f"the mount {path} is not an absolute path")
+    if not os.path.exists(source):
+        raise Invalid(f"the mount {path}: there is no {source} on this node")
+    device = {"type": "disk", "source": source, "path": path}
+    if read_only:
+        device["readonly"] = "true"
+    if options.type == "container" and not options.privileged:
+        device["shift"] = "true"  # Its users are who they are on the node.
+    return device
+
+
+def _text(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

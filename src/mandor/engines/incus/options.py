@@ -1,0 +1,75 @@
+"""What a task may say under `options.incus`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from mandor.engines.base import Launch
+from mandor.errors import Invalid
+from mandor.lib.quantity import Size
+from mandor.model.codec import from_plain
+
+REMOTES = {
+    "images": ("https://images.linuxcontainers.org", "simplestreams"),
+    "ubuntu": ("https://cloud-images.ubuntu.com/releases", "simplestreams"),
+}
+"""What `images:debian/13` means."""
+
+
+class IncusOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    type: Literal["container", "virtual-machine"] = "container"
+    """A system container, or a machine of its own where the node can have them."""
+    profiles: tuple[str, ...] = ("default",)
+    """Incus profiles, the last one counts most; what mandor says counts more."""
+    config: dict[str, str | int | bool] = {}
+    """Keys of Incus' own configuration: `security.nesting`, `limits.cpu.nodes`, `cloud-init.network-config` …"""
+    devices: dict[str, dict[str, str | int | bool]] = {}
+    """Incus devices by name: `{web: {type: proxy, listen: …, connect: …}}`."""
+    user_data: str | None = None
+    """cloud-init's user data, for images that have cloud-init."""
+    server: str | None = None
+    """Where the image comes from, if it is not a remote that is known by name (`images:`, `ubuntu:`)."""
+    protocol: Literal["simplestreams", "incus"] | None = None
+    """How that server is spoken to."""
+    pool: str | None = None
+    """The storage pool of its root disk; absent: the profile's."""
+    privileged: bool = False
+    """Root inside is root outside."""
+    log_size: Size = Size(10 * 1024 * 1024)
+    """How large a log file grows before the next one begins."""
+    log_files: Annotated[int, Meta(ge=1, le=100)] = 3
+    """How many are kept."""
+
+
+def read_options(launch: Launch) -> IncusOptions:
+    try:
+        return from_plain(dict(launch.options), IncusOptions)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"options.incus: {error}") from None
+
+
+def source_of(image: str, options: IncusOptions) -> dict[str, Any]:
+    """What Incus makes the instance from: a local alias or fingerprint, or an image of a server."""
+    remote, colon, alias = image.partition(":")
+    if options.server is not None:
+        named = alias if colon else image
+        return _remote(options.server, options.protocol or "simplestreams", named)
+    if colon and remote == "local":
+        image = alias
+    elif colon and remote in REMOTES:
+        return _remote(*REMOTES[remote], alias)
+    elif colon:
+        raise Invalid(
+            f"the image {image} names the server {remote!r}, which nobody knows here",
+            hint=f"known are local, {', '.join(REMOTES)}; or write options.incus.server: https://…",
+        )
+    if len(image) >= 12 and all(each in "0123456789abcdef" for each in image):
+        return {"type": "image", "fingerprint": image}
+    return {"type": "image", "alias": image}
+
+
+def _remote(server: str, protocol: str, alias: str) -> dict[str, Any]:
+    return {"type": "image", "mode": "pull", "server": server, "protocol": protocol, "alias": alias}

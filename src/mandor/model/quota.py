@@ -1,0 +1,74 @@
+"""Quota: how much of the cluster the instances of a namespace may take."""
+
+from typing import Annotated, ClassVar
+
+from msgspec import Meta as Bounds
+from msgspec import Struct, field
+
+from mandor.lib.quantity import Cpu, Size
+from mandor.model.meta import Object, check_name
+from mandor.model.resources import Resources, device_amounts
+
+Many = Annotated[int, Bounds(ge=0, le=1_000_000_000)]
+
+
+class QuotaAmounts(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    cpu: Cpu | None = None
+    """Cores, as requested."""
+    memory: Size | None = None
+    """Memory, as requested."""
+    disk: Size | None = None
+    """Disk, as requested."""
+    devices: dict[str, Many] = {}
+    """By kind: `gpu`, or `nvidia/gpu` for those of one vendor."""
+    instances: Many | None = None
+    """How many instances."""
+
+    def __post_init__(self) -> None:
+        for kind in self.devices:
+            device_amounts(kind, 0)
+
+    @property
+    def amounts(self) -> dict[str, int]:
+        """By resource; what is absent is not limited."""
+        named = {"cpu": self.cpu, "memory": self.memory, "disk": self.disk, "instances": self.instances}
+        return {name: int(each) for name, each in {**named, **self.devices}.items() if each is not None}
+
+
+class QuotaSpec(QuotaAmounts, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """What all instances together may take that have a node; more of them wait."""
+
+    priority_class: str | None = None
+    """Only workloads that name this class count, and are held to it; absent: all of the namespace."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.amounts:
+            raise ValueError("a quota limits at least one of cpu, memory, disk, devices and instances")
+        if self.priority_class is not None:
+            check_name(self.priority_class, "priority class")
+
+
+class QuotaStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """Written by the quota controller, a moment after it is so."""
+
+    used: QuotaAmounts = QuotaAmounts()
+    """Of what is limited."""
+
+
+class Quota(Object, frozen=True, tag="quota"):
+    kind: ClassVar[str] = "quota"
+    plural: ClassVar[str] = "quotas"
+    spec: QuotaSpec
+    status: QuotaStatus = field(default_factory=QuotaStatus)
+
+
+def used_of(limits: QuotaAmounts, used: Resources, instances: int) -> QuotaAmounts:
+    """What is used of everything that is limited."""
+    return QuotaAmounts(
+        cpu=Cpu(used.cpu_milli) if limits.cpu is not None else None,
+        memory=Size(used.memory_bytes) if limits.memory is not None else None,
+        disk=Size(used.disk_bytes) if limits.disk is not None else None,
+        devices={kind: used.devices.get(kind, 0) for kind in limits.devices},
+        instances=instances if limits.instances is not None else None,
+    )

@@ -1,0 +1,161 @@
+"""A cluster on a board: its objects and the table that counts them, to be changed and tried out; nothing leaves it."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key, Object
+from mandor.model.node import Node
+from mandor.model.priority import PriorityClass
+from mandor.model.quota import Quota
+from mandor.model.volume import Volume
+from mandor.model.workload import Release, Workload
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.volumes import KnownVolume
+from mandor.placement.standing import (
+    NOTHING,
+    Standing,
+    ask_of,
+    class_name,
+    identity_of,
+    limit_of,
+    release_key,
+    shapes_of,
+    standing,
+    workload_key,
+)
+from mandor.placement.table import Table
+
+
+class Waiting(NamedTuple):
+    """An instance that needs a node, as the queue sees it."""
+
+    ask: Ask
+    queued_at: float
+
+
+class Board:
+    """Counts as the running scheduler does. Nodes, releases, workloads and instances may come in any order."""
+
+    def __init__(self, objects: Iterable[Object] = (), *, seed: str = "") -> None:
+        self.table = Table(seed)
+        self.nodes: dict[str, Node] = {}
+        self.classes: dict[str, PriorityClass] = {}
+        self.workloads: dict[Key, Workload] = {}
+        self.releases: dict[Key, Release] = {}
+        self.instances: dict[Key, Instance] = {}
+        self._of_workload: dict[Key, dict[Key, None]] = {}
+        """Instances by their workload, in the order they came."""
+        self._releases_of: dict[Key, dict[Key, None]] = {}
+        self._shapes: dict[Key, dict[str, Shape]] = {}
+        self._identities: dict[tuple[Key, str], Identity] = {}
+        later = []
+        for each in objects:
+            if isinstance(each, Instance):
+                later.append(each)
+            else:
+                self.put(each)
+        # Once everything is known that says how much they take; and in the order in which they were placed, about.
+        for instance in sorted(later, key=lambda each: each.meta.created_at):
+            self.put(instance)
+
+    def put(self, value: Object) -> None:
+        if isinstance(value, Instance):
+            before = self.instances.get(value.key)
+            if before is not None and before.meta.uid != value.meta.uid:
+                self.remove(value.key)  # another one of that name, which comes after all that are there
+            self.instances[value.key] = value
+            self._of_workload.setdefault(workload_key(value), {})[value.key] = None
+            self._count(value)
+        elif isinstance(value, Node):
+            self.nodes[value.meta.name] = value
+            self.table.set_node(value)
+        elif isinstance(value, Release):
+            self.releases[value.key] = value
+            self._shapes[value.key] = shapes_of(value)
+            self._releases_of.setdefault(_owner(value), {})[value.key] = None
+        elif isinstance(value, Workload):
+            self.workloads[value.key] = value
+            self._relabel(value)
+        elif isinstance(value, PriorityClass):
+            self.classes[value.meta.name] = value
+        elif isinstance(value, Quota):
+            self.table.set_quota(value.meta.namespace, limit_of(value))
+        elif isinstance(value, Volume):
+            self.table.set_volume(value.key, KnownVolume.of(value))
+
+    def remove(self, key: Key) -> None:
+        if key.kind == Instance.kind:
+            gone = self.instances.pop(key, None)
+            if gone is not None:
+                self._of_workload[workload_key(gone)].pop(key, None)
+            self.table.drop_charge(key)
+        elif key.kind == Node.kind:
+            self.nodes.pop(key.name, None)
+            self.table.remove_node(key.name)
+        elif key.kind == Release.kind:
+            old = self.releases.pop(key, None)
+            if old is not None:
+                self._releases_of[_owner(old)].pop(key, None)
+        elif key.kind == Workload.kind:
+            self.workloads.pop(key, None)
+        elif key.kind == PriorityClass.kind:
+            self.classes.pop(key.name, None)
+        elif key.kind == Quota.kind:
+            self.table.drop_quota(key.namespace, key.name)
+        elif key.kind == Volume.kind:
+            self.table.set_volume(key, None)
+
+    def of(self, workload: Key) -> list[Instance]:
+        """Its instances."""
+        return [self.instances[key] for key in self._of_workload.get(workload, ())]
+
+    def releases_of(self, workload: Key) -> list[Release]:
+        return [self.releases[key] for key in self._releases_of.get(workload, ())]
+
+    def waiting(self) -> Iterator[Waiting]:
+        """Who needs a node, in the order they came; whose release or workload is not there waits for that."""
+        for instance in self.instances.values():
+            if standing(instance) is Standing.WAITING:
+                ask = self.ask(instance)
+                if ask is not None:
+                    yield Waiting(ask, instance.meta.created_at)
+
+    def ask(self, instance: Instance) -> Ask | None:
+        """What it asks for, whether or not it has a node; None: its release or its workload is gone."""
+        workload, shape = self.workloads.get(workload_key(instance)), self._shape(instance)
+        if workload is None or shape is None:
+            return None
+        return ask_of(instance, workload, shape, self._who(instance), self.classes)
+
+    def _count(self, instance: Instance) -> None:
+        if standing(instance) is Standing.PLACED:
+            shape = self._shape(instance) or NOTHING
+            self.table.set_charge(instance.key, instance.spec.node, shape, self._who(instance))
+        else:
+            self.table.drop_charge(instance.key)
+
+    def _shape(self, instance: Instance) -> Shape | None:
+        return self._shapes.get(release_key(instance), {}).get(instance.spec.group)
+
+    def _who(self, instance: Instance) -> Identity:
+        key = workload_key(instance)
+        found = self._identities.get((key, instance.spec.group))
+        if found is None:
+            found = identity_of(instance, self.workloads.get(key))
+            self._identities[key, instance.spec.group] = found
+        return found
+
+    def _relabel(self, workload: Workload) -> None:
+        key = workload.key
+        for group in workload.spec.groups:
+            old = self._identities.get((key, group))
+            new = Identity(key.namespace, key.name, group, workload.meta.labels, class_name(workload))
+            if old is not None and old != new:
+                self.table.relabel(old, new)
+            self._identities[key, group] = new
+
+
+def _owner(release: Release) -> Key:
+    return Key(Workload.kind, release.meta.namespace, release.spec.workload)

@@ -1,0 +1,205 @@
+"""Changes that might let an instance run: of what it asks for, of a node, of what stands in its way."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from mandor.lib.quantity import Cpu, Size
+from mandor.model.meta import Key, Meta
+from mandor.model.node import Node, NodePhase, Taint
+from mandor.model.placement import Toleration
+from mandor.placement.cycle import widest
+from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask, Shape
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.runtime import run_filters
+from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.table import Table
+
+MIB = 1024**2
+NEW_NODE = "new-node"
+EACH_MOST = 16
+"""So many changes of one kind are tried."""
+
+
+def _same(ask: Ask) -> Ask:
+    return ask
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One change, and what it costs whoever makes it; the numbers only put changes in an order."""
+
+    kind: str
+    text: str
+    cost: float
+    ask: Callable[[Ask], Ask] = _same
+    nodes: tuple[Node, ...] = ()
+    """As they would be."""
+    ends: tuple[Key, ...] = ()
+    """Instances that would be gone."""
+
+
+def candidates(profile: Profile, ask: Ask, table: Table, stopping: tuple[Key, ...]) -> Iterator[Candidate]:
+    """`stopping`: instances that are told to stop and still take their room."""
+    if stopping:
+        which = stopping[0].name if len(stopping) == 1 else f"{len(stopping)} instances that stop now"
+        yield Candidate(
+            "wait", f"wait until {which} has ended" if len(stopping) == 1 else f"wait for {which}", 0, ends=stopping
+        )
+    yield from _of_nodes(table.snapshot())
+    yield from _of_rules(ask.shape, table.snapshot())
+    yield from _less(profile, ask, table.snapshot())
+    yield from _ends(profile, ask, table)
+    yield from _more_nodes(table.snapshot())
+
+
+# Nodes as they could be.
+
+
+def _of_nodes(nodes: Snapshot) -> Iterator[Candidate]:
+    cordoned = [node for node in nodes.nodes if node.spec.cordoned and node.status.phase is NodePhase.READY]
+    for node in cordoned[:EACH_MOST]:
+        opened = node.changed(spec=msgspec.structs.replace(node.spec, cordoned=False))
+        yield Candidate("uncordon", f"uncordon {node.meta.name}", 10, nodes=(opened,))
+    silent = [node for node in nodes.nodes if node.status.phase is not NodePhase.READY and not node.spec.cordoned]
+    for node in silent[:EACH_MOST]:
+        phase = node.status.phase.value
+        back = node.changed(status=msgspec.structs.replace(node.status, phase=NodePhase.READY))
+        yield Candidate("return", f"bring {node.meta.name} back, which is {phase}", 35, nodes=(back,))
+
+
+def _more_nodes(nodes: Snapshot) -> Iterator[Candidate]:
+    """One more of each kind there is."""
+    seen: set[object] = set()
+    for node in nodes.nodes:
+        kind = (node.spec.pool, str(node.allocatable), node.spec.taints, tuple(sorted(node.status.engines)))
+        if kind in seen or len(seen) >= EACH_MOST:
+            continue
+        seen.add(kind)
+        twin = Node(
+            meta=Meta(name=NEW_NODE, labels=node.meta.labels),
+            spec=msgspec.structs.replace(node.spec, cordoned=False),
+            status=msgspec.structs.replace(node.status, phase=NodePhase.READY, usage=None),
+        )
+        yield Candidate("node", f"add a node like {node.meta.name}", 60, nodes=(twin,))
+
+
+# Rules it could do without.
+
+
+def _of_rules(shape: Shape, nodes: Snapshot) -> Iterator[Candidate]:
+    for taint in _taints(shape, nodes)[:EACH_MOST]:
+        tolerate = (*shape.tolerate, Toleration(taint.key, taint.value or None, taint.effect))
+        shown = f"{taint.key}={taint.value}" if taint.value else taint.key
+        yield _reshaped("tolerate", f"tolerate the taint {shown}", 20, tolerate=tolerate)
+    for place, rule in enumerate(shape.must[:EACH_MOST]):
+        rest = shape.must[:place] + shape.must[place + 1 :]
+        yield _reshaped("rule", f"give up the rule `{' or '.join(rule.texts)}`, or make it `should`", 20, must=rest)
+    if shape.pool is not None:
+        pools = sorted({node.spec.pool for node in nodes.nodes} - {shape.pool})
+        for pool in pools[:EACH_MOST]:
+            yield _reshaped("pool", f"use the pool {pool} instead of {shape.pool}", 25, pool=pool)
+    if shape.engines:
+        yield _reshaped("engine", f"leave `engine` open instead of {' or '.join(shape.engines)}", 25, engines=())
+    if shape.host_ports:
+        ports = ", ".join(str(each.port) for each in shape.host_ports)
+        yield _reshaped("port", f"do without the host port {ports}", 30, host_ports=())
+    if shape.dedicated:
+        yield _reshaped("dedicated", "let it share its node (`dedicated: false`)", 25, dedicated=False)
+
+
+def _taints(shape: Shape, nodes: Snapshot) -> list[Taint]:
+    found = {taint for node in nodes.nodes for taint in node.spec.taints if taint.effect != "PreferNoSchedule"}
+    return sorted(found, key=lambda taint: (taint.key, taint.value, taint.effect))
+
+
+def _reshaped(kind: str, text: str, cost: float, **changes: Any) -> Candidate:
+    return Candidate(kind, text, cost, ask=partial(_with_shape, changes))
+
+
+def _with_shape(changes: dict[str, Any], ask: Ask) -> Ask:
+    # What a shape has worked out about itself does not hold for another one.
+    return replace(ask, shape=replace(ask.shape, **changes, known={}, tied={}))
+
+
+# Asking for less.
+
+
+def _less(profile: Profile, ask: Ask, nodes: Snapshot) -> Iterator[Candidate]:
+    """The least on any node that has nothing else against it: of one resource, and of all together."""
+    wanted = dict(ask.shape.wanted)
+    if not wanted:
+        return
+    open_to_it = _open_without(profile, ask, nodes, wanted=())
+    found: dict[tuple[tuple[str, int], ...], float] = {}
+    for slot in open_to_it.nonzero()[0]:
+        rest = {name: _rest(name, amount, nodes, int(slot)) for name, amount in wanted.items()}
+        if all(amount > 0 for amount in rest.values()):
+            less = tuple((name, amount) for name, amount in rest.items() if amount < wanted[name])
+            found[less] = sum(1 - amount / wanted[name] for name, amount in less)
+    for less in sorted(found, key=lambda each: (len(each), found[each]))[:EACH_MOST] if found else ():
+        yield _asking(ask, wanted, dict(less), 10 + 50 * found[less])
+
+
+def _rest(resource: str, amount: int, nodes: Snapshot, slot: int) -> int:
+    """What the node has left of it, at most what is wanted, in round numbers."""
+    row = nodes.rows.get(resource)
+    free = 0 if row is None else int(nodes.free[row, slot])
+    if free >= amount:
+        return amount
+    return free // MIB * MIB if resource in {MEMORY, DISK} else free
+
+
+def _asking(ask: Ask, wanted: dict[str, int], less: dict[str, int], cost: float) -> Candidate:
+    words = [
+        f"{shown(name, amount)} {name} instead of {shown(name, wanted[name])} "
+        f"({shown(name, wanted[name] - amount)} less)"
+        for name, amount in less.items()
+    ]
+    amounts = {**wanted, **less}
+    counted = (
+        min(ask.shape.counted[0], amounts.get(CPU, 2**62)),
+        min(ask.shape.counted[1], amounts.get(MEMORY, 2**62)),
+    )
+    return _reshaped("less", f"ask for {' and '.join(words)}", cost, wanted=tuple(amounts.items()), counted=counted)
+
+
+def shown(resource: str, amount: int) -> str:
+    if resource == CPU:
+        return str(Cpu(amount))
+    return str(Size(amount)) if resource in {MEMORY, DISK} else str(amount)
+
+
+def _open_without(profile: Profile, ask: Ask, nodes: Snapshot, **changes: Any) -> "np.ndarray[Any, np.dtype[np.bool_]]":
+    """The nodes that have nothing else against it."""
+    eased = widest(_with_shape(changes, ask))
+    return run_filters(profile, CycleState(), eased, nodes).feasible
+
+
+# Ending others.
+
+
+def _ends(profile: Profile, ask: Ask, table: Table) -> Iterator[Candidate]:
+    """One instance whose room is enough, the smallest first; or one that it must not be with."""
+    nodes = table.snapshot()
+    wanted = dict(ask.shape.wanted)
+    open_to_it = _open_without(profile, ask, nodes, wanted=(), host_ports=())
+    found: list[tuple[int, Key, str]] = []
+    for key, charge in table.charges.items():
+        slot = nodes.slots.get(charge.node)
+        if slot is None or not open_to_it[slot]:
+            continue
+        taken = dict(charge.shape.wanted)
+        if all(
+            int(nodes.free[nodes.rows[name], slot]) + taken.get(name, 0) >= amount
+            for name, amount in wanted.items()
+            if name in nodes.rows
+        ):
+            found.append((taken.get(MEMORY, 0) + taken.get(CPU, 0) * MIB, key, charge.node))
+    for _, key, node in sorted(found)[:EACH_MOST]:
+        yield Candidate("end", f"end {key.name} on {node}", 45, ends=(key,))

@@ -1,0 +1,139 @@
+"""Why an instance has no node, or why it has the one it has: the same questions to the same plugins, told in full."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from mandor.model.decision import NodeScore, Part
+from mandor.placement.cycle import Decision, ladder
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.runtime import Scored, Verdict, run_filters, run_scores, why_of
+from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.watch import Unwatched, Watch
+
+BEST = 5
+"""So many nodes are shown with their scores."""
+
+
+class Refusal(Struct, frozen=True, omit_defaults=True):
+    """A plugin that said no, and to how many nodes it was the first to."""
+
+    plugin: str
+    nodes: int
+    why: str = ""
+
+
+class Step(Struct, frozen=True, omit_defaults=True):
+    """One try: how many nodes fit with what was given up so far."""
+
+    fits: int
+    gives_up: str = ""
+    """What is given up beside what the steps before gave up; empty: nothing yet."""
+    refusals: tuple[Refusal, ...] = ()
+
+
+class NodeVerdict(Struct, frozen=True, omit_defaults=True):
+    """What was said of one node."""
+
+    node: str
+    fits: bool
+    plugin: str = ""
+    """Who said no first."""
+    why: str = ""
+
+
+def steps_of(
+    profile: Profile,
+    ask: Ask,
+    nodes: Snapshot,
+    consulted: Mapping[str, object] | None = None,
+    watch: Watch | None = None,
+) -> tuple[list[Step], Verdict, Ask]:
+    """Each try of a cycle, from all rules to the fewest, until something fits; and what the last one found."""
+    watch = watch or Unwatched()
+    try:
+        return _steps(profile, ask, nodes, consulted, watch)
+    finally:
+        watch.end()
+
+
+def _steps(
+    profile: Profile, ask: Ask, nodes: Snapshot, consulted: Mapping[str, object] | None, watch: Watch
+) -> tuple[list[Step], Verdict, Ask]:
+    steps: list[Step] = []
+    given_up: tuple[str, ...] = ()
+    for eased, relaxed in ladder(ask, disliked=nodes.census.disliked(ask.who)):
+        verdict = run_filters(profile, CycleState(consulted), eased, nodes, watch)
+        refusals = tuple(
+            Refusal(plugin.name, int(refused.sum()), why_of(plugin, eased, nodes, refused))
+            for plugin, refused in verdict.refusals
+        )
+        steps.append(Step(int(verdict.feasible.sum()), "".join(relaxed[len(given_up) :]), refusals))
+        given_up = relaxed
+        if verdict.feasible.any():
+            break
+    return steps, verdict, eased
+
+
+def node_verdicts(verdict: Verdict, ask: Ask, nodes: Snapshot, most: int) -> list[NodeVerdict]:
+    """Node by node, by name; those who refused it say why for each by itself."""
+    said: dict[int, tuple[str, str]] = {}
+    for plugin, refused in verdict.refusals:
+        for slot in refused.nonzero()[0]:
+            alone = np.zeros(len(nodes), dtype=np.bool_)
+            alone[slot] = True
+            said[int(slot)] = plugin.name, why_of(plugin, ask, nodes, alone).removeprefix("1 ")
+    by_name = sorted(enumerate(nodes.nodes), key=lambda item: item[1].meta.name)[:most]
+    return [NodeVerdict(node.meta.name, slot not in said, *said.get(slot, ("", ""))) for slot, node in by_name]
+
+
+def score_table(
+    profile: Profile,
+    ask: Ask,
+    nodes: Snapshot,
+    *,
+    also: Sequence[str] = (),
+    most: int = BEST,
+    consulted: Mapping[str, object] | None = None,
+    watch: Watch | None = None,
+) -> list[NodeScore]:
+    """The best nodes that fit, the best first, and those named in `also` after them; as things stand.
+
+    What is given up to place it must be given up in `ask`.
+    """
+    watch = watch or Unwatched()
+    state = CycleState(consulted)
+    parts: list[Scored] = []
+    try:
+        verdict = run_filters(profile, state, ask, nodes, watch)
+        among = verdict.feasible.nonzero()[0]
+        if not len(among):
+            return []
+        totals = run_scores(profile, state, ask, nodes, verdict.feasible, among, watch, parts)
+    finally:
+        watch.end()
+    names = [nodes.nodes[int(slot)].meta.name for slot in among]
+    order = sorted(range(len(among)), key=lambda place: (-int(totals[place]), names[place]))
+    shown = order[:most] + [place for place in order[most:] if names[place] in also]
+    return [NodeScore(names[place], int(totals[place]), _parts(parts, place)) for place in shown]
+
+
+def _parts(parts: Sequence[Scored], place: int) -> tuple[Part, ...]:
+    return tuple(Part(each.plugin.name, each.weight, int(each.raw[place]), int(each.scores[place])) for each in parts)
+
+
+def best_nodes(
+    profile: Profile,
+    decision: Decision,
+    nodes: Snapshot,
+    consulted: Mapping[str, object] | None = None,
+    watch: Watch | None = None,
+) -> list[NodeScore]:
+    """Of a decision that has just been made, before it is counted: the chosen node first, then the best others."""
+    if decision.ask is None:
+        return []
+    found = score_table(profile, decision.ask, nodes, also=(decision.node,), consulted=consulted, watch=watch)
+    return sorted(found, key=lambda each: each.node != decision.node)[:BEST]

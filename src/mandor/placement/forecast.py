@@ -1,0 +1,317 @@
+"""A forecast: what would happen on a board if something changed; the same plans and decisions, and nothing is written.
+
+Programs that are told to stop are taken to end at once, and programs that get a node to run.
+"""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from mandor.model.instance import Instance, InstanceStatus
+from mandor.model.meta import Key, Object
+from mandor.model.node import NodePhase
+from mandor.model.phase import Phase
+from mandor.model.priority import PriorityClass
+from mandor.model.workload import Release, Workload
+from mandor.placement.board import Board, Waiting
+from mandor.placement.consult import Consult
+from mandor.placement.cycle import Decision, decide
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.runtime import PluginFault, blamed
+from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.watch import Unwatched, Watch
+from mandor.placement.standing import Standing, standing, workload_key
+
+REPLANS_MOST = 2_000_000
+"""So many instances are looked at in all plans of workloads together: a long roll-out is not rehearsed to its end."""
+
+
+class Controls(Protocol):
+    """What the controller of a workload would write next: objects to put, keys to delete."""
+
+    def __call__(
+        self,
+        workload: Workload | None,
+        releases: Sequence[Release],
+        instances: Sequence[Instance],
+        *,
+        now: float,
+        ready_nodes: Set[str],
+        taken: Callable[[str], bool],
+    ) -> Sequence[Object | Key]: ...
+
+
+def ask_nobody(profile: Profile, ask: Ask, nodes: Snapshot) -> Mapping[str, object]:
+    names = ", ".join(each.name for each in profile.consults)
+    raise PluginFault(names, "cannot be asked in a forecast")
+
+
+class Placed(NamedTuple):
+    node: str
+    relaxed: tuple[str, ...] = ()
+    before: str = ""
+    """The node it leaves."""
+
+
+class Left(NamedTuple):
+    """It would wait."""
+
+    message: str
+    before: str = ""
+
+
+class Ended(NamedTuple):
+    node: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What would become of the instances that the change concerns."""
+
+    placed: dict[Key, Placed] = field(default_factory=dict)
+    left: dict[Key, Left] = field(default_factory=dict)
+    ended: dict[Key, Ended] = field(default_factory=dict)
+    """And not replaced by one of the same name."""
+    still_left: dict[Key, Left] = field(default_factory=dict)
+    """Those who wait already, whom the change does not concern."""
+    complete: bool = True
+    """False: it was broken off, because it takes too long to rehearse in full."""
+
+
+class Forecast:
+    """Change things, then `run`, once."""
+
+    def __init__(
+        self,
+        board: Board,
+        profiles: Mapping[str, Profile],
+        controls: Controls,
+        *,
+        now: float,
+        consult: Consult = ask_nobody,
+        enough: Callable[[], bool] = lambda: False,
+        watch: Watch | None = None,
+    ) -> None:
+        """`enough`: asked now and then whether to break off."""
+        self.board = board
+        self._profiles = profiles
+        self._controls = controls
+        self._now = now
+        self._consult = consult
+        self._enough = enough
+        self._watch = watch or Unwatched()
+        self._touched: dict[Key, None] = {}
+        self._waiting: dict[Key, Waiting] = {each.ask.key: each for each in board.waiting()}
+        self._known = frozenset(self._waiting)
+        self._new: set[Key] = set()
+        self._left_node: dict[Key, str] = {}
+        self._outcome = Outcome()
+        self._refused: dict[Key, str] = {}
+        self._refusals: dict[Ask, str] = {}
+        self._refusals_at = -1
+        self._replans = 0
+        self._serial = 0
+
+    # What changes.
+
+    def put(self, value: Object) -> None:
+        """Somebody applies this."""
+        self.board.put(value)
+        if isinstance(value, Workload):
+            self._touched[value.key] = None
+        if isinstance(value, Workload | PriorityClass):
+            self._ask_again()
+
+    def delete(self, key: Key) -> None:
+        self.board.remove(key)
+        if key.kind == Workload.kind:
+            self._touched[key] = None
+
+    def drain(self, name: str) -> None:
+        """Nothing new goes there, and everything that is there goes elsewhere."""
+        node = self.board.nodes[name]
+        self.board.put(node.changed(spec=msgspec.structs.replace(node.spec, cordoned=True)))
+        for each in self._on(name):
+            self._end(each.stopping("drained", at=self._now))
+
+    def lose(self, name: str) -> None:
+        """It falls silent for good."""
+        node = self.board.nodes[name]
+        self.board.put(node.changed(status=msgspec.structs.replace(node.status, phase=NodePhase.DOWN)))
+        for each in self._on(name):
+            lost = InstanceStatus(phase=Phase.LOST, reason="NodeLost", since=self._now)
+            self.board.put(each.changed(status=lost))
+            self._left_node[each.key] = name
+            self._touched[workload_key(each)] = None
+
+    def _on(self, node: str) -> list[Instance]:
+        found = (each for each in self.board.instances.values() if each.spec.node == node)
+        return [each for each in found if standing(each) is Standing.PLACED]
+
+    def _ask_again(self) -> None:
+        """Those who wait may have another priority, profile or gate now."""
+        for key, waiting in self._waiting.items():
+            ask = self.board.ask(self.board.instances[key])
+            if ask is not None and ask != waiting.ask:
+                self._waiting[key] = Waiting(ask, waiting.queued_at)
+
+    # What follows.
+
+    def run(self) -> Outcome:
+        while True:
+            for workload in list(self._touched):
+                del self._touched[workload]
+                if not self._reconcile(workload):
+                    self._outcome.complete = False
+            if not self._outcome.complete or not self._schedule() or not self._touched:
+                break
+        return self._told()
+
+    def _reconcile(self, key: Key) -> bool:
+        """False: that is enough."""
+        board = self.board
+        instances = board.of(key)
+        self._replans += len(instances) + 1
+        if self._replans > REPLANS_MOST or self._enough():
+            return False
+        writes = self._controls(
+            board.workloads.get(key),
+            board.releases_of(key),
+            instances,
+            now=self._now,
+            ready_nodes={name for name, node in board.nodes.items() if node.status.phase is NodePhase.READY},
+            taken=lambda name: self._taken(key, name),
+        )
+        for each in writes:
+            if isinstance(each, Instance):
+                self._write(each)
+            elif isinstance(each, Key):
+                self._remove(each)
+            else:
+                board.put(each)
+        return True
+
+    def _taken(self, workload: Key, name: str) -> bool:
+        found = self.board.instances.get(Key(Instance.kind, workload.namespace, name))
+        return found is not None and found.spec.workload != workload.name
+
+    def _write(self, value: Instance) -> None:
+        if value.meta.uid:
+            self._end(value) if value.spec.stop is not None else self.board.put(value)
+            return
+        self._serial += 1
+        made = value.stamped(version=0, uid=f"rehearsed-{self._serial}", created_at=self._now)
+        self.board.put(made)
+        self._new.add(made.key)
+        self._outcome.ended.pop(made.key, None)
+        ask = self.board.ask(made)
+        if ask is not None:
+            self._waiting[made.key] = Waiting(ask, self._now)
+        self._touched[workload_key(made)] = None
+
+    def _end(self, instance: Instance) -> None:
+        """It is told to stop, and stops."""
+        node, reason = instance.spec.node, instance.spec.stop.reason if instance.spec.stop is not None else ""
+        self._left_node[instance.key] = node
+        self._outcome.ended[instance.key] = Ended(node, reason)
+        self.board.put(instance.changed(status=InstanceStatus(phase=Phase.STOPPED, since=self._now)))
+        self._touched[workload_key(instance)] = None
+
+    def _remove(self, key: Key) -> None:
+        gone = self.board.instances.get(key)
+        if gone is not None:
+            self._waiting.pop(key, None)
+            if not gone.phase.over:
+                self._outcome.ended[key] = Ended(gone.spec.node, "")
+            self._touched[workload_key(gone)] = None
+        self.board.remove(key)
+
+    # Who goes where.
+
+    def _schedule(self) -> bool:
+        """Everybody who waits, in the queue's order. False: that is enough."""
+        for number, waiting in enumerate(self._queue()):
+            if number % 64 == 63 and self._enough():
+                self._outcome.complete = False
+                return False
+            decision = self._decided(waiting.ask)
+            if decision.node:
+                self._place(waiting.ask.key, decision)
+            else:
+                self._refused[waiting.ask.key] = decision.message
+        return True
+
+    def _queue(self) -> list[Waiting]:
+        sort = self._profiles["default"].queue_sort
+
+        def rank(waiting: Waiting) -> Hashable:
+            return sort.sort_key(waiting.ask, waiting.queued_at)
+
+        try:
+            with blamed(sort):
+                return sorted(self._waiting.values(), key=rank)  # type: ignore[arg-type]
+        except PluginFault as fault:
+            self._refused.update(dict.fromkeys(self._waiting, str(fault)))
+            return []
+
+    def _decided(self, ask: Ask) -> Decision:
+        profile = self._profiles.get(ask.profile)
+        if profile is None:
+            return Decision(ask.key, message=f"there is no profile {ask.profile}")
+        like = replace(ask, key=_NOBODY)
+        if self._refusals_at != self.board.table.version:
+            self._refusals, self._refusals_at = {}, self.board.table.version
+        if like in self._refusals:
+            return Decision(ask.key, message=self._refusals[like])
+        decision = decided(profile, ask, self.board.table.snapshot(), self._consult, self._watch)
+        if not decision.node and not decision.fault and profile.by_class and not ask.shape.volumes:
+            self._refusals[like] = decision.message
+        return decision
+
+    def _place(self, key: Key, decision: Decision) -> None:
+        instance = self.board.instances[key]
+        bound = instance.bound(decision.node, at=self._now)
+        running = InstanceStatus(phase=Phase.RUNNING, ready=True, since=self._now, started_at=self._now)
+        self.board.put(bound.changed(status=running))
+        del self._waiting[key]
+        self._refused.pop(key, None)
+        self._outcome.placed[key] = Placed(decision.node, decision.relaxed, self._left_node.get(key, ""))
+        self._touched[workload_key(instance)] = None
+
+    def _told(self) -> Outcome:
+        outcome = self._outcome
+        for key in self._waiting:
+            left = Left(self._refused.get(key, ""), self._left_node.get(key, ""))
+            (outcome.left if key in self._new or key not in self._known else outcome.still_left)[key] = left
+        for key in [key for key in outcome.placed if key not in self.board.instances]:
+            del outcome.placed[key]
+        return outcome
+
+
+_NOBODY = Key(Instance.kind, "", "")
+
+
+def decided(profile: Profile, ask: Ask, nodes: Snapshot, consult: Consult, watch: Watch) -> Decision:
+    """As the scheduler would: kept out of the queue, asked about elsewhere, decided."""
+    try:
+        why = kept_out(profile, ask)
+        if why is not None:
+            return Decision(ask.key, message=why)
+        consulted = consult(profile, ask, nodes) if profile.consults else None
+    except PluginFault as fault:
+        return Decision(ask.key, message=str(fault), fault=fault.plugin)
+    return decide(profile, ask, nodes, consulted=consulted, watch=watch)
+
+
+def kept_out(profile: Profile, ask: Ask) -> str | None:
+    """Why it may not be queued yet."""
+    for plugin in profile.pre_enqueues:
+        with blamed(plugin):
+            why = plugin.pre_enqueue(ask)
+        if why is not None:
+            return str(why)
+    return None

@@ -1,0 +1,72 @@
+"""What namespaces take, and what they may take."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from mandor.placement.framework.ask import Shape
+from mandor.placement.framework.identity import Identity
+
+INSTANCES = "instances"
+"""How many there are: counted beside resources."""
+
+_NOTHING: Mapping[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The most that the instances of a namespace may take together."""
+
+    name: str
+    most: Mapping[str, int]
+    """By resource, and of `instances`."""
+    priority_class: str = ""
+    """Only those who name it; empty: all."""
+
+
+class Quotas:
+    """Kept by the table; counted is what has a node, or has been promised one."""
+
+    def __init__(self) -> None:
+        self._quotas: dict[str, dict[str, Quota]] = {}
+        self._used: dict[tuple[str, str], dict[str, int]] = {}
+        """By namespace and priority class; without a class, of all."""
+
+    def of(self, who: Identity, namespace: str) -> list[Quota]:
+        """Those that hold for an instance."""
+        found = self._quotas.get(namespace)
+        if not found:
+            return []
+        return [each for each in found.values() if each.priority_class in {"", who.priority_class}]
+
+    def used(self, namespace: str, priority_class: str = "") -> Mapping[str, int]:
+        return self._used.get((namespace, priority_class), _NOTHING)
+
+    # What only the table calls.
+
+    def set(self, namespace: str, quota: Quota) -> None:
+        self._quotas.setdefault(namespace, {})[quota.name] = quota
+
+    def drop(self, namespace: str, name: str) -> None:
+        left = self._quotas.get(namespace, {})
+        left.pop(name, None)
+        if not left:
+            self._quotas.pop(namespace, None)
+
+    def count(self, namespace: str, shape: Shape, who: Identity, sign: int) -> None:
+        self._add((namespace, ""), shape, sign)
+        if who.priority_class:
+            self._add((namespace, who.priority_class), shape, sign)
+
+    def recount(self, namespace: str, shape: Shape, before: Identity, after: Identity) -> None:
+        """The same instance, of another class."""
+        if before.priority_class != after.priority_class:
+            self.count(namespace, shape, before, -1)
+            self.count(namespace, shape, after, 1)
+
+    def _add(self, key: tuple[str, str], shape: Shape, sign: int) -> None:
+        used = self._used.setdefault(key, {})
+        used[INSTANCES] = used.get(INSTANCES, 0) + sign
+        for resource, amount in shape.wanted:
+            used[resource] = used.get(resource, 0) + sign * amount
+        if not used[INSTANCES]:
+            del self._used[key]

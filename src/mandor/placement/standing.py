@@ -1,0 +1,94 @@
+"""What an instance is to the scheduler: one that takes room, one that asks for it, or neither."""
+
+from collections.abc import Mapping
+from enum import Enum
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.phase import Phase
+from mandor.model.priority import PriorityClass, class_of
+from mandor.model.quota import Quota
+from mandor.model.workload import Release, Workload
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.quotas import Quota as Limit
+from mandor.placement.gang import membership
+
+NOTHING = Shape(
+    wanted=(),
+    counted=(0, 0),
+    host_ports=(),
+    engines=(),
+    images=frozenset(),
+    pool=None,
+    tolerate=(),
+    must=(),
+    should=(),
+    prefer=(),
+)
+"""What an instance counts for whose release is gone."""
+
+
+class Standing(Enum):
+    PLACED = "placed"
+    """It takes room on its node, also while it stops."""
+    WAITING = "waiting"
+    """It needs a node."""
+    NEITHER = "neither"
+
+
+def standing(instance: Instance) -> Standing:
+    if instance.phase.over:
+        return Standing.NEITHER
+    if instance.spec.node:
+        return Standing.PLACED
+    waits = instance.spec.stop is None and instance.phase is Phase.PENDING
+    return Standing.WAITING if waits else Standing.NEITHER
+
+
+def release_key(instance: Instance) -> Key:
+    return Key(Release.kind, instance.meta.namespace, instance.spec.release)
+
+
+def workload_key(instance: Instance) -> Key:
+    return Key(Workload.kind, instance.meta.namespace, instance.spec.workload)
+
+
+def shapes_of(release: Release) -> dict[str, Shape]:
+    """By group."""
+    return {name: Shape.of(group) for name, group in release.spec.groups.items()}
+
+
+def identity_of(instance: Instance, workload: Workload | None) -> Identity:
+    labels = workload.meta.labels if workload is not None else {}
+    named = class_name(workload)
+    return Identity(instance.meta.namespace, instance.spec.workload, instance.spec.group, labels, named)
+
+
+def class_name(workload: Workload | None) -> str:
+    """The priority class that it names; empty: none."""
+    named = workload.spec.priority if workload is not None else None
+    return named if isinstance(named, str) else ""
+
+
+def limit_of(quota: Quota) -> Limit:
+    spec = quota.spec
+    return Limit(quota.meta.name, spec.amounts, spec.priority_class or "")
+
+
+def ask_of(
+    instance: Instance, workload: Workload, shape: Shape, who: Identity, classes: Mapping[str, PriorityClass]
+) -> Ask:
+    given = class_of(workload.spec.priority, classes)
+    return Ask(
+        key=instance.key,
+        shape=shape,
+        priority=given.value,
+        preempts=given.preempt == "lower",
+        profile=workload.spec.profile,
+        avoid=frozenset(instance.spec.avoid),
+        pin=instance.spec.pin,
+        who=who,
+        gates=workload.spec.gates,
+        member=membership(instance, workload),
+    )

@@ -1,0 +1,53 @@
+"""CriEngine keeps the promises of an engine, with a real containerd."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mandor.engines.base import Engine, Launch
+from mandor.engines.cri import CriEngine
+from mandor.testing.engine import EngineSuite
+from tests.components.containerd import Containerd
+from tests.components.image import NAME
+
+
+@pytest.mark.req("S2-27")
+class TestCriEngine(EngineSuite):
+    image = NAME
+
+    @pytest.fixture(autouse=True)
+    def _containerd(self, containerd: Containerd) -> None:
+        self.containerd = containerd
+
+    def make_engine(self, directory: Path) -> Engine:
+        return CriEngine(directory, socket=self.containerd.socket, dial=self.containerd.dial)
+
+    def traces(self, uids: Sequence[str]) -> Sequence[str]:
+        ids = self.containerd.ctr("containers", "list", "--quiet").split()
+        told = [self.containerd.ctr("containers", "info", each) for each in ids]
+        left = [f"container {each}" for each, text in zip(ids, told, strict=True) if any(uid in text for uid in uids)]
+        return [*super().traces(uids), *left]
+
+    @contextmanager
+    def foreigner(self) -> Iterator[Callable[[], bool]]:
+        other = f"foreign-{uuid.uuid4().hex[:8]}"
+        self.containerd.ctr("run", "--detach", NAME, other, "sleep", "3600")
+        try:
+            yield lambda: other in self.containerd.ctr("tasks", "list")
+        finally:
+            self.containerd.ctr("tasks", "kill", "--signal", "SIGKILL", other)
+            self.containerd.ctr("containers", "delete", other)
+
+    def dies(self, signal: str, **parts: Any) -> Launch:
+        """The first process of a container cannot kill itself."""
+        return self.shell(f"sh -c 'kill -{signal.removeprefix('SIG')} $$'; exit $?", **parts)
+
+    def shows_size(self) -> Sequence[str]:
+        """CRI says it a moment after the beginning."""
+        return ("sh", "-c", 'until [ "$(stty size 2>/dev/null)" ]; do sleep 0.05; done; stty size')

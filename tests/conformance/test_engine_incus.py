@@ -1,0 +1,40 @@
+"""IncusEngine keeps the promises of an engine, with a real incusd."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mandor.engines.base import Engine
+from mandor.engines.incus import IncusEngine
+from mandor.testing.engine import EngineSuite
+from tests.components.incus import IMAGE, Incus
+
+
+@pytest.mark.req("S0-2", "S0-6")
+class TestIncusEngine(EngineSuite):
+    image = IMAGE
+
+    @pytest.fixture(autouse=True)
+    def _incus(self, incus: Incus) -> None:
+        self.incus = incus
+
+    def make_engine(self, directory: Path) -> Engine:
+        return IncusEngine(directory, url=self.incus.url)
+
+    def traces(self, uids: Sequence[str]) -> Sequence[str]:
+        listed = self.incus.cli("list", "--format", "csv", "--columns", "n").splitlines()
+        return [*super().traces(uids), *(f"instance {line}" for line in listed if any(uid in line for uid in uids))]
+
+    @contextmanager
+    def foreigner(self) -> Iterator[Callable[[], bool]]:
+        other = f"foreign-{uuid.uuid4().hex[:8]}"
+        self.incus.cli("launch", IMAGE, other)
+        try:
+            yield lambda: self.incus.cli("list", other, "--format", "csv", "--columns", "s") == "RUNNING"
+        finally:
+            self.incus.cli("delete", "--force", other)

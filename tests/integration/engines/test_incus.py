@@ -1,0 +1,263 @@
+"""What is peculiar to Incus, with a real incusd: machines, restarts, ports, HTTPS, and a folder nobody can trust."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+
+from mandor.engines.base import Launch, LogLine, Observed, Unit, UnitPhase
+from mandor.engines.incus import IncusEngine
+from mandor.engines.incus.folder import UnitFolder
+from mandor.engines.incus.marks import instance_name
+from mandor.errors import EngineDown
+from mandor.model.task import File
+from tests.components.enclosure import Enclosure
+from tests.components.incus import BRIDGE, IMAGE, Incus
+
+PATIENCE_SECONDS = 60.0
+
+
+@pytest.fixture
+async def engine(incus: Incus, tmp_path: Path) -> AsyncIterator[IncusEngine]:
+    async with IncusEngine(tmp_path / "engine", url=incus.url) as engine:
+        yield engine
+        for observed in await engine.list():
+            await engine.remove(observed.unit)
+
+
+def unit() -> Unit:
+    return Unit(uuid.uuid4().hex, "main", 0)
+
+
+def machine(**parts: Any) -> Launch:
+    return Launch(**{"name": "box-0", "image": IMAGE} | parts)
+
+
+def shell(script: str, **parts: Any) -> Launch:
+    return machine(command=("sh", "-c"), args=(script,), **parts)
+
+
+async def until(engine: IncusEngine, which: Unit, test: Callable[[Observed], bool]) -> Observed:
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            with suppress(EngineDown):
+                for observed in await engine.list():
+                    if observed.unit == which and test(observed):
+                        return observed
+            await asyncio.sleep(0.1)
+
+
+def running(observed: Observed) -> bool:
+    return observed.phase is UnitPhase.RUNNING
+
+
+def over(observed: Observed) -> bool:
+    return observed.phase is UnitPhase.EXITED
+
+
+async def lines(engine: IncusEngine, which: Unit) -> list[LogLine]:
+    return [line async for line in engine.logs(which)]
+
+
+@pytest.mark.req("S0-6", "S2-25")
+async def test_a_task_without_a_command_is_the_machine_itself(engine: IncusEngine, incus: Incus) -> None:
+    box = unit()
+    boot = File(path="/etc/boot", content="#!/bin/sh\necho $GREETING > /etc/greeting\n", mode="0755")
+    await engine.start(box, machine(files=(boot,), env={"GREETING": "hello"}))
+    seen = await until(engine, box, lambda each: running(each) and bool(each.address))
+    assert seen.address.startswith("10.78.0.")
+    name = instance_name(box)
+    assert incus.cli("exec", name, "--", "sh", "-c", "until cat /etc/greeting; do sleep 0.1; done") == "hello"
+    assert b"booting" in [line.text for line in await lines(engine, box)]
+    usage = (await engine.usage())[box]
+    assert usage.memory_bytes > 0
+    await engine.stop(box, grace_seconds=0)
+    ended = await until(engine, box, over)
+    assert (ended.exit_code, ended.reason) == (0, "Completed")
+    await engine.start(box, machine())
+    assert (await until(engine, box, over)).phase is UnitPhase.EXITED
+
+
+@pytest.mark.req("S0-6")
+async def test_profiles_devices_and_keys_reach_incus(engine: IncusEngine, incus: Incus) -> None:
+    box = unit()
+    options = {
+        "config": {"security.nesting": True, "limits.cpu.priority": 5},
+        "devices": {"scratch": {"type": "disk", "source": "/usr/share", "path": "/scratch", "readonly": True}},
+        "user_data": "#cloud-config\npackages: [htop]\n",
+    }
+    await engine.start(box, machine(options=options, cpu_milli=500, memory_bytes=64 << 20, processes=99))
+    await until(engine, box, running)
+    shown = incus.cli("config", "show", instance_name(box))
+    for expected in (
+        'security.nesting: "true"',
+        'limits.cpu.priority: "5"',
+        "limits.cpu.allowance: 50ms/100ms",
+        "limits.memory: 67108864B",
+        'limits.processes: "99"',
+        "packages: [htop]",
+        "path: /scratch",
+    ):
+        assert expected in shown
+
+
+@pytest.mark.req("S2-7")
+async def test_a_published_port_leads_to_the_task(engine: IncusEngine, incus: Incus) -> None:
+    web = unit()
+    serves = "mkdir -p /www; echo inside > /www/index.html; exec httpd -f -p 8080 -h /www"
+    await engine.start(web, shell(serves, ports={"http": 8080}, host_ports={"http": 18081}))
+    await until(engine, web, running)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while (page := await asyncio.to_thread(incus.enclosure.fetch, BRIDGE, 18081)) != "inside":
+            assert page == ""
+            await asyncio.sleep(0.1)
+
+
+@pytest.mark.req("S0-29")
+async def test_what_runs_outlives_a_killed_incusd_and_its_end_is_known(engine: IncusEngine, incus: Incus) -> None:
+    stays, ends = unit(), unit()
+    await engine.start(stays, shell("trap 'exit 0' TERM; n=0; while :; do echo $n; n=$((n+1)); sleep 0.2; done"))
+    await engine.start(ends, shell("echo begun; sleep 2; echo done; exit 5"))
+    before = await until(engine, stays, running)
+    await until(engine, ends, running)
+    incus.kill()
+    with pytest.raises(EngineDown):
+        await engine.list()
+    await asyncio.sleep(2.5)
+    await asyncio.to_thread(incus.start)
+    ended = await until(engine, ends, over)
+    assert (ended.exit_code, ended.reason) == (5, "Error")
+    assert [line.text for line in await lines(engine, ends)] == [b"begun", b"done"]
+    again = await until(engine, stays, running)
+    assert (again.started_at, again.unit) == (before.started_at, before.unit)
+    await engine.start(stays, shell("exit 1"))
+    await engine.stop(stays, grace_seconds=PATIENCE_SECONDS)
+    assert (await until(engine, stays, over)).exit_code == 0
+    said = [line.text for line in await lines(engine, stays)]
+    assert said == [str(number).encode() for number in range(len(said))]
+
+
+async def test_an_incusd_that_hangs_is_down_and_not_waited_for(incus: Incus, tmp_path: Path) -> None:
+    async with IncusEngine(tmp_path / "engine", url=incus.url, answer_seconds=0.5) as engine:
+        incus.pause()
+        try:
+            with pytest.raises(EngineDown, match="does not answer"):
+                await engine.list()
+        finally:
+            incus.resume()
+
+
+async def test_a_start_that_was_interrupted_is_gone_on_with(engine: IncusEngine, incus: Incus, tmp_path: Path) -> None:
+    """The agent died after Incus had made the container, before its command began."""
+    half = unit()
+    task = asyncio.create_task(engine.start(half, shell("echo here; exec sleep 3600")))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while instance_name(half) not in incus.cli("list", "--format", "csv", "--columns", "n"):
+            await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    async with IncusEngine(tmp_path / "engine", url=incus.url) as again:
+        await again.start(half, shell("echo here; exec sleep 3600"))
+        await until(again, half, running)
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while [line.text for line in await lines(again, half)] != [b"here"]:
+                await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("launch", "said"),
+    [
+        (machine(image="no-such-image"), "no image no-such-image"),
+        (machine(image=None), "names none"),
+        (machine(image="nowhere:debian/13"), "'nowhere', which nobody knows"),
+        (machine(options={"typ": "container"}), "options.incus"),
+        (shell("exit 0", options={"type": "virtual-machine"}), "only in containers"),
+        (shell("exit 0", user="nobody"), "must be a number"),
+        (machine(options={"profiles": ["no-such-profile"]}), "no-such-profile"),
+    ],
+)
+async def test_what_can_never_start_says_why_and_leaves_nothing(
+    engine: IncusEngine, incus: Incus, launch: Launch, said: str
+) -> None:
+    wrong = unit()
+    await engine.start(wrong, launch)
+    ended = await until(engine, wrong, over)
+    assert ended.reason == "StartFailed"
+    assert said in ended.message
+    assert instance_name(wrong) not in incus.cli("list", "--format", "csv", "--columns", "n")
+
+
+async def test_links_that_a_container_lays_into_the_shared_folder_are_not_followed(
+    engine: IncusEngine, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("of the node\n")
+    bad = unit()
+    script = f"rm /.mandor/out /.mandor/err; ln -s {secret} /.mandor/out; mkfifo /.mandor/err; exec sleep 3600"
+    await engine.start(bad, shell(script))
+    await until(engine, bad, running)
+    folder = UnitFolder(tmp_path / "engine" / "units" / instance_name(bad))
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not (folder.io / "out").is_symlink():
+            await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5)
+    assert await lines(engine, bad) == []
+    assert secret.read_text() == "of the node\n"
+    await engine.stop(bad, grace_seconds=0)
+
+
+@asynccontextmanager
+async def relayed(enclosure: Enclosure, port: int) -> AsyncIterator[int]:
+    """A port out here that leads to one inside."""
+
+    async def copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        made = await asyncio.to_thread(enclosure.connect, "127.0.0.1", port)
+        inside, outside = await asyncio.open_connection(sock=made)
+        await asyncio.gather(copy(reader, outside), copy(inside, writer))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+
+
+@pytest.mark.req("S0-6")
+async def test_it_is_reached_over_https_with_a_certificate_it_trusts(incus: Incus, tmp_path: Path) -> None:
+    issued = trustme.CA().issue_cert("agent@mandor.test")
+    certificate, key = tmp_path / "agent.pem", tmp_path / "agent.key"
+    issued.cert_chain_pems[0].write_to_path(certificate)
+    issued.private_key_pem.write_to_path(key)
+    incus.cli("config", "set", "core.https_address", "127.0.0.1:18443")
+    async with relayed(incus.enclosure, 18443) as port:
+        settings: dict[str, Any] = {
+            "url": f"https://127.0.0.1:{port}",
+            "certificate": certificate,
+            "key": key,
+            "server_certificate": incus.folder / "server.crt",
+        }
+        async with IncusEngine(tmp_path / "engine", **settings) as engine:
+            with pytest.raises(EngineDown, match="does not trust"):
+                await engine.probe()
+            incus.cli("config", "trust", "add-certificate", str(certificate))
+            assert (await engine.probe()).version
+            box = unit()
+            await engine.start(box, machine())
+            await until(engine, box, running)
+            await engine.remove(box)
+            assert await engine.list() == []
+    incus.cli("config", "unset", "core.https_address")

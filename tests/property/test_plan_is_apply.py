@@ -1,0 +1,193 @@
+"""A plan tells what an apply then really does, node by node; and it writes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.node import Node
+from mandor.model.phase import Phase
+from mandor.model.workload import Release, Workload
+from mandor.placement.board import Board
+from mandor.placement.config import read_config
+from mandor.placement.forecast import Forecast, Outcome
+from mandor.placement.framework.handle import DETACHED
+from mandor.placement.framework.profile import Profile
+from mandor.placement.plugin_source import find_plugins
+from mandor.placement.table import Table
+from mandor.placement.workshop import Workshop
+from mandor.roots.forecast import controls
+from tests.scenarios.make import GI, make_node, make_workload
+from tests.scenarios.world import ScriptedNode, World
+
+DEFAULT = "profiles: [{}]"
+PACKED = """
+profiles:
+- pluginConfig:
+  - name: NodeResourcesFit
+    args: {scoringStrategy: {type: MostAllocated}}
+"""
+BIN_PACK = """
+profiles:
+- plugins: {multiPoint: {enabled: [{name: BinPack, weight: 20}]}}
+"""
+FEWER = """
+profiles:
+- plugins: {score: {disabled: [{name: '*'}], enabled: [{name: TaintToleration}]}}
+"""
+
+zones = st.sampled_from(["a", "b", "c"])
+node = st.fixed_dictionaries({"cpu": st.integers(1, 6), "memory": st.integers(1, 8), "zone": zones})
+rules: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
+    [
+        {},
+        {"placement": {"where": [{"rule": "zone == a", "strength": "should"}]}},
+        {"placement": {"where": [{"rule": "zone == b", "strength": "must"}]}},
+        {"placement": {"spread": [{"over": "zone", "strength": "should"}]}},
+        {"placement": {"apart": [{"workload": "self", "strength": "should"}]}},
+        {"placement": {"apart": [{"workload": "self", "over": "zone"}]}},
+        {"placement": {"near": [{"match": {"app": "first"}, "over": "zone", "strength": "prefer", "weight": 50}]}},
+    ]
+)
+wanted = st.fixed_dictionaries(
+    {"replicas": st.integers(0, 6), "cpu": st.sampled_from(["250m", "1", "2"]), "rule": rules}
+)
+
+
+def profiles_of(text: str) -> dict[str, Profile]:
+    registry = find_plugins(points=())
+    return Workshop(DETACHED).profiles(read_config(text.encode(), registry), registry)
+
+
+def board_of(world: World) -> Board:
+    kinds = (Node, Workload, Release, Instance)
+    return Board(each for kind in kinds for each in world.all(kind))
+
+
+def forecast_of(world: World, text: str) -> Forecast:
+    return Forecast(board_of(world), profiles_of(text), controls, now=world.clock.now())
+
+
+def workload_of(name: str, fields: dict[str, Any]) -> Workload:
+    made = make_workload(name, replicas=fields["replicas"], cpu=fields["cpu"], **fields["rule"])
+    return made.changed(meta=made.meta.__class__(name=name, namespace="default", labels={"app": name}))
+
+
+def counted(table: Table) -> dict[str, Any]:
+    """What decisions go by."""
+    rooms: dict[str, Any] = {node.meta.name: table.free(node.meta.name) for node in table.snapshot().nodes}
+    return rooms | {str(key): (charge.node, charge.who) for key, charge in table.charges.items()}
+
+
+def told(outcome: Outcome) -> dict[str, str]:
+    return {key.name: placed.node for key, placed in outcome.placed.items()} | dict.fromkeys(
+        (key.name for key in outcome.left), ""
+    )
+
+
+async def start(world: World, nodes: list[dict[str, Any]]) -> None:
+    for index, each in enumerate(nodes):
+        name = f"n{index}"
+        world.nodes[name] = ScriptedNode(name)
+        labels = {"zone": each["zone"]}
+        made = make_node(name, cpu=each["cpu"], memory=each["memory"] * GI, labels=labels)
+        await world.add(made)
+    await world.run(2)
+
+
+def really(world: World, names: set[str]) -> dict[str, str]:
+    return {each.meta.name: each.node for each in world.instances() if each.meta.name in names}
+
+
+@pytest.mark.req("S0-25", "S3-20")
+@pytest.mark.parametrize("text", [DEFAULT, PACKED, BIN_PACK, FEWER], ids=["default", "packed", "bin-pack", "fewer"])
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(nodes=st.lists(node, min_size=1, max_size=5), first=wanted, second=wanted)
+async def test_what_is_planned_is_what_an_apply_does(
+    text: str, nodes: list[dict[str, Any]], first: dict[str, Any], second: dict[str, Any]
+) -> None:
+    world = World()
+    world.scheduler_options = {"profiles": profiles_of(text)}
+    async with world:
+        await start(world, nodes)
+        await world.apply(workload_of("first", first))
+        await world.run(8)
+
+        assert world.scheduler is not None
+        forecast = forecast_of(world, text)
+        assert counted(forecast.board.table) == counted(world.scheduler.view.table)
+        revision = world.store.index.revision
+        forecast.put(workload_of("second", second))
+        planned = told(forecast.run())
+        assert world.store.index.revision == revision
+
+        await world.apply(workload_of("second", second))
+        await world.run(8)
+        assert planned == really(world, {each.meta.name for each in world.instances("second")})
+
+
+@pytest.mark.req("S3-20", "S3-38")
+@settings(max_examples=10, deadline=None)
+@given(nodes=st.lists(node, min_size=2, max_size=5), first=wanted)
+async def test_the_planned_loss_of_a_node_is_what_its_loss_does(
+    nodes: list[dict[str, Any]], first: dict[str, Any]
+) -> None:
+    async with World() as world:
+        await start(world, nodes)
+        await world.apply(workload_of("first", first))
+        await world.run(8)
+
+        forecast = forecast_of(world, DEFAULT)
+        forecast.lose("n0")
+        planned = told(forecast.run())
+
+        there = {each.meta.uid for each in world.instances() if each.node == "n0"}
+        world.nodes["n0"].alive = False
+        await world.run(100, step=1.0)
+        moved = {each.meta.name for each in world.instances() if each.meta.uid not in there}
+        assert planned == really(world, set(planned) & moved)
+        assert not any(each.node == "n0" and each.phase is Phase.RUNNING for each in world.instances())
+
+
+async def test_a_roll_out_is_planned_to_its_end() -> None:
+    async with World() as world:
+        await start(world, [{"cpu": 2, "memory": 4, "zone": "a"}, {"cpu": 2, "memory": 4, "zone": "b"}])
+        await world.apply(make_workload("web", replicas=3, cpu="1"))
+        await world.run(8)
+        changed = make_workload("web", replicas=3, cpu="1", env={"A": "1"})
+
+        forecast = forecast_of(world, DEFAULT)
+        before = world.workload("web")
+        forecast.put(before.changed(spec=changed.spec))
+        outcome = forecast.run()
+        assert outcome.complete
+        assert {placed.before for placed in outcome.placed.values()} <= {"n0", "n1"}
+
+        await world.apply(changed)
+        await world.run(30)
+        assert {each.spec.release for each in world.instances()} == {"web.2"}
+        assert told(outcome) == really(world, {"web-0", "web-1", "web-2"})
+
+
+async def test_fewer_replicas_end_those_that_really_end() -> None:
+    async with World() as world:
+        await start(world, [{"cpu": 4, "memory": 4, "zone": "a"}])
+        await world.apply(make_workload("web", replicas=4, cpu="1"))
+        await world.run(8)
+        fewer = make_workload("web", replicas=1, cpu="1")
+        forecast = forecast_of(world, DEFAULT)
+        forecast.put(world.workload("web").changed(spec=fewer.spec))
+        outcome = forecast.run()
+        assert not outcome.placed
+        assert not outcome.left
+        assert {ended.reason for ended in outcome.ended.values()} == {"scaled down"}
+
+        await world.apply(fewer)
+        await world.run(10)
+        gone = {Key(Instance.kind, "default", f"web-{index}") for index in range(4)}
+        assert set(outcome.ended) == gone - {each.key for each in world.instances()}

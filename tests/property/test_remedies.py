@@ -1,0 +1,150 @@
+"""What is proposed works, nothing smaller of its kind would, and the board is afterwards as it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.node import Taint
+from mandor.placement.cycle import decide
+from mandor.placement.explain import score_table, steps_of
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.profiles import default_profile
+from mandor.placement.remedy import Remedy, remedies
+from mandor.placement.table import Table
+from tests.scenarios.make import GI, MI, make_node, make_template
+
+node = st.fixed_dictionaries(
+    {
+        "cpu": st.integers(1, 4),
+        "memory": st.integers(1, 8),
+        "zone": st.sampled_from(["a", "b"]),
+        "cordoned": st.booleans(),
+        "tainted": st.booleans(),
+        "taken": st.integers(0, 4),
+    }
+)
+wanted = st.fixed_dictionaries(
+    {
+        "cpu": st.sampled_from(["500m", "2", "6"]),
+        "memory": st.sampled_from(["256Mi", "3Gi", "9Gi"]),
+        "zone": st.sampled_from(["", "a", "c"]),
+    }
+)
+PROFILE = default_profile()
+
+
+def key(name: str) -> Key:
+    return Key(Instance.kind, "default", name)
+
+
+def table_of(nodes: list[dict[str, Any]]) -> Table:
+    table = Table()
+    small = Shape.of(make_template(cpu="500m", memory="1Gi"))
+    for index, each in enumerate(nodes):
+        table.set_node(
+            make_node(
+                f"n{index}",
+                cpu=each["cpu"],
+                memory=each["memory"] * GI,
+                labels={"zone": each["zone"]},
+                cordoned=each["cordoned"],
+                taints=(Taint("dedicated", "db"),) if each["tainted"] else (),
+            )
+        )
+        for number in range(min(each["taken"], each["cpu"] * 2, each["memory"])):
+            table.set_charge(key(f"old-{index}-{number}"), f"n{index}", small)
+    return table
+
+
+def ask_of(fields: dict[str, Any]) -> Ask:
+    where = [{"rule": f"zone == {fields['zone']}"}] if fields["zone"] else []
+    return Ask(key("new-0"), Shape.of(make_template(cpu=fields["cpu"], memory=fields["memory"], where=where)))
+
+
+def counted(table: Table) -> dict[str, Any]:
+    nodes = table.snapshot().nodes
+    return {each.meta.name: (each, table.free(each.meta.name)) for each in nodes} | {
+        str(each): charge for each, charge in table.charges.items()
+    }
+
+
+def carried_out(table: Table, ask: Ask, remedy: Remedy) -> Ask:
+    """What the sentence says, done by somebody who only reads it."""
+    words = remedy.text.split()
+    if remedy.kind == "uncordon":
+        found = table.node(words[1])
+        assert found is not None
+        table.set_node(make_node(**_fields(found)))
+    elif remedy.kind == "end":
+        assert table.drop_charge(key(words[1]))
+    elif remedy.kind == "less":
+        amounts = dict(ask.shape.wanted)
+        for resource, unit in (("cpu", "cpu"), ("memory", "memory")):
+            if f" {unit} instead of" in remedy.text:
+                text = remedy.text.split(f" {unit} instead of")[0].split()[-1]
+                amounts[resource] = dict(Shape.of(make_template(**{resource: text})).wanted)[resource]
+        ask = replace(ask, shape=replace(ask.shape, wanted=tuple(amounts.items()), known={}, tied={}))
+    return ask
+
+
+def _fields(found: Any) -> dict[str, Any]:
+    return {
+        "name": found.meta.name,
+        "cpu": found.status.capacity.cpu_milli / 1000,
+        "memory": found.status.capacity.memory_bytes,
+        "labels": found.meta.labels,
+        "taints": found.spec.taints,
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(nodes=st.lists(node, min_size=1, max_size=4), fields=wanted)
+def test_what_is_proposed_works_for_whoever_does_it(nodes: list[dict[str, Any]], fields: dict[str, Any]) -> None:
+    table, ask = table_of(nodes), ask_of(fields)
+    if decide(PROFILE, ask, table.snapshot()).node:
+        return
+    before = counted(table)
+    found = remedies(PROFILE, ask, table)
+    assert counted(table) == before
+    assert decide(PROFILE, ask, table.snapshot()).node == ""
+    assert [each.cost for each in found] == sorted(each.cost for each in found)
+    for remedy in found:
+        if remedy.kind in {"uncordon", "end", "less"}:
+            other = table_of(nodes)
+            changed = carried_out(other, ask, remedy)
+            assert decide(PROFILE, changed, other.snapshot()).node == remedy.node, remedy
+
+
+@settings(max_examples=40, deadline=None)
+@given(nodes=st.lists(node, min_size=1, max_size=4), fields=wanted)
+def test_one_megabyte_more_than_proposed_does_not_fit(nodes: list[dict[str, Any]], fields: dict[str, Any]) -> None:
+    table, ask = table_of(nodes), ask_of(fields)
+    if decide(PROFILE, ask, table.snapshot()).node:
+        return
+    less = [each for each in remedies(PROFILE, ask, table) if each.kind == "less" and " and " not in each.text]
+    for remedy in less:
+        changed = carried_out(table, ask, remedy)
+        (name,) = [each for each, amount in changed.shape.wanted if amount != dict(ask.shape.wanted)[each]]
+        amounts = dict(changed.shape.wanted)
+        amounts[name] += 1 if name == "cpu" else MI
+        greedy = replace(changed, shape=replace(changed.shape, wanted=tuple(amounts.items()), known={}, tied={}))
+        assert decide(PROFILE, greedy, table.snapshot()).node == ""
+
+
+@settings(max_examples=60, deadline=None)
+@given(nodes=st.lists(node, min_size=1, max_size=5), fields=wanted)
+def test_the_best_of_the_score_table_is_what_is_chosen(nodes: list[dict[str, Any]], fields: dict[str, Any]) -> None:
+    table, ask = table_of(nodes), ask_of(fields)
+    decision = decide(PROFILE, ask, table.snapshot())
+    scores = score_table(PROFILE, decision.ask or ask, table.snapshot())
+    steps, verdict, _ = steps_of(PROFILE, ask, table.snapshot())
+    assert bool(decision.node) == bool(scores) == bool(verdict.feasible.any())
+    if scores:
+        assert decision.node in {each.node for each in scores if each.total == scores[0].total}
+        assert steps[-1].fits == int(verdict.feasible.sum())

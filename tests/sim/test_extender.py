@@ -1,0 +1,165 @@
+"""Extenders over HTTPS, with certificates on both sides; and one that has a say in binding."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from mandor.errors import Invalid
+from mandor.placement.config import read_config
+from mandor.placement.plugin_source import find_plugins
+from mandor.roots.inquiry import HttpInquiry
+from tests.components.etcd import Tls
+from tests.scenarios.make import make_workload
+from tests.scenarios.world import World
+from tests.sim.test_outside_plugins import ExtenderServer, configure, extended, until
+
+
+class Binding(ExtenderServer):
+    refusal = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        if request.match_info["verb"] != "bind":
+            return await super().handle(request)
+        self.asked.append(("bind", await request.json()))
+        return web.json_response({"Error": self.refusal} if self.refusal else {})
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    made = World()
+    made.checks = [made.check_capacity, made.check_count]
+    made.start_controllers()
+    async with HttpInquiry() as inquire:
+        made.scheduler_options["inquire"] = inquire
+        yield made
+        await made.__aexit__(None, None, None)
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> Tls:
+    return Tls.make(tmp_path / "tls")
+
+
+@pytest.fixture
+async def extender(tls: Tls) -> AsyncIterator[Binding]:
+    """It shows its certificate, and takes nobody without one."""
+    server = Binding()
+    app = web.Application()
+    app.router.add_post("/api/{verb}", server.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tls.ca_file))
+    context.load_cert_chain(tls.server_cert_file, tls.server_key_file)
+    context.verify_mode = ssl.CERT_REQUIRED
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
+    server.url = f"https://127.0.0.1:{runner.addresses[0][1]}/api"
+    yield server
+    await runner.cleanup()
+
+
+def files(tls: Tls, **other: Any) -> dict[str, Any]:
+    return {"caFile": str(tls.ca_file), "certFile": str(tls.cert_file), "keyFile": str(tls.key_file), **other}
+
+
+async def test_an_extender_is_asked_over_https_with_a_certificate(
+    world: World, tmp_path: Path, tls: Tls, extender: Binding
+) -> None:
+    extender.filter = lambda args: {"NodeNames": ["n2"]}
+    configure(world, tmp_path, extended(extender.url, tlsConfig=files(tls, serverName="localhost"), enableHTTPS=True))
+    await world.add_nodes("n1", "n2")
+    await world.apply(make_workload("web", replicas=2))
+    await until(world, lambda: world.serving_count("web") == 2)
+    assert {each.node for each in world.instances()} == {"n2"}
+
+
+@pytest.mark.parametrize("wrong", ["no ca", "no certificate", "another name", "no such file"])
+async def test_a_server_that_is_not_trusted_or_does_not_trust_is_not_asked(
+    world: World, tmp_path: Path, tls: Tls, extender: Binding, wrong: str
+) -> None:
+    given = {
+        "no ca": {"certFile": str(tls.cert_file), "keyFile": str(tls.key_file)},
+        "no certificate": {"caFile": str(tls.ca_file)},
+        "another name": files(tls, serverName="elsewhere.test"),
+        "no such file": files(tls, caFile=str(tmp_path / "nothing.pem")),
+    }[wrong]
+    configure(world, tmp_path, extended(extender.url, tlsConfig=given))
+    await world.add_nodes("n1")
+    await world.apply(make_workload("web", replicas=1))
+    await until(world, lambda: bool(world.instances()) and world.instance("web-0").status.reason == "PluginFault")
+    assert extender.asked == []
+    assert world.instance("web-0").node == ""
+
+
+@pytest.mark.req("S1-24")
+async def test_an_extender_is_asked_before_the_bind_and_may_refuse(
+    world: World, tmp_path: Path, tls: Tls, extender: Binding
+) -> None:
+    extender.refusal = "no address is left"
+    only = {"filterVerb": None, "prioritizeVerb": None, "weight": None}
+    configure(world, tmp_path, extended(extender.url, bindVerb="bind", tlsConfig=files(tls), **only))
+    await world.add_nodes("n1")
+    await world.apply(make_workload("web", replicas=1))
+    await until(world, lambda: bool(world.instances()) and "no address" in world.instance("web-0").status.message)
+    assert world.instance("web-0").node == ""
+    verb, asked = extender.asked[0]
+    assert (verb, asked["PodName"], asked["PodNamespace"], asked["Node"]) == ("bind", "web-0", "default", "n1")
+
+    extender.refusal = ""
+    await until(world, lambda: world.serving_count("web") == 1)
+    assert world.instance("web-0").node == "n1"
+
+
+async def test_who_wants_nothing_that_it_manages_is_bound_without_it(
+    world: World, tmp_path: Path, tls: Tls, extender: Binding
+) -> None:
+    managed = [{"name": "gpu", "ignoredByScheduler": True}]
+    text = extended(extender.url, bindVerb="bind", tlsConfig=files(tls), managedResources=managed)
+    configure(world, tmp_path, text)
+    await world.add_nodes("n1")
+    await world.apply(make_workload("web", replicas=1))
+    await until(world, lambda: world.serving_count("web") == 1)
+    assert extender.asked == []
+
+    world.checks.clear()  # the nodes do not know of it
+    group = make_workload("train", replicas=1)
+    await world.apply(group.changed(spec=_with_gpu(group.spec)))
+    await until(world, lambda: world.serving_count("train") == 1)
+    assert [verb for verb, _ in extender.asked] == ["filter", "prioritize", "bind"], "nobody else counts its GPUs"
+
+
+def _with_gpu(spec: Any) -> Any:
+    from mandor.model.codec import from_plain, to_plain
+    from mandor.model.workload import WorkloadSpec
+
+    plain: Any = to_plain(spec)
+    plain["groups"]["main"]["tasks"]["main"]["resources"] = {"devices": [{"kind": "gpu"}]}
+    return from_plain(plain, WorkloadSpec)
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ("tlsConfig: {insecure: true}", "anybody can pose as"),
+        ("tlsConfig: {certFile: a.pem}", "come together"),
+        ("preemptVerb: preempt", "not supported yet"),
+        ("enableHTTPS: true, urlPrefix: 'http://x'", "https://"),
+        ("tlsConfig: {}, urlPrefix: 'http://x'", "belongs to"),
+    ],
+)
+def test_what_an_extender_cannot_be_is_refused_with_its_line(fields: str, word: str) -> None:
+    parts = ["filterVerb: filter", *([] if "urlPrefix" in fields else ["urlPrefix: 'https://x'"]), fields]
+    with pytest.raises(Invalid, match=word) as refused:
+        read_config(f"extenders:\n- {{{', '.join(parts)}}}\n", find_plugins())
+    assert refused.value.facts["line"] == 2
+
+
+def test_only_one_extender_binds() -> None:
+    text = "extenders:\n- {urlPrefix: 'http://x', bindVerb: b}\n- {urlPrefix: 'http://y', bindVerb: b}\n"
+    with pytest.raises(Invalid, match="only one extender"):
+        read_config(text, find_plugins())

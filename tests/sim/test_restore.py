@@ -1,0 +1,181 @@
+"""Restore: who was placed without a rule goes back once, start-first, when the rule can be kept for a while."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from mandor.controllers.move_plan import MOVE_SECONDS
+from mandor.controllers.restore import AFTER_SECONDS, RestoreController
+from mandor.controllers.runner import run
+from mandor.lib.tasks import Background
+from mandor.model.instance import Move
+from mandor.placement.profiles import default_profile
+from mandor.store.base import Put
+from mandor.store.recorder import Recorder
+from tests.scenarios.make import make_workload
+from tests.scenarios.world import World
+
+HERE = {"where": [{"rule": "node == n1", "strength": "should"}]}
+
+
+def start(world: World, tasks: Background) -> None:
+    recorder = Recorder(world.store, "restore", world.clock)
+    profiles = {"default": default_profile()}
+    controller = RestoreController(world.store, world.clock, recorder, lambda board: profiles)
+    tasks.start(run(controller, world.store, world.clock), "restore")
+    tasks.start(recorder.run(), "recorder")
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with World() as made, Background() as tasks:
+        made.checks = [made.check_capacity]
+        start(made, tasks)
+        yield made
+
+
+async def lose_and_return(world: World, name: str) -> None:
+    world.nodes[name].alive = False
+    await world.until(lambda: world.serving_count("web") == 2 and all(each.node != name for each in world.instances()))
+    world.nodes[name].alive = True
+    world.nodes[name].running.clear()
+    await world.run(5)
+
+
+@pytest.mark.req("S3-24")
+async def test_who_fled_from_a_lost_node_goes_back_once_and_never_fewer_serve(world: World) -> None:
+    await world.add_nodes("n1", "n2")
+    await world.apply(make_workload("web", replicas=2, placement=HERE))
+    await world.until(lambda: world.serving_count("web") == 2)
+    assert {each.node for each in world.instances()} == {"n1"}
+    await lose_and_return(world, "n1")
+    assert {each.node for each in world.instances()} == {"n2"}
+
+    fewest: list[int] = []
+    world.checks.append(lambda: fewest.append(world.serving_count("web")))
+    await world.until(lambda: {each.node for each in world.instances()} == {"n1"}, seconds=600)
+    assert min(fewest) >= 2, "the other one serves before the first stops"
+    assert len(world.instances()) == 2
+    moved = world.events("Moved")
+    assert len(moved) == 2
+    assert all(not each.spec.relaxed for each in world.instances())
+
+    versions = [each.meta.uid for each in world.instances()]
+    await world.run(600, step=2)
+    assert [each.meta.uid for each in world.instances()] == versions, "and that was all"
+
+
+async def test_a_rule_that_cannot_be_kept_moves_nobody(world: World) -> None:
+    await world.add_nodes("n2", "n3")
+    await world.apply(make_workload("web", replicas=2, placement=HERE))
+    await world.until(lambda: world.serving_count("web") == 2)
+    uids = {each.meta.uid for each in world.instances()}
+    await world.run(300, step=2)
+    assert {each.meta.uid for each in world.instances()} == uids
+    assert not world.events("Moving")
+
+
+async def test_a_node_that_comes_and_goes_moves_nobody(world: World) -> None:
+    await world.add_nodes("n1", "n2")
+    await world.change_node("n1", cordoned=True)
+    await world.apply(make_workload("web", replicas=1, placement=HERE))
+    await world.until(lambda: world.serving_count("web") == 1)
+    for _ in range(5):
+        await world.change_node("n1", cordoned=False)
+        await world.run(AFTER_SECONDS - 15, step=1)
+        await world.change_node("n1", cordoned=True)
+        await world.run(15, step=1)
+    assert not world.events("Moving")
+
+
+async def test_a_group_may_say_that_it_stays(world: World) -> None:
+    await world.add_nodes("n2")
+    await world.apply(make_workload("web", replicas=1, placement=HERE, restore=False))
+    await world.until(lambda: world.serving_count("web") == 1)
+    await world.add_nodes("n1")
+    await world.run(300, step=2)
+    assert world.instance("web-0").node == "n2"
+
+
+async def test_without_room_for_both_nobody_moves_until_there_is(world: World) -> None:
+    await world.add_nodes("n2", cpu=2)
+    rules = {"apart": [{"workload": "other", "strength": "should"}]}
+    await world.apply(make_workload("other", replicas=1, cpu="1"))
+    await world.until(lambda: world.serving_count("other") == 1)
+    await world.apply(make_workload("web", replicas=1, cpu="1", placement=rules))
+    await world.until(lambda: world.serving_count("web") == 1)
+    await world.add_nodes("n1", cpu=1)
+    await world.change_node("n1", cordoned=True)
+    await world.run(120, step=2)
+    assert world.instance("web-0").node == "n2"
+    await world.change_node("n1", cordoned=False)
+    await world.until(lambda: [each.node for each in world.instances("web")] == ["n1"], seconds=300)
+
+
+async def test_a_move_that_leads_nowhere_is_called_off(world: World) -> None:
+    await world.add_nodes("n1", "n2")
+    await world.apply(make_workload("web", replicas=2))
+    await world.until(lambda: world.serving_count("web") == 2)
+    first = world.instance("web-0")
+    order = Move(to="n9", reason="somebody said so", at=world.clock.now())
+    await world.store.commit(Put(first.changed(spec=replace(first.spec, move=order))))
+    await world.until(lambda: len(world.instances("web")) == 3)
+    await world.run(MOVE_SECONDS + 20, step=5)
+    assert [each.meta.uid for each in world.instances("web") if each.meta.uid == first.meta.uid]
+    assert len(world.instances("web")) == 2
+    assert all(each.spec.move is None for each in world.instances("web"))
+    assert world.events("MoveCalledOff")
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["lose", "return", "cordon", "open", "scale", "wait"]), st.sampled_from(["n1", "n2", "n3"])
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(STEPS)
+async def test_whatever_happens_it_comes_to_rest_and_moves_never_cost_a_serving_one(
+    steps: list[tuple[str, str]],
+) -> None:
+    async with World() as world, Background() as tasks:
+        world.checks = [world.check_capacity]
+        start(world, tasks)
+        await world.add_nodes("n1", "n2", "n3")
+        spread = {
+            "where": [{"rule": "node == n1", "strength": "should"}],
+            "apart": [{"workload": "self", "strength": "should"}],
+        }
+        await world.apply(make_workload("web", replicas=2, placement=spread))
+        for step, node in steps:
+            if step in {"lose", "return"}:
+                world.nodes[node].alive = step == "return"
+            elif step in {"cordon", "open"}:
+                await world.change_node(node, cordoned=step == "cordon")
+            elif step == "scale":
+                await world.apply(make_workload("web", replicas=2 + int(node[1]) % 2, placement=spread))
+            await world.run(40, step=2)
+        for each in world.nodes.values():
+            each.alive = True
+            await world.change_node(each.name, cordoned=False)
+        await world.run(120, step=2)
+        wanted = world.workload("web").spec.groups["main"].count
+        assert world.serving_count("web") >= wanted
+        world.checks.append(lambda: _at_least(world, wanted))
+        await world.run(900, step=3)
+        uids = {each.meta.uid for each in world.instances()}
+        await world.run(300, step=3)
+        assert {each.meta.uid for each in world.instances()} == uids, "it has come to rest"
+        assert len(uids) == wanted
+
+
+def _at_least(world: World, wanted: int) -> None:
+    assert world.serving_count("web") >= wanted
