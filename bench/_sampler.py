@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections import Counter
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import TextIO
 
 EACH_SECONDS = 0.001
 _ROOT = str(Path(__file__).resolve().parent.parent)
+_ELSEWHERE = re.compile(r"^.*/(site-packages|lib/python3\.\d+)/")
+"""Where Python and its packages are installed says nothing."""
 
 
 class Sampler:
@@ -33,7 +36,8 @@ class Sampler:
         names: list[str] = []
         while frame is not None:
             code = frame.f_code
-            names.append(f"{code.co_filename.removeprefix(_ROOT)}:{code.co_firstlineno} {code.co_name}")
+            file = _ELSEWHERE.sub("", code.co_filename.removeprefix(_ROOT))
+            names.append(f"{file}:{code.co_firstlineno} {code.co_name}")
             frame = frame.f_back
         if names:
             self._own[names[0]] += 1

@@ -104,13 +104,15 @@ async def measure(home: str, nodes: int, count: int, workloads: int, profile: st
                 await client.request("GET", "/readyz")
                 await asyncio.sleep(1.5)  # the leaders have been elected, and their mirrors are full
                 texts = [json.dumps(manifest(f"web-{index}", count // workloads)) for index in range(workloads)]
+                bodies = ["\n---\n".join(texts[at : at + 100]).encode() for at in range(0, workloads, 100)]
                 late.clear()
                 HOLDS.reset()
                 used = others()
                 meter.start(Scope(frozenset({"default"})))
                 if profile:
                     sampler.start()
-                await asyncio.gather(*(client.request("POST", "/v1/apply", body=text.encode()) for text in texts))
+                for body in bodies:
+                    await client.request("POST", "/v1/apply", body=body, content_type="application/yaml")
                 async with asyncio.timeout(300):
                     await done.wait()
                 sampler.stop()

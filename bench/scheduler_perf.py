@@ -79,6 +79,7 @@ def main() -> None:
                     kept[name] = measure(file, name, store, asked.timeout)
                     speed = kept[name].get("throughput", {}).get("average")
                     bar = f" (Kubernetes' bar: {workload.threshold:g})" if workload.threshold else ""
+                    bar += ", but not as it is written" if "as_it_is" in kept[name] else ""
                     print(
                         f"{store:7} {name:70} {f'{speed:,.0f}/s{bar}' if speed else kept[name]['as_it_is'][:90]}",
                         flush=True,

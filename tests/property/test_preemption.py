@@ -170,7 +170,10 @@ def test_those_have_to_go_who_must_and_nobody_else(case: Case) -> None:
         return
     assert not decision.node
     ways = every_way(case, table)
-    if not ways:
+    lower = any(
+        charge.tenure.settled and charge.tenure.rank.priority < case.priority for charge in table.charges.values()
+    )
+    if not ways or not lower:
         assert not decision.nominated
         return
     check(case, table, decision, ways)

@@ -24,9 +24,10 @@ NAME_MOST = 63
 
 async def known_engines(store: Store, extra: Collection[str] = ()) -> frozenset[str]:
     """Engines that are installed here, that some node reports, or that the settings name."""
-    nodes = await store.list("node")
-    reported = {name for node in nodes.items if isinstance(node, Node) for name in node.status.engines}
-    return frozenset({*registered(), *extra, *reported})
+    found = {*registered(), *extra}
+    for node in (await store.list(Node.kind)).items:
+        found.update(node.status.engines)
+    return frozenset(found)
 
 
 async def admit(

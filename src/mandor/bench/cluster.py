@@ -25,7 +25,7 @@ from mandor.store.recorder import Recorder
 COMMITS_MOST = 16
 """So many commits are on their way at once while objects are created."""
 LEASE_SECONDS = 15.0
-_TRIED = {QueuePlace.UNSCHEDULABLE, QueuePlace.BACKING_OFF, QueuePlace.GATED}
+_UNTRIED = {None, QueuePlace.ACTIVE, QueuePlace.ASKED_ABOUT, QueuePlace.NOWHERE}
 
 
 @dataclass(slots=True, eq=False)
@@ -141,7 +141,7 @@ class Cluster:
 
     def _was_tried(self, key: Key) -> bool:
         assert self.scheduler is not None
-        return self.scheduler.place(key) in _TRIED
+        return self.scheduler.place(key) not in _UNTRIED
 
     def waiting(self) -> list[Key]:
         return list(self._open)

@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from mandor.model.instance import Instance, InstanceSpec
 from mandor.model.meta import Meta
-from mandor.model.workload import FLAT, Release, Workload
+from mandor.model.workload import FLAT, Gang, Release, Workload
 
 
 @dataclass(slots=True)
@@ -15,9 +17,18 @@ class Copies:
     workload: Workload
     release: Release
     kept: bool
+    pod_group: str = ""
     instances: list[Instance] = field(default_factory=list)
     turns: list[int] = field(default_factory=list)
     """Which of all pods of the operation each of them is."""
+
+    def together(self, least: int) -> None:
+        """So many of them get their nodes together, or none does."""
+        group = msgspec.structs.replace(
+            self.workload.spec.groups[FLAT], replicas=len(self.instances), gang=Gang(min=least)
+        )
+        spec = msgspec.structs.replace(self.workload.spec, groups={FLAT: group})
+        self.workload = self.workload.changed(spec=spec)
 
     def add(self, turns: Iterable[int]) -> "Copies":
         meta, name = self.workload.meta, self.workload.meta.name

@@ -10,7 +10,7 @@ from mandor.lib.yaml12 import Map
 from mandor.model.meta import Meta
 from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatus, Taint
 from mandor.model.placement import Apart, Near, Placement, Spread, Toleration, Where
-from mandor.model.resources import Limits, Resources, TaskResources
+from mandor.model.resources import Device, Limits, Resources, TaskResources, device_amounts
 from mandor.model.task import Stop, Task
 from mandor.model.workload import Group, Port
 
@@ -106,7 +106,10 @@ class Reader:
 
     def _capacity(self, amounts: Mapping[str, Any]) -> Resources:
         known = {name: int(_AMOUNTS[name](str(amounts[name]))) for name in _AMOUNTS if name in amounts}
-        devices = {name: int(count) for name, count in amounts.items() if name not in _AMOUNTS}
+        devices: dict[str, int] = {}
+        for name, count in amounts.items():
+            if name not in _AMOUNTS:
+                devices |= device_amounts(name, int(count))
         return Resources(
             known.get("cpu", 0),
             known.get("memory", 0),
@@ -187,13 +190,11 @@ class Reader:
     def _resources(self, source: Map) -> TaskResources:
         limits = _map(source, "limits")
         asked = {**limits, **_map(source, "requests")}
-        for name in asked:
-            if name not in _AMOUNTS:
-                self._refuse(f"resources.requests.{name}", "tasks ask for cpu, memory and disk")
         return TaskResources(
             cpu=Cpu.parse(str(asked.get("cpu", 0))),
             memory=Size.parse(str(asked.get("memory", 0))),
             disk=Size.parse(str(asked.get("ephemeral-storage", 0))),
+            devices=tuple(_device(name, int(count)) for name, count in asked.items() if name not in _AMOUNTS),
             limits=Limits(
                 cpu=Cpu.parse(str(limits["cpu"])) if "cpu" in limits else None,
                 memory=Size.parse(str(limits["memory"])) if "memory" in limits else None,
@@ -342,6 +343,12 @@ def _rule(source: Map, path: str, refuse: Refuse) -> str:
 
 def _fact(key: str) -> str:
     return FACTS.get(key, key)
+
+
+def _device(name: str, count: int) -> Device:
+    """An extended resource, `vendor/kind`."""
+    vendor, slash, kind = name.rpartition("/")
+    return Device(kind, vendor if slash else None, count)
 
 
 def _plain(gate: str) -> str:

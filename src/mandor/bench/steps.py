@@ -159,24 +159,37 @@ class Steps:
     ) -> Sequence[Copies]:
         """One workload for all pods whose templates come to the same."""
         text = self._sources.text(op, path, DEFAULT_POD)
-        if not has_actions(text):
-            made = self._copies(op, path, text, namespace)
-            return [made.add(range(count))]
         found: dict[str, Copies] = {}
-        for index in range(count):
-            rendered = render(text, {**values, "Index": index, "Count": count}, file=str(path))
-            alike = _OWN_NAME.sub("", rendered)
-            if alike not in found:
-                found[alike] = self._copies(op, path, rendered, namespace)
-            found[alike].add([index])
+        if not has_actions(text):
+            found[text] = self._copies(op, path, text, namespace).add(range(count))
+        else:
+            for index in range(count):
+                rendered = render(text, {**values, "Index": index, "Count": count}, file=str(path))
+                alike = _OWN_NAME.sub("", rendered)
+                if alike not in found:
+                    found[alike] = self._copies(op, path, rendered, namespace)
+                found[alike].add([index])
+        for copies in found.values():
+            group = self._pod_groups.get((namespace, copies.pod_group))
+            if group is not None and group.least is not None:
+                self._gather(op, copies, group)
         return list(found.values())
+
+    def _gather(self, op: Op, copies: Copies, group: PodGroup) -> None:
+        """A gang is one group of one workload here, so all its pods must be alike."""
+        assert group.least is not None
+        if group.least > len(copies.instances):
+            told = f"{group.least} pods of {group.name} belong together, and only {len(copies.instances)} are alike"
+            self._unmapped(op, "podTemplatePath", "PodGroup", told)
+            return
+        copies.together(group.least)
 
     def _copies(self, op: Op, path: Path | None, text: str, namespace: str) -> Copies:
         source = parsed(op, path, text)
         with _placed_in(op, path, source):
             pod = self._reader(op, path).pod(source)
             workload = self._workload(pod, namespace)
-        return Copies(workload, make_release(workload, 1), pod.finalizers)
+        return Copies(workload, make_release(workload, 1), pod.finalizers, pod.pod_group or "")
 
     def _workload(self, pod: Pod, namespace: str) -> Workload:
         self._made += 1
@@ -195,8 +208,6 @@ class Steps:
             source = self._sources.document(op, path, "", {**op.values(), "Index": index, "Count": count})
             with _placed_in(op, path, source):
                 made = self._reader(op, path).pod_group(source)
-            if made.least is not None:
-                self._unmapped(op, "templatePath", "PodGroup", "gangs are not mapped yet")
             self._pod_groups[namespace, made.name] = made
 
     async def _delete_pods(self, op: Op) -> None:

@@ -178,20 +178,19 @@ class _Cycle:
         """The best node beside the room that is held for others; if there is none, in the place of those of lower
         priority among them."""
         lodging = self.nodes.lodging
-        held = lodging.held()
-        if not held:
+        lowest = lodging.lowest_held()
+        if lowest is None:
             return _Found(self._find(state, ask))
         with lodging.trial():
-            if ask.rules.near:
+            for node, each in lodging.held() if ask.rules.near else ():
                 # Nobody is near to those who are not there yet, and may never be.
-                for node, each in held:
-                    lodging.set_charge(each.key, node, each.shape, NOBODY, each.tenure)
+                lodging.set_charge(each.key, node, each.shape, NOBODY, each.tenure)
             found = self._find(state, ask)
-            lower = [each.key for _, each in held if each.priority < ask.priority]
-            if isinstance(found, str) or not lower:
+            if isinstance(found, str) or lowest >= ask.priority:
                 return _Found(found)
-            for key in lower:
-                lodging.drop_charge(key)
+            for _, each in lodging.held():
+                if each.priority < ask.priority:
+                    lodging.drop_charge(each.key)
             return _Found(self._find(state, ask), displaces=True)
 
     def _find(self, state: CycleState, ask: Ask) -> str | Verdict:

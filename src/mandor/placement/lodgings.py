@@ -27,7 +27,8 @@ class Lodgings:
         self._census = census
         self._levels = Levels(kept, rows, table.__len__, self._at)
         self._stopping: set[Key] = set()
-        self._held: set[Key] = set()
+        self._held: dict[Key, int] = {}
+        """Their priorities."""
         self._settled: dict[int, int] = {}
         """How many, by priority."""
         self._allowed: dict[Group, int] = {}
@@ -55,6 +56,9 @@ class Lodgings:
 
     def held(self) -> list[tuple[str, Lodger]]:
         return self._named(self._held) if self._held else []
+
+    def lowest_held(self) -> int | None:
+        return min(self._held.values(), default=None)
 
     def lowest(self) -> int | None:
         return min(self._settled, default=None)
@@ -89,7 +93,7 @@ class Lodgings:
 
     def come(self, key: Key, tenure: Tenure) -> None:
         if tenure.held:
-            self._held.add(key)
+            self._held[key] = tenure.rank.priority
         elif tenure.until is not None:
             self._stopping.add(key)
         else:
@@ -98,7 +102,7 @@ class Lodgings:
 
     def leave(self, key: Key, tenure: Tenure) -> None:
         if tenure.held:
-            self._held.discard(key)
+            self._held.pop(key, None)
         elif tenure.until is not None:
             self._stopping.discard(key)
         else:

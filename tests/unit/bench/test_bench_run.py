@@ -173,3 +173,28 @@ def test_nodes_are_updated_and_pods_deleted_while_others_wait(
 """
     found = told(capsys, scenario(tmp_path, ops), "--case", "A/a", "--timeout", "60s")
     assert found["bound"] >= 20
+
+
+@pytest.mark.parametrize(("room", "bound"), [("350m", 3), ("250m", 0)])
+def test_pods_of_a_group_get_their_nodes_together_or_not_at_all(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, room: str, bound: int
+) -> None:
+    ready = "conditions: [{type: Ready, status: 'True'}]"
+    (tmp_path / "node.yaml").write_text(f"status: {{capacity: {{cpu: {room}, memory: 8Gi}}, {ready}}}")
+    (tmp_path / "group.yaml").write_text(
+        "metadata: {name: 'g-{{.Index}}'}\nspec: {schedulingPolicy: {gang: {minCount: 3}}}"
+    )
+    (tmp_path / "pod.yaml").write_text(
+        "metadata:\n  name: pod-{{.Index}}\nspec:\n  schedulingGroup: {podGroupName: 'g-{{DivideInt .Index 3}}'}\n"
+        "  containers: [{name: a, image: b, resources: {requests: {cpu: 100m}}}]\n"
+    )
+    ops = """\
+  - {opcode: createNodes, count: 1, nodeTemplatePath: node.yaml}
+  - {opcode: createPodGroups, count: 1, namespace: team, templatePath: group.yaml}
+  - {opcode: startCollectingMetrics, namespaces: [team]}
+  - {opcode: createPods, count: 3, namespace: team, podTemplatePath: pod.yaml, skipWaitToCompletion: true}
+  - {opcode: barrier, stageRequirement: Attempted}
+  - {opcode: stopCollectingMetrics}
+"""
+    found = told(capsys, scenario(tmp_path, ops), "--case", "A/a", "--timeout", "60s")
+    assert (found["bound"], found["instances"]) == (bound, 3)

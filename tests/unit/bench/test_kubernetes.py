@@ -13,6 +13,7 @@ from mandor.lib.quantity import Cpu, Seconds, Size
 from mandor.lib.yaml12 import load_all
 from mandor.model.node import Node, NodePhase, Taint
 from mandor.model.placement import Apart, Near, Spread, Toleration, Where
+from mandor.model.resources import Device
 
 NAMESPACES = {"team": ("init-0", "init-1")}
 
@@ -200,3 +201,11 @@ def test_priorities_keep_their_order_within_our_bounds(one: int, other: int) -> 
     assert abs(closer(one)) <= 1_000_000
     if one <= other:
         assert closer(one) <= closer(other)
+
+
+def test_extended_resources_are_devices() -> None:
+    made, refusals = node("status: {capacity: {cpu: 1, example.com/gpu: 4}}")
+    assert (made.status.capacity.devices, refusals) == ({"gpu": 4, "example.com/gpu": 4}, [])
+    text = "spec: {containers: [{name: a, image: b, resources: {limits: {example.com/gpu: 2}}}]}"
+    asked = Reader(Refusals()).pod(load_all(text)[0].value).group.tasks["a"].resources.devices
+    assert asked == (Device("gpu", "example.com", 2),)

@@ -90,6 +90,9 @@ class Lodging(Protocol):
     def held(self) -> Sequence[tuple[str, Lodger]]:
         """Those for whom room is held, by node."""
 
+    def lowest_held(self) -> int | None:
+        """The lowest priority of all for whom room is held; None: for nobody."""
+
     def lowest(self) -> int | None:
         """The lowest priority of all who are settled; None: nobody is."""
 

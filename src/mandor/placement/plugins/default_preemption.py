@@ -57,10 +57,7 @@ class DefaultPreemption(PostFilterPlugin):
         self._args = args or DefaultPreemptionArgs()
 
     def make_room(self, state: CycleState, rehearsal: Rehearsal) -> Nomination | None:
-        ask, lodging = rehearsal.ask, rehearsal.lodging
-        lowest = lodging.lowest()
-        nobody = lowest is None or lowest >= ask.priority
-        if not ask.preempts or (nobody and not lodging.stopping() and not lodging.held()):
+        if not _can(rehearsal):
             return None
         for found in self._candidates(rehearsal)[:STARTED_MOST]:
             if len(found.victims) <= VICTIMS_MOST and self._ends_well(rehearsal, found):
@@ -114,10 +111,13 @@ class DefaultPreemption(PostFilterPlugin):
             return rehearsal.of(rehearsal.ask).fits(first.slot)
 
     def _best(self, rehearsal: Rehearsal) -> Candidate | None:
-        lowest = rehearsal.lodging.lowest()
-        if not rehearsal.ask.preempts or lowest is None or lowest >= rehearsal.ask.priority:
-            return None
-        return next(iter(self._candidates(rehearsal, ties=1)), None)
+        return next(iter(self._candidates(rehearsal, ties=1)), None) if _can(rehearsal) else None
+
+
+def _can(rehearsal: Rehearsal) -> bool:
+    """There is somebody of lower priority."""
+    lowest = rehearsal.lodging.lowest()
+    return rehearsal.ask.preempts and lowest is not None and lowest < rehearsal.ask.priority
 
 
 def _promising(rehearsal: Rehearsal) -> Iterator[tuple[Bound, int]]:
