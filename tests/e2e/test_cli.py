@@ -223,3 +223,25 @@ def test_a_table_on_a_terminal_has_colours(cluster: Cluster, mandor: Mandor) -> 
     shown = os.read(controller, 65536)
     os.close(controller)
     assert b"\x1b[32mReady" in shown
+
+
+@pytest.mark.req("S0-10", "S0-35")
+def test_a_gang_waits_whole_and_says_why(mandor: Mandor) -> None:
+    ring = "name: ring\nreplicas: 3\ngang: {}\nresources: {memory: 500Ti}\ncommand: [sleep, '1000']\n"
+    mandor("apply", "-f", "-", given=ring)
+    eventually(
+        "it says why", lambda: "the gang needs 3: 0 would fit" in mandor("describe", "instance", "ring-2").stdout
+    )
+    items = json.loads(mandor("get", "instances", "-o", "json").stdout)["items"]
+    assert [item["status"]["phase"] for item in items] == ["Pending"] * 3
+    mandor("apply", "-f", "-", "--wait", given=ring.replace("500Ti", "1Mi"))
+    assert "3/3" in mandor("get", "workloads").stdout
+
+
+@pytest.mark.req("S0-18")
+def test_the_table_of_the_scheduler_is_what_the_store_says(mandor: Mandor) -> None:
+    mandor("apply", "-f", str(EXAMPLES / "hello.yaml"), "--wait")
+    told = mandor("debug", "table")
+    assert "1 nodes, 2 instances" in told.stderr
+    assert "no differences" in told.stderr
+    assert json.loads(mandor("debug", "table", "-o", "json").stdout)["differences"] == []

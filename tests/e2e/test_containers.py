@@ -106,6 +106,22 @@ def test_a_docker_that_goes_away_costs_the_node_this_engine_and_comes_back(
     assert sorted(containers(own_docker)) == before
 
 
+@pytest.mark.req("S2-8", "S2-9", "S2-45", "S2-49")
+def test_a_container_that_is_not_well_is_restarted(cluster: Cluster, own_docker: Docker) -> None:
+    cluster.apply(
+        f"name: sick\nimage: {NAME}\ncommand: [sh, -c, 'touch /tmp/well; sleep 1000']\n"
+        "health: {command: [test, -e, /tmp/well], interval: 500ms, failures: 2}\n"
+        "restart: {delay: 200ms}\nstop: {grace: 0s}\n"
+    )
+    cluster.wait_running("sick", 1)
+    (first,) = containers(own_docker)
+    own_docker.cli("exec", first.split()[0], "rm", "/tmp/well")
+    eventually("it was restarted", lambda: cluster.instances("sick")[0]["status"].get("restarts") == 1)
+    cluster.wait_running("sick", 1)
+    events = [event["spec"]["message"] for event in cluster.items("events")]
+    assert any("Unhealthy" in message for message in events), events
+
+
 def test_an_image_that_is_nowhere_is_shown_as_such(cluster: Cluster) -> None:
     cluster.apply("name: lost\nimage: mandor.test/nowhere:1\nengine: docker\noptions: {docker: {pull: never}}\n")
 

@@ -12,7 +12,7 @@ from mandor.api.endpoint import Endpoint, send_problem
 from mandor.api.openapi import document, page
 from mandor.api.operation import Call, Operation, Text
 from mandor.api.parts import ApiParts
-from mandor.api.routes import apply, backup, explain, meta, nodes, objects, plan, sessions, tokens, watch
+from mandor.api.routes import apply, backup, debug, explain, meta, nodes, objects, plan, sessions, tokens, watch
 from mandor.errors import NotFound
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import KINDS
@@ -22,6 +22,7 @@ OPERATIONS: list[Operation] = [
     *nodes.OPERATIONS,
     *watch.OPERATIONS,
     *backup.OPERATIONS,
+    *debug.OPERATIONS,
     *meta.OPERATIONS,
     *apply.OPERATIONS,
     *plan.OPERATIONS,

@@ -1,5 +1,6 @@
 """ApiParts: everything an operation may use; the composition root puts it together."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from mandor.api.settings import ApiSettings
 from mandor.api.streams import Streams
 from mandor.lib.clock import Clock
 from mandor.model.meta import Object
+from mandor.model.table_report import TableReport
 from mandor.store.base import Store
 
 
@@ -19,6 +21,10 @@ class Notes(Protocol):
     """Takes sentences for people: a Recorder."""
 
     def note(self, about: Object, reason: str, message: str) -> None: ...
+
+
+async def no_table() -> TableReport | None:
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +35,8 @@ class ApiParts:
     settings: ApiSettings = field(default_factory=ApiSettings)
     recorder: Notes | None = None
     """Tells of nodes that join; None: nobody listens."""
+    compare_table: Callable[[], Awaitable[TableReport | None]] = no_table
+    """Compares the scheduler's table with the store; None: no scheduler leads in this process."""
     auth: Auth = field(default=None)  # type: ignore[assignment]
     """Knows the callers; made from the store's tokens unless given."""
     scheduling: Scheduling = field(default_factory=Scheduling)

@@ -38,6 +38,7 @@ COMMANDS: dict[str, Entry] = {
     "token": Entry("Keep", "token", "Make, list and revoke tokens."),
     "backup": Entry("Keep", "backup", "Save all state of the cluster in a file."),
     "restore": Entry("Keep", "backup", "Put saved state into an empty store."),
+    "debug": Entry("Other", "debug", "Look for defects of mandor itself."),
     "bench": Entry("Other", "bench", "Measure how fast instances find their nodes."),
     "schema": Entry("Other", "info", "Print the JSON Schema of manifests, for editors."),
     "completion": Entry("Other", "completion", "Print a script that completes commands in a shell."),

@@ -15,6 +15,7 @@ Skew = Annotated[int, Bounds(ge=1, le=100_000)]
 
 SELF = "self"
 EVERYWHERE = "*"
+DEFAULT_POOL = "default"
 KINDS = ("pool", "where", "near", "apart", "spread")
 """Kinds of rules, in the order in which they count when nobody says otherwise."""
 RuleKind = Literal["pool", "where", "near", "apart", "spread"]
@@ -189,6 +190,11 @@ class Placement(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknow
         for kind in (*self.order, *(each for each in KINDS if each not in self.order)):
             found += self._pool_rule if kind == "pool" else getattr(self, kind)
         return tuple(found)
+
+    @property
+    def home(self) -> str:
+        """The pool it names, with whatever strength, or the default one."""
+        return (self.pool.name if isinstance(self.pool, Pool) else self.pool) or DEFAULT_POOL
 
     @property
     def only_pool(self) -> str | None:

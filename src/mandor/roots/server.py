@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -37,6 +38,7 @@ from mandor.lib.garbage import collect_gently
 from mandor.lib.ids import new_uid
 from mandor.lib.quantity import NEVER
 from mandor.lib.tasks import Background
+from mandor.model.table_report import TableReport
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.plugin_source import GROUP
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
@@ -46,6 +48,7 @@ from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.roots.supervisor import Pulse, supervised
 from mandor.scheduler.loop import Scheduler
 from mandor.scheduler.reload import ConfigSource, Configured
+from mandor.scheduler.territory import Pools, claim, election_of
 from mandor.store.access import StoreAccess
 from mandor.store.base import Store
 from mandor.store.election import Election
@@ -54,7 +57,19 @@ from mandor.store.recorder import Recorder
 
 log = logging.getLogger("mandor.server")
 
-Work = Callable[[Store, Clock, ServerSettings, Pulse], Awaitable[None]]
+
+@dataclass(slots=True)
+class Inside:
+    """What one part of this process knows of another."""
+
+    scheduler: Scheduler | None = None
+    """While it leads here."""
+
+    async def compare_table(self) -> TableReport | None:
+        return await self.scheduler.compare_table() if self.scheduler is not None else None
+
+
+Work = Callable[[Store, Clock, ServerSettings, Pulse, Inside], Awaitable[None]]
 
 
 def run(settings: ServerSettings, *, dev: bool = False) -> None:
@@ -84,17 +99,24 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
     told = _told_by_signal()
     clock = SystemClock()
     server_id = new_uid()[:10]
+    inside = Inside()
     with _listener(settings) as listener:
         url = settings.address or _url(listener, secure=bool(settings.tls_cert))
         async with await open_store(settings.store_url, access=store_access(settings)) as store:
             await _prepare(store, settings, dev=dev)
+            if "scheduler" in settings.roles:
+                await claim(store, clock, _pools(settings))
             async with Background() as tasks:
                 for role, work in WORK.items():
                     if role in settings.roles:
-                        election = Election(store, role, server_id, float(settings.lease), clock, address=url)
-                        tasks.start(election.run(partial(work, clock=clock, settings=settings, pulse=pulse)), role)
+                        name = election_of(_pools(settings)) if role == "scheduler" else role
+                        election = Election(store, name, server_id, float(settings.lease), clock, address=url)
+                        lead = partial(work, clock=clock, settings=settings, pulse=pulse, inside=inside)
+                        tasks.start(election.run(lead), role)
                 if "api" in settings.roles:
-                    await _serve_api(tasks, settings, store, clock, server_id, url, listener, told, pulse, dev=dev)
+                    await _serve_api(
+                        tasks, settings, store, clock, server_id, url, listener, told, pulse, inside, dev=dev
+                    )
                 else:
                     log.info("ready, without an API: %s", ", ".join(settings.roles))
                     await told.wait()
@@ -119,6 +141,7 @@ async def _serve_api(
     listener: socket.socket,
     told: asyncio.Event,
     pulse: Pulse,
+    inside: Inside,
     *,
     dev: bool,
 ) -> None:
@@ -134,6 +157,7 @@ async def _serve_api(
             recorder=recorder,
             scheduling=make_scheduling(_config_source(settings, pulse), inquire),
             notes=pulse.notes,
+            compare_table=inside.compare_table,
         )
         tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
         server = ApiServer(build_app(parts), parts, listener, tls=tls)
@@ -148,10 +172,12 @@ async def _serve_api(
         await serving
 
 
-async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse) -> None:
+async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
     recorder = Recorder(store, "scheduler", clock)
     configured = Configured(_config_source(settings, pulse))
     pause = configured.pause()
+    pools = _pools(settings)
+    await claim(store, clock, pools)  # Others may have come while somebody else led.
     async with HttpInquiry() as inquire, Background() as tasks:
         tasks.start(recorder.run(), "recorder")
         scheduler = Scheduler(
@@ -162,10 +188,19 @@ async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse:
             pause=pause,
             inquire=inquire,
             watchdog=pulse.watchdog(),
+            pools=pools,
         )
         await _tell_disabled(store, recorder, pulse)
         tasks.start(configured.follow(clock, scheduler.use), "configuration")
-        await scheduler.run()
+        inside.scheduler = scheduler
+        try:
+            await scheduler.run()
+        finally:
+            inside.scheduler = None
+
+
+def _pools(settings: ServerSettings) -> Pools:
+    return frozenset(settings.pools) or None
 
 
 async def _tell_disabled(store: Store, recorder: Recorder, pulse: Pulse) -> None:
@@ -185,7 +220,7 @@ def _config_source(settings: ServerSettings, pulse: Pulse) -> ConfigSource:
     )
 
 
-async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse) -> None:
+async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
     recorder = Recorder(store, "controllers", clock)
     times = NodeTimes(suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after)
     controllers: list[Controller[Any]] = [

@@ -14,6 +14,7 @@ from mandor.errors import Invalid
 from mandor.lib.quantity import Seconds, SecondsOrNever
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import from_plain
+from mandor.model.meta import check_name
 
 S = TypeVar("S", bound="Settings")
 
@@ -53,6 +54,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Silence of a node after which its instances are Lost and replaced, unless their workload says otherwise."""
     lease: Seconds = Seconds(10)
     """How long the leading server may be silent before another takes over."""
+    pools: tuple[str, ...] = ()
+    """The pools whose nodes this server's scheduler places work on; empty: all. No pool belongs to two schedulers."""
     restore_after: SecondsOrNever = SecondsOrNever(60)
     """A `should` rule that was given up can be kept for so long: then its instance moves; `never`: none does."""
     scheduler_config: str = ""
@@ -75,6 +78,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
         for role in self.roles:
             if role not in ROLES:
                 raise ValueError(f"there is no role {role!r}; {did_you_mean(role, ROLES)}")
+        for pool in self.pools:
+            check_name(pool, "pool")
         if not self.roles:
             raise ValueError("`roles` names at least one of api, scheduler, controllers")
 

@@ -2,19 +2,43 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from mandor.lib.clock import Clock
+from mandor.model.meta import Key
 from mandor.placement.cycle import Decision
+from mandor.placement.framework.context import Context
 from mandor.placement.framework.handle import Muster
 from mandor.placement.framework.points import Together
 from mandor.placement.framework.profile import Profile
 from mandor.placement.gang import GangDecision, GangTrial
 from mandor.placement.table import Table
 from mandor.scheduler.gangs import Gangs
+from mandor.scheduler.party import Parties
 from mandor.scheduler.queue import Entry, Place, SchedulingQueue
+from mandor.scheduler.view import Promise
 from mandor.scheduler.watchdog import Watchdog
 
 Placed = tuple[Entry, Decision]
+STEPS_MOST = 8
+"""So many steps, at most, for one look at all members."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The scheduler's own steps, which a gang takes like anybody else."""
+
+    inquire: Callable[[Entry, Profile], None]
+    promise: Callable[[Entry, Profile, Decision], Promise | None]
+    admit: Callable[[Promise, Context], Promise | None]
+    """Reserve and Permit; None: it has failed, or goes on by itself."""
+    take: Callable[[Entry, Profile, Decision], Promise | None]
+    """Both, for one that is in no party."""
+    write: Callable[[Promise], None]
+    failed: Callable[[Promise], None]
+    wait: Callable[[Entry, Decision], None]
+    fault: Callable[[Entry, str], None]
+    tell: Callable[[Key, str, str, str], None]
 
 
 class GangCycle:
@@ -27,23 +51,16 @@ class GangCycle:
         table: Table,
         watchdog: Watchdog,
         clock: Clock,
-        *,
-        inquire: Callable[[Entry, Profile], None],
-        take: Callable[[Sequence[Placed], Sequence[Placed], Profile], None],
-        wait: Callable[[Sequence[Entry], Decision], None],
-        fault: Callable[[Sequence[Entry], str], None],
+        steps: Steps,
+        parties: Parties,
     ) -> None:
-        """`take` gets those who are bound together, and those who follow them. `wait` and `fault` get all that go back,
-        the one that speaks for the others first."""
         self._queue = queue
         self._gangs = gangs
         self._table = table
         self._watchdog = watchdog
         self._clock = clock
-        self._inquire = inquire
-        self._take = take
-        self._wait = wait
-        self._fault = fault
+        self._steps = steps
+        self._parties = parties
 
     def muster(self, entry: Entry, profile: Profile) -> Muster | None:
         """Of the gang that has to be decided as a whole now; None: this one is decided by itself."""
@@ -81,6 +98,8 @@ class GangCycle:
             watch=self._watchdog,
             guard=self._watchdog.run,
         )
+        # Each step counts those before it again: a few large ones cost less than many small ones.
+        most = max(most, len(members) // STEPS_MOST)
         decision = trial.step(most)
         while decision is None:
             await asyncio.sleep(0)
@@ -107,7 +126,7 @@ class GangCycle:
             return True
         for each in self._out(members):
             if each.consulted is None:
-                self._inquire(each, profile)
+                self._steps.inquire(each, profile)
             else:
                 self._queue.park(each)
         return False
@@ -124,6 +143,28 @@ class GangCycle:
         for left in by_key.values():
             self._queue.retry(left)  # The gang is whole without it: it goes on by itself.
 
+    def _take(self, first: Sequence[Placed], others: Sequence[Placed], profile: Profile) -> None:
+        """The first are written together or not at all; the others wait for them by the Permit of their plugin."""
+        steps, parties = self._steps, self._parties
+        made = [steps.promise(entry, profile, decision) for entry, decision in first]
+        promises = [each for each in made if each is not None]
+        if len(promises) < len(first):
+            # One is gone, or its node is: the others are decided again with whoever is left.
+            for each in promises:
+                steps.failed(each)
+            for entry, _ in others:
+                self._queue.retry(entry)
+            return
+        parties.open(promises)
+        for each in promises:
+            assert each.context is not None
+            if each in parties and steps.admit(each, each.context) is not None:
+                parties.arrive(each)
+        for entry, decision in others:
+            late = steps.take(entry, profile, decision)
+            if late is not None:
+                steps.write(late)
+
     def _refused(self, members: Sequence[Entry], muster: Muster, decision: GangDecision) -> None:
         worst = decision.refused
         assert worst is not None, "each that did not fit was refused by somebody"
@@ -136,7 +177,19 @@ class GangCycle:
     def _put_back(self, members: Sequence[Entry], decision: Decision) -> None:
         """`decision` is about the one that speaks for all."""
         first = next(each for each in members if each.ask.key == decision.key)
-        self._wait([first, *(each for each in self._out(members) if each is not first)], decision)
+        others = [each for each in self._out(members) if each is not first]
+        self._steps.wait(first, decision)
+        self._park(others, "Unschedulable", decision.message)
+
+    def _fault(self, members: Sequence[Entry], message: str) -> None:
+        self._steps.fault(members[0], message)
+        self._park(members[1:], "PluginFault", message)
+
+    def _park(self, members: Sequence[Entry], reason: str, message: str) -> None:
+        """Another one speaks for them: what wakes it wakes them."""
+        for each in members:
+            self._queue.park(each)
+            self._steps.tell(each.ask.key, each.uid, reason, message)
 
     def _again(self, members: Sequence[Entry]) -> None:
         for each in self._out(members):

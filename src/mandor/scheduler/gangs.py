@@ -174,9 +174,9 @@ class Returning:
         recorder: Recorder,
         gangs: Gangs,
         instances: Mirror,
-        kept: Callable[[Workload], bool],
+        kept: Callable[[Workload, str], bool],
     ) -> None:
-        """`kept`: is a gang of this workload one to its scheduler profile?"""
+        """`kept`: is this group a gang to its scheduler profile, and that of this scheduler?"""
         self._store = store
         self._clock = clock
         self._recorder = recorder
@@ -188,7 +188,7 @@ class Returning:
         while True:
             await self._clock.sleep(LOOK_SECONDS)
             for workload, group, roll in list(self._gangs.overdue()):
-                if self._kept(workload):
+                if self._kept(workload, group):
                     await self._give_back(workload, group, roll)
 
     async def _give_back(self, workload: Workload, group: str, roll: Roll) -> None:

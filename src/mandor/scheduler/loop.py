@@ -18,6 +18,7 @@ from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
+from mandor.model.table_report import TableReport
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.cycle import Decision, broken_off, decide
@@ -34,7 +35,7 @@ from mandor.placement.profiles import made_with
 from mandor.scheduler.binding import Binder, NotBound, chunks
 from mandor.scheduler.binding_cycle import BindingCycle
 from mandor.scheduler.consulting import Consulting, Inquire, ask_nobody
-from mandor.scheduler.gang_cycle import GangCycle, Placed
+from mandor.scheduler.gang_cycle import GangCycle, Steps
 from mandor.scheduler.gangs import Gangs, Returning
 from mandor.scheduler.handle import ClusterHandle
 from mandor.scheduler.journal import Journal
@@ -43,6 +44,8 @@ from mandor.scheduler.party import Parties
 from mandor.scheduler.preempting import Preempting
 from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
+from mandor.scheduler.territory import Pools
+from mandor.scheduler.truth import compare
 from mandor.scheduler.view import Promise, View
 from mandor.scheduler.volumes import VolumeWriter
 from mandor.scheduler.waiting import Denied, Seat, WaitingRoom
@@ -83,7 +86,9 @@ class Scheduler:
         pause: Backoff = PAUSE,
         inquire: Inquire = ask_nobody,
         watchdog: Watchdog | None = None,
+        pools: Pools = None,
     ) -> None:
+        """`pools`: what is in others, or wants to be, is another scheduler's; None: all are this one's."""
         self._store = store
         self._clock = clock
         self._recorder = recorder
@@ -110,13 +115,16 @@ class Scheduler:
             call=self.watchdog.call,
             told=self._kept_out,
         )
-        self.view = View(self._queue, self._instances, self._mirrors[Workload.kind], seed=seed, gone=self._gone)
+        self.view = View(
+            self._queue, self._instances, self._mirrors[Workload.kind], seed=seed, gone=self._gone, pools=pools
+        )
         self._binder = Binder(store, clock, bound=self._written, failed=self._not_written)
         self._binding = BindingCycle(clock, self._room, self.watchdog)
         self._wake = asyncio.Event()
         self._nominations = Nominations(self.view, self._queue, self._instances, clock, wake=self._wake.set)
         self._preempting = Preempting(store, clock, recorder, failed=self._nominations.failed)
         self._reasons = Reasons(store, recorder, self._instances)
+        self._to_write: list[Promise] = []
         self._journal = Journal(store, clock, self.watchdog)
         self._parties = Parties(write=self._write_whole, give_up=self._fail_with_others)
         self._gang_cycle = GangCycle(
@@ -125,10 +133,18 @@ class Scheduler:
             self.view.table,
             self.watchdog,
             clock,
-            inquire=self._inquire_first,
-            take=self._take_gang,
-            wait=self._wait_together,
-            fault=self._fault_together,
+            Steps(
+                inquire=self._inquire_first,
+                promise=self._promise,
+                admit=self._admit,
+                take=self._take,
+                write=self._to_write.append,
+                failed=self._failed,
+                wait=self._wait,
+                fault=self._fault,
+                tell=self._reasons.tell,
+            ),
+            self._parties,
         )
         self._gang: tuple[Entry, Profile, Muster] | None = None
         """The next cycle is a gang's."""
@@ -137,7 +153,6 @@ class Scheduler:
         self._to_start: list[tuple[Promise, Seat | None]] = []
         """Placements whose binding cycle begins, some in the waiting room."""
         self._to_ask: list[tuple[Entry, Profile]] = []
-        self._to_write: list[Promise] = []
         self._to_write_whole: list[Sequence[Promise]] = []
         self._writing: dict[int, asyncio.Future[bool]] = {}
         """By the promise's id: another instance may take the name of one that is gone."""
@@ -145,14 +160,16 @@ class Scheduler:
         """Of those whose plugins are to hear the end: the ones that have not."""
         self._broken: set[int] = set()
         """Promises, by id, whose party is broken up, and whose binding cycle does not know it yet."""
+        self._pools = pools
         self._busy = 0
         self._returning = Returning(store, clock, recorder, self._gangs, self._instances, self._keeps_gangs)
         self.timed: Callable[[float], None] | None = None
         """Told what each decision took, in seconds."""
 
-    def _keeps_gangs(self, workload: Workload) -> bool:
+    def _keeps_gangs(self, workload: Workload, group: str) -> bool:
         profile = self._profiles.get(workload.spec.profile)
-        return profile is not None and bool(profile.gangs)
+        ours = self._pools is None or workload.spec.groups[group].placement.home in self._pools
+        return ours and profile is not None and bool(profile.gangs)
 
     def _snapshot(self) -> Snapshot:
         return self.view.table.snapshot()
@@ -160,6 +177,10 @@ class Scheduler:
     def place(self, key: Key) -> Place | None:
         """Where in the queue an instance is; None: not there."""
         return self._queue.place(key)
+
+    async def compare_table(self) -> TableReport:
+        """With what the store holds now."""
+        return await compare(self.view, self._store, self._clock)
 
     @property
     def profiles(self) -> Profiles:
@@ -394,43 +415,9 @@ class Scheduler:
             return None
         return promise
 
-    def _take_gang(self, first: Sequence[Placed], others: Sequence[Placed], profile: Profile) -> None:
-        """The first are written together or not at all; the others wait for them by the Permit of their plugin."""
-        made = [self._promise(entry, profile, decision) for entry, decision in first]
-        promises = [each for each in made if each is not None]
-        if len(promises) < len(first):
-            # One is gone, or its node is: the others are decided again with whoever is left.
-            for each in promises:
-                self._failed(each)
-            for entry, _ in others:
-                self._queue.retry(entry)
-            return
-        self._parties.open(promises)
-        for each in promises:
-            assert each.context is not None
-            if each in self._parties and self._admit(each, each.context) is not None:
-                self._parties.arrive(each)
-        for entry, decision in others:
-            late = self._take(entry, profile, decision)
-            if late is not None:
-                self._to_write.append(late)
-
     def _write_whole(self, promises: Sequence[Promise]) -> None:
         self._to_write_whole.append(promises)
         self._wake.set()
-
-    def _wait_together(self, entries: Sequence[Entry], decision: Decision) -> None:
-        """The first speaks for all: what wakes it wakes them."""
-        self._wait(entries[0], decision)
-        for each in entries[1:]:
-            self._queue.park(each)
-            self._reasons.tell(each.ask.key, each.uid, "Unschedulable", decision.message)
-
-    def _fault_together(self, entries: Sequence[Entry], message: str) -> None:
-        self._fault(entries[0], message)
-        for each in entries[1:]:
-            self._queue.park(each)
-            self._reasons.tell(each.ask.key, each.uid, "PluginFault", message)
 
     def _wait(self, entry: Entry, decision: Decision) -> None:
         now = self._clock.monotonic()

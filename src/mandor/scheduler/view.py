@@ -83,14 +83,17 @@ class View:
         *,
         seed: str = "",
         gone: Callable[[Promise], None] = lambda promise: None,
+        pools: frozenset[str] | None = None,
     ) -> None:
-        """`gone`: told of a promise whose instance is gone, or has been stopped, before it was bound."""
+        """`gone`: told of a promise whose instance is gone, or has been stopped, before it was bound. `pools`: the
+        nodes of others, and the instances that wait for those, are another scheduler's; None: all are ours."""
         self.table = Table(seed)
         self.queue = queue
         self.happened: set[Happening] = set()
         """Since the queue was last told."""
         self._details: list[Happened] = []
         self._gone = gone
+        self._pools = pools
         self._instances = instances
         self._workloads = workloads
         self._shapes: dict[Key, dict[str, Shape]] = {}
@@ -132,17 +135,21 @@ class View:
     # Nodes and releases.
 
     def _apply_node(self, node: Node, before: Object | None, *, gone: bool) -> None:
-        if gone:
+        if gone or not self.owns(node.spec.pool):
             self.table.remove_node(node.meta.name)
             return
+        new = self.table.node(node.meta.name) is None
         self.table.set_node(node)
-        if not isinstance(before, Node):
+        if new or not isinstance(before, Node):
             self._happen(Happening.NODE_ADDED, node)
             return
         if _matters(before) != _matters(node):
             self._happen(Happening.NODE_CHANGED, node)
         if before.status.usage != node.status.usage:
             self._happen(Happening.LOAD_CHANGED, node)
+
+    def owns(self, pool: str) -> bool:
+        return self._pools is None or pool in self._pools
 
     def _happen(self, happening: Happening, node: Node | None, instance: Key | None = None) -> None:
         self.happened.add(happening)
@@ -339,7 +346,7 @@ class View:
             self._wait_for(workload_key(instance), instance)
             return None
         shape = self._shape(instance)
-        if shape is None:
+        if shape is None or not self.owns(shape.home):
             return None
         return ask_of(instance, workload, shape, self._who(instance), self._classes)
 

@@ -154,3 +154,31 @@ async def test_an_option_nobody_knows_is_told(ship: Ship) -> None:
 async def test_what_images_are_there_is_known_with_their_sizes(ship: Ship) -> None:
     found = await ship.engine.images()
     assert found["mandor.test/busybox:1"] > 1_000_000
+
+
+async def test_a_command_beside_a_task_is_no_news(ship: Ship) -> None:
+    unit, ticks = await ship.start(), 0
+
+    async def listen() -> None:
+        nonlocal ticks
+        async for _ in ship.engine.events():
+            ticks += 1
+
+    listening = asyncio.create_task(listen())
+    await asyncio.sleep(1.5)  # The start is told again to whoever begins to listen.
+    before = ticks
+    assert before > 0
+    for _ in range(3):
+        execution = await ship.engine.exec(unit, ["true"])
+        assert await execution.wait() == 0
+        await execution.close()
+    await asyncio.sleep(0.5)
+    assert ticks == before
+    await ship.engine.stop(unit, grace_seconds=0)
+
+    async def told() -> bool:
+        return ticks > before
+
+    await until(told, "the end is not told")
+    listening.cancel()
+    await asyncio.gather(listening, return_exceptions=True)

@@ -11,7 +11,7 @@ import pytest
 from mandor.engines.base import Unit, UnitPhase
 from mandor.engines.docker import DockerEngine
 from mandor.errors import EngineDown, NotFound, Unavailable
-from tests.components.docker import Docker
+from tests.components.docker import Docker, RunningDocker
 from tests.integration.containers.ship import NewShip, until
 
 NewDocker = Callable[..., Docker]
@@ -63,7 +63,7 @@ async def test_a_docker_that_is_killed_while_it_starts_things_leaves_one_of_each
 ) -> None:
     docker = new_docker("--live-restore")
     ship = new_ship(docker)
-    units = [ship.unit() for _ in range(10)]
+    units = [ship.unit() for _ in range(12)]
 
     async def start(unit: Unit) -> BaseException | None:
         try:
@@ -73,7 +73,8 @@ async def test_a_docker_that_is_killed_while_it_starts_things_leaves_one_of_each
         return None
 
     starting = [asyncio.create_task(start(unit)) for unit in units]
-    await asyncio.sleep(0.4)
+    while not await asyncio.to_thread(docker.cli, "ps", "--all", "--quiet"):
+        await asyncio.sleep(0.01)
     await asyncio.to_thread(docker.kill)
     told = await asyncio.gather(*starting)
     assert any(told), "it was killed too late to disturb anybody"
@@ -129,7 +130,7 @@ async def test_a_full_disk_is_told_and_tried_again(new_docker: NewDocker, new_sh
 
 @pytest.mark.real("docker")
 @pytest.mark.req("S0-29")
-async def test_what_an_agent_made_and_did_not_begin_is_cleared_away(docker: Docker, new_ship: NewShip) -> None:
+async def test_what_an_agent_made_and_did_not_begin_is_cleared_away(docker: RunningDocker, new_ship: NewShip) -> None:
     ship = new_ship(docker)
     unit = ship.unit()
     labels = {"owner": ship.engine.owner, "uid": unit.uid, "task": unit.task, "attempt": "1"}
@@ -141,7 +142,7 @@ async def test_what_an_agent_made_and_did_not_begin_is_cleared_away(docker: Dock
 
 @pytest.mark.real("docker")
 @pytest.mark.req("S0-14")
-async def test_two_agents_share_a_docker_and_see_only_their_own(docker: Docker, new_ship: NewShip) -> None:
+async def test_two_agents_share_a_docker_and_see_only_their_own(docker: RunningDocker, new_ship: NewShip) -> None:
     ours, theirs = new_ship(docker, "ours"), new_ship(docker, "theirs")
     unit, other = await ours.start(), await theirs.start()
     assert [each.unit for each in await ours.engine.list()] == [unit]

@@ -63,6 +63,7 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
 @click.option("--suspect-after", metavar="DURATION", help="Silence after which a node gets no work.  [default: 20s]")
 @click.option("--lost-after", metavar="DURATION", help="Silence after which a node's work is replaced.  [default: 60s]")
 @click.option("--lease", metavar="DURATION", help="Silence after which another server leads.  [default: 10s]")
+@click.option("--pools", metavar="POOL[,POOL]", multiple=True, help="What this scheduler owns.  [default: all]")
 @click.option(
     "--restore-after", metavar="DURATION", help="How long a rule is keepable before its work moves.  [default: 60s]"
 )
@@ -70,7 +71,7 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
 @click.option("--plugins", metavar="DIR", help="Scheduler plugins: every .py file there is run.")
 @click.option("--plugin-hang", metavar="DURATION", help="A plugin that hangs so long is disabled.  [default: 30s]")
 @_log_options
-def server_command(config: str | None, roles: tuple[str, ...], **flags: Any) -> None:
+def server_command(config: str | None, roles: tuple[str, ...], pools: tuple[str, ...], **flags: Any) -> None:
     """Run a server of the control plane.
 
     Each option is also a setting in the file (`listen`, `store_ca` …) and in the environment (MANDOR_LISTEN,
@@ -79,7 +80,7 @@ def server_command(config: str | None, roles: tuple[str, ...], **flags: Any) -> 
     from mandor.roots import server
     from mandor.roots.settings import ServerSettings, load
 
-    flags["roles"] = _split(roles)
+    flags["roles"], flags["pools"] = _split(roles), _split(pools)
     server.run(load(ServerSettings, "server", file=config, environ=os.environ, flags=flags))
 
 

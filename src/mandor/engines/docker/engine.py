@@ -14,6 +14,7 @@ SOCKET = Path("/var/run/docker.sock")
 
 class DockerEngine(ContainerEngine):
     name: ClassVar[str] = "docker"
+    cure: ClassVar[str] = "systemctl start docker"
     program: ClassVar[str] = "dockerd"
 
     def __init__(

@@ -35,8 +35,10 @@ class Refused(Exception):
 class ApiClient:
     """One engine; connections are made when they are needed and kept for a while."""
 
-    def __init__(self, name: str, socket: Path, *, answer_seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(self, name: str, socket: Path, *, cure: str, answer_seconds: float = ANSWER_SECONDS) -> None:
+        """`cure`: what starts the engine, for people."""
         self.name, self.socket = name, socket
+        self._cure = cure
         self.version: tuple[int, ...] = ()
         """Of the API; empty while the engine does not answer."""
         self.answered = False
@@ -156,7 +158,7 @@ class ApiClient:
         if isinstance(error, TimeoutError):
             return EngineDown(f"{self.name} does not answer at {self.socket}")
         if not self.socket.exists():
-            return EngineDown(f"{self.name} does not run: there is no {self.socket}")
+            return EngineDown(f"{self.name} does not run: there is no {self.socket}; `{self._cure}` starts it")
         if isinstance(error, PermissionError) or isinstance(getattr(error, "os_error", None), PermissionError):
             hint = f"run the agent as root, or as a user who may use {self.socket}"
             return EngineDown(f"{self.name} may not be used by this user ({self.socket})", hint=hint)

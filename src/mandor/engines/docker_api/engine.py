@@ -10,6 +10,8 @@ from pathlib import Path
 from time import time
 from typing import Any, ClassVar
 
+import msgspec
+
 from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
 from mandor.engines.docker_api import labels as marks
 from mandor.engines.docker_api.body import make_body
@@ -40,7 +42,7 @@ class ContainerEngine(Engine):
         self, directory: Path, *, socket: Path, credentials: Sequence[Path] | None = None, answer_seconds: float = 60.0
     ) -> None:
         self._directory = Path(directory)
-        self._api = ApiClient(self.name, socket, answer_seconds=answer_seconds)
+        self._api = ApiClient(self.name, socket, cure=self.cure, answer_seconds=answer_seconds)
         self._containers = Containers(self._api, lambda: self.owner)
         self._images = Images(self._api, credentials=credentials)
         self._failures = Failures(self._directory / "failures")
@@ -49,7 +51,9 @@ class ContainerEngine(Engine):
         self._seen: dict[str, tuple[str, Observed]] = {}
         """What an inspection said, by container: it holds while the state is the same."""
         self._owner = ""
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._starts = asyncio.Semaphore(AT_ONCE)
+        self._questions = asyncio.Semaphore(AT_ONCE)
+        """Apart from the starts: whoever asks must not wait for them."""
 
     @property
     def owner(self) -> str:
@@ -64,6 +68,8 @@ class ContainerEngine(Engine):
 
     program: ClassVar[str]
     """Where neither it nor the socket is on the machine, there is no such engine here."""
+    cure: ClassVar[str]
+    """What starts it, for people to type."""
 
     @property
     def extras(self) -> frozenset[str]:
@@ -234,7 +240,7 @@ class ContainerEngine(Engine):
         return {ids[key]: usage for key, usage in zip(ids, found, strict=True) if usage is not None}
 
     async def _measure(self, identity: str) -> Usage | None:
-        async with self._places:
+        async with self._questions:
             query = {"stream": "false", "one-shot": "true"}
             try:
                 found = await self._api.call("GET", f"/containers/{identity}/stats", query=query)
@@ -254,13 +260,20 @@ class ContainerEngine(Engine):
                 self._seen.clear()
                 yield  # Nobody listened until now.
                 while line := await stream.readline():
-                    self._forget_seen(line)
-                    yield
+                    if self._heard(line):
+                        yield
         raise EngineDown(f"the events of {self.name} broke off")
 
-    def _forget_seen(self, line: bytes) -> None:
-        for identity in [each for each in self._seen if each.encode() in line]:
-            del self._seen[identity]
+    def _heard(self, line: bytes) -> bool:
+        """Whether it may change what `list` says: commands beside a task, such as probes, do not."""
+        try:
+            event = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            return True
+        if str(event.get("Action", "")).startswith(("exec", "top", "attach", "resize")):
+            return False
+        self._seen.pop((event.get("Actor") or {}).get("ID", ""), None)
+        return True
 
     async def close(self) -> None:
         await self._api.close()
@@ -289,7 +302,7 @@ class ContainerEngine(Engine):
                 with suppress(Refused):  # Nobody begins it any more: whoever made it was interrupted.
                     await self._containers.discard(identity)
             return None
-        async with self._places:
+        async with self._questions:
             inspected = await self._containers.inspect(identity)
         observed = None if inspected is None else observe(unit, inspected)
         if inspected is None or observed is None:
@@ -308,13 +321,14 @@ class ContainerEngine(Engine):
         body = make_body(launch, options, marks.labels_of(self.owner, unit, launch))
         await self._images.ensure(str(launch.image), options.pull, progress)
         progress("")
-        async with self._places:
+        async with self._starts:
             making = asyncio.ensure_future(self._make(unit, launch, options, body))
             try:
                 await asyncio.shield(making)
             except asyncio.CancelledError:
                 # What the engine was told, it does: wait for that, and take it back.
                 await asyncio.wait({making})
+                making.exception()  # Heard, and of no interest any more.
                 with suppress(Refused, EngineDown):
                     await self._containers.give_up(unit)
                 raise

@@ -11,7 +11,7 @@ import msgspec
 from mandor.engines.docker_api.client import ApiClient, Refused
 from mandor.engines.docker_api.credentials import HUB_HOST, default_files, header_for
 from mandor.engines.docker_api.options import Pull
-from mandor.errors import EngineDown, NotFound, Unavailable
+from mandor.errors import NotFound, Unavailable
 
 _NEVER = (
     "manifest unknown",
@@ -73,9 +73,8 @@ class Images:
     async def _pull(self, name: str, progress: Progress) -> None:
         registry, repository, tag = split(name)
         files = default_files() if self._files is None else self._files
-        query = {"fromImage": repository} if tag.startswith("@") else {"fromImage": repository, "tag": tag}
-        if tag.startswith("@"):
-            query["fromImage"] = repository + tag
+        pinned = tag.startswith("@")
+        query = {"fromImage": repository + tag} if pinned else {"fromImage": repository, "tag": tag}
         progress(f"pulling {name}")
         layers: dict[str, tuple[int, int]] = {}
         try:
@@ -105,7 +104,7 @@ class Images:
             progress(f"pulling {name}: {done * 100 // max(total, 1)} % of {total / 1e6:.1f} MB")
 
 
-def cannot_pull(name: str, message: str) -> NotFound | EngineDown | Unavailable:
+def cannot_pull(name: str, message: str) -> NotFound | Unavailable:
     words = f"the image {name} is not on this node and cannot be pulled: {message}"
     if any(mark in message.lower() for mark in _NEVER):
         return NotFound(words, hint="is its name right, and is the node logged in to its registry?")

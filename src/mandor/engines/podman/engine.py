@@ -20,6 +20,7 @@ LIMITS = {"cpu": "cpu", "memory": "memory", "pids": "processes"}
 
 class PodmanEngine(ContainerEngine):
     name: ClassVar[str] = "podman"
+    cure: ClassVar[str] = "systemctl start podman.socket"
     program: ClassVar[str] = "podman"
 
     def __init__(

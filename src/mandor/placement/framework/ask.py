@@ -91,6 +91,8 @@ class Shape:
     """Local and host ones, by the names the group gives them."""
     needs: frozenset[str] = frozenset()
     """What an engine has to be able to do for its mounts: `mounts`, `links`, `tmpfs`."""
+    home: str = "default"
+    """The pool it names, as a must or not: the scheduler of that pool places it."""
     known: dict[tuple[int, Identity], Rules] = field(default_factory=dict)
     """The rules by what is given up and for whom; an answer that is computed once."""
     tied: dict[Identity, tuple[Tie, ...]] = field(default_factory=dict)
@@ -115,6 +117,7 @@ class Shape:
             prefer=tuple(each for each in rules if each.strength == "prefer"),
             image_names=tuple(task.image or "" for task in group.tasks.values()),
             dedicated=group.placement.dedicated,
+            home=group.placement.home,
             machine=any(
                 options.get("type") == "virtual-machine"
                 for task in group.tasks.values()

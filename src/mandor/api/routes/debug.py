@@ -1,0 +1,35 @@
+"""What helps to find a defect of mandor itself."""
+
+from mandor.api.operation import Call, Operation
+from mandor.errors import NotFound
+from mandor.model.record import Lease
+from mandor.model.table_report import TableReport
+
+
+async def compare_table(call: Call[None, None]) -> TableReport:
+    """Only the server whose scheduler leads has a table; the others say who that is."""
+    call.caller.require("admin", "operator", what="compare the scheduler's table with the store")
+    report = await call.parts.compare_table()
+    if report is not None:
+        return report
+    leases = [each for each in (await call.parts.store.list(Lease.kind)).items if isinstance(each, Lease)]
+    leaders = [each.spec for each in leases if each.meta.name.startswith("leader-scheduler") and each.spec.holder]
+    addresses = ", ".join(sorted({each.address for each in leaders if each.address}))
+    raise NotFound(
+        "this server's scheduler does not lead, so it has no table",
+        hint=f"ask {addresses}" if addresses else "no scheduler leads now; try again in a moment",
+    )
+
+
+OPERATIONS = [
+    Operation(
+        method="GET",
+        path="/v1/debug/table",
+        name="compareTable",
+        summary="Compare the scheduler's table with the store",
+        tag="meta",
+        handler=compare_table,
+        result=TableReport,
+        refuses=("not_found",),
+    ),
+]

@@ -1,0 +1,72 @@
+"""What a node says about its engines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from mandor.agent.fingerprint import capabilities, node_status
+from mandor.engines.base import Engine, Launch, Observed, Unit
+from mandor.errors import EngineDown, NotFound
+from mandor.model.node import UNKNOWN, Capabilities, NodeStatus
+from mandor.model.resources import Resources
+from mandor.model.rule import parse_rule
+
+
+class Answering(Engine):
+    name = "answering"
+
+    def __init__(self, answer: Capabilities | Exception) -> None:
+        self._answer = answer
+
+    async def probe(self) -> Capabilities:
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+    async def list(self) -> Sequence[Observed]:
+        return ()
+
+    async def start(self, unit: Unit, launch: Launch) -> None: ...
+    async def stop(self, unit: Unit, *, grace_seconds: float) -> None: ...
+    async def remove(self, unit: Unit) -> None: ...
+
+
+def status(before: NodeStatus, **engines: Capabilities) -> NodeStatus:
+    return node_status(before, address="", has=Resources(), engines=engines, images={}, usage=None, extra={})
+
+
+async def test_an_engine_that_is_not_on_the_machine_is_left_out_and_one_that_is_down_is_not() -> None:
+    found = await capabilities(
+        {
+            "docker": Answering(NotFound("there is no docker on this machine")),
+            "podman": Answering(EngineDown("podman does not run")),
+            "process": Answering(Capabilities(version="1.0")),
+        }
+    )
+    assert found == {
+        "podman": Capabilities(up=False, message="podman does not run"),
+        "process": Capabilities(version="1.0"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("rule", "holds"),
+    [
+        ("engine.docker.version version >= 20", True),
+        ("engine.docker.version version >= 20.10.30", False),
+        ("engine.podman.version exists", False),
+    ],
+)
+def test_the_version_of_an_engine_is_a_fact_for_rules(rule: str, holds: bool) -> None:
+    facts = status(UNKNOWN, docker=Capabilities(version="20.10.24+dfsg1")).facts
+    found = parse_rule(rule)
+    assert found.test(facts.get(found.fact)) is holds
+
+
+def test_an_engine_that_is_down_keeps_what_it_said_about_itself() -> None:
+    before = status(UNKNOWN, docker=Capabilities(version="26.1", images=True))
+    now = status(before, docker=Capabilities(up=False, message="it does not answer"))
+    assert now.engines["docker"] == Capabilities(version="26.1", images=True, up=False, message="it does not answer")
+    assert now.facts["engine.docker.version"] == "26.1"
