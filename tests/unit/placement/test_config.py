@@ -349,9 +349,9 @@ SCORE = "profiles:\n- plugins:\n    score:\n      enabled:\n      - name: {}\n  
         ("extenders:\n- {urlPrefix: 'http://h', prioritizeVerb: p}\n", 2, "a weight of 1 or more", None),
         ("extenders:\n- {urlPrefix: 'file:///h', filterVerb: p}\n", 2, "is not a URL", None),
         (
-            "extenders:\n- {urlPrefix: 'http://h', filterVerb: p, preemptVerb: b}\n",
+            "extenders:\n- {urlPrefix: 'http://h', filterVerb: p, killVerb: b}\n",
             2,
-            "unknown key `preemptVerb`",
+            "unknown key `killVerb`",
             None,
         ),
     ],
