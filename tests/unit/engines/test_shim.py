@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mandor.engines.process.logs import LogReader
@@ -70,6 +70,7 @@ pieces = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
+@example(written=[b"x" * LINE_BYTES_MAX, b"\n"])
 @given(written=pieces)
 def test_lines_are_the_same_however_they_arrive(written: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("log") / "log"

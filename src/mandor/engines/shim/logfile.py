@@ -84,7 +84,7 @@ class Stream:
             self._rest = rest
         else:
             self._rest += data
-        if len(self._rest) >= LINE_BYTES_MAX:
+        while len(self._rest) > LINE_BYTES_MAX:  # One that is just as long may end here.
             self._write(self._rest[:LINE_BYTES_MAX])
             self._rest = self._rest[LINE_BYTES_MAX:]
         return True
