@@ -130,6 +130,15 @@ async def test_the_loss_of_a_node_is_planned(dev: Api) -> None:
     assert {each["before"] for each in found["placements"]} == {"n1"}
 
 
+async def test_what_the_only_node_takes_with_it_is_told(dev: Api) -> None:
+    await put(dev, make_node("n1", cpu=4))
+    await running(dev, "n1")
+    found = await plan(dev, query="?without=n1")
+    assert found["fits"] is False
+    assert [(each["instance"], each["before"]) for each in found["pending"]] == [("web-0", "n1")]
+    assert found["pending"][0]["message"] == "lost with n1, and not begun anew elsewhere"
+
+
 async def test_a_drain_and_an_apply_are_planned_together(dev: Api) -> None:
     await put(dev, make_node("n1", cpu=4), make_node("n2", cpu=4))
     found = await plan(dev, files(WEB), query="?drain=n1")

@@ -112,6 +112,7 @@ async def play(seed: int) -> None:
                 await world.change_node(dice.choice(["n1", "n2", "n3"]), cordoned=dice.random() < 0.5)
             elif deed == 4:
                 await world.kill("scheduler")
+                await world.kill("its recorder")
                 world.start_scheduler()
             elif deed == 5 and world.instances(name):
                 await world.delete(dice.choice(world.instances(name)))

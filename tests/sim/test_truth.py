@@ -38,6 +38,7 @@ async def test_table_and_store_say_the_same_after_restarts_losses_and_roll_outs(
             world.nodes[dice.choice(["n1", "n2"])].alive = dice.random() < 0.7
             if step % 4 == 3:
                 await world.kill("scheduler")
+                await world.kill("its recorder")
                 world.start_scheduler()
             await world.run(dice.randrange(1, 20))
             report = await compared(world)

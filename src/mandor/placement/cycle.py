@@ -99,10 +99,11 @@ def decide(
     """
     watch = watch or Unwatched()
     try:
-        if not nominated and not nodes.lodging.held():
+        if not nominated and nodes.lodging.lowest_held() is None:
+            # Most asks fit with all their rules, and nothing is held: they take the shortest way.
             state = CycleState(consulted)
             slot = best_slot(profile, state, ask, nodes, watch)
-            if slot >= 0:  # nearly always: the first step needs nothing of all the others
+            if slot >= 0:
                 return Decision(ask.key, nodes.nodes[slot].meta.name, ask=ask, state=state)
         cycle = _Cycle(profile, nodes, watch, consulted, nominated, moment)
         with cycle.unheld(ask) if nominated else nullcontext():

@@ -287,6 +287,10 @@ class Forecast:
         for key in self._waiting:
             left = Left(self._refused.get(key, ""), self._left_node.get(key, ""))
             (outcome.left if key in self._new or key not in self._known else outcome.still_left)[key] = left
+        for key, node in self._left_node.items():
+            instance = self.board.instances.get(key)
+            if instance is not None and instance.phase is Phase.LOST:  # Nobody replaces it.
+                outcome.left[key] = Left(f"lost with {node}, and not begun anew elsewhere", node)
         for key in [key for key in outcome.placed if key not in self.board.instances]:
             del outcome.placed[key]
         return outcome

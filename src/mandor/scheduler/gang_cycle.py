@@ -39,6 +39,8 @@ class Steps:
     wait: Callable[[Entry, Decision], None]
     fault: Callable[[Entry, str], None]
     tell: Callable[[Key, str, str, str], None]
+    note: Callable[[Entry, Profile, Decision], None]
+    """For those who ask later, before it is counted."""
 
 
 class GangCycle:
@@ -114,7 +116,7 @@ class GangCycle:
         elif decision.placed:
             self._placed(members, profile, muster, decision)
         else:
-            self._refused(members, muster, decision)
+            self._refused(members, profile, muster, decision)
 
     def _asked(self, members: Sequence[Entry], profile: Profile) -> bool:
         """False: answers about some of them have to come first; the last of them brings all together again."""
@@ -146,8 +148,12 @@ class GangCycle:
     def _take(self, first: Sequence[Placed], others: Sequence[Placed], profile: Profile) -> None:
         """The first are written together or not at all; the others wait for them by the Permit of their plugin."""
         steps, parties = self._steps, self._parties
-        made = [steps.promise(entry, profile, decision) for entry, decision in first]
-        promises = [each for each in made if each is not None]
+        promises: list[Promise] = []
+        for entry, decision in first:
+            steps.note(entry, profile, decision)
+            made = steps.promise(entry, profile, decision)
+            if made is not None:
+                promises.append(made)
         if len(promises) < len(first):
             # One is gone, or its node is: the others are decided again with whoever is left.
             for each in promises:
@@ -165,13 +171,14 @@ class GangCycle:
             if late is not None:
                 steps.write(late)
 
-    def _refused(self, members: Sequence[Entry], muster: Muster, decision: GangDecision) -> None:
+    def _refused(self, members: Sequence[Entry], profile: Profile, muster: Muster, decision: GangDecision) -> None:
         worst = decision.refused
         assert worst is not None, "each that did not fit was refused by somebody"
         have = f"{muster.bound} have a node, {decision.fitted} more would fit" if muster.bound else ""
         would = have or f"{decision.fitted} would fit"
         message = f"the gang needs {muster.needed}: {would}; {worst.key.name} does not: {worst.message}"
         told = Decision(worst.key, message=message, retry_on=worst.retry_on, blamed=worst.blamed)
+        self._steps.note(next(each for each in members if each.ask.key == worst.key), profile, told)
         self._put_back(members, told)
 
     def _put_back(self, members: Sequence[Entry], decision: Decision) -> None:

@@ -143,6 +143,7 @@ class Scheduler:
                 wait=self._wait,
                 fault=self._fault,
                 tell=self._reasons.tell,
+                note=self._note,
             ),
             self._parties,
         )
@@ -334,7 +335,7 @@ class Scheduler:
             self._inquire_first(entry, profile)
             return None
         decision = self._decide(entry, profile)
-        self._journal.note(entry, profile, decision, self.view.table)
+        self._note(entry, profile, decision)
         entry.consulted = None
         if decision.node:
             return self._take(entry, profile, decision)
@@ -343,6 +344,9 @@ class Scheduler:
         else:
             self._wait(entry, decision)
         return None
+
+    def _note(self, entry: Entry, profile: Profile, decision: Decision) -> None:
+        self._journal.note(entry, profile, decision, self.view.table)
 
     def _inquire_first(self, entry: Entry, profile: Profile) -> None:
         self._busy += 1
