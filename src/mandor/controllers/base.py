@@ -46,11 +46,14 @@ class Grouped(Generic[G, O]):
 
     def update(self, before: O | None, after: O | None) -> None:
         old = self._by(before) if before is not None else None
+        new = self._by(after) if after is not None else None
+        if new is not None and after is not None and (old == new or before is None):
+            self.change(new, before, after)
+            return
         if old is not None and before is not None and old in self._groups:
             self._groups[old].pop(before.meta.uid, None)
             if not self._groups[old]:
                 del self._groups[old]
-        new = self._by(after) if after is not None else None
         if new is not None and after is not None:
             self._groups.setdefault(new, {})[after.meta.uid] = after
 

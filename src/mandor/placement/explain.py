@@ -116,7 +116,8 @@ def score_table(
     finally:
         watch.end()
     names = [nodes.nodes[int(slot)].meta.name for slot in among]
-    order = sorted(range(len(among)), key=lambda place: (-int(totals[place]), names[place]))
+    ranks = list(zip((-totals).tolist(), names, strict=True))
+    order = sorted(range(len(among)), key=ranks.__getitem__)
     shown = order[:most] + [place for place in order[most:] if names[place] in also]
     return [NodeScore(names[place], int(totals[place]), _parts(parts, place)) for place in shown]
 
