@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
@@ -357,7 +359,7 @@ class Scheduler:
         if self._known_refusals and not nominated:
             known = self._known_refusals.get(replace(ask, key=_NOBODY))
             if known is not None:
-                return replace(known, key=ask.key)
+                return structs.replace(known, key=ask.key)
         try:
             decision = self.watchdog.run(
                 lambda: decide(
