@@ -191,3 +191,44 @@ async def test_fewer_replicas_end_those_that_really_end() -> None:
         await world.run(10)
         gone = {Key(Instance.kind, "default", f"web-{index}") for index in range(4)}
         assert set(outcome.ended) == gone - {each.key for each in world.instances()}
+
+
+@pytest.mark.parametrize("replicas", [3, 5])
+async def test_a_gang_is_planned_whole_or_not_at_all(replicas: int) -> None:
+    async with World() as world:
+        await start(world, [{"cpu": 2, "memory": 4, "zone": "a"}, {"cpu": 2, "memory": 4, "zone": "b"}])
+        gang = make_workload("crew", replicas=replicas, cpu="1", gang={})
+        forecast = forecast_of(world, DEFAULT)
+        forecast.put(gang)
+        planned = told(forecast.run())
+        assert len(planned) == replicas
+        assert all(planned.values()) is (replicas == 3)
+
+        await world.apply(gang)
+        await world.run(8)
+        assert planned == really(world, set(planned))
+        if replicas == 5:
+            message = world.instance("crew-0").status.message
+            assert message.startswith("the gang needs 5: 4 would fit;")
+
+
+@pytest.mark.req("S1-35", "S3-27")
+async def test_who_has_to_make_room_is_planned_as_it_then_happens() -> None:
+    async with World() as world:
+        await start(world, [{"cpu": 2, "memory": 4, "zone": "a"}, {"cpu": 2, "memory": 4, "zone": "b"}])
+        await world.apply(make_workload("low", replicas=4, cpu="1", priority=1))
+        await world.run(8)
+        high = make_workload("high", replicas=1, cpu="2", priority=100)
+
+        forecast = forecast_of(world, DEFAULT)
+        forecast.put(high)
+        outcome = forecast.run()
+        assert len(outcome.victims) == 2
+        assert {key.name for key in outcome.victims.values()} == {"high-0"}
+        planned = told(outcome)
+
+        await world.apply(high)
+        await world.run(60)
+        assert really(world, {"high-0"}) == {"high-0": planned["high-0"]}
+        waiting = {each.meta.name for each in world.instances("low") if not each.node}
+        assert waiting == {key.name for key in outcome.left} == {key.name for key in outcome.victims}

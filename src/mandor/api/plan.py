@@ -49,6 +49,14 @@ class Ending(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str = ""
 
 
+class Victim(Struct, frozen=True, kw_only=True):
+    """An instance that would have to make room for another one."""
+
+    namespace: str
+    instance: str
+    makes_room_for: str
+
+
 class GroupPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where the instances of a group would go, counted."""
 
@@ -115,6 +123,7 @@ class PlanReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     waiting: tuple[Pending, ...] = ()
     """Who waits already, and would go on waiting."""
     ended: tuple[Ending, ...] = ()
+    victims: tuple[Victim, ...] = ()
     nodes: tuple[NodeUse, ...] = ()
     hidden: int = 0
     """Instances of namespaces that the caller does not see."""
@@ -190,6 +199,10 @@ def report(
         ended=tuple(
             Ending(namespace=key.namespace, instance=key.name, node=ended.node, reason=ended.reason)
             for key, ended in _seen(outcome.ended, sees)
+        ),
+        victims=tuple(
+            Victim(namespace=key.namespace, instance=key.name, makes_room_for=by.name)
+            for key, by in _seen(outcome.victims, sees)
         ),
         nodes=tuple(_node_uses(act)),
         hidden=sum(not sees(key.namespace) for key in keys),

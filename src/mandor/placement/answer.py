@@ -19,6 +19,7 @@ from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Watch
 from mandor.placement.remedy import Remedy, remedies
 from mandor.placement.standing import Standing, standing
+from mandor.placement.together import decide_together
 
 NODES_MOST = 1000
 """So many nodes are told about one by one."""
@@ -48,6 +49,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Changes that would let it run, the smallest first; each was tried."""
     nominated: str = ""
     """Where room is being made for it, or would be."""
+    victims: tuple[str, ...] = ()
+    """Those who would have to go for that."""
     relaxed: tuple[str, ...] = ()
     """The soft rules that are given up."""
     chosen_now: str = ""
@@ -143,26 +146,42 @@ class Explainer:
     def _waiting(
         self, instance: Instance, ask: Ask, profile: Profile, kept: DecisionSpec | None, *, nodes: bool
     ) -> Explanation:
+        with self._board.table.trial():
+            held = self._board.held(instance.key)
+            if held:  # it is not in its own way
+                self._board.table.drop_charge(instance.key)
+            return self._refused(instance, ask, profile, kept, held, nodes=nodes)
+
+    def _refused(
+        self, instance: Instance, ask: Ask, profile: Profile, kept: DecisionSpec | None, held: str, *, nodes: bool
+    ) -> Explanation:
         table = self._board.table
         consulted = self._consult(profile, ask, table.snapshot()) if profile.consults else None
         steps, verdict, eased = steps_of(profile, ask, table.snapshot(), consulted, self._watch)
         # At once: a verdict is a window on the table, which is changed below.
         each_node = node_verdicts(verdict, eased, table.snapshot(), NODES_MOST) if nodes else []
-        decision = decided(profile, ask, table.snapshot(), self._consult, self._watch)
-        told = [] if decision.node or decision.fault else self._remedies(profile, ask)
+        decision = decided(profile, ask, table.snapshot(), self._consult, self._watch, held=held)
+        helped = decision.node or decision.fault or decision.nominated
+        told = [] if helped else self._remedies(profile, ask)
         return _told(
             instance,
             kept,
             ask,
-            summary=_waiting_summary(instance, decision, profile),
+            summary=self._gang_message(ask, profile) or _waiting_summary(instance, decision, profile),
             steps=tuple(steps),
             nodes=tuple(each_node),
             remedies=tuple(told),
             nominated=decision.nominated,
+            victims=tuple(key.name for key in decision.victims if self._sees(key.namespace)),
             relaxed=decision.relaxed,
             chosen_now=decision.node,
             versions=profile.versions,
         )
+
+    def _gang_message(self, ask: Ask, profile: Profile) -> str:
+        """Why its gang has no nodes; empty: it has, or would have."""
+        found = decide_together(self._board, profile, ask, self._consult, self._watch)
+        return found.message if found is not None else ""
 
     def _remedies(self, profile: Profile, ask: Ask) -> list[Remedy]:
         stopping = [

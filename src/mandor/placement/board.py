@@ -10,8 +10,10 @@ from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
+from mandor.placement.budgets import Budgets
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.lodging import ORDINARY, Rank, Tenure
 from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.standing import (
     NOTHING,
@@ -20,9 +22,11 @@ from mandor.placement.standing import (
     class_name,
     identity_of,
     limit_of,
+    rank_of,
     release_key,
     shapes_of,
     standing,
+    tenure_of,
     workload_key,
 )
 from mandor.placement.table import Table
@@ -50,6 +54,8 @@ class Board:
         self._releases_of: dict[Key, dict[Key, None]] = {}
         self._shapes: dict[Key, dict[str, Shape]] = {}
         self._identities: dict[tuple[Key, str], Identity] = {}
+        self._ranks: dict[tuple[Key, str], Rank] = {}
+        self._budgets = Budgets(self.table.lodgings)
         later = []
         for each in objects:
             if isinstance(each, Instance):
@@ -66,6 +72,7 @@ class Board:
             if before is not None and before.meta.uid != value.meta.uid:
                 self.remove(value.key)  # another one of that name, which comes after all that are there
             self.instances[value.key] = value
+            self._budgets.see(before, value)
             self._of_workload.setdefault(workload_key(value), {})[value.key] = None
             self._count(value)
         elif isinstance(value, Node):
@@ -78,8 +85,11 @@ class Board:
         elif isinstance(value, Workload):
             self.workloads[value.key] = value
             self._relabel(value)
+            self._rank_again({value.key})
+            self._budgets.set_workload(value.key, value, self.of(value.key))
         elif isinstance(value, PriorityClass):
             self.classes[value.meta.name] = value
+            self._rank_again(self.workloads.keys())
         elif isinstance(value, Quota):
             self.table.set_quota(value.meta.namespace, limit_of(value))
         elif isinstance(value, Volume):
@@ -90,6 +100,7 @@ class Board:
             gone = self.instances.pop(key, None)
             if gone is not None:
                 self._of_workload[workload_key(gone)].pop(key, None)
+                self._budgets.see(gone, None)
             self.table.drop_charge(key)
         elif key.kind == Node.kind:
             self.nodes.pop(key.name, None)
@@ -100,6 +111,7 @@ class Board:
                 self._releases_of[_owner(old)].pop(key, None)
         elif key.kind == Workload.kind:
             self.workloads.pop(key, None)
+            self._budgets.set_workload(key, None, ())
         elif key.kind == PriorityClass.kind:
             self.classes.pop(key.name, None)
         elif key.kind == Quota.kind:
@@ -127,14 +139,46 @@ class Board:
         workload, shape = self.workloads.get(workload_key(instance)), self._shape(instance)
         if workload is None or shape is None:
             return None
-        return ask_of(instance, workload, shape, self._who(instance), self.classes)
+        return ask_of(instance, workload, shape, self._who(instance), self._rank(instance))
 
     def _count(self, instance: Instance) -> None:
-        if standing(instance) is Standing.PLACED:
-            shape = self._shape(instance) or NOTHING
-            self.table.set_charge(instance.key, instance.spec.node, shape, self._who(instance))
+        """Where it is; and where room is held for it."""
+        shape, stands = self._shape(instance) or NOTHING, standing(instance)
+        rank, who = self._rank(instance), self._who(instance)
+        if stands is Standing.PLACED:
+            self.table.set_charge(instance.key, instance.spec.node, shape, who, tenure_of(instance, shape, rank))
+        elif stands is Standing.WAITING and instance.status.nominated:
+            self.hold(instance, instance.status.nominated)
         else:
             self.table.drop_charge(instance.key)
+
+    def hold(self, instance: Instance, node: str) -> None:
+        """Room for one that waits."""
+        shape, rank = self._shape(instance), self._rank(instance)
+        if shape is not None:
+            tenure = Tenure(rank, instance.meta.created_at, held=True)
+            self.table.set_charge(instance.key, node, shape, self._who(instance), tenure)
+
+    def held(self, key: Key) -> str:
+        """The node where room is held for it; empty: nowhere."""
+        charge = self.table.charge(key)
+        return charge.node if charge is not None and charge.tenure.held else ""
+
+    def _rank(self, instance: Instance) -> Rank:
+        key = workload_key(instance)
+        found = self._ranks.get((key, instance.spec.group))
+        if found is None:
+            workload = self.workloads.get(key)
+            found = rank_of(workload, instance.spec.group, self.classes) if workload is not None else ORDINARY
+            self._ranks[key, instance.spec.group] = found
+        return found
+
+    def _rank_again(self, workloads: Iterable[Key]) -> None:
+        for key in workloads:
+            for group in self.workloads[key].spec.groups:
+                self._ranks.pop((key, group), None)
+            for each in self.of(key):
+                self._count(each)
 
     def _shape(self, instance: Instance) -> Shape | None:
         return self._shapes.get(release_key(instance), {}).get(instance.spec.group)

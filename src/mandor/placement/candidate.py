@@ -185,14 +185,14 @@ def _open_without(profile: Profile, ask: Ask, nodes: Snapshot, **changes: Any) -
 
 
 def _ends(profile: Profile, ask: Ask, table: Table) -> Iterator[Candidate]:
-    """One instance whose room is enough, the smallest first; or one that it must not be with."""
+    """One instance whose room is enough, the least important first, then the smallest."""
     nodes = table.snapshot()
     wanted = dict(ask.shape.wanted)
     open_to_it = _open_without(profile, ask, nodes, wanted=(), host_ports=())
-    found: list[tuple[int, Key, str]] = []
+    found: list[tuple[int, int, Key, str]] = []
     for key, charge in table.charges.items():
         slot = nodes.slots.get(charge.node)
-        if slot is None or not open_to_it[slot]:
+        if slot is None or not open_to_it[slot] or charge.tenure.held:
             continue
         taken = dict(charge.shape.wanted)
         if all(
@@ -200,6 +200,7 @@ def _ends(profile: Profile, ask: Ask, table: Table) -> Iterator[Candidate]:
             for name, amount in wanted.items()
             if name in nodes.rows
         ):
-            found.append((taken.get(MEMORY, 0) + taken.get(CPU, 0) * MIB, key, charge.node))
-    for _, key, node in sorted(found)[:EACH_MOST]:
+            size = taken.get(MEMORY, 0) + taken.get(CPU, 0) * MIB
+            found.append((charge.tenure.rank.priority, size, key, charge.node))
+    for _, _, key, node in sorted(found)[:EACH_MOST]:
         yield Candidate("end", f"end {key.name} on {node}", 45, ends=(key,))

@@ -17,13 +17,14 @@ from mandor.model.priority import PriorityClass
 from mandor.model.workload import Release, Workload
 from mandor.placement.board import Board, Waiting
 from mandor.placement.consult import Consult
-from mandor.placement.cycle import Decision, decide
+from mandor.placement.cycle import NOW, Decision, Moment, decide
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault, blamed
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Unwatched, Watch
 from mandor.placement.standing import Standing, standing, workload_key
+from mandor.placement.together import decide_together
 
 REPLANS_MOST = 2_000_000
 """So many instances are looked at in all plans of workloads together: a long roll-out is not rehearsed to its end."""
@@ -78,6 +79,8 @@ class Outcome:
     """And not replaced by one of the same name."""
     still_left: dict[Key, Left] = field(default_factory=dict)
     """Those who wait already, whom the change does not concern."""
+    victims: dict[Key, Key] = field(default_factory=dict)
+    """Those who have to make room, and for whom; what becomes of their successors is told like of all others."""
     complete: bool = True
     """False: it was broken off, because it takes too long to rehearse in full."""
 
@@ -162,6 +165,11 @@ class Forecast:
     # What follows.
 
     def run(self) -> Outcome:
+        for each in list(self.board.instances.values()):
+            if each.spec.stop is not None and standing(each) is Standing.PLACED:
+                self.board.put(each.changed(status=InstanceStatus(phase=Phase.STOPPED, since=self._now)))
+                self._left_node[each.key] = each.spec.node
+                self._touched[workload_key(each)] = None
         while True:
             for workload in list(self._touched):
                 del self._touched[workload]
@@ -234,16 +242,52 @@ class Forecast:
 
     def _schedule(self) -> bool:
         """Everybody who waits, in the queue's order. False: that is enough."""
+        told: set[Key] = set()
         for number, waiting in enumerate(self._queue()):
             if number % 64 == 63 and self._enough():
                 self._outcome.complete = False
                 return False
+            if waiting.ask.key not in self._waiting or self._gang_decided(waiting.ask, told):
+                continue
             decision = self._decided(waiting.ask)
+            if decision.victims:
+                self._make_room(decision)
+                decision = self._decided(waiting.ask)
             if decision.node:
                 self._place(waiting.ask.key, decision)
             else:
                 self._refused[waiting.ask.key] = decision.message
         return True
+
+    def _gang_decided(self, ask: Ask, told: set[Key]) -> bool:
+        """All of its gang at once, with the first of it. False: it is decided by itself."""
+        profile = self._profiles.get(ask.profile)
+        if ask.key in told:
+            return True
+        if profile is None or ask.member is None:
+            return False
+        try:
+            found = decide_together(self.board, profile, ask, self._consult, self._watch)
+            if found is None or kept_out(profile, ask) is not None:
+                return False
+        except PluginFault as fault:
+            self._refused[ask.key] = str(fault)
+            return True
+        for each in found.placed:
+            self._place(each.key, each)
+        if not found.placed:
+            told.update(each.key for each in found.asks)
+            self._refused.update((each.key, found.message) for each in found.asks)
+        return ask.key not in self._waiting or not found.placed
+
+    def _make_room(self, decision: Decision) -> None:
+        """Those who have to go are gone at once, and their room is held."""
+        self.board.hold(self.board.instances[decision.key], decision.nominated)
+        for key in decision.victims:
+            victim = self.board.instances.get(key)
+            if victim is not None:
+                self._end(victim.stopping(f"makes room for {decision.key.name}", at=self._now))
+                self._outcome.victims[key] = decision.key
 
     def _queue(self) -> list[Waiting]:
         sort = self._profiles["default"].queue_sort
@@ -265,10 +309,13 @@ class Forecast:
         like = replace(ask, key=_NOBODY)
         if self._refusals_at != self.board.table.version:
             self._refusals, self._refusals_at = {}, self.board.table.version
-        if like in self._refusals:
+        held = self.board.held(ask.key)
+        if like in self._refusals and not held:
             return Decision(ask.key, message=self._refusals[like])
-        decision = decided(profile, ask, self.board.table.snapshot(), self._consult, self._watch)
-        if not decision.node and not decision.fault and profile.by_class and not ask.shape.volumes:
+        moment = Moment(self._now, ask.shape.patience)
+        decision = decided(profile, ask, self.board.table.snapshot(), self._consult, self._watch, moment, held)
+        alike = profile.by_class and not ask.shape.volumes and not held
+        if alike and not decision.node and not decision.fault and not decision.nominated:
             self._refusals[like] = decision.message
         return decision
 
@@ -299,7 +346,15 @@ class Forecast:
 _NOBODY = Key(Instance.kind, "", "")
 
 
-def decided(profile: Profile, ask: Ask, nodes: Snapshot, consult: Consult, watch: Watch) -> Decision:
+def decided(
+    profile: Profile,
+    ask: Ask,
+    nodes: Snapshot,
+    consult: Consult,
+    watch: Watch,
+    moment: Moment = NOW,
+    held: str = "",
+) -> Decision:
     """As the scheduler would: kept out of the queue, asked about elsewhere, decided."""
     try:
         why = kept_out(profile, ask)
@@ -308,7 +363,7 @@ def decided(profile: Profile, ask: Ask, nodes: Snapshot, consult: Consult, watch
         consulted = consult(profile, ask, nodes) if profile.consults else None
     except PluginFault as fault:
         return Decision(ask.key, message=str(fault), fault=fault.plugin)
-    return decide(profile, ask, nodes, consulted=consulted, watch=watch)
+    return decide(profile, ask, nodes, nominated=held, consulted=consulted, watch=watch, moment=moment)
 
 
 def kept_out(profile: Profile, ask: Ask) -> str | None:

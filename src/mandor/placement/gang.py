@@ -42,6 +42,15 @@ class GangDecision:
     """What went wrong, if a plugin did."""
 
 
+def refusal(decision: GangDecision, needed: int, bound: int) -> str:
+    """Why nobody of the gang gets a node."""
+    worst = decision.refused
+    assert worst is not None, "each that did not fit was refused by somebody"
+    have = f"{bound} have a node, {decision.fitted} more would fit" if bound else ""
+    would = have or f"{decision.fitted} would fit"
+    return f"the gang needs {needed}: {would}; {worst.key.name} does not: {worst.message}"
+
+
 def membership(instance: Instance, workload: Workload) -> Membership | None:
     """The gang an instance belongs to; None: it is placed by itself."""
     group = workload.spec.groups.get(instance.spec.group)

@@ -1,7 +1,7 @@
 """Who has something to say about a class of instances, sorted by how far he looks."""
 
-from collections.abc import Hashable
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
@@ -17,45 +17,55 @@ from mandor.placement.framework.points import (
     ScorePlugin,
 )
 from mandor.placement.framework.profile import Profile
-from mandor.placement.framework.runtime import PluginFault
+from mandor.placement.framework.runtime import Judges, PluginFault
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Watch
 from mandor.placement.usual import Usual, taken_over
 
-Weighed = tuple[tuple[ScorePlugin, int], ...]
+Weighed = Sequence[tuple[ScorePlugin, int]]
+_SETTLED_MOST = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Wide:
+class Wide(NamedTuple):
     """Those who must be asked about all nodes in each cycle."""
 
-    pre_filters: tuple[PreFilterPlugin, ...]
-    filters: tuple[FilterPlugin, ...]
-    pre_scores: tuple[PreScorePlugin, ...]
+    pre_filters: Sequence[PreFilterPlugin]
+    filters: Sequence[FilterPlugin]
+    pre_scores: Sequence[PreScorePlugin]
     scores: Weighed
     one_by_one: frozenset[int]
 
-    @property
-    def silent(self) -> bool:
-        return not (self.pre_filters or self.filters or self.pre_scores or self.scores)
+
+class Sorted(NamedTuple):
+    """Plugins by their reach."""
+
+    only: list[tuple[Plugin, Only]]
+    """The nodes that a PreFilter named, by what nodes are."""
+    still_filters: list[FilterPlugin]
+    still_scores: list[tuple[ScorePlugin, int]]
+    filters: list[FilterPlugin]
+    scores: list[tuple[ScorePlugin, int]]
+    """Those who go by the room on each node."""
+    wide_pre_filters: list[PreFilterPlugin]
+    wide_filters: list[FilterPlugin]
+    wide_pre_scores: list[PreScorePlugin]
+    wide_scores: list[tuple[ScorePlugin, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Still:
+class Still(NamedTuple):
     """Those who go by what nodes are."""
 
-    only: tuple[tuple[Plugin, Only], ...]
-    filters: tuple[FilterPlugin, ...]
+    only: Sequence[tuple[Plugin, Only]]
+    filters: Sequence[FilterPlugin]
     scores: Weighed
     key: Hashable
     """Asks with the same get the same answers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     still: Still
     usual: Usual | None
-    filters: tuple[FilterPlugin, ...]
+    filters: Sequence[FilterPlugin]
     scores: Weighed
     """Those who go by the room on each node, beside the usual ones."""
     wide: Wide | None
@@ -65,62 +75,122 @@ class Plan:
     """What the sums of all but the wide depend on."""
 
     @property
-    def full_cost(self) -> int:
-        """When more than one node in so many has changed, all of them are computed faster than these."""
-        return 16 if self.filters or self.scores else 3
+    def alone(self) -> bool:
+        """Of those who go by the room, only the usual have a say."""
+        return self.usual is not None and not self.filters and not self.scores
 
 
 def plan(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> Plan:
+    settled, key = _settled(profile, state, ask, nodes, watch)
+    opened = _sort(profile.open, state, ask, nodes, watch)
+    filters, scores = (*settled.filters, *opened.filters), (*settled.scores, *opened.scores)
+    still = Still(
+        (*settled.only, *opened.only),
+        (*settled.still_filters, *opened.still_filters),
+        (*settled.still_scores, *opened.still_scores),
+        (key, ask.class_key) if opened.only or opened.still_filters or opened.still_scores else key,
+    )
+    usual, others, other_scores = taken_over(ask, nodes, filters, scores)
+    weights = sum(weight for _, weight in still.scores) + sum(weight for _, weight in scores)
+    return Plan(
+        still,
+        usual,
+        others,
+        other_scores,
+        _wide(profile, settled, opened),
+        SCORE_MOST * weights,
+        (still.key, filters, scores),
+    )
+
+
+def _settled(
+    profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch
+) -> tuple[Sorted, tuple[Hashable, ...]]:
+    """Those who say what they go by are asked once for all asks that have it in common."""
+    key = (profile, nodes.anyone_dedicated(), *[each.goes_by(ask) for each in profile.settled_plugins])
+    kept, seen = nodes.kept.settled, nodes.kept.attributes
+    found = kept.get(key)
+    if found is None or found[0] != seen:
+        if len(kept) >= _SETTLED_MOST:
+            del kept[next(iter(kept))]
+        found = kept[key] = (seen, _sort(profile.settled, state, ask, nodes, watch))
+    return found[1], key
+
+
+def _wide(profile: Profile, settled: Sorted, opened: Sorted) -> Wide | None:
+    wide = Wide(
+        (*settled.wide_pre_filters, *opened.wide_pre_filters),
+        (*settled.wide_filters, *opened.wide_filters),
+        (*settled.wide_pre_scores, *opened.wide_pre_scores),
+        (*settled.wide_scores, *opened.wide_scores),
+        profile.one_by_one,
+    )
+    return wide if wide.pre_filters or wide.filters or wide.pre_scores or wide.scores else None
+
+
+def _sort(judges: Judges, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> Sorted:
+    found = Sorted([], [], [], [], [], [], [], [], [])
+    silent = _sort_pre_filters(found, judges, state, ask, nodes, watch)
+    for filterer in judges.filters:
+        if filterer not in silent:
+            reach = filterer.reach(ask, nodes)
+            if reach is Reach.ATTRIBUTES:
+                found.still_filters.append(filterer)
+            elif reach is Reach.ROOM:
+                found.filters.append(filterer)
+            else:
+                found.wide_filters.append(filterer)
+    silent, wide = _ask_pre_scores(judges, state, ask, nodes, watch)
+    for scorer, weight in judges.scores:
+        if scorer in silent:
+            continue
+        # What is put in relation to the other feasible nodes is wide, whatever it goes by.
+        relative = type(scorer).normalize is not ScorePlugin.normalize
+        reach = Reach.CLUSTER if relative else scorer.reach(ask, nodes)
+        if reach is Reach.ATTRIBUTES:
+            found.still_scores.append((scorer, weight))
+        elif reach is Reach.ROOM:
+            found.scores.append((scorer, weight))
+        else:
+            found.wide_scores.append((scorer, weight))
+            wide.add(scorer)
+    found.wide_pre_scores.extend(each for each in judges.pre_scores if each in wide)
+    return found
+
+
+def _sort_pre_filters(
+    found: Sorted, judges: Judges, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch
+) -> set[Plugin]:
+    """The answer: those who have nothing to ask."""
     silent: set[Plugin] = set()
-    only: list[tuple[Plugin, Only]] = []
-    wide_pre_filters: list[PreFilterPlugin] = []
-    for plugin in profile.pre_filters:
-        if not _declares(plugin):
-            wide_pre_filters.append(plugin)
+    for plugin in judges.pre_filters:
+        if not plugin.declares_reach:
+            found.wide_pre_filters.append(plugin)
             continue
         watch.begin(plugin.name)
         answer = plugin.pre_filter(state, ask, nodes)
         if answer is SKIP:
             silent.add(plugin)
-        elif plugin.reach(ask, nodes) is not Reach.ATTRIBUTES and (
-            isinstance(answer, Only) or plugin.reach(ask, nodes) is Reach.CLUSTER
-        ):
-            wide_pre_filters.append(plugin)
-        elif isinstance(answer, Only):
-            only.append((plugin, answer))
-        elif answer is not None:
+        elif answer is not None and not isinstance(answer, Only):
             raise PluginFault(plugin.name, f"answered {answer!r}; a PreFilter answers None, SKIP or Only(…)")
-    filters: dict[Reach, list[FilterPlugin]] = {reach: [] for reach in Reach}
-    for filterer in profile.filters:
-        if filterer not in silent:
-            filters[filterer.reach(ask, nodes)].append(filterer)
-    scores, wide_pre_scores = _scores(profile, state, ask, nodes, watch)
-    return _sorted(
-        ask,
-        nodes,
-        only,
-        filters,
-        scores,
-        Wide(
-            tuple(wide_pre_filters),
-            tuple(filters[Reach.CLUSTER]),
-            wide_pre_scores,
-            tuple(scores[Reach.CLUSTER]),
-            frozenset(id(each) for each in filters[Reach.CLUSTER] if id(each) in profile.one_by_one),
-        ),
-    )
+        else:
+            reach = plugin.reach(ask, nodes)
+            if reach is Reach.CLUSTER or (answer is not None and reach is Reach.ROOM):
+                found.wide_pre_filters.append(plugin)
+            elif answer is not None:
+                found.only.append((plugin, answer))
+    return silent
 
 
-def _scores(
-    profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch
-) -> tuple[dict[Reach, list[tuple[ScorePlugin, int]]], tuple[PreScorePlugin, ...]]:
-    """By reach, and the PreScores that must be asked in each cycle. What is put in relation to the other feasible
-    nodes is wide, whatever it goes by."""
+def _ask_pre_scores(
+    judges: Judges, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch
+) -> tuple[set[Plugin], set[Plugin]]:
+    """Those who have nothing to say, and those who must be asked in each cycle."""
     everyone = nodes.health.where("everyone", lambda _: True)
     silent: set[Plugin] = set()
     wide: set[Plugin] = set()
-    for plugin in profile.pre_scores:
-        if not _declares(plugin):
+    for plugin in judges.pre_scores:
+        if not plugin.declares_reach:
             wide.add(plugin)
             continue
         watch.begin(plugin.name)
@@ -131,43 +201,4 @@ def _scores(
             raise PluginFault(plugin.name, f"answered {answer!r}; a PreScore answers None or SKIP")
         elif plugin.reach(ask, nodes) is Reach.CLUSTER:
             wide.add(plugin)
-    found: dict[Reach, list[tuple[ScorePlugin, int]]] = {reach: [] for reach in Reach}
-    for scorer, weight in profile.scores:
-        if scorer not in silent:
-            relative = type(scorer).normalize is not ScorePlugin.normalize
-            reach = Reach.CLUSTER if relative else scorer.reach(ask, nodes)
-            found[reach].append((scorer, weight))
-            if reach is Reach.CLUSTER:
-                wide.add(scorer)
-    return found, tuple(each for each in profile.pre_scores if each in wide)
-
-
-def _sorted(
-    ask: Ask,
-    nodes: Snapshot,
-    only: list[tuple[Plugin, Only]],
-    filters: dict[Reach, list[FilterPlugin]],
-    scores: dict[Reach, list[tuple[ScorePlugin, int]]],
-    wide: Wide,
-) -> Plan:
-    still_filters, still_scores = tuple(filters[Reach.ATTRIBUTES]), tuple(scores[Reach.ATTRIBUTES])
-    key = (
-        tuple(only),
-        tuple((each, each.goes_by(ask)) for each in still_filters),
-        tuple((each, weight, each.goes_by(ask)) for each, weight in still_scores),
-    )
-    usual, others, other_scores = taken_over(ask, nodes, filters[Reach.ROOM], scores[Reach.ROOM])
-    weights = [weight for reach in (Reach.ATTRIBUTES, Reach.ROOM) for _, weight in scores[reach]]
-    return Plan(
-        Still(tuple(only), still_filters, still_scores, key),
-        usual,
-        others,
-        other_scores,
-        None if wide.silent else wide,
-        SCORE_MOST * sum(weights),
-        (key, tuple(filters[Reach.ROOM]), tuple(scores[Reach.ROOM])),
-    )
-
-
-def _declares(plugin: Plugin) -> bool:
-    return type(plugin).reach is not Plugin.reach
+    return silent, wide

@@ -10,15 +10,16 @@ from typing import Any, cast
 import numpy as np
 
 from mandor.placement.framework.ask import Ask
-from mandor.placement.framework.column import Mask
+from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.kept import EVERYWHERE, LAST_MOST, At, Kept
 from mandor.placement.framework.luck import bits_of, lots
-from mandor.placement.framework.points import SCORE_MOST
+from mandor.placement.framework.points import SCORE_MOST, ScorePlugin
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import (
     PluginFault,
     check_mask,
+    check_numbers,
     check_scores,
     named_in,
     run_filters,
@@ -82,7 +83,7 @@ def _best_of_all(row: Row, wide: Wide, state: CycleState, ask: Ask, nodes: Snaps
         return int(among[0]) if len(among) else NOWHERE
     scores = run_scores(wide, state, ask, nodes, feasible, among, watch)
     scores <<= row.bits
-    scores += row.ranks[among]
+    scores += row.ranks.take(among)
     return int(among[scores.argmax()])
 
 
@@ -117,7 +118,7 @@ def _make(planned: Plan, seen: tuple[object, ...], state: CycleState, ask: Ask, 
     since = nodes.kept.now
     ranks = _totals(planned, still, ask, nodes, EVERYWHERE, kind, watch)
     ranks <<= bits
-    ranks |= lots(ask.who, nodes.order(), len(nodes)).astype(kind)
+    ranks |= lots(ask.who, nodes.order(), len(nodes)).view(np.int32)
     return Row(planned, seen, ranks, bits, (1 << bits) - 1, still, since)
 
 
@@ -130,12 +131,6 @@ def _still(
     found = kept.stills.get(key)
     if found is not None and found[0] == kept.attributes:
         return found[1]
-    total = np.zeros(len(nodes), dtype=kind)
-    for scorer, weight in planned.still.scores:
-        watch.begin(scorer.name)
-        scores = scorer.score(state, ask, nodes, nodes.health.where("everyone", lambda _: True))
-        check_scores(scorer, scores, len(nodes))
-        total += (weight * scores).astype(kind)
     fits = np.ones(len(nodes), dtype=np.bool_)
     for _, only in planned.still.only:
         fits &= named_in(only, nodes)
@@ -144,6 +139,11 @@ def _still(
         passed = plugin.filter(state, ask, nodes)
         check_mask(plugin, passed, len(nodes))
         fits &= passed
+    total = np.zeros(len(nodes), dtype=kind)
+    for scorer, weight in planned.still.scores:
+        watch.begin(scorer.name)
+        scores = scorer.score(state, ask, nodes, nodes.health.where("everyone", lambda _: True))
+        total += _weighed(scorer, scores, weight, fits).astype(kind)
     np.copyto(total, _refused(kind), where=~fits)
     still = total if total.any() else None
     if len(kept.stills) >= _STILLS_MOST:
@@ -161,39 +161,39 @@ def _refresh(row: Row, ask: Ask, nodes: Snapshot, watch: Watch) -> None:
     if changes <= _FEW:
         for slot in kept.last(changes).tolist():
             _refresh_one(row, ask, nodes, slot, watch)
-    elif changes <= LAST_MOST and changes <= len(nodes) // planned.full_cost + 64:
+    elif changes <= LAST_MOST and changes <= len(nodes) // (3 if planned.alone else 16) + 64:
         slots = kept.last(64 if changes <= 64 else 256 if changes <= 256 else LAST_MOST)
-        lot = row.ranks[slots]
-        lot &= row.lot_mask
-        total = _totals(planned, row.still, ask, nodes, slots, row.ranks.dtype, watch)
-        total <<= row.bits
-        total |= lot
-        row.ranks[slots] = total
+        row.ranks[slots] = _with_lots(row, row.ranks[slots], ask, nodes, slots, watch)
     else:
-        lot = row.ranks & row.lot_mask
-        total = _totals(planned, row.still, ask, nodes, EVERYWHERE, row.ranks.dtype, watch)
-        total <<= row.bits
-        total |= lot
-        row.ranks = total
+        row.ranks = _with_lots(row, row.ranks.copy(), ask, nodes, EVERYWHERE, watch)
     row.since = now
 
 
+def _with_lots(row: Row, before: Totals, ask: Ask, nodes: Snapshot, at: At, watch: Watch) -> Totals:
+    """New ranks, with the lots of those before."""
+    scratch = nodes.room.scratch(len(before))
+    before &= scratch.lot_masks
+    total = _totals(row.plan, row.still, ask, nodes, at, before.dtype, watch)
+    total <<= scratch.lot_bits
+    total |= before
+    return total
+
+
 def _refresh_one(row: Row, ask: Ask, nodes: Snapshot, slot: int, watch: Watch) -> None:
-    total = 0
+    planned, total = row.plan, 0
     if row.still is not None:
         total = int(row.still[slot])
         if total < 0:
             return
-    lot = int(row.ranks[slot]) & row.lot_mask
-    row.ranks[slot] = (_total_of_one(row.plan, total, ask, nodes, slot, watch) << row.bits) | lot
-
-
-def _total_of_one(planned: Plan, total: int, ask: Ask, nodes: Snapshot, slot: int, watch: Watch) -> int:
     if planned.usual is not None:
         found = planned.usual.one(nodes, slot)
-        if found < 0:
-            return NOWHERE
-        total += found
+        total = NOWHERE if found < 0 else total + found
+    if total >= 0 and (planned.filters or planned.scores):
+        total = _with_others(planned, total, ask, nodes, slot, watch)
+    row.ranks[slot] = (total << row.bits) | (int(row.ranks[slot]) & row.lot_mask)
+
+
+def _with_others(planned: Plan, total: int, ask: Ask, nodes: Snapshot, slot: int, watch: Watch) -> int:
     for plugin in planned.filters:
         watch.begin(plugin.name)
         if not plugin.filter_slot(ask, nodes, slot):
@@ -218,26 +218,32 @@ def _totals(
         total = planned.usual.all(nodes, kind)
     else:
         total = planned.usual.some(nodes, at, kind)
-    if planned.scores:
-        refused = total < 0
+    if still is not None or planned.filters or planned.scores:
+        fits = total >= 0
+        if still is not None:
+            known = still if isinstance(at, slice) else still.take(at)
+            fits &= known >= 0
+            total += known
+        for plugin in planned.filters:
+            watch.begin(plugin.name)
+            passed: Mask = plugin.filter_at(ask, nodes, at)
+            check_mask(plugin, passed, count)
+            fits &= passed
         for scorer, weight in planned.scores:
             watch.begin(scorer.name)
-            scores = scorer.score_at(ask, nodes, at)
-            check_scores(scorer, scores, count)
-            total += (weight * scores).astype(kind)
-        np.copyto(total, _refused(kind), where=refused)
-    for plugin in planned.filters:
-        watch.begin(plugin.name)
-        passed: Mask = plugin.filter_at(ask, nodes, at)
-        check_mask(plugin, passed, count)
-        np.copyto(total, _refused(kind), where=~passed)
-    if still is not None:
-        total += still if isinstance(at, slice) else still.take(at)
-    if still is not None or planned.filters or planned.scores:
-        np.maximum(total, NOWHERE, out=total)
+            total += _weighed(scorer, scorer.score_at(ask, nodes, at), weight, fits).astype(kind)
+        np.copyto(total, NOWHERE, where=~fits)
     return total
 
 
+def _weighed(scorer: ScorePlugin, scores: Scores, weight: int, fits: Mask) -> Scores:
+    """What it says of the nodes that fit; of the others it may say anything."""
+    check_numbers(scorer, scores, len(fits))
+    scores = np.where(fits, scores, 0)
+    check_scores(scorer, scores, len(fits))
+    return weight * scores
+
+
 def _refused(kind: np.dtype[Any]) -> int:
-    """So low that no score lifts it, and so high that two of them can be added."""
-    return int(np.iinfo(kind).min) // 4
+    """So low that no score lifts it."""
+    return int(np.iinfo(kind).min) // 2

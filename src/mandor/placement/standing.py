@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import Enum
+from math import inf
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
@@ -11,6 +12,7 @@ from mandor.model.quota import Quota
 from mandor.model.workload import Release, Workload
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.lodging import Rank, Tenure
 from mandor.placement.framework.quotas import Quota as Limit
 from mandor.placement.gang import membership
 
@@ -76,15 +78,28 @@ def limit_of(quota: Quota) -> Limit:
     return Limit(quota.meta.name, spec.amounts, spec.priority_class or "")
 
 
-def ask_of(
-    instance: Instance, workload: Workload, shape: Shape, who: Identity, classes: Mapping[str, PriorityClass]
-) -> Ask:
-    given = class_of(workload.spec.priority, classes)
+def rank_of(workload: Workload, group: str, classes: Mapping[str, PriorityClass]) -> Rank:
+    spec, known = workload.spec, workload.spec.groups.get(group)
+    given = class_of(spec.priority, classes)
+    spared = known is not None and known.disruption.preempt == "never"
+    return Rank(given.value, given.preempt == "lower", spared, spec.profile)
+
+
+def tenure_of(instance: Instance, shape: Shape, rank: Rank) -> Tenure:
+    stop = instance.spec.stop
+    until = None
+    if stop is not None:
+        grace = shape.grace if stop.grace_seconds is None else stop.grace_seconds
+        until = stop.at + grace if stop.at else inf
+    return Tenure(rank, instance.meta.created_at, until)
+
+
+def ask_of(instance: Instance, workload: Workload, shape: Shape, who: Identity, rank: Rank) -> Ask:
     return Ask(
         key=instance.key,
         shape=shape,
-        priority=given.value,
-        preempts=given.preempt == "lower",
+        priority=rank.priority,
+        preempts=rank.preempts,
         profile=workload.spec.profile,
         avoid=frozenset(instance.spec.avoid),
         pin=instance.spec.pin,

@@ -380,15 +380,15 @@ class Table:
         self._kept.changed(slot)
 
     def _step(self, shape: Shape) -> Amounts:
-        rows = [(self._row(resource), amount) for resource, amount in shape.wanted]  # this may add some
+        """Its numbers in the order of the sums."""
         wanted = dict(shape.wanted)
-        step = _amounts(_FREE + len(self._rows), 1)[:, 0]
-        step[:2] = [-min(SCORE_MOST * shape.counted[index], _SPARE_MOST) for index in _MEMORY_FIRST]
-        step[2:4] = wanted.get(CPU, 0), wanted.get(MEMORY, 0)
-        step[_COUNTED] = shape.counted
-        step[_INSTANCES], step[_MACHINES] = 1, shape.machine
-        for row, amount in rows:
-            step[_FREE + row] = -amount
+        for resource in wanted:
+            self._row(resource)  # there may be new ones
+        (cpu, memory), most = shape.counted, _SPARE_MOST
+        spare = -min(SCORE_MOST * memory, most), -min(SCORE_MOST * cpu, most)
+        used = wanted.get(CPU, 0), wanted.get(MEMORY, 0)
+        free = [-wanted.get(resource, 0) for resource in self._rows]
+        step = np.array([*spare, *used, cpu, memory, 1, shape.machine, *free], dtype=np.int64)
         if len(self._steps) >= _STEPS_MOST:
             self._steps.clear()
         self._steps[shape] = step

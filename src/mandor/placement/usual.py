@@ -19,7 +19,7 @@ from mandor.placement.framework.snapshot import Snapshot
 NOWHERE = -1
 Totals = NDArray[Any]
 """Whole numbers with a sign, of 32 or 64 bits."""
-_AT_ONCE = 4096
+_AT_ONCE = 8192
 """So many nodes are computed together: what lies between the steps stays in the processor's cache."""
 _TILED_MOST = 64
 _HALF = SCORE_MOST / 2
@@ -61,23 +61,25 @@ class Usual:
 
     def all(self, nodes: Snapshot, kind: np.dtype[Any]) -> Totals:
         """For every node."""
+        count = nodes.room.shown.shape[1]
+        if count <= _AT_ONCE:
+            return self._part(nodes, slice(0, count), kind)
+        parts = [slice(first, min(first + _AT_ONCE, count)) for first in range(0, count, _AT_ONCE)]
+        return np.concatenate([self._part(nodes, part, kind) for part in parts])
+
+    def _part(self, nodes: Snapshot, part: slice, kind: np.dtype[Any]) -> Totals:
         room = nodes.room.shown
-        count = room.shape[1]
-        totals = np.empty(count, dtype=kind)
-        for first in range(0, count, _AT_ONCE):
-            part = slice(first, min(first + _AT_ONCE, count))
-            scratch = nodes.room.scratch(part.stop - first)
-            values = scratch.columns[VALUES]
-            np.add(room[VALUES, part], self._more, out=values)
-            np.divide(values, room[VALUES.stop :, part], out=values)
-            totals[part] = self._totals(scratch, nodes, part, kind)
-        return totals
+        scratch = nodes.room.scratch(part.stop - part.start)
+        values = scratch.columns[VALUES]
+        np.add(room[VALUES, part], self._more, out=values)
+        np.divide(values, room[VALUES.stop :, part], out=values)
+        return self._totals(scratch, nodes, part, kind)
 
     def some(self, nodes: Snapshot, at: NDArray[np.intp], kind: np.dtype[Any]) -> Totals:
         """For these nodes."""
         count = len(at)
         scratch = nodes.room.scratch(count)
-        nodes.room.shown.take(at, axis=1, out=scratch.columns, mode="clip")
+        nodes.room.take(at, scratch)
         if count == _TILED_MOST:
             if self._tile is None:
                 self._tile = np.repeat(self._more, count)
@@ -89,12 +91,9 @@ class Usual:
         return self._totals(scratch, nodes, at, kind)
 
     def _totals(self, scratch: Scratch, nodes: Snapshot, at: At, kind: np.dtype[Any]) -> Totals:
-        """Of what is left, in percent, and the shares that are used. Both scores are whole numbers of at least 0, of
-        which the floor is the whole part."""
-        left, left_cpu, cpu = scratch.left, scratch.left_cpu, scratch.share_cpu
-        np.maximum(left, scratch.zeros, out=left)
-        np.floor(left, out=left)
-        np.add(left_cpu, scratch.left_memory, out=left_cpu)
+        """Of what is left, in percent, and the shares that are used."""
+        count, cpu = scratch.count, scratch.share_cpu
+        np.maximum(scratch.left, scratch.zeros, out=scratch.left)
         refused = self._refused(scratch, nodes, at) if self._fit else None
         if self._balanced:
             if not self._both:
@@ -105,19 +104,19 @@ class Usual:
             np.minimum(cpu, scratch.ones_once, out=cpu)  # what is more is refused; no number may be too large
             np.subtract(scratch.twos, cpu, out=cpu)
             np.multiply(cpu, scratch.fifties, out=cpu)
-            scores = scratch.both_scores.astype(kind)
-            total: Totals = scores[: scratch.count]
-            total >>= 1
-            if self._least != 1:
-                total *= self._least
-            even = scores[scratch.count :]
+            scores = scratch.scores.astype(kind)  # of what is not negative, the whole part is the floor
+            even = scores[2 * count :]
             if self._balanced != 1:
                 even *= self._balanced
-            total += even
         else:
-            total = left_cpu.astype(kind)
-            total >>= 1
+            scores = scratch.left.astype(kind)
+        total: Totals = scores[:count]
+        total += scores[count : 2 * count]
+        total >>= scratch.int_ones
+        if self._least != 1:
             total *= self._least
+        if self._balanced:
+            total += even
         if refused is not None:
             total[refused] = NOWHERE
         return total
@@ -141,22 +140,21 @@ def taken_over(
     ask: Ask, nodes: Snapshot, filters: Sequence[FilterPlugin], scores: Sequence[tuple[ScorePlugin, int]]
 ) -> tuple[Usual | None, tuple[FilterPlugin, ...], tuple[tuple[ScorePlugin, int], ...]]:
     """What can be computed here, and those who are left to be asked themselves."""
-    fits = [each for each in filters if Formula.FIT in each.formulas]
-    least = [(each, weight) for each, weight in scores if Formula.LEAST_ALLOCATED in each.formulas]
-    balanced = [(each, weight) for each, weight in scores if Formula.BALANCED in each.formulas]
-    wanted = dict(ask.shape.wanted)
-    whole = bool(fits) and CPU in wanted and MEMORY in wanted
+    fits, least, balanced = False, 0, 0
+    others, other_scores = [], []
+    for plugin in filters:
+        if plugin.fit_formula:
+            fits = True
+        else:
+            others.append(plugin)
+    for scorer, weight in scores:
+        if scorer.score_formula is Formula.LEAST_ALLOCATED:
+            least += weight
+        elif scorer.score_formula is Formula.BALANCED:
+            balanced += weight
+        else:
+            other_scores.append((scorer, weight))
+    whole = fits and {name for name, _ in ask.shape.wanted} >= {CPU, MEMORY}
     if not (fits or least or balanced) or not nodes.room.exact or not (whole or nodes.room.complete):
         return None, tuple(filters), tuple(scores)
-    usual = Usual(
-        ask,
-        nodes,
-        fit=bool(fits),
-        least=sum(weight for _, weight in least),
-        balanced=sum(weight for _, weight in balanced),
-    )
-    return (
-        usual,
-        tuple(each for each in filters if each not in fits),
-        tuple(each for each in scores if each not in least and each not in balanced),
-    )
+    return Usual(ask, nodes, fit=fits, least=least, balanced=balanced), tuple(others), tuple(other_scores)

@@ -11,7 +11,7 @@ from mandor.placement.framework.context import Context
 from mandor.placement.framework.handle import Muster
 from mandor.placement.framework.points import Together
 from mandor.placement.framework.profile import Profile
-from mandor.placement.gang import GangDecision, GangTrial
+from mandor.placement.gang import GangDecision, GangTrial, refusal
 from mandor.placement.table import Table
 from mandor.scheduler.gangs import Gangs
 from mandor.scheduler.party import Parties
@@ -174,9 +174,7 @@ class GangCycle:
     def _refused(self, members: Sequence[Entry], profile: Profile, muster: Muster, decision: GangDecision) -> None:
         worst = decision.refused
         assert worst is not None, "each that did not fit was refused by somebody"
-        have = f"{muster.bound} have a node, {decision.fitted} more would fit" if muster.bound else ""
-        would = have or f"{decision.fitted} would fit"
-        message = f"the gang needs {muster.needed}: {would}; {worst.key.name} does not: {worst.message}"
+        message = refusal(decision, muster.needed, muster.bound)
         told = Decision(worst.key, message=message, retry_on=worst.retry_on, blamed=worst.blamed)
         self._steps.note(next(each for each in members if each.ask.key == worst.key), profile, told)
         self._put_back(members, told)

@@ -62,6 +62,7 @@ class Journal:
             node=decision.node,
             message=decision.message[:MESSAGE_MOST] or (before.message if before is not None else ""),
             relaxed=decision.relaxed,
+            victims=tuple(key.name for key in decision.victims),
             fault=decision.fault,
             attempts=entry.attempts + 1,
             best=self._best(profile, decision, table),

@@ -8,6 +8,8 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
@@ -26,7 +28,6 @@ from mandor.placement.framework.handle import Handle, Muster
 from mandor.placement.framework.points import ANYTHING
 from mandor.placement.framework.profile import DEFAULT_BINDER, Profile, check_together
 from mandor.placement.framework.runtime import PluginFault
-from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun
 from mandor.placement.plugins.gang import Gang
 from mandor.placement.profiles import made_with
@@ -97,7 +98,7 @@ class Scheduler:
         self._instances = self._mirrors[Instance.kind]
         self._gangs = Gangs(clock, self._instances, self._mirrors[Workload.kind])
         self.handle: Handle = ClusterHandle(
-            self._snapshot,
+            lambda: self.view.table.snapshot(),  # noqa: PLW0108 - the view is made later
             self._room,
             self._bind_by_handle,
             VolumeWriter(store, clock).write,
@@ -169,9 +170,6 @@ class Scheduler:
         profile = self._profiles.get(workload.spec.profile)
         ours = self._pools is None or workload.spec.groups[group].placement.home in self._pools
         return ours and profile is not None and bool(profile.gangs)
-
-    def _snapshot(self) -> Snapshot:
-        return self.view.table.snapshot()
 
     def place(self, key: Key) -> Place | None:
         """Where in the queue an instance is; None: not there."""
@@ -361,7 +359,7 @@ class Scheduler:
         if self._known_refusals and not nominated:
             known = self._known_refusals.get(replace(ask, key=_NOBODY))
             if known is not None:
-                return replace(known, key=ask.key)
+                return structs.replace(known, key=ask.key)
         try:
             decision = self.watchdog.run(
                 lambda: decide(
@@ -388,6 +386,8 @@ class Scheduler:
         return promise if promise is None or promise.context is None else self._admit(promise, promise.context)
 
     def _promise(self, entry: Entry, profile: Profile, decision: Decision) -> Promise | None:
+        if entry.ask.member is not None:
+            self._journal.note(entry, profile, decision, self.view.table)
         context = None
         if not (profile.plain and profile.batches(entry.ask)) or entry.ask.member is not None:
             context = Context(profile, decision.ask or entry.ask, decision.node, decision.state)

@@ -1,9 +1,8 @@
 """What the scheduler knows: the table and the queue, kept by changes; and what it has promised and not yet written."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Set
 from dataclasses import replace
-from math import inf
 
 from msgspec import Struct
 
@@ -14,6 +13,7 @@ from mandor.model.priority import PriorityClass, class_of
 from mandor.model.quota import Quota
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
+from mandor.placement.budgets import Budgets
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
@@ -27,13 +27,14 @@ from mandor.placement.standing import (
     class_name,
     identity_of,
     limit_of,
+    rank_of,
     release_key,
     shapes_of,
     standing,
+    tenure_of,
     workload_key,
 )
 from mandor.placement.table import Table
-from mandor.scheduler.budgets import Budgets
 from mandor.scheduler.queue import Entry, SchedulingQueue
 from mandor.store.base import Change
 from mandor.store.mirror import Mirror
@@ -225,17 +226,9 @@ class View:
         if found is None:
             workload = self._workloads.get(workload_key(instance))
             found = groups[instance.spec.group] = (
-                _rank_of(workload, instance.spec.group, self._classes) if isinstance(workload, Workload) else ORDINARY
+                rank_of(workload, instance.spec.group, self._classes) if isinstance(workload, Workload) else ORDINARY
             )
         return found
-
-    def _tenure(self, instance: Instance, shape: Shape) -> Tenure:
-        stop = instance.spec.stop
-        until = None
-        if stop is not None:
-            grace = shape.grace if stop.grace_seconds is None else stop.grace_seconds
-            until = stop.at + grace if stop.at else inf
-        return Tenure(self._rank(instance), instance.meta.created_at, until)
 
     def _relabel(self, key: Key, after: Object | None) -> None:
         """Its instances are to others what its labels say now."""
@@ -307,7 +300,9 @@ class View:
             shape = known.shape if known is not None and known.node == instance.spec.node else None
         if shape is not None:
             new = self.table.charge(key) is None or bool(self.nominated(key))
-            self.table.set_charge(key, instance.spec.node, shape, self._who(instance), self._tenure(instance, shape))
+            self.table.set_charge(
+                key, instance.spec.node, shape, self._who(instance), tenure_of(instance, shape, self._rank(instance))
+            )
             if new:
                 self._happen(Happening.PLACED, self.table.node(instance.spec.node), key)
 
@@ -348,7 +343,7 @@ class View:
         shape = self._shape(instance)
         if shape is None or not self.owns(shape.home):
             return None
-        return ask_of(instance, workload, shape, self._who(instance), self._classes)
+        return ask_of(instance, workload, shape, self._who(instance), self._rank(instance))
 
     def _shape(self, instance: Instance) -> Shape | None:
         """None: its release is not here yet; the instance is looked at again when it comes."""
@@ -457,13 +452,6 @@ def _matters(node: Node) -> tuple[object, ...]:
     """What placement looks at; the rest of a node may change without anybody being tried again."""
     status = node.status
     return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts
-
-
-def _rank_of(workload: Workload, group: str, classes: Mapping[str, PriorityClass]) -> Rank:
-    spec, known = workload.spec, workload.spec.groups.get(group)
-    given = class_of(spec.priority, classes)
-    spared = known is not None and known.disruption.preempt == "never"
-    return Rank(given.value, given.preempt == "lower", spared, spec.profile)
 
 
 def _matters_to_queue(workload: Workload) -> tuple[object, ...]:

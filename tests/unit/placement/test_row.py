@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
+from mandor.model.node import Capabilities
 from mandor.placement.cycle import decide
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
@@ -72,6 +74,22 @@ def test_only_those_who_look_further_than_one_node_are_asked_about_all(
     placement: dict[str, Any], wide: list[str]
 ) -> None:
     assert wide_plugins(Shape.of(make_template(placement=placement)), make_table(4)) == wide
+
+
+@pytest.mark.parametrize("changes", [0, 3, 30, 300])
+def test_a_node_that_has_everything_but_room_is_not_taken(changes: int) -> None:
+    """What speaks for it by what it is does not make up for what it lacks."""
+    table, images = make_table(3), {"web:1": 900 * 1024**2}
+    full = make_node("full", cpu=1, engines={"docker": Capabilities(images=True)})
+    table.set_node(full.changed(status=structs.replace(full.status, images=images)))
+    shape = Shape.of(make_template(cpu="600m", image="web:1"))
+    assert decide(QUICK, ask(0, shape), table.snapshot()).node == "full"
+    table.set_charge(ask(0, shape).key, "full", shape, WHO)
+    for index in range(changes):  # so that the row is brought up to date in each of the ways there are
+        table.set_charge(ask(1000 + index, shape).key, "full", shape, WHO)
+        table.drop_charge(ask(1000 + index, shape).key)
+    for profile in (QUICK, LONG):
+        assert not decide(profile, ask(1, shape), table.snapshot()).node
 
 
 def test_somebody_who_is_placed_and_speaks_of_a_class_is_heard_at_once() -> None:

@@ -113,7 +113,9 @@ def _head(answer: dict[str, Any]) -> None:
     for rule in answer.get("relaxed", ()):
         click.echo(f"  given up: `{rule}`")
     if answer.get("nominated"):
-        click.echo(f"  room is made for it on {answer['nominated']}")
+        victims = answer.get("victims", ())
+        by = f" by {', '.join(victims)}" if victims else ""
+        click.echo(f"  room is made for it on {answer['nominated']}{by}")
     if answer.get("versions"):
         click.echo(f"  plugins from outside: {', '.join(answer['versions'])}")
 
@@ -132,7 +134,7 @@ def _refusals(answer: dict[str, Any]) -> None:
 
 def _remedies(answer: dict[str, Any]) -> None:
     found = answer.get("remedies", ())
-    if answer.get("chosen_now"):
+    if answer.get("chosen_now") or answer.get("nominated"):
         return
     click.echo()
     if not found:

@@ -80,6 +80,7 @@ def _show(answer: dict[str, Any]) -> None:
         show_results(answer)
         click.echo()
     _show_placements(answer)
+    _show_victims(answer)
     _show_ends(answer)
     _show_pending(answer)
     _show_nodes(answer)
@@ -130,6 +131,13 @@ def _show_groups(answer: dict[str, Any]) -> None:
 
 def _rules(rules: list[str] | tuple[()]) -> str:
     return ", ".join(f"`{rule}`" for rule in rules) or "-"
+
+
+def _show_victims(answer: dict[str, Any]) -> None:
+    victims = answer.get("victims", ())
+    if victims:
+        rows = [(each["instance"], each["makes_room_for"]) for each in victims[:SHOWN]]
+        _block(("MAKES ROOM", "FOR"), rows, *_more(victims))
 
 
 def _show_ends(answer: dict[str, Any]) -> None:

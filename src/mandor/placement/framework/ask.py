@@ -51,6 +51,7 @@ class Rules:
     spread_wished: tuple[SpreadOver, ...]
 
 
+NO_RULES = Rules((), (), (), (), (), (), ())
 GIVEN_UP_WEIGHT = 100
 """What a `should` rule that was given up still counts."""
 
@@ -134,6 +135,8 @@ class Shape:
         found = self.tied.get(who)
         if found is None:
             rules = (*self.must, *self.should, *self.prefer)
+            if not rules:
+                return ()
             found = tuple(tie_of(each, who) for each in rules if isinstance(each, Near | Apart))
             _keep(self.tied, who, found)
         return found
@@ -141,6 +144,8 @@ class Shape:
     def rules(self, dropped: int, who: Identity) -> Rules:
         found = self.known.get((dropped, who))
         if found is None:
+            if not (self.must or self.should or self.prefer):
+                return NO_RULES
             kept = len(self.should) - dropped
             found = _rules(self.must + self.should[:kept], self.should[kept:], self.prefer, who)
             _keep(self.known, (dropped, who), found)

@@ -7,6 +7,7 @@ all nodes are kept for the rules asked last.
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from mandor.placement.framework.column import Column, Mask
 from mandor.placement.framework.identity import NOBODY, Identity, Selector, Tie
 
 Counts = NDArray[np.int64]
+T = TypeVar("T", bound=np.generic)
 Fact = Callable[[str], Column[tuple[str | None]]]
 
 NODE = "node"
@@ -35,13 +37,17 @@ class Domains:
     """How many stand on each node itself."""
 
     @property
-    def codes(self) -> NDArray[np.int32] | None:
+    def codes(self) -> NDArray[np.intp] | None:
         return None if self.column is None else self.column.codes
 
     @property
     def at_nodes(self) -> Counts:
         """The number in each node's domain; 0 where a node is in none."""
-        return self.counts if self.column is None else self.counts[self.column.codes]
+        return self.spread_out(self.counts)
+
+    def spread_out(self, by_domain: NDArray[T]) -> NDArray[T]:
+        """What is known of each domain, at each node."""
+        return by_domain if self.column is None else by_domain.take(self.column.codes)
 
     @property
     def present(self) -> Mask | None:

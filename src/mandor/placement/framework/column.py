@@ -23,7 +23,7 @@ class Column(Generic[V]):
     """
 
     def __init__(self, capacity: int) -> None:
-        self._codes = np.zeros(capacity, dtype=np.int32)
+        self._codes = np.zeros(capacity, dtype=np.intp)
         self._length = 0
         self._values: list[V | None] = []
         self._counts: list[int] = []
@@ -36,7 +36,7 @@ class Column(Generic[V]):
         """Grows with every change."""
 
     @property
-    def codes(self) -> NDArray[np.int32]:
+    def codes(self) -> NDArray[np.intp]:
         """One for each node; nodes with the same value have the same, smaller than `codes_most`."""
         return self._codes[: self._length]
 
@@ -92,7 +92,7 @@ class Column(Generic[V]):
 
     def append(self, value: V) -> None:
         if self._length == len(self._codes):
-            self._codes = np.concatenate([self._codes, np.zeros(max(8, self._length), dtype=np.int32)])
+            self._codes = np.concatenate([self._codes, np.zeros(max(8, self._length), dtype=np.intp)])
         self._length += 1
         self._codes[self._length - 1] = self._take(value)
         self._forget_answers()

@@ -39,6 +39,8 @@ class Kept:
         self._rows_bytes = 0
         self.stills: dict[Hashable, tuple[int, NDArray[Any] | None]] = {}
         """What goes by attributes alone, with their number, and is shared by rows."""
+        self.settled: dict[Hashable, tuple[int, Any]] = {}
+        """How far those look who say what of an ask they go by."""
         self.attributes = 0
         """Grows whenever a node comes, goes or changes."""
         self.numbering = 0

@@ -1,7 +1,7 @@
 """Which of several equals: by a hash of workload, node and a seed, so that the same input gives the same answer.
 
-The nodes have a drawn order, in which each has its own place, and each workload goes through it in strides of its own.
-So no two nodes have the same lot, and nothing depends on the order in which the nodes became known.
+The nodes have a drawn order, in which each has its own place; each workload begins somewhere else in it and has strides
+of its own. So no two nodes have the same lot, and nothing depends on the order in which the nodes became known.
 """
 
 from zlib import crc32
@@ -30,7 +30,8 @@ def drawn(luck: NDArray[np.uint64]) -> Lots:
 
 def lots(who: Identity, order: Lots, count: int) -> Lots:
     """Of some nodes among so many. An odd stride goes through a power of two without meeting a number twice."""
-    stride = (crc32(f"{who.namespace}/{who.workload}/{who.group}".encode()) * _SPREAD & 0xFFFFFFFF) | 1
-    found: Lots = order * np.uint32(stride)
+    hashed = crc32(f"{who.namespace}/{who.workload}/{who.group}".encode()) * _SPREAD & 0xFFFFFFFF
+    found: Lots = order * np.uint32(hashed | 1)
+    found += np.uint32(hashed >> 16)
     found &= np.uint32((1 << bits_of(count)) - 1)
     return found

@@ -96,14 +96,12 @@ class Reach(Enum):
 
 
 class Formula(Enum):
-    """Answers about room that the framework computes itself, many nodes and plugins at a time; see `usual`."""
+    """Scores of room that the framework computes itself, for many nodes and together; see `usual`."""
 
-    FIT = "fit"
-    """A Filter: of everything that is wanted, enough is free."""
     LEAST_ALLOCATED = "least allocated"
-    """A Score: Kubernetes' LeastAllocated, over CPU and memory in equal parts."""
+    """Kubernetes' LeastAllocated, over CPU and memory in equal parts."""
     BALANCED = "balanced"
-    """A Score: Kubernetes' BalancedAllocation, over CPU and memory."""
+    """Kubernetes' BalancedAllocation, over CPU and memory."""
 
 
 class Plugin(ABC):
@@ -121,9 +119,6 @@ class Plugin(ABC):
     """It refuses all instances of equal shape, priority and profile alike, by what the table shows and nothing else:
     then the answer for one is the answer for its like until the table changes."""
 
-    formulas: frozenset[Formula] = frozenset()
-    """Its Filter and Score are exactly these, and need not be asked."""
-
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         """What can change its answer about a node; see `Reach`.
 
@@ -133,8 +128,13 @@ class Plugin(ABC):
         return Reach.CLUSTER
 
     def goes_by(self, ask: Ask) -> Hashable:
-        """With the reach `ATTRIBUTES`: what of the ask its answers go by; equal asks share them."""
+        """What of the ask its reach, its SKIPs and, with the reach `ATTRIBUTES`, its answers go by, beside what nodes
+        are: asks with the same share them. Who does not override this is asked for each class."""
         return ask.class_key
+
+    @property
+    def declares_reach(self) -> bool:
+        return type(self).reach is not Plugin.reach
 
     def hint(self, ask: Ask, happened: Happened) -> Hint:
         """Is this very thing worth another try of what this plugin refused?"""
@@ -177,6 +177,9 @@ class PreFilterPlugin(Plugin):
 
 class FilterPlugin(Plugin):
     """Write `filter` or `filter_node`."""
+
+    fit_formula = False
+    """It lets through what finds enough of everything that it wants, and nothing else; then it need not be asked."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -249,6 +252,9 @@ class PreScorePlugin(Plugin):
 
 class ScorePlugin(Plugin):
     """Write `score` or `score_node`; scores of nodes that are not feasible do not count."""
+
+    score_formula: Formula | None = None
+    """Its scores are exactly these; then it need not be asked."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -394,8 +400,16 @@ def scaled(scores: Scores, *, reverse: bool = False) -> Scores:
     most = int(scores.max()) if len(scores) else 0
     if most == 0:
         return np.full_like(scores, SCORE_MOST) if reverse else scores
-    shares: Scores = scores * SCORE_MOST // most
+    shares = whole_part(scores * SCORE_MOST, most)
     return SCORE_MOST - shares if reverse else shares
+
+
+def whole_part(dividends: Scores, divisor: int) -> Scores:
+    """`dividends // divisor`; neither is negative. Floating point is several times faster, and as exact while both
+    together are less than 2**53: then no quotient is rounded up to the next whole number."""
+    if not len(dividends) or int(dividends.max()) + divisor >= 2**53:
+        return dividends // divisor
+    return (dividends / divisor).astype(np.int64)
 
 
 def tally(reasons: Iterable[str]) -> str:

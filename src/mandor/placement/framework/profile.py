@@ -1,7 +1,8 @@
 """Profile: a named choice of plugins, their order and weights, point by point."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from mandor.errors import Invalid
 from mandor.placement.framework.ask import Ask
@@ -34,6 +35,16 @@ class Enabled:
     """Of its scores."""
     version: str = ""
     """Of a plugin from outside: which one it was that decided."""
+
+
+class Part(NamedTuple):
+    """Some of those who judge nodes."""
+
+    pre_filters: tuple[PreFilterPlugin, ...]
+    filters: tuple[FilterPlugin, ...]
+    pre_scores: tuple[PreScorePlugin, ...]
+    scores: tuple[tuple[ScorePlugin, int], ...]
+    one_by_one: frozenset[int]
 
 
 class Profile:
@@ -79,12 +90,27 @@ class Profile:
         self.plain = self.batched and not (followers or self.versions)
         """Once the node is chosen, nobody else has a say about an instance that is in no gang."""
         judges = (*self.filters, *(plugin for plugin, _ in self.scores))
-        self.local = any(type(each).reach is not Plugin.reach for each in judges)
+        self.settled, self.open = (
+            self._part(_says_what_it_goes_by),
+            self._part(lambda each: not _says_what_it_goes_by(each)),
+        )
+        """Its judges in two halves: those who say what of an ask they go by, and the others."""
+        self.settled_plugins = tuple(each.plugin for each in self.enabled if _says_what_it_goes_by(each.plugin))
+        self.local = any(each.declares_reach for each in judges)
         """Somebody here judges each node by itself, and need not be asked about all of them each time."""
         self.by_class = all(
             plugin.by_class for plugin in (*self.pre_filters, *self.filters, *self.post_filters, *self.consults)
         )
         """A refusal holds for all of its like until the table changes."""
+
+    def _part(self, wanted: Callable[[Plugin], bool]) -> "Part":
+        return Part(
+            tuple(each for each in self.pre_filters if wanted(each)),
+            tuple(each for each in self.filters if wanted(each)),
+            tuple(each for each in self.pre_scores if wanted(each)),
+            tuple((each, weight) for each, weight in self.scores if wanted(each)),
+            self.one_by_one,
+        )
 
     def _at(self, point: str) -> list[Plugin]:
         return [each.plugin for each in self._points.get(point, ())]
@@ -98,6 +124,10 @@ class Profile:
 
     def plugin(self, name: str) -> Plugin | None:
         return next((each.plugin for each in self.enabled if each.plugin.name == name), None)
+
+
+def _says_what_it_goes_by(plugin: Plugin) -> bool:
+    return plugin.declares_reach and type(plugin).goes_by is not Plugin.goes_by
 
 
 def check_together(profiles: Mapping[str, Profile]) -> None:

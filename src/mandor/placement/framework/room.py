@@ -3,7 +3,10 @@
 import numpy as np
 from numpy.typing import NDArray
 
+from mandor.placement.framework.luck import bits_of
+
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int32]
 
 _ROWS = 8
 VALUES = slice(0, 4)
@@ -16,32 +19,36 @@ dividend and divisor together are less than 2**53, so that no quotient is rounde
 _NOTHING = 0.5
 """Stands for a capacity of 0: one thousandth of a CPU, or one byte, is already more than all of it."""
 _SCRATCHES_MOST = 16
+_SHORT = 1024
 
 
 class Scratch:
     """Arrays for the steps between, for so many nodes at a time; made once, because making them costs as much as
     a step does."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, bits: int) -> None:
         self.count = count
         self.columns: Floats = np.empty((_ROWS, count))
         flat = self.columns.reshape(-1)
         self.values = flat[: 4 * count]
         self.has = flat[4 * count :]
         self.left = flat[: 2 * count]
-        self.left_memory, self.left_cpu = flat[:count], flat[count : 2 * count]
         self.shares = flat[2 * count : 4 * count]
         self.share_cpu, self.share_memory = flat[2 * count : 3 * count], flat[3 * count : 4 * count]
-        self.both_scores = flat[count : 3 * count]
-        """Where the two scores end up."""
+        self.scores = flat[: 3 * count]
+        """What is left of memory and of CPU, and after it, in the end, how even they are used."""
         self.worst = np.empty(count)
         self.refused = np.empty(count, dtype=np.bool_)
-        # Arrays of one number: NumPy takes longer to look at a Python number than to add a short array.
-        self.zeros = np.zeros(2 * count)
-        self.ones = np.ones(2 * count)
-        self.ones_once = self.ones[:count]
-        self.twos = np.full(count, 2.0)
-        self.fifties = np.full(count, 50.0)
+        # NumPy takes longer to look at a number than to add a short array of that number.
+        short = count <= _SHORT
+        self.zeros: Floats | float = np.zeros(2 * count) if short else 0.0
+        self.ones: Floats | float = np.ones(2 * count) if short else 1.0
+        self.ones_once: Floats | float = np.ones(count) if short else 1.0
+        self.twos: Floats | float = np.full(count, 2.0) if short else 2.0
+        self.fifties: Floats | float = np.full(count, 50.0) if short else 50.0
+        self.int_ones: Ints | int = np.ones(count, dtype=np.int32) if short else 1
+        self.lot_bits: Ints | int = np.full(count, bits, dtype=np.int32) if short else bits
+        self.lot_masks: Ints | int = np.full(count, (1 << bits) - 1, dtype=np.int32) if short else (1 << bits) - 1
 
 
 class Room:
@@ -69,8 +76,12 @@ class Room:
         if found is None:
             if len(self._scratches) >= _SCRATCHES_MOST:
                 self._scratches.clear()
-            found = self._scratches[count] = Scratch(count)
+            found = self._scratches[count] = Scratch(count, bits_of(self.shown.shape[1]))
         return found
+
+    def take(self, at: NDArray[np.intp], scratch: Scratch) -> None:
+        """The columns of these nodes. (Of a part of an array NumPy would make a copy first.)"""
+        self._columns.take(at, axis=1, out=scratch.columns, mode="clip")
 
     # What only the table calls.
 
@@ -82,6 +93,8 @@ class Room:
         self._columns = np.concatenate([self._columns, np.zeros((_ROWS, extra))], axis=1)
 
     def show(self, count: int) -> None:
+        if bits_of(count) != bits_of(self.shown.shape[1]):
+            self._scratches.clear()
         self.shown = self._columns[:, :count]
         self.shown.flags.writeable = False
 

@@ -180,8 +180,8 @@ def run_scores(
                 continue
             watch.begin(current.name)
             raw = current.score(state, ask, nodes, feasible)
-            _check_answer(current, raw, _INT, len(feasible))
-            scores = current.normalize(state, ask, raw[among])
+            check_numbers(current, raw, len(feasible))
+            scores = current.normalize(state, ask, raw.take(among))
             check_scores(current, scores, len(among))
             total += weight * scores
             if parts is not None:
@@ -216,8 +216,12 @@ def check_mask(plugin: Plugin, answer: object, length: int) -> None:
     _check_answer(plugin, answer, _BOOL, length)
 
 
+def check_numbers(plugin: Plugin, answer: object, length: int) -> None:
+    _check_answer(plugin, answer, _INT, length)
+
+
 def check_scores(plugin: Plugin, scores: Scores, length: int) -> None:
-    _check_answer(plugin, scores, _INT, length)
+    check_numbers(plugin, scores, length)
     if np.count_nonzero(scores.view(np.uint64) > SCORE_MOST):  # a negative one is a huge one here
         raise PluginFault(plugin.name, f"gave scores from {scores.min()} to {scores.max()}; they are 0..100")
 

@@ -1,5 +1,7 @@
 """NodePorts: a port of the node itself belongs to one instance."""
 
+from collections.abc import Hashable
+
 import numpy as np
 
 from mandor.placement.framework.ask import Ask, HostPort
@@ -16,6 +18,9 @@ class NodePorts(PreFilterPlugin, FilterPlugin):
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.ROOM
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        return ask.shape.host_ports
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         return None if ask.shape.host_ports else SKIP

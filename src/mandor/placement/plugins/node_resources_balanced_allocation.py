@@ -1,5 +1,7 @@
 """NodeResourcesBalancedAllocation: which node would use its resources most evenly?"""
 
+from collections.abc import Hashable
+
 import numpy as np
 from msgspec import Struct
 
@@ -28,15 +30,21 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
 
     def __init__(self, args: NodeResourcesBalancedAllocationArgs | None = None) -> None:
         self._args = args or NodeResourcesBalancedAllocationArgs()
-        self.formulas = frozenset({Formula.BALANCED} if self._args.resources == CPU_AND_MEMORY else ())
+        self._named = frozenset(each.name for each in self._args.resources)
+        self.score_formula = Formula.BALANCED if self._args.resources == CPU_AND_MEMORY else None
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.ROOM
 
+    def goes_by(self, ask: Ask) -> Hashable:
+        return self._moves(ask)
+
     def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
         """What asks for nothing moves no balance."""
-        named = {each.name for each in self._args.resources}
-        return None if any(resource in named for resource, _ in ask.shape.wanted) else SKIP
+        return None if self._moves(ask) else SKIP
+
+    def _moves(self, ask: Ask) -> bool:
+        return any(resource in self._named for resource, _ in ask.shape.wanted)
 
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
         return nodes.kept.scores((self, ask.shape), lambda at: self.score_at(ask, nodes, at))

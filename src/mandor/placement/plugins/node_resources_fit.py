@@ -1,5 +1,6 @@
 """NodeResourcesFit: is there room, and which node with room is best: the emptiest, the fullest, or by a curve?"""
 
+from collections.abc import Hashable
 from itertools import pairwise
 from typing import Literal
 
@@ -89,13 +90,14 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
         strategy = self._args.scoring_strategy
         self._plain = strategy == ScoringStrategy()
         self._curve = (strategy.requested_to_capacity_ratio or Curve()).table()
-        self.formulas = frozenset(
-            ({Formula.LEAST_ALLOCATED} if self._plain else set())
-            | (set() if self._args.ignored_resources else {Formula.FIT})
-        )
+        self.fit_formula = not self._args.ignored_resources
+        self.score_formula = Formula.LEAST_ALLOCATED if self._plain else None
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.ROOM
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        return None
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         return nodes.kept.mask((self, ask.shape), lambda at: self.filter_at(ask, nodes, at))

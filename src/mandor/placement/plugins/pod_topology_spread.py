@@ -24,6 +24,7 @@ from mandor.placement.framework.points import (
     Reach,
     ScorePlugin,
     Skip,
+    whole_part,
 )
 from mandor.placement.framework.snapshot import Snapshot
 
@@ -111,22 +112,24 @@ class PodTopologySpread(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlug
         sums = np.zeros(len(nodes))
         for each in rules:
             domains = nodes.census.domains(each.selector, each.rule.over)
-            count = domains.at_nodes if domains.codes is None else _counts(domains, eligible)[0][domains.codes]
-            term = count * log(_size(domains, counted) + 2) + (each.rule.max_skew - 1)
+            count = domains.counts if domains.column is None else _counts(domains, eligible)[0]
+            term = domains.spread_out(count * log(_size(domains, counted) + 2) + (each.rule.max_skew - 1))
             sums += term if strict else np.where(nodes.census.known(each.rule.over), term, 0.0)
-        scores = np.floor(sums + 0.5).astype(np.int64)
-        if strict:
+        sums += 0.5
+        scores = np.floor(sums, out=sums).astype(np.int64)
+        if strict and np.count_nonzero(counted) < len(counted):
             scores[~counted] = _NOT_COUNTED
         return scores
 
     def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
-        counted = scores != _NOT_COUNTED
-        if not counted.any():
+        low, high = (int(scores.min()), int(scores.max())) if len(scores) else (_NOT_COUNTED, _NOT_COUNTED)
+        if high == _NOT_COUNTED:
             return np.zeros_like(scores)
-        low, high = int(scores[counted].min()), int(scores[counted].max())
-        if high == 0:
-            return np.where(counted, SCORE_MOST, 0)
-        return np.where(counted, SCORE_MOST * (high + low - scores) // high, 0)
+        if low != _NOT_COUNTED:
+            return _evenness(scores, low, high)
+        counted = scores != _NOT_COUNTED
+        low = int(scores[counted].min())
+        return np.where(counted, _evenness(np.maximum(scores, low), low, high), 0)
 
     def _wished(self, ask: Ask) -> tuple[Sequence[SpreadOver], bool]:
         """The rules that are scored, and whether a node needs all their facts to count."""
@@ -135,6 +138,13 @@ class PodTopologySpread(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlug
             return rules.spread_wished, True
         made = [SpreadOver(rule, selector_of(rule, ask.who), counts_itself=True) for rule in self._defaults]
         return made, not self._system
+
+
+def _evenness(scores: Scores, low: int, high: int) -> Scores:
+    """The fewer, the better."""
+    if high == 0:
+        return np.full_like(scores, SCORE_MOST)
+    return whole_part(SCORE_MOST * (high + low) - SCORE_MOST * scores, high)
 
 
 def _spread(constraint: DefaultConstraint) -> Spread:
@@ -169,12 +179,14 @@ def _within_skew(each: SpreadOver, eligible: Mask | None, nodes: Snapshot) -> Ma
     open_domains: Mask = counts <= most
     if present is not None:
         open_domains &= present
-    fits = open_domains if domains.codes is None else open_domains[domains.codes]
-    return fits & nodes.census.known(each.rule.over)
+    return domains.spread_out(open_domains) & nodes.census.known(each.rule.over)
 
 
 def _size(domains: Domains, counted: Mask) -> int:
-    if domains.codes is None:
-        return int(np.count_nonzero(counted))
-    codes = domains.codes[counted]
-    return int(np.count_nonzero(np.bincount(codes, minlength=1)[: len(domains.counts)])) if len(codes) else 0
+    """How many domains the counted nodes are in."""
+    count = int(np.count_nonzero(counted))
+    if domains.column is None:
+        return count
+    if count == len(counted):
+        return int(np.count_nonzero(domains.column.present))
+    return int(np.count_nonzero(np.bincount(domains.column.codes[counted], minlength=1)))

@@ -19,7 +19,7 @@ class PoolFit(PreFilterPlugin, FilterPlugin):
         return Reach.CLUSTER if ask.shape.dedicated or nodes.anyone_dedicated() else Reach.ATTRIBUTES
 
     def goes_by(self, ask: Ask) -> Hashable:
-        return ask.shape.pool
+        return ask.shape.pool, ask.shape.dedicated
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         plain = ask.shape.pool is None and not ask.shape.dedicated

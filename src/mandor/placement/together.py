@@ -1,0 +1,68 @@
+"""A gang on a board: who of it is there, and where all of it would go, or why it would not."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.phase import Phase
+from mandor.model.workload import Workload
+from mandor.placement.board import Board
+from mandor.placement.consult import Consult
+from mandor.placement.cycle import Decision
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.watch import Watch
+from mandor.placement.gang import GangTrial, refusal
+from mandor.placement.standing import Standing, standing
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """The members that wait, decided as one."""
+
+    asks: Sequence[Ask]
+    placed: tuple[Decision, ...] = ()
+    message: str = ""
+    """Why none of them is."""
+
+
+def decide_together(board: Board, profile: Profile, ask: Ask, consult: Consult, watch: Watch) -> Gathered | None:
+    """None: the ask is in no gang, or in one that is whole without it."""
+    if ask.member is None or not profile.gangs:
+        return None
+    namespace, name, group = ask.member.gang
+    workload = board.workloads[Key(Workload.kind, namespace, name)]
+    members = [each for each in board.of(workload.key) if each.spec.group == group]
+    needed, bound = _needed(workload, group, members), sum(_bound(each) for each in members)
+    if bound >= needed:
+        return None
+    found = (board.ask(each) for each in members if standing(each) is Standing.WAITING)
+    asks = [each for each in found if each is not None and each.profile == ask.profile]
+    there = bound + len(asks)
+    if there < needed:
+        return Gathered(asks, message=f"{there} of {needed} members are there")
+    consulted: dict[Key, Mapping[str, object]] = {}
+    if profile.consults:
+        consulted = {each.key: consult(profile, each, board.table.snapshot()) for each in asks}
+    trial = GangTrial(profile, asks, board.table, least=needed - bound, consulted=consulted, watch=watch)
+    decision = None
+    while decision is None:
+        decision = trial.step(len(asks))
+    if decision.placed:
+        return Gathered(asks, decision.placed)
+    return Gathered(asks, message=decision.message if decision.fault else refusal(decision, needed, bound))
+
+
+def _bound(instance: Instance) -> bool:
+    return standing(instance) is Standing.PLACED and instance.spec.stop is None
+
+
+def _needed(workload: Workload, group: str, members: Sequence[Instance]) -> int:
+    """Of a batch, nobody waits for those who are done."""
+    spec = workload.spec
+    least = spec.gang_of(group)
+    if spec.type != "batch":
+        return least
+    whole = spec.batch.completions if spec.batch is not None else spec.groups[group].count
+    return min(least, whole - sum(each.phase is Phase.SUCCEEDED for each in members))
