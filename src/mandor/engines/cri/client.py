@@ -32,6 +32,11 @@ class Refused(Exception):
         return self.code is grpc.StatusCode.NOT_FOUND
 
     @property
+    def reserved(self) -> bool:
+        """Something of that name is being made, or taken away."""
+        return "reserve" in self.message
+
+    @property
     def unimplemented(self) -> bool:
         return self.code is grpc.StatusCode.UNIMPLEMENTED
 

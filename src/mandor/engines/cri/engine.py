@@ -120,6 +120,7 @@ class CriEngine(Engine):
                 try:
                     if found is not None:  # Made, and never begun: whoever made it was interrupted.
                         await self._discard(found.id)
+                        self._forget_files(unit)
                     await self._begin(unit, launch, tracked)
                 except (Invalid, NotFound) as error:
                     self._failures.write(unit, f"{error.message}; {error.hint}" if error.hint else error.message)
@@ -301,9 +302,7 @@ class CriEngine(Engine):
         async with self._places:
             try:
                 sandbox, config = await self._ensure_sandbox(unit, launch, options)
-                made = await self._api.call(
-                    wire.CREATE, seconds=START_SECONDS, pod_sandbox_id=sandbox, config=container, sandbox_config=config
-                )
+                made = await self._create(unit, sandbox, container, config)
                 await self._api.call(wire.START, seconds=START_SECONDS, container_id=made.container_id)
             except Refused as error:
                 await self._give_up(unit)
@@ -311,6 +310,22 @@ class CriEngine(Engine):
                     raise Unavailable(f"the CRI runtime cannot start it now: {error.message}") from error
                 nobody = "no users found" in error.message
                 raise Invalid(f"the image has no user {launch.user}" if nobody else error.message) from error
+
+    async def _create(self, unit: Unit, sandbox: str, container: Any, config: Any) -> Any:
+        deadline = asyncio.get_running_loop().time() + KILL_SECONDS
+        while True:
+            try:
+                return await self._api.call(
+                    wire.CREATE, seconds=START_SECONDS, pod_sandbox_id=sandbox, config=container, sandbox_config=config
+                )
+            except Refused as error:
+                # Somebody was interrupted while the runtime made it.
+                if not error.reserved or asyncio.get_running_loop().time() > deadline:
+                    raise
+            found = await self._find(unit)
+            if found is not None:
+                await self._discard(found.id)
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _ensure_sandbox(self, unit: Unit, launch: Launch, options: CriOptions) -> tuple[str, Any]:
         labels = {marks.OWNER: self.owner, marks.UID: unit.uid, marks.NAME: launch.name.partition("/")[0]}

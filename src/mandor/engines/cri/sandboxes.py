@@ -10,6 +10,8 @@ from mandor.engines.cri import wire
 from mandor.engines.cri.client import START_SECONDS, CriClient, Refused
 from mandor.engines.docker_api import labels as marks
 
+AGAIN_SECONDS = 0.1
+
 
 class Sandboxes:
     def __init__(self, api: CriClient) -> None:
@@ -41,14 +43,25 @@ class Sandboxes:
         """(id, configuration) of one that is ready; one that is not, as after a restart of the machine, is left to its
         containers, and the next one has a higher number."""
         async with self._busy.setdefault(uid, asyncio.Lock()):
-            found = await self._list(owner, uid)
-            ready = [each for each in found if each.state == wire.SANDBOX_READY]
-            if ready:
-                return ready[0].id, config(ready[0].metadata.attempt)
-            made = config(max((each.metadata.attempt + 1 for each in found), default=0))
-            answer = await self._api.call(wire.RUN_SANDBOX, seconds=START_SECONDS, config=made, runtime_handler=runtime)
-            self._known.setdefault(uid, []).append(answer.pod_sandbox_id)
-            return answer.pod_sandbox_id, made
+            deadline = asyncio.get_running_loop().time() + START_SECONDS
+            while True:
+                found = await self._list(owner, uid)
+                ready = [each for each in found if each.state == wire.SANDBOX_READY]
+                if ready:
+                    return ready[0].id, config(ready[0].metadata.attempt)
+                made = config(max((each.metadata.attempt + 1 for each in found), default=0))
+                try:
+                    answer = await self._api.call(
+                        wire.RUN_SANDBOX, seconds=START_SECONDS, config=made, runtime_handler=runtime
+                    )
+                except Refused as error:
+                    # Somebody was interrupted while the runtime made one of this name: it is finished, or taken back.
+                    if not error.reserved or asyncio.get_running_loop().time() > deadline:
+                        raise
+                    await asyncio.sleep(AGAIN_SECONDS)
+                else:
+                    self._known.setdefault(uid, []).append(answer.pod_sandbox_id)
+                    return answer.pod_sandbox_id, made
 
     async def remove(self, uid: str, owner: str) -> None:
         async with self._busy.setdefault(uid, asyncio.Lock()):
