@@ -6,10 +6,11 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mandor.engines.base import Engine
+from mandor.engines.base import Engine, Launch
 from mandor.engines.incus import IncusEngine
 from mandor.testing.engine import EngineSuite
 from tests.components.incus import IMAGE, Incus
@@ -38,3 +39,6 @@ class TestIncusEngine(EngineSuite):
             yield lambda: self.incus.cli("list", other, "--format", "csv", "--columns", "s") == "RUNNING"
         finally:
             self.incus.cli("delete", "--force", other)
+
+    def lacks_image(self, **parts: Any) -> Launch:
+        return self.launch(image="no-such-image", command=("sh",), **parts)

@@ -248,8 +248,12 @@ class IncusEngine(Engine):
 
     async def _look(self, unit: Unit, found: Any) -> Observed | None:
         started = float(found["config"].get(marks.STARTED) or 0)
-        if not started:
-            return None  # Not complete: `start` goes on with it.
+        if not started or self._half_begun(unit, found):
+            tracked = self._tracked.get(unit)
+            if tracked is None or not tracked.busy.locked():
+                with suppress(Refused):  # Nobody begins it any more: whoever made it was interrupted.
+                    await self._discard(unit)
+            return None
         running = found["status"] in {"Running", "Frozen"}
         if found["config"].get(marks.COMMAND):
             return await self._look_at_command(unit, found, started, running=running)
@@ -357,12 +361,22 @@ class IncusEngine(Engine):
                 raise Invalid(error.message) from error
 
     async def _create(self, name: str, body: dict[str, Any]) -> None:
-        try:
-            await self._api.run("POST", "/1.0/instances", body)
-        except Refused as error:
-            if error.status != TAKEN and "already" not in error.message:
-                raise
-            await self._settle(name)
+        deadline = asyncio.get_running_loop().time() + KILL_SECONDS
+        while True:
+            try:
+                await self._api.run("POST", "/1.0/instances", body)
+            except Refused as error:
+                # Somebody began to make it, and was interrupted.
+                taken = error.status == TAKEN or "already" in error.message or "is busy" in error.message
+                if not taken or asyncio.get_running_loop().time() > deadline:
+                    raise
+                await self._settle(name)
+                with suppress(Refused):
+                    await self._api.get(path_of(name))
+                    return
+                await asyncio.sleep(LOOK_SECONDS)
+            else:
+                return
 
     async def _settle(self, name: str) -> None:
         """Somebody began something with it, and was interrupted; Incus goes on by itself, to its end."""
