@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -339,15 +339,9 @@ class IncusEngine(Engine):
                 if found is None:
                     tracked.progress = f"making it from {launch.image}"
                     await self._create(name, body)
-                else:
-                    await self._settle(name)
                 tracked.progress = ""
-                if found is None or not found["config"].get(marks.STARTED):
-                    await put_files(self._api, name, launch)
-                    started = {"config": {marks.STARTED: f"{time.time():.3f}"}}
-                    await self._api.run("PATCH", path_of(name), started)
-                if (await self._api.get(path_of(name)))["status"] != "Running":
-                    await self._api.run("PUT", path_of(name, "state"), {"action": "start", "timeout": 60})
+                complete = found is not None and bool(found["config"].get(marks.STARTED))
+                await self._patiently(name, lambda: self._complete(name, launch, complete=complete))
                 if command:
                     await self._run(name, folder, launch, command)
                     self._collector.watch(unit, folder, log)
@@ -359,6 +353,27 @@ class IncusEngine(Engine):
                         f"incus has no image {launch.image}", hint="`incus image list` shows those of the node"
                     ) from error
                 raise Invalid(error.message) from error
+
+    async def _complete(self, name: str, launch: Launch, *, complete: bool) -> None:
+        """With its files, and started."""
+        if not complete:
+            await put_files(self._api, name, launch)
+            started = {"config": {marks.STARTED: f"{time.time():.3f}"}}
+            await self._api.run("PATCH", path_of(name), started)
+        if (await self._api.get(path_of(name)))["status"] != "Running":
+            await self._api.run("PUT", path_of(name, "state"), {"action": "start", "timeout": 60})
+
+    async def _patiently(self, name: str, step: Callable[[], Awaitable[None]]) -> None:
+        """Again while Incus is busy with it: somebody began something, and was interrupted."""
+        deadline = asyncio.get_running_loop().time() + KILL_SECONDS
+        while True:
+            await self._settle(name)
+            try:
+                return await step()
+            except Refused as error:
+                if "is busy" not in error.message or asyncio.get_running_loop().time() > deadline:
+                    raise
+                await asyncio.sleep(LOOK_SECONDS)
 
     async def _create(self, name: str, body: dict[str, Any]) -> None:
         deadline = asyncio.get_running_loop().time() + KILL_SECONDS
