@@ -139,20 +139,22 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningDocker]:
 
 
 @pytest.fixture
-def new_docker(tmp_path: Path) -> Iterator[NewDocker]:
+def new_docker() -> Iterator[NewDocker]:
     """Starts a dockerd of the test's own, to be killed, paused and started again: `new_docker(*options)`."""
     _require("busybox")
     running: list[Docker] = []
+    # A short path: the names of sockets have at most 107 characters.
+    with tempfile.TemporaryDirectory(prefix="mandor-docker-", ignore_cleanup_errors=True) as folder:
 
-    def start(*options: str) -> Docker:
-        binary = _for_root("docker", _require("docker"))
-        running.append(start_docker(binary, tmp_path / f"docker-{len(running)}", options=options))
-        running[-1].cli("load", data=busybox_image())
-        return running[-1]
+        def start(*options: str) -> Docker:
+            binary = _for_root("docker", _require("docker"))
+            running.append(start_docker(binary, Path(folder, str(len(running))), options=options))
+            running[-1].cli("load", data=busybox_image())
+            return running[-1]
 
-    yield start
-    for each in running:
-        each.close()
+        yield start
+        for each in running:
+            each.close()
 
 
 @pytest.fixture(scope="session")

@@ -118,8 +118,10 @@ def test_a_container_that_is_not_well_is_restarted(cluster: Cluster, own_docker:
     own_docker.cli("exec", first.split()[0], "rm", "/tmp/well")
     eventually("it was restarted", lambda: cluster.instances("sick")[0]["status"].get("restarts") == 1)
     cluster.wait_running("sick", 1)
-    events = [event["spec"]["message"] for event in cluster.items("events")]
-    assert any("Unhealthy" in message for message in events), events
+    eventually(
+        "its trouble is told",
+        lambda: any("Unhealthy" in event["spec"]["message"] for event in cluster.items("events")),
+    )
 
 
 def test_an_image_that_is_nowhere_is_shown_as_such(cluster: Cluster) -> None:

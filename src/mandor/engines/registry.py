@@ -15,7 +15,7 @@ from mandor.lib import registry
 from mandor.lib.words import did_you_mean
 
 GROUP = "mandor.engines"
-OWN = ("cri", "docker", "fake", "incus", "podman", "process")
+OWN = ("docker", "fake", "podman", "process")
 """Known without the package's metadata too: a source tree that was updated has them before it is installed again."""
 
 

@@ -177,5 +177,8 @@ def test_a_supervisor_imports_next_to_nothing() -> None:
     assert {name for name in loaded if name.startswith("mandor")} == {
         "mandor",
         "mandor.engines",
-        *(f"mandor.engines.shim{name}" for name in ("", ".entry", ".groups", ".light", ".logfile", ".supervisor")),
+        *(
+            f"mandor.engines.shim{name}"
+            for name in ("", ".entry", ".groups", ".light", ".logfile", ".mounts", ".supervisor")
+        ),
     }
