@@ -170,7 +170,7 @@ async def _check_near(store: Store, value: Workload, beside: Mapping[Key, Object
 
 
 def _check_engines(group: GroupTemplate, known: Collection[str]) -> None:
-    for name in group.engine:
+    for name in (name for form in group.forms for name in form.engine):
         if name not in known:
             raise Invalid(f"there is no engine {name!r}", hint=did_you_mean(name, known), engine=name, path="engine")
 
@@ -184,11 +184,12 @@ def _check_rules(workload: Workload, namespace: Namespace, priority: int) -> Non
         )
     for group in workload.spec.groups.values():
         if rules.engines is not None:
-            _check_allowed_engines(group, rules.engines, name)
+            for form in group.forms:
+                _check_allowed_engines(form, rules.engines, name)
         if rules.host_paths is not None:
             _check_host_paths(group, rules.host_paths, name)
         if rules.users is not None:
-            for task in group.tasks.values():
+            for task in (task for form in group.forms for task in form.tasks.values()):
                 user = task.security.user
                 if user is None or str(user) not in rules.users:
                     raise Forbidden(

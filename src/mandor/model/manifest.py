@@ -366,11 +366,19 @@ def _no_such_engine(document: Document, engines: Collection[str]) -> list[tuple[
         return []
     found = []
     for group, spec in value.spec.groups.items():
-        for index, name in enumerate(spec.engine):
+        inside = "" if _is_flat(document.source) else f"groups.{group}."
+        named: list[tuple[str, tuple[str | int, ...], str]] = [
+            (name, ("engine", index), "engine") for index, name in enumerate(spec.engine)
+        ]
+        for number, each in enumerate(spec.alternatives):
+            named += [(name, ("alternatives", number), f"alternatives[{number}].engine") for name in each.engine]
+        for name, at, path in named:
             if name not in engines:
-                line = _line_of(document, group, "engine", index)
-                path = "engine" if _is_flat(document.source) else f"groups.{group}.engine"
-                found.append(
-                    (document.file, Mistake(line, path, f"there is no engine {name!r}", did_you_mean(name, engines)))
+                wrong = Mistake(
+                    _line_of(document, group, *at),
+                    inside + path,
+                    f"there is no engine {name!r}",
+                    did_you_mean(name, engines),
                 )
+                found.append((document.file, wrong))
     return found

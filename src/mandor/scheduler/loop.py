@@ -391,7 +391,8 @@ class Scheduler:
         context = None
         if not (profile.plain and profile.batches(entry.ask)) or entry.ask.member is not None:
             context = Context(profile, decision.ask or entry.ask, decision.node, decision.state)
-        promise = self.view.promise(entry, decision.node, decision.relaxed, context)
+        chosen = decision.ask.shape if decision.ask is not None and decision.ask.shape.variant else None
+        promise = self.view.promise(entry, decision.node, decision.relaxed, context, chosen)
         if promise is not None and decision.displaces:
             self._nominations.displace(decision.node, entry.ask.priority)
         if promise is not None and context is not None:
@@ -521,10 +522,11 @@ class Scheduler:
             for fault in self.watchdog.run(lambda: run_post_binds(context, self.watchdog)):
                 log.warning("%s is bound; %s", promise.key, fault)
         versions = context.profile.versions if context is not None else ()
-        if promise.relaxed or (self.view.promises <= NOTED_MOST and len(self._queue) <= NOTED_MOST):
+        if promise.relaxed or promise.shape or (self.view.promises <= NOTED_MOST and len(self._queue) <= NOTED_MOST):
             without = "".join(f", without `{rule}`" for rule in promise.relaxed)
             by = f" ({', '.join(versions)})" if versions else ""
-            text = f"placed on {promise.node}{without}{by}"
+            form = f" as {promise.shape.form_name}" if promise.shape is not None else ""
+            text = f"placed on {promise.node}{form}{without}{by}"
             self._recorder.note(promise.instance, "Scheduled", text, node=promise.node)
 
     def _failed(self, promise: Promise) -> None:
