@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from mandor.api.access import sight
-from mandor.api.admission import admit, check_deletable, known_engines
+from mandor.api.admission import admit, check_deletable, completed, known_engines
 from mandor.api.changes import FieldChange, differences
 from mandor.api.parts import ApiParts
 from mandor.api.selector import Selector
@@ -123,7 +123,7 @@ async def _plan_one(
     if rehearsed:
         await sight(parts.store, author.caller, given.kind, Filter(namespace=given.meta.namespace or None))
     stored = await parts.store.get(given.key)
-    wanted = merged(stored, given)
+    wanted = await completed(parts.store, stored, merged(stored, given), beside)
     if not rehearsed:
         check_write(author.caller, stored, wanted)
     if author.caller.user:
