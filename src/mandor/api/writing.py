@@ -35,7 +35,7 @@ async def commit_as(parts: ApiParts, author: Author, writes: Sequence[Write], *,
     caller = author.caller
     if caller.user and sum(not isinstance(write, Check) for write in writes) >= WRITES_MOST:
         raise Invalid(f"at most {WRITES_MOST - 1} writes in one commit: one is left for the audit", hint="split it")
-    paired = [(write, await _before(parts, write)) for write in writes]
+    paired: _Paired = [(write, await _before(parts, write)) for write in writes]
     if caller.user:
         paired = await _completed(parts, paired)
         writes = [write for write, _ in paired]
