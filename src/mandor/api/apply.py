@@ -181,13 +181,22 @@ async def delete_named(parts: ApiParts, author: Author, documents: Sequence[Docu
                 continue
             check_write(author.caller, stored, None)
             if last and not dry_run:
-                await check_deletable(parts.store, stored)
+                await _check_last(parts, stored, plan)
             step.add(key, "deleted", (), Delete(key, stored.meta.version))
         if step.writes and not dry_run:
             step = await _commit(parts, author, step)
         plan.results |= step.results
         plan.revision = max(plan.revision, step.revision)
     return plan
+
+
+async def _check_last(parts: ApiParts, stored: Object, done: Plan) -> None:
+    """Instances take a moment to stop; whoever waits for that should know what is deleted already."""
+    try:
+        await check_deletable(parts.store, stored)
+    except Conflict as error:
+        error.facts["results"] = [msgspec.to_builtins(each) for each in done.results.values()]
+        raise
 
 
 async def _commit(parts: ApiParts, author: Author, plan: Plan) -> Plan:
