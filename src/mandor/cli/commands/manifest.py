@@ -146,7 +146,8 @@ def _delete(client: "Client", files: list[dict[str, str]], namespace: str, patie
         except Conflict as error:
             if "left" not in error.facts or time.monotonic() > deadline:
                 raise
-            done = _deleted(error.facts.get("results", []), done)
+            results: Any = error.facts.get("results", [])
+            done = _deleted(results, done)
             time.sleep(PAUSE_SECONDS)
         else:
             return {**answer, "results": list(_deleted(answer["results"], done).values())}
