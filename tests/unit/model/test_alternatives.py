@@ -98,7 +98,7 @@ def test_alternatives_are_part_of_the_release_and_change_no_hash_where_there_are
     release = make_release(with_them.object, 1)
     again = decode(encode(release))
     assert again == release
-    assert again.spec.groups[FLAT].form(2).engine == ("process", "fake")  # type: ignore[attr-defined]
+    assert again.spec.groups[FLAT].form(2).engine == ("process", "fake")
 
 
 @pytest.mark.parametrize(
