@@ -1,0 +1,169 @@
+"""Preemption for gangs on random clusters, against trying out everybody who could go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.lodging import Lodger, Rank, Tenure
+from mandor.placement.gang import GangDecision, GangTrial
+from mandor.placement.profiles import default_profile
+from mandor.placement.table import Table
+from tests.property.test_preemption import MOMENT, SOON, Case, going, lodgers, removable, stand, violations
+from tests.scenarios.make import make_template
+
+PROFILE = default_profile()
+WHO = Identity("default", "mpi", "main")
+APART = {"apart": [{"workload": "self", "over": "node"}]}
+SHAPES = {
+    (cpu, apart): Shape.of(make_template(cpu=str(cpu), placement=APART if apart else {}))
+    for cpu in range(1, 5)
+    for apart in (False, True)
+}
+
+
+@dataclass(frozen=True)
+class Gang:
+    cluster: Case
+    count: int
+    apart: bool
+
+    @property
+    def asks(self) -> list[Ask]:
+        shape = SHAPES[self.cluster.cpu, self.apart]
+        keys = [Key(Instance.kind, "default", f"mpi-{index}") for index in range(self.count)]
+        return [Ask(key, shape, self.cluster.priority, who=WHO) for key in keys]
+
+    def decide(self, table: Table, most: int = 1000) -> GangDecision:
+        trial = GangTrial(PROFILE, self.asks, table, least=self.count, moment=MOMENT)
+        for _ in range(10_000):
+            found = trial.step(most)
+            if found is not None:
+                return found
+        raise AssertionError("no end")
+
+    def room(self, table: Table, gone: set[Key]) -> int:
+        """So many members fit when these are gone."""
+        count = 0
+        for node in table.nodes:
+            left = [each for each in table.lodgings.lodgers(node.meta.name) if each.key not in gone]
+            used = sum(dict(each.shape.wanted)["cpu"] for each in left)
+            here = max(0, node.allocatable.cpu_milli - used) // (1000 * self.cluster.cpu)
+            count += min(here, 1) if self.apart else here
+        return count
+
+    def fits(self, table: Table, gone: set[Key]) -> bool:
+        return self.room(table, gone) >= self.count
+
+
+clusters = st.builds(
+    Case,
+    rooms=st.lists(st.integers(2, 6), min_size=1, max_size=4),
+    lodgers=st.lists(lodgers, max_size=9),
+    budgets=st.lists(st.sampled_from([None, None, 0, 1, 2]), min_size=3, max_size=3),
+    cpu=st.integers(1, 4),
+    port=st.just(False),
+    priority=st.integers(1, 5),
+)
+gangs = st.builds(Gang, cluster=clusters, count=st.integers(1, 3), apart=st.booleans())
+
+
+def everywhere(gang: Gang, table: Table) -> tuple[list[Lodger], set[Key]]:
+    """Who may have to go, and who goes anyway."""
+    names = [each.meta.name for each in table.nodes]
+    may_go = [each for name in names for each in removable(gang.cluster, table, name)]
+    return may_go, {key for name in names for key in going(table, name)}
+
+
+def every_way(gang: Gang, table: Table) -> list[tuple[int, int]]:
+    """(budgets broken, highest priority that goes) of everything that would make room for all."""
+    others, anyway = everywhere(gang, table)
+    return [
+        (violations(gang.cluster, list(victims)), max((each.priority for each in victims), default=-1))
+        for count in range(len(others) + 1)
+        for victims in combinations(others, count)
+        if gang.fits(table, anyway | {each.key for each in victims})
+    ]
+
+
+@pytest.mark.req("S1-35", "S3-27")
+@settings(max_examples=250, deadline=None)
+@given(gang=gangs)
+def test_those_have_to_go_for_a_gang_who_must_and_nobody_else(gang: Gang) -> None:
+    table = gang.cluster.table()
+    before = stand(table)
+    found = gang.decide(table)
+    assert stand(table) == before, "deciding changes nothing"
+    assert bool(found.placed) == gang.fits(table, set())
+    if found.placed:
+        return
+    ways = every_way(gang, table)
+    lower = any(
+        charge.tenure.settled and charge.tenure.rank.priority < gang.cluster.priority
+        for charge in table.charges.values()
+    )
+    if not ways or not lower:
+        assert not found.nominated, "nobody has to go for a part of it"
+        return
+    check(gang, table, found, ways)
+
+
+def check(gang: Gang, table: Table, found: GangDecision, ways: list[tuple[int, int]]) -> None:
+    assert len(found.nominated) == gang.count, "there is a way, and it is not found"
+    may_go, anyway = everywhere(gang, table)
+    allowed = {each.key: each for each in may_go}
+    named = [key for each in found.nominated for key in each.victims]
+    assert len(named) == len(set(named))
+    assert set(named) <= allowed.keys(), "only lower priorities, and nobody who is spared"
+    victims, nodes = [allowed[key] for key in named], {each.nominated for each in found.nominated}
+    keys = set(named)
+    assert gang.fits(table, anyway | keys)
+    for each in keys:
+        assert not gang.fits(table, anyway | keys - {each}), f"{each} need not go"
+    assert {charge.node for key, charge in table.charges.items() if key in keys} <= nodes
+    broken, highest = violations(gang.cluster, victims), max((each.priority for each in victims), default=-1)
+    if min(ways)[0] == 0:
+        assert broken == 0, "a budget is broken where none need be"
+    if all(each is None for each in gang.cluster.budgets):
+        assert highest == min(ways)[1], "a lower one would have done"
+
+
+@settings(max_examples=100, deadline=None)
+@given(gang=gangs, most=st.integers(1, 4))
+def test_room_is_made_in_steps_as_in_one_go(gang: Gang, most: int) -> None:
+    table = gang.cluster.table()
+    assert gang.decide(table, most) == gang.decide(table)
+
+
+@settings(max_examples=120, deadline=None)
+@given(gang=gangs)
+def test_when_they_are_gone_all_members_get_the_places_that_were_held(gang: Gang) -> None:
+    table = gang.cluster.table()
+    made = gang.decide(table)
+    if not made.nominated:
+        return
+    for each, ask in zip(made.nominated, gang.asks, strict=True):
+        table.set_charge(ask.key, each.nominated, ask.shape, ask.who, Tenure(Rank(ask.priority), held=True))
+    victims = [key for each in made.nominated for key in each.victims]
+    for key in victims:
+        charge = table.charge(key)
+        assert charge is not None
+        tenure = Tenure(charge.tenure.rank, charge.tenure.born, until=SOON)
+        table.set_charge(key, charge.node, charge.shape, charge.who, tenure)
+    waits = gang.decide(table)
+    assert not waits.placed
+    assert [(each.nominated, each.victims) for each in waits.nominated] == [
+        (each.nominated, ()) for each in made.nominated
+    ], "nobody else has to go while they are still there"
+    for key in [*victims, *(key for node in table.nodes for key in going(table, node.meta.name))]:
+        table.drop_charge(key)
+    placed = {each.key: each.node for each in gang.decide(table).placed}
+    assert placed == {each.key: each.nominated for each in made.nominated}
