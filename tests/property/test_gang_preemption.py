@@ -68,7 +68,7 @@ class Gang:
 def _gang(dice: random.Random) -> Gang:
     """Nodes that are full, nearly: chosen by dice, since what is small and simple seldom needs many to go."""
     rooms = [dice.randint(2, 4) for _ in range(dice.randint(2, 4))]
-    lodgers = []
+    lodgers: list[tuple[int, int, bool, Rank, int, float | None]] = []
     for node, room in enumerate(rooms):
         left = room - dice.choice([0, 0, 0, 1])
         while left > 0 and len(lodgers) < 9:
@@ -76,7 +76,9 @@ def _gang(dice: random.Random) -> Gang:
             left -= cpu
             rank = Rank(dice.randint(0, 2), spared=dice.random() < 0.1)
             lodgers.append((node, cpu, False, rank, dice.randint(0, 2), dice.choice([None] * 5 + [SOON])))
-    budgets = [dice.choice([None, 0, 1, 2]) for _ in range(3)] if dice.random() < 0.6 else [None] * 3
+    budgets: list[int | None] = [None] * 3
+    if dice.random() < 0.6:
+        budgets = [dice.choice([None, 0, 1, 2]) for _ in range(3)]
     cpu, priority = dice.choice([1, 2, 2, 3]), dice.choice([1, 2, 3, 3])
     cluster = Case(rooms, lodgers, budgets, cpu, port=False, priority=priority)
     return Gang(cluster, dice.randint(2, 3), apart=dice.random() < 0.4)
@@ -149,8 +151,14 @@ def test_no_budget_is_broken_when_another_choice_of_nodes_keeps_all() -> None:
     """Beginning with the first node looks as good as with any other, and leads to a broken budget."""
     rank = Rank(0)
     places = [(0, 0), (0, 1), (1, 0), (1, 0), (2, 1), (2, 1)]
-    lodgers = [(node, 1, False, rank, group, None) for node, group in places]
-    cluster = Case([2, 2, 2], lodgers, [2, 2, None], cpu=2, port=False, priority=1)
+    cluster = Case(
+        [2, 2, 2],
+        [(node, 1, False, rank, group, None) for node, group in places],
+        [2, 2, None],
+        cpu=2,
+        port=False,
+        priority=1,
+    )
     gang, table = Gang(cluster, 2, apart=False), cluster.table()
     found = gang.decide(table)
     check(gang, table, found, every_way(gang, table))

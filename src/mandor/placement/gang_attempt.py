@@ -133,9 +133,9 @@ class Attempt:
         alike = replace(ask, key=NOBODY)
         if alike in self._alike or (kind is Kind.STILL and not held):
             return
-        state, nodes = CycleState(setting.consulted.get(ask.key)), self._table.snapshot()
-        consulted = setting.consulted.get(ask.key)
+        consulted, nodes = setting.consulted.get(ask.key), self._table.snapshot()
         cycle = Cycle(setting.profile, nodes, setting.watch, consulted, held, setting.moment)
+        state = cycle.state_of(ask)
         node, displaces = setting.guard(lambda: cycle.find(state, ask))
         if isinstance(node, str):
             if kind is not Kind.STILL or node == held:

@@ -38,7 +38,7 @@ class Nominations:
         for entry, decision in held:
             if decision.nominated and entry.patient_from is None:
                 entry.patient_from = self._clock.monotonic()
-            self._view.nominate(entry, decision.nominated)
+            self._view.nominate(entry, decision.nominated, decision.ask)
         if not any(decision.victims for _, decision in held):
             return False
         order = self._order(held)
