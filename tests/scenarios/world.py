@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from mandor.controllers.batch_plan import batch_of
+from mandor.controllers.drain import DrainController
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
@@ -109,6 +110,7 @@ class World:
         controllers = (
             WorkloadController(self.store, self.clock, recorder),
             NodeController(self.store, self.clock, recorder, self.times),
+            DrainController(self.store, self.clock, recorder),
             VolumeController(self.store, recorder),
             GarbageController(self.store, self.clock),
         )

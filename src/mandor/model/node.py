@@ -3,8 +3,10 @@
 from enum import StrEnum
 from typing import ClassVar, Literal
 
+import msgspec
 from msgspec import Struct, field
 
+from mandor.lib.quantity import Seconds
 from mandor.model.meta import Object, check_name
 from mandor.model.resources import Resources
 
@@ -28,11 +30,23 @@ class Taint(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
     effect: Effect = "NoSchedule"
 
 
+class Drain(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """Nothing new goes to the node, and everything that is there goes elsewhere, within its budgets."""
+
+    deadline: Seconds | None = None
+    """So long batches may run on to their end; absent: as long as they like."""
+    force: bool = False
+    """At the deadline (at once, if there is none) whatever is left is stopped, and no budget is asked."""
+
+
 class NodeSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """Written by users."""
 
     pool: str = "default"
     cordoned: bool = False
+    """Nothing new goes there."""
+    drain: Drain | None = None
+    """It is to be emptied, and kept empty; absent: it is not."""
     taints: tuple[Taint, ...] = ()
     reserved: Resources = Resources()
     """Kept free for the machine itself."""
@@ -57,8 +71,28 @@ class Capabilities(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     message: str = ""
 
 
+DrainPhase = Literal["Draining", "Waiting", "Late", "Drained"]
+
+
+class DrainStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """How far a drain is."""
+
+    phase: DrainPhase
+    """Waiting: nothing can leave just now; Late: its deadline has passed and something is left."""
+    since: float
+    """When it began."""
+    total: int = 0
+    """So many instances were there to leave."""
+    left: int = 0
+    """So many of them are still there."""
+    moving: int = 0
+    """So many of those are on their way."""
+    waiting: tuple[str, ...] = ()
+    """What the others wait for."""
+
+
 class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """Written by the node's agent, except `phase`, `reason` and `since`: the node controller's."""
+    """Written by the node's agent, except `phase`, `reason`, `since` and `drain`: the controllers'."""
 
     phase: NodePhase
     reason: str = ""
@@ -73,6 +107,8 @@ class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     """Images that are there already, with their sizes in bytes."""
     usage: Resources | None = None
     """What is really used, as the agent last measured it; absent: not measured."""
+    drain: DrainStatus | None = None
+    """How far its drain is; absent: it is not drained."""
 
 
 UNKNOWN = NodeStatus(phase=NodePhase.UNKNOWN)
@@ -89,6 +125,21 @@ class Node(Object, frozen=True, tag="node"):
     @property
     def node(self) -> str:
         return self.meta.name
+
+    @property
+    def drain(self) -> Drain | None:
+        """How it is to be emptied; None: it is not."""
+        return self.spec.drain
+
+    @property
+    def closed(self) -> bool:
+        """Nothing new goes there, because somebody said so."""
+        return self.spec.cordoned or self.drain is not None
+
+    @property
+    def opened(self) -> "Node":
+        """The same node as it would be if nobody had."""
+        return self.changed(spec=msgspec.structs.replace(self.spec, cordoned=False, drain=None))
 
     @property
     def allocatable(self) -> Resources:

@@ -23,6 +23,7 @@ from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
 from mandor.controllers.base import Controller
+from mandor.controllers.drain import DrainController
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
@@ -226,6 +227,7 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
     controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
         NodeController(store, clock, recorder, times),
+        DrainController(store, clock, recorder),
         QuotaController(store, clock),
         VolumeController(store, recorder),
         GarbageController(store, clock),
