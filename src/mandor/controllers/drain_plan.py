@@ -42,7 +42,9 @@ def plan_drain(seen: DrainSeen, drain: Drain, taken: Counter[GroupName], now: fl
     """`taken`: what was taken of budgets just now, for other nodes; what is taken here is added."""
     draft = Draft()
     before = seen.node.status.drain
-    since = before.since if before is not None else now
+    if before is not None and drain.since and before.since != drain.since:
+        before = None  # that was another one
+    since = drain.since or (before.since if before is not None else now)
     ends = since + drain.deadline if drain.deadline is not None else None
     late = ends is not None and now >= ends
     if ends is not None and not late:
@@ -57,8 +59,8 @@ def plan_drain(seen: DrainSeen, drain: Drain, taken: Counter[GroupName], now: fl
                 count.waiting[why] += 1
             else:
                 count.moving += 1
-    status = _status(seen.node, count, since, late=late)
-    if status != before:
+    status = _status(before, count, since, late=late)
+    if status != seen.node.status.drain:
         draft.put(seen.node.changed(status=replace(seen.node.status, drain=status)))
     if before is None or before.phase != status.phase:
         _tell(draft, seen.node, status, drain, now)
@@ -163,8 +165,7 @@ def _budget(name: GroupName, workload: Workload) -> str:
     return f"{name}: its budget lets no more go now (max_unavailable {most})"
 
 
-def _status(node: Node, count: _Count, since: float, *, late: bool) -> DrainStatus:
-    before = node.status.drain
+def _status(before: DrainStatus | None, count: _Count, since: float, *, late: bool) -> DrainStatus:
     phase: DrainPhase = "Drained" if not count.left else "Late" if late else "Draining" if count.moving else "Waiting"
     told = (f"{many} of {why}"[:REASON_MOST] for why, many in count.waiting.most_common(REASONS_MOST))
     return DrainStatus(

@@ -1,16 +1,17 @@
 """Node: a machine that can run instances."""
 
 from enum import StrEnum
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast, get_args
 
 import msgspec
 from msgspec import Struct, field
 
 from mandor.lib.quantity import Seconds
-from mandor.model.meta import Object, check_name
+from mandor.model.meta import Object, check_labels, check_name
 from mandor.model.resources import Resources
 
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
+TAINTS_MOST = 32
 
 
 class NodePhase(StrEnum):
@@ -25,9 +26,28 @@ class NodePhase(StrEnum):
 
 
 class Taint(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """Keeps away from a node what does not tolerate it; text: `KEY=VALUE:EFFECT`, `KEY:EFFECT`."""
+
     key: str
     value: str = ""
     effect: Effect = "NoSchedule"
+    """`PreferNoSchedule`: elsewhere rather than there; `NoExecute`: what is there has to leave, too."""
+    since: float = 0.0
+    """When it was set, with NoExecute; the API writes it."""
+
+    def __post_init__(self) -> None:
+        check_labels({self.key: self.value})
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}:{self.effect}" if self.value else f"{self.key}:{self.effect}"
+
+    @classmethod
+    def parse(cls, text: str) -> "Taint":
+        named, colon, effect = text.rpartition(":")
+        key, _, value = named.partition("=")
+        if not colon or effect not in get_args(Effect):
+            raise ValueError(f"{text!r} is no taint; write KEY=VALUE:EFFECT, with one of {', '.join(get_args(Effect))}")
+        return cls(key, value, cast(Effect, effect))
 
 
 class Drain(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -37,6 +57,8 @@ class Drain(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
     """So long batches may run on to their end; absent: as long as they like."""
     force: bool = False
     """At the deadline (at once, if there is none) whatever is left is stopped, and no budget is asked."""
+    since: float = 0.0
+    """When it was ordered; the API writes it."""
 
 
 class NodeSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -55,6 +77,21 @@ class NodeSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown
 
     def __post_init__(self) -> None:
         check_name(self.pool, "pool")
+        if len(self.taints) > TAINTS_MOST:
+            raise ValueError(f"{len(self.taints)} taints; at most {TAINTS_MOST} are allowed")
+        if len({(each.key, each.effect) for each in self.taints}) < len(self.taints):
+            raise ValueError("two taints have the same key and the same effect")
+
+
+def stamped(before: NodeSpec, after: NodeSpec, now: float) -> NodeSpec:
+    """With the times of what is new in it: nobody else says when something was ordered."""
+    known = {str(each): each.since for each in before.taints}
+    drives = {each: known.get(str(each), now) for each in after.taints if each.effect == "NoExecute"}
+    taints = tuple(msgspec.structs.replace(each, since=drives.get(each, 0.0)) for each in after.taints)
+    drain = after.drain
+    if drain is not None:
+        drain = msgspec.structs.replace(drain, since=before.drain.since if before.drain is not None else now)
+    return msgspec.structs.replace(after, taints=taints, drain=drain)
 
 
 class Capabilities(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
