@@ -106,9 +106,8 @@ def test_what_an_earlier_drain_said_counts_no_more(api_with_nodes: LiveApi, mand
 
 
 def test_a_drain_that_is_late_is_an_error_with_its_reasons(api_with_nodes: LiveApi, mandor: Mandor) -> None:
-    thread = later(
-        tell, api_with_nodes, "Late", total=1, left=1, waiting=("1 of default/db: its data is on this node",)
-    )
+    why = ("1 of default/db: its data is on this node",)
+    thread = once_ordered(api_with_nodes, lambda: tell(api_with_nodes, "Late", total=1, left=1, waiting=why))
     told = mandor("drain", "n1", "--deadline", "1s", "--timeout", "60s")
     thread.join()
     assert told.code == 1
