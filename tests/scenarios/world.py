@@ -15,6 +15,7 @@ from mandor.controllers.garbage import GarbageController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.runner import run_all
+from mandor.controllers.taint import TaintController
 from mandor.controllers.volume import VolumeController
 from mandor.controllers.workload import WorkloadController
 from mandor.errors import Conflict
@@ -111,6 +112,7 @@ class World:
             WorkloadController(self.store, self.clock, recorder),
             NodeController(self.store, self.clock, recorder, self.times),
             DrainController(self.store, self.clock, recorder),
+            TaintController(self.store, self.clock, recorder),
             VolumeController(self.store, recorder),
             GarbageController(self.store, self.clock),
         )

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from mandor.cli.commands import drain
+from mandor.lib.quantity import Seconds
 from mandor.model.node import DrainPhase, DrainStatus, Node, NodePhase
 from tests.scenarios.make import make_node
 from tests.unit.cli.conftest import PATIENCE, LiveApi, Mandor
@@ -54,7 +55,7 @@ def test_drain_is_an_order_that_stays(api_with_nodes: LiveApi, mandor: Mandor) -
     assert told.out == "node n1 is drained: nothing new goes there\n"
     order = stored(api).spec.drain
     assert order is not None
-    assert (order.deadline, order.force) == (600, False)
+    assert (order.deadline, order.force) == (Seconds(600), False)
     assert abs(order.since - time.time()) < 60
     mandor("drain", "n1", "--force", "--no-wait")
     again = stored(api).spec.drain
