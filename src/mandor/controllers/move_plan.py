@@ -150,7 +150,7 @@ class _Moves:
         if leaving.spec.stop is not None:
             return
         order = _order(leaving)
-        if slot.serving(heir) and not (order.to and heir.spec.relaxed):
+        if slot.serving(heir) and not (order.to and _no_better(leaving, heir)):
             if self.stop(leaving, f"moved to {heir.spec.node}: {order.reason}"):
                 self.draft.note(leaving, "Moved", f"{heir.meta.name} has taken its place on {heir.spec.node}")
         elif not order.to:
@@ -169,8 +169,8 @@ class _Moves:
             return "it does not serve any more itself"
         if slot.ended(heir) or heir.phase is Phase.LOST or heir.spec.stop is not None:
             return f"{heir.meta.name} ended on {heir.spec.node or order.to}"
-        if heir.spec.node and heir.spec.relaxed:
-            return f"{heir.meta.name} could not keep its rules either"
+        if heir.spec.node and (why := _no_better(leaving, heir)):
+            return why
         if self.now >= order.at + MOVE_SECONDS:
             return f"{heir.meta.name} did not serve in time"
         return ""
@@ -179,3 +179,11 @@ class _Moves:
         """There is one too many then, and the one that is worth least goes."""
         self.draft.put(each.changed(spec=replace(each.spec, move=None)))
         self.draft.note(each, "MoveCalledOff", f"it stays where it is: {why}", warning=True)
+
+
+def _no_better(leaving: Instance, heir: Instance) -> str:
+    """Why nothing is won; empty: something is."""
+    if heir.spec.relaxed:
+        return f"{heir.meta.name} could not keep its rules either"
+    same_form = heir.spec.variant and heir.spec.variant >= leaving.spec.variant
+    return f"{heir.meta.name} has no better form either" if same_form and not leaving.spec.relaxed else ""
