@@ -1,7 +1,8 @@
 """Which instance goes back to where its rules are kept, and where that is."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase

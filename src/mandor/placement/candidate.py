@@ -124,7 +124,7 @@ def _reshaped(kind: str, text: str, cost: float, **changes: Any) -> Candidate:
 
 def _with_shape(changes: dict[str, Any], ask: Ask) -> Ask:
     # What a shape has worked out about itself does not hold for another one.
-    return replace(ask, shape=replace(ask.shape, **changes, known={}, tied={}))
+    return msgspec.structs.replace(ask, shape=replace(ask.shape, **changes, known={}, tied={}))
 
 
 # Asking for less.

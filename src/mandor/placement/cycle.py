@@ -34,8 +34,7 @@ GOING_MOST = 512
 """So many of those who are about to go are looked at, the soonest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """When it is decided, and how long the ask may still wait."""
 
     now: float = 0.0

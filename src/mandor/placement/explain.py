@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
+from numpy.typing import NDArray
 
 from mandor.model.decision import NodeScore, Part
 from mandor.placement.cycle import Decision, ladder
 from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.column import Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import Scored, Verdict, run_filters, run_scores, why_of
@@ -115,11 +117,32 @@ def score_table(
         totals = run_scores(profile, state, ask, nodes, verdict.feasible, among, watch, parts)
     finally:
         watch.end()
-    names = [nodes.nodes[int(slot)].meta.name for slot in among]
-    ranks = list(zip((-totals).tolist(), names, strict=True))
-    order = sorted(range(len(among)), key=ranks.__getitem__)
-    shown = order[:most] + [place for place in order[most:] if names[place] in also]
-    return [NodeScore(names[place], int(totals[place]), _parts(parts, place)) for place in shown]
+    best = _ranked(totals, _foremost(totals, most), among, nodes)[:most]
+    shown = {place for _, _, place in best}
+    others = [place for place in _places(also, among, nodes) if place not in shown]
+    best += _ranked(totals, others, among, nodes)
+    return [NodeScore(name, -total, _parts(parts, place)) for total, name, place in best]
+
+
+def _foremost(totals: Scores, most: int) -> Sequence[int]:
+    """Where the highest so many stand, and all that equal the last of them."""
+    if len(totals) <= most:
+        return range(len(totals))
+    least = np.partition(totals, -most)[-most]
+    return [int(place) for place in (totals >= least).nonzero()[0]]
+
+
+def _ranked(
+    totals: Scores, places: Sequence[int], among: NDArray[np.intp], nodes: Snapshot
+) -> list[tuple[int, str, int]]:
+    """The total with its sign turned, the name and the place: the best first, and equals by name."""
+    return sorted((-int(totals[place]), nodes.nodes[int(among[place])].meta.name, place) for place in places)
+
+
+def _places(names: Sequence[str], among: NDArray[np.intp], nodes: Snapshot) -> list[int]:
+    """Where these stand among the feasible, those that do."""
+    slots = [nodes.slots[name] for name in set(names) if name in nodes.slots]
+    return [place for slot in slots for place in (among == slot).nonzero()[0].tolist()]
 
 
 def _parts(parts: Sequence[Scored], place: int) -> tuple[Part, ...]:

@@ -1,8 +1,10 @@
 """A gang: instances that are placed together or not at all, tried out on the table before any of it counts."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
+
+from msgspec import structs
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
@@ -154,7 +156,7 @@ class GangTrial:
     def _decide(self, index: int) -> None:
         asks, relaxed = self._rungs[0]
         ask = asks[index]
-        alike = replace(ask, key=_NOBODY)
+        alike = structs.replace(ask, key=_NOBODY)
         if alike in self._alike:
             return
         state = CycleState(self._consulted.get(ask.key))

@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 from mandor.lib.backoff import Backoff
+from mandor.lib.line import Line
 from mandor.model.meta import Key
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.points import (
@@ -109,7 +110,7 @@ class SchedulingQueue:
         self._pause = pause
         self._flush_seconds = flush_seconds
         self._entries: dict[Key, Entry] = {}
-        self._active: list[_Seat] = []
+        self._active: Line[_Seat] = Line()
         self._backing_off: list[_Seat] = []
         self._unschedulable: dict[Key, Entry] = {}
         self._alarms: list[_Seat] = []
@@ -216,14 +217,15 @@ class SchedulingQueue:
         """The next one; it is out of the queue until it is put back."""
         while self._active:
             try:
-                _, ticket, entry = heapq.heappop(self._active)
+                _, ticket, entry = self._active.pop()
             except Exception as error:
                 self._no_order(error)
                 return None
             if entry.ticket == ticket:
                 del self._entries[entry.ask.key]
                 entry.place, entry.ticket = Place.NOWHERE, 0
-                self._leave_gang(entry)
+                if entry.ask.member is not None:
+                    self._leave_gang(entry)
                 return entry
         return None
 
@@ -404,7 +406,7 @@ class SchedulingQueue:
             self._fail(entry, fault)
             return
         try:
-            heapq.heappush(self._active, self._seat(entry, rank))
+            self._active.push(self._seat(entry, rank))
         except Exception as error:
             self._no_order(error)
 

@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Callable, Iterable, Set
-from dataclasses import replace
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object

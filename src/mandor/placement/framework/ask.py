@@ -1,8 +1,11 @@
 """The instance being placed, as numbers and rules."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from mandor.model.meta import Key
 from mandor.model.placement import Apart, Near, PlacementRule, Spread, Toleration, Where
@@ -212,8 +215,7 @@ class Membership(NamedTuple):
     """So long some of it may hold nodes without the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """One instance that needs a node."""
 
     key: Key
