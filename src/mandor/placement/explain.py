@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from mandor.model.decision import NodeScore, Part
 from mandor.placement.cycle import Decision, ladder
 from mandor.placement.framework.ask import Ask
-from mandor.placement.framework.column import Scores
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.luck import bits_of, lots
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import Scored, Verdict, run_filters, run_scores, why_of
 from mandor.placement.framework.snapshot import Snapshot
@@ -117,32 +116,16 @@ def score_table(
         totals = run_scores(profile, state, ask, nodes, verdict.feasible, among, watch, parts)
     finally:
         watch.end()
-    best = _ranked(totals, _foremost(totals, most), among, nodes)[:most]
-    shown = {place for _, _, place in best}
-    others = [place for place in _places(also, among, nodes) if place not in shown]
-    best += _ranked(totals, others, among, nodes)
-    return [NodeScore(name, -total, _parts(parts, place)) for total, name, place in best]
-
-
-def _foremost(totals: Scores, most: int) -> Sequence[int]:
-    """Where the highest so many stand, and all that equal the last of them."""
-    if len(totals) <= most:
-        return range(len(totals))
-    least = np.partition(totals, -most)[-most]
-    return [int(place) for place in (totals >= least).nonzero()[0]]
-
-
-def _ranked(
-    totals: Scores, places: Sequence[int], among: NDArray[np.intp], nodes: Snapshot
-) -> list[tuple[int, str, int]]:
-    """The total with its sign turned, the name and the place: the best first, and equals by name."""
-    return sorted((-int(totals[place]), nodes.nodes[int(among[place])].meta.name, place) for place in places)
-
-
-def _places(names: Sequence[str], among: NDArray[np.intp], nodes: Snapshot) -> list[int]:
-    """Where these stand among the feasible, those that do."""
-    slots = [nodes.slots[name] for name in set(names) if name in nodes.slots]
-    return [place for slot in slots for place in (among == slot).nonzero()[0].tolist()]
+    # Of equals, whom the lot favours comes first: as they would be chosen.
+    ranks = (totals << bits_of(len(nodes))) + lots(ask.who, nodes.order()[among], len(nodes))
+    order = ranks.argsort()[::-1]
+    named = np.isin(among[order], [nodes.slots[name] for name in also if name in nodes.slots])
+    named[:most] = True
+    places = [int(place) for place in order[named]]
+    return [
+        NodeScore(nodes.nodes[int(among[place])].meta.name, int(totals[place]), _parts(parts, place))
+        for place in places
+    ]
 
 
 def _parts(parts: Sequence[Scored], place: int) -> tuple[Part, ...]:

@@ -66,6 +66,8 @@ class Entry:
 
 
 Gang = tuple[str, str, str]
+# Python 3.11 looks a member of an enum up in a function of its own each time.
+_ACTIVE, _NOWHERE = Place.ACTIVE, Place.NOWHERE
 _FREE = frozenset({Place.ACTIVE, Place.BACKING_OFF, Place.UNSCHEDULABLE, Place.PARKED})
 _Seat = tuple[Any, int, Entry]
 """Rank, ticket, entry: tickets differ, so that entries are never compared."""
@@ -166,7 +168,7 @@ class SchedulingQueue:
     def _take(self, key: Key) -> Entry | None:
         entry = self._entries.pop(key, None)
         if entry is not None:
-            entry.place, entry.ticket = Place.NOWHERE, 0
+            entry.place, entry.ticket = _NOWHERE, 0
             self._unschedulable.pop(key, None)
             self._gated.pop(key, None)
             self._leave_gang(entry)
@@ -223,7 +225,7 @@ class SchedulingQueue:
                 return None
             if entry.ticket == ticket:
                 del self._entries[entry.ask.key]
-                entry.place, entry.ticket = Place.NOWHERE, 0
+                entry.place, entry.ticket = _NOWHERE, 0
                 if entry.ask.member is not None:
                     self._leave_gang(entry)
                 return entry
@@ -399,7 +401,7 @@ class SchedulingQueue:
         self._activate(entry)
 
     def _activate(self, entry: Entry) -> None:
-        entry.place = Place.ACTIVE
+        entry.place = _ACTIVE
         try:
             rank: Hashable = self._call(self._sort, lambda: self._sort.sort_key(entry.ask, entry.queued_at))
         except PluginFault as fault:
