@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -144,11 +144,11 @@ class CriEngine(ContainerEngine):
         if not self._api.socket.exists() and not (self._directory / "owner").exists():
             raise NotFound("there is no CRI runtime on this machine", hint=f"its socket would be {self._api.socket}")
 
-    async def _list(self) -> Sequence[tuple[Unit, Any]]:
+    async def _list(self) -> Sequence[tuple[Unit, Awaitable[Observed | None]]]:
         listed = await self._labelled()
         await self._sandboxes.look(self.owner)
         self._seen = {each.id: kept for _, each in listed if (kept := self._seen.get(each.id)) is not None}
-        return listed
+        return [(unit, self._look(unit, each)) for unit, each in listed]
 
     async def _labelled(self, labels: Mapping[str, str] | None = None) -> Sequence[tuple[Unit, Any]]:
         wanted = wire.make("ContainerFilter", label_selector={marks.OWNER: self.owner, **(labels or {})})
@@ -160,11 +160,9 @@ class CriEngine(ContainerEngine):
         labels = {marks.UID: unit.uid, marks.TASK: unit.task, marks.ATTEMPT: str(unit.attempt)}
         return next((each for _, each in await self._labelled(labels)), None)
 
-    def _begun(self, unit: Unit, found: Any) -> bool:
-        return bool(found.state != wire.CREATED)
-
-    def _runs(self, found: Any) -> bool:
-        return bool(found.state == wire.RUNNING)
+    def _phase(self, unit: Unit, found: Any) -> UnitPhase:
+        known = {wire.CREATED: UnitPhase.STARTING, wire.RUNNING: UnitPhase.RUNNING}
+        return known.get(found.state, UnitPhase.EXITED)
 
     async def _look(self, unit: Unit, listed: Any) -> Observed | None:
         if (kept := self._seen.get(listed.id)) is not None:
