@@ -22,7 +22,7 @@ from mandor.engines.cri.client import START_SECONDS, CriClient, Refused
 from mandor.engines.cri.config import container_config, log_name, sandbox_config, write_files
 from mandor.engines.cri.execution import Dial, begin, dial_directly
 from mandor.engines.cri.images import CriImages
-from mandor.engines.cri.observe import NANO, observe, process_of, working_dir_of
+from mandor.engines.cri.observe import NANO, interrupted, observe, process_of, working_dir_of
 from mandor.engines.cri.options import CriOptions
 from mandor.engines.cri.sandboxes import Sandboxes
 from mandor.engines.stamped import read_logs, rotate
@@ -158,7 +158,13 @@ class CriEngine(ContainerEngine):
     async def _find(self, unit: Unit, *, foreign: bool = False) -> Any | None:
         """Names are a sandbox's own, so nobody else's is ever in the way."""
         labels = {marks.UID: unit.uid, marks.TASK: unit.task, marks.ATTEMPT: str(unit.attempt)}
-        return next((each for _, each in await self._labelled(labels)), None)
+        found = next((each for _, each in await self._labelled(labels)), None)
+        if found is not None and found.state == wire.EXITED and found.id not in self._seen:
+            status = await self._status(found.id)
+            if status is not None and interrupted(status.status):
+                await self._take_away(found.id)
+                return None
+        return found
 
     def _phase(self, unit: Unit, found: Any) -> UnitPhase:
         known = {wire.CREATED: UnitPhase.STARTING, wire.RUNNING: UnitPhase.RUNNING}
@@ -175,6 +181,10 @@ class CriEngine(ContainerEngine):
         async with self._places:
             status = await self._status(listed.id)
             address = await self._sandboxes.address(listed.pod_sandbox_id)
+        if status is not None and interrupted(status.status):
+            if not self._is_busy(unit):
+                await self._take_away(listed.id)
+            return None
         observed = None if status is None else observe(unit, status.status, address)
         if observed is not None and observed.phase is UnitPhase.EXITED:
             self._seen[listed.id] = observed
@@ -281,8 +291,15 @@ class CriEngine(ContainerEngine):
             path.unlink(missing_ok=True)
 
     async def _take_away(self, identity: str) -> None:
-        await self._quietly(wire.STOP, container_id=identity, timeout=0, seconds=2 * KILL_SECONDS)
-        await self._quietly(wire.REMOVE, container_id=identity)
+        deadline = asyncio.get_running_loop().time() + KILL_SECONDS
+        while True:
+            try:
+                await self._quietly(wire.STOP, container_id=identity, timeout=0, seconds=2 * KILL_SECONDS)
+                return await self._quietly(wire.REMOVE, container_id=identity)
+            except Refused as error:  # Somebody told it to start, and was interrupted.
+                if "starting state" not in error.message or asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _tidy(self, wanted: set[str]) -> None:
         await self._sandboxes.tidy(wanted)
