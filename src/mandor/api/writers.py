@@ -55,7 +55,7 @@ _SCHEDULER: Rights = {
 }
 _CONTROLLERS: Rights = {
     "volume": frozenset({EXISTENCE, "status"}),
-    "workload": frozenset({"status"}),
+    "workload": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),  # it begins the runs of a schedule
     "quota": frozenset({"status"}),
     "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "instance": frozenset(

@@ -56,7 +56,9 @@ _MADE: dict[str, Callable[..., Object]] = {
 
 _META = ("kind", "name", "namespace", "labels")
 _WORKLOAD = tuple(
-    name for name in (each.encode_name for each in msgspec.structs.fields(WorkloadSpec)) if name != "restarted"
+    name
+    for name in (each.encode_name for each in msgspec.structs.fields(WorkloadSpec))
+    if name not in {"restarted", "run_of"}
 )
 _TASK = frozenset(each.encode_name for each in msgspec.structs.fields(Task)) - {"role"}
 _GROUP = (frozenset(each.encode_name for each in msgspec.structs.fields(Group)) | {"count"}) - {"tasks"}
