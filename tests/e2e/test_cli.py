@@ -102,12 +102,12 @@ def test_a_schedule_is_shown_and_can_be_run_now(mandor: Mandor) -> None:
         found = json.loads(mandor("get", "workloads", "-o", "json").stdout)["items"]
         return [each["status"]["phase"] for each in found if each["spec"].get("run_of") == "nightly"] == ["Succeeded"]
 
-    eventually(run_has_succeeded)
+    eventually("its run has succeeded", run_has_succeeded)
     told = mandor("describe", "workload", "nightly").stdout
     assert "30 1 * * * (Asia/Jakarta)" in told
     assert "runs: 1" in told
     mandor("delete", "workload", "nightly", "--wait")
-    eventually(lambda: mandor("get", "workloads", "-o", "name").stdout == "")
+    eventually("its run goes, too", lambda: mandor("get", "workloads", "-o", "name").stdout == "")
 
 
 @pytest.mark.parametrize("name", ["batch", "gang", "groups", "namespace", "limits", "probes"])

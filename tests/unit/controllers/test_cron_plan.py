@@ -188,7 +188,8 @@ def test_no_time_has_two_runs_and_forbidden_ones_never_overlap(
         assert 0 < draft.again_seconds <= AGAIN_SECONDS
         going = [each for each in yard.runs.values() if active(each)]
         assert overlap == "allow" or len(going) <= 1
-        if going and data.draw(st.booleans()):
+        ends: bool = data.draw(st.booleans())
+        if going and ends:
             yard.end(going[0].meta.name)
     assert len(yard.begun) == len(set(yard.begun))
     assert yard.begun == sorted(yard.begun)
