@@ -200,7 +200,11 @@ def _read(reader: Reader, source: Any, line: int, namespace: str) -> Object | No
     spec = reader.read(spec_source, _SPECS[kind], "spec" if "spec" in source else "", spec_source.line or line)
     if reader.mistakes or meta is None or spec is FAILED:
         return None
-    return _MADE[kind](meta=meta, spec=spec)
+    try:
+        return _MADE[kind](meta=meta, spec=spec)
+    except ValueError as error:  # a name that does not go with what it says
+        reader.wrong(meta_source.lines.get("name", line), "name", str(error))
+        return None
 
 
 def _check_kind(reader: Reader, source: Map, kind: Any, line: int) -> bool:
