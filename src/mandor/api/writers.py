@@ -47,7 +47,7 @@ _NODE: Rights = {
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _SCHEDULER: Rights = {
-    "instance": frozenset({"spec.node", "spec.volumes", "spec.relaxed", "spec.stop", "status"}),
+    "instance": frozenset({"spec.node", "spec.variant", "spec.volumes", "spec.relaxed", "spec.stop", "status"}),
     "volume": frozenset({EXISTENCE, "spec", "status.node", "status.workload"}),
     "decision": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),

@@ -45,6 +45,11 @@ def _node_phase(item: Object) -> str:
     return str(item["status"]["phase"]) + (",cordoned" if item["spec"].get("cordoned") else "")
 
 
+def _form(item: Object) -> str:
+    variant = item["spec"].get("variant", 0)
+    return f"alternative {variant}" if variant else "-"
+
+
 def _engines(item: Object) -> str:
     found = item["status"].get("engines", {})
     return (
@@ -212,6 +217,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("REASON", _stopping),
         Column("RELEASE", _spec("release"), wide=True),
         Column("WITHOUT", lambda item: "; ".join(item["spec"].get("relaxed", ())) or "-", wide=True),
+        Column("FORM", _form, wide=True),
         Column("ENGINE", _status("engine"), wide=True),
         Column("ADDRESS", _status("address"), wide=True),
         Column("MESSAGE", _status("message"), wide=True),
@@ -238,6 +244,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("AGO", lambda item: age(item["spec"].get("at", 0.0), time.time())),
         Column("TRY", _spec("attempts", 1)),
         Column("SCORE", _score),
+        Column("FORM", _spec("form"), wide=True),
         Column("WITHOUT", _words("relaxed")),
         Column("WHY NOT", _why_not),
         Column("PROFILE", _spec("profile"), wide=True),

@@ -31,7 +31,8 @@ class Move(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """`node`, `volumes` and `relaxed` are written by the scheduler, once; `stop` and the rest by the controller."""
+    """`node`, `variant`, `volumes` and `relaxed` are written by the scheduler, once; `stop` and the rest by the
+    controller."""
 
     workload: str
     group: str = FLAT
@@ -53,6 +54,8 @@ class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     """The volume objects it uses, all on its node; written with it."""
     relaxed: tuple[str, ...] = ()
     """The `should` rules that were given up to place it, in the order they were."""
+    variant: int = 0
+    """The form of its group that it was placed in: 0 is the main one, 1 the first of its `alternatives`."""
 
 
 class TaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
@@ -113,10 +116,16 @@ class Instance(Object, frozen=True, tag="instance"):
         return self.changed(spec=msgspec.structs.replace(self.spec, stop=order))
 
     def bound(
-        self, node: str, *, at: float, relaxed: tuple[str, ...] = (), volumes: tuple[str, ...] = ()
+        self,
+        node: str,
+        *,
+        at: float,
+        relaxed: tuple[str, ...] = (),
+        volumes: tuple[str, ...] = (),
+        variant: int = 0,
     ) -> "Instance":
         return self.changed(
-            spec=msgspec.structs.replace(self.spec, node=node, relaxed=relaxed, volumes=volumes),
+            spec=msgspec.structs.replace(self.spec, node=node, relaxed=relaxed, volumes=volumes, variant=variant),
             status=InstanceStatus(phase=Phase.RESERVED, since=at),
         )
 

@@ -383,7 +383,8 @@ class Scheduler:
         context = None
         if not (profile.plain and profile.batches(entry.ask)) or entry.ask.member is not None:
             context = Context(profile, decision.ask or entry.ask, decision.node, decision.state)
-        promise = self.view.promise(entry, decision.node, decision.relaxed, context)
+        chosen = decision.ask.shape if decision.ask is not None and decision.ask.shape.variant else None
+        promise = self.view.promise(entry, decision.node, decision.relaxed, context, chosen)
         if promise is not None and decision.displaces:
             self._nominations.displace(decision.node, entry.ask.priority)
         if promise is not None and context is not None:

@@ -57,6 +57,8 @@ class Promise(Struct, frozen=True, eq=False):
     relaxed: tuple[str, ...] = ()
     context: Context | None = None
     """For the plugins that are still to hear of it."""
+    shape: Shape | None = None
+    """The form that was chosen, if it is not the main one."""
 
     @property
     def key(self) -> Key:
@@ -70,7 +72,8 @@ class Promise(Struct, frozen=True, eq=False):
         """`now`: the instance as it is stored now, if that is newer."""
         ask = self.entry.ask
         volumes = tuple(sorted(wanted.key.name for wanted in ask.local_volumes)) if ask.shape.volumes else ()
-        return (now or self.instance).bound(self.node, at=at, relaxed=self.relaxed, volumes=volumes)
+        variant = self.shape.variant if self.shape is not None else 0
+        return (now or self.instance).bound(self.node, at=at, relaxed=self.relaxed, volumes=volumes, variant=variant)
 
 
 class View:
@@ -295,7 +298,9 @@ class View:
             return  # It is counted since it was decided.
         self.queue.remove(key)
         shape = self._shape(instance)
-        if shape is None:
+        if shape is not None:
+            shape = shape.form(instance.spec.variant)
+        else:
             known = self.table.charge(key)
             shape = known.shape if known is not None and known.node == instance.spec.node else None
         if shape is not None:
@@ -346,7 +351,7 @@ class View:
         return ask_of(instance, workload, shape, self._who(instance), self._rank(instance))
 
     def _shape(self, instance: Instance) -> Shape | None:
-        """None: its release is not here yet; the instance is looked at again when it comes."""
+        """Of its main form. None: its release is not here yet; the instance is looked at again when it comes."""
         release = release_key(instance)
         shape = self._shapes.get(release, {}).get(instance.spec.group)
         if shape is None:
@@ -359,17 +364,23 @@ class View:
     # Decisions.
 
     def promise(
-        self, entry: Entry, node: str, relaxed: tuple[str, ...] = (), context: Context | None = None
+        self,
+        entry: Entry,
+        node: str,
+        relaxed: tuple[str, ...] = (),
+        context: Context | None = None,
+        shape: Shape | None = None,
     ) -> Promise | None:
-        """Count it at once, before it is written; None: the instance is not what it was any more."""
+        """Count it at once, before it is written; None: the instance is not what it was any more. `shape`: the form
+        that was chosen, if it is not the main one."""
         ask = entry.ask
         key = ask.key
         instance, chosen = self._instances.get(key), self.table.node(node)
         if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or chosen is None:
             return None
-        made = Promise(entry, instance, node, chosen.meta.version, relaxed, context)
+        made = Promise(entry, instance, node, chosen.meta.version, relaxed, context, shape)
         tenure = Tenure(self._rank(instance), instance.meta.created_at)
-        self.table.set_charge(key, node, ask.shape, ask.who, tenure)
+        self.table.set_charge(key, node, shape or ask.shape, ask.who, tenure)
         self._promises[key] = made
         if self.queue.waiting:  # Whoever is decided later sees it in the table.
             self._happen(Happening.PLACED, chosen, key)
@@ -382,10 +393,10 @@ class View:
         charge = self.table.charge(key)
         return charge.node if charge is not None and charge.tenure.held else ""
 
-    def nominate(self, entry: Entry, node: str) -> None:
-        """Hold room for it there, and nowhere else; nowhere at all, if that is empty."""
+    def nominate(self, entry: Entry, node: str, ask: Ask | None = None) -> None:
+        """Hold room for it there, and nowhere else; nowhere at all, if that is empty. `ask`: in another form."""
         if node:
-            self._hold(entry.ask, node, entry.queued_at)
+            self._hold(ask or entry.ask, node, entry.queued_at)
         elif self.nominated(entry.ask.key):
             self._uncount(entry.ask.key)
 
