@@ -142,4 +142,4 @@ async def test_an_admin_of_one_namespace_does_not_set_its_bounds(api: Api) -> No
     await send(whole, f"{SPACE}---\n{DEFAULTS}")
     own = await api.client(await api.token("admin", "user:ani", namespaces=("team",)))
     with pytest.raises(Forbidden, match="may not write limit-defaults"):
-        await send(own, DEFAULTS.replace("128Mi", "512Mi"))
+        await send(own, DEFAULTS.replace("128Mi", "64Mi"))
