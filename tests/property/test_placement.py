@@ -16,7 +16,7 @@ from mandor.model.node import Capabilities, Node, NodePhase, Taint
 from mandor.model.placement import Strength, Toleration, Where
 from mandor.model.workload import GroupTemplate
 from mandor.placement.cycle import decide
-from mandor.placement.framework.ask import Ask, HostPort, Shape
+from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import SKIP, FilterPlugin, PreFilterPlugin, ScorePlugin
 from mandor.placement.framework.snapshot import node_facts

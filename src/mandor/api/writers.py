@@ -37,7 +37,8 @@ _ADMIN: Rights = {
     "quota": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _OWN_NODE_STATUS = frozenset(
-    f"status.{name}" for name in ("address", "capacity", "engines", "facts", "agent_version", "images", "usage")
+    f"status.{name}"
+    for name in ("address", "capacity", "engines", "facts", "agent_version", "images", "ports", "usage")
 )
 _NODE: Rights = {
     "node": _OWN_NODE_STATUS,
@@ -46,7 +47,7 @@ _NODE: Rights = {
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _SCHEDULER: Rights = {
-    "instance": frozenset({"spec.node", "spec.volumes", "spec.relaxed", "spec.stop", "status"}),
+    "instance": frozenset({"spec.node", "spec.volumes", "spec.ports", "spec.relaxed", "spec.stop", "status"}),
     "volume": frozenset({EXISTENCE, "spec", "status.node", "status.workload"}),
     "decision": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),

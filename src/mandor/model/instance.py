@@ -31,7 +31,7 @@ class Move(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """`node`, `volumes` and `relaxed` are written by the scheduler, once; `stop` and the rest by the controller."""
+    """`node`, `volumes`, `ports` and `relaxed` are the scheduler's, written once; `stop` and the rest the controller's."""
 
     workload: str
     group: str = FLAT
@@ -51,6 +51,9 @@ class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     """Nodes where earlier copies failed: elsewhere first."""
     volumes: tuple[str, ...] = ()
     """The volume objects it uses, all on its node; written with it."""
+    ports: dict[str, int] | None = None
+    """The node's ports that were chosen for it, by the names its group gives them; written with it. None: it asks for
+    none, and takes no room for them here."""
     relaxed: tuple[str, ...] = ()
     """The `should` rules that were given up to place it, in the order they were."""
 
@@ -113,10 +116,16 @@ class Instance(Object, frozen=True, tag="instance"):
         return self.changed(spec=msgspec.structs.replace(self.spec, stop=order))
 
     def bound(
-        self, node: str, *, at: float, relaxed: tuple[str, ...] = (), volumes: tuple[str, ...] = ()
+        self,
+        node: str,
+        *,
+        at: float,
+        relaxed: tuple[str, ...] = (),
+        volumes: tuple[str, ...] = (),
+        ports: dict[str, int] | None = None,
     ) -> "Instance":
         return self.changed(
-            spec=msgspec.structs.replace(self.spec, node=node, relaxed=relaxed, volumes=volumes),
+            spec=msgspec.structs.replace(self.spec, node=node, relaxed=relaxed, volumes=volumes, ports=ports),
             status=InstanceStatus(phase=Phase.RESERVED, since=at),
         )
 

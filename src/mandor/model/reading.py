@@ -20,7 +20,7 @@ from mandor.model.codec import from_plain
 from mandor.model.meta import Misfit
 from mandor.model.placement import KINDS, Placement, Where
 from mandor.model.task import File, Security, Task
-from mandor.model.workload import Batch, Disruption, Group, Port, Reschedule, WorkloadSpec
+from mandor.model.workload import AUTO, Batch, Disruption, Group, Port, Reschedule, WorkloadSpec
 
 MISTAKES_MOST = 50
 
@@ -220,6 +220,8 @@ class Reader:
 def _long_port(value: Any, line: int, text: str | None) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return _pair("port", value, line, text)
+    if value == AUTO:
+        return _pair("host", value, line, text)
     return value
 
 

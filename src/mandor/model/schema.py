@@ -100,7 +100,7 @@ def _shorten(defs: dict[str, Schema]) -> None:
     group["engine"]["description"] = engines["description"]
     group["count"] = group["replicas"] | {"description": "The same as `replicas`."}
     number = {"type": "integer", "minimum": 1, "maximum": 65535}
-    group["ports"]["additionalProperties"] = {"anyOf": [number, {"$ref": "#/$defs/Port"}]}
+    group["ports"]["additionalProperties"] = {"anyOf": [number, {"const": "auto"}, {"$ref": "#/$defs/Port"}]}
     defs["Placement"]["properties"]["where"]["items"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Where"}]}
     task = defs["Task"]["properties"]
     task["env"]["additionalProperties"] = _SCALAR

@@ -19,6 +19,7 @@ from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.lodging import ORDINARY, Rank, Tenure
 from mandor.placement.framework.points import Happened, Happening
+from mandor.placement.framework.ports import recorded
 from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.standing import (
     NOTHING,
@@ -57,6 +58,8 @@ class Promise(Struct, frozen=True, eq=False):
     relaxed: tuple[str, ...] = ()
     context: Context | None = None
     """For the plugins that are still to hear of it."""
+    ports: dict[str, int] | None = None
+    """The node's ports that were chosen for it, by name."""
 
     @property
     def key(self) -> Key:
@@ -70,7 +73,7 @@ class Promise(Struct, frozen=True, eq=False):
         """`now`: the instance as it is stored now, if that is newer."""
         ask = self.entry.ask
         volumes = tuple(sorted(wanted.key.name for wanted in ask.local_volumes)) if ask.shape.volumes else ()
-        return (now or self.instance).bound(self.node, at=at, relaxed=self.relaxed, volumes=volumes)
+        return (now or self.instance).bound(self.node, at=at, relaxed=self.relaxed, volumes=volumes, ports=self.ports)
 
 
 class View:
@@ -300,9 +303,9 @@ class View:
             shape = known.shape if known is not None and known.node == instance.spec.node else None
         if shape is not None:
             new = self.table.charge(key) is None or bool(self.nominated(key))
-            self.table.set_charge(
-                key, instance.spec.node, shape, self._who(instance), tenure_of(instance, shape, self._rank(instance))
-            )
+            tenure = tenure_of(instance, shape, self._rank(instance))
+            ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
+            self.table.set_charge(key, instance.spec.node, shape, self._who(instance), tenure, ports)
             if new:
                 self._happen(Happening.PLACED, self.table.node(instance.spec.node), key)
 
@@ -367,13 +370,18 @@ class View:
         instance, chosen = self._instances.get(key), self.table.node(node)
         if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or chosen is None:
             return None
-        made = Promise(entry, instance, node, chosen.meta.version, relaxed, context)
         tenure = Tenure(self._rank(instance), instance.meta.created_at)
         self.table.set_charge(key, node, ask.shape, ask.who, tenure)
+        ports = self._chosen(key) if ask.shape.any_ports else None
+        made = Promise(entry, instance, node, chosen.meta.version, relaxed, context, ports)
         self._promises[key] = made
         if self.queue.waiting:  # Whoever is decided later sees it in the table.
             self._happen(Happening.PLACED, chosen, key)
         return made
+
+    def _chosen(self, key: Key) -> dict[str, int]:
+        charge = self.table.charges[key]
+        return {each.name: number for each, number in zip(charge.shape.any_ports, charge.ports, strict=False)}
 
     # Room that is held.
 
@@ -451,7 +459,7 @@ class View:
 def _matters(node: Node) -> tuple[object, ...]:
     """What placement looks at; the rest of a node may change without anybody being tried again."""
     status = node.status
-    return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts
+    return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts, status.ports
 
 
 def _matters_to_queue(workload: Workload) -> tuple[object, ...]:
