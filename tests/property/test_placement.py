@@ -216,7 +216,7 @@ def plain_affinity(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> boo
 
 
 def plain_ports(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
-    taken: set[HostPort] = {port for name, shape in placed if name == node.meta.name for port in shape.host_ports}
+    taken = {port for name, shape in placed if name == node.meta.name for port in shape.host_ports}
     return not taken & set(ask.shape.host_ports)
 
 

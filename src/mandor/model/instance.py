@@ -1,7 +1,7 @@
 """Instance: one copy of a group, on at most one node, with a phase."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -31,7 +31,7 @@ class Move(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """`node`, `volumes`, `ports` and `relaxed` are the scheduler's, written once; `stop` and the rest the controller's."""
+    """`node`, `volumes`, `ports` and `relaxed` are written by the scheduler, once; the rest by the controller."""
 
     workload: str
     group: str = FLAT
@@ -68,6 +68,17 @@ class TaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     reason: str = ""
 
 
+class PortStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """One port of an instance, as it is on its node."""
+
+    name: str
+    port: int
+    """Where the task listens, on its own address."""
+    host: int | None = None
+    """The node's port that leads to it; None: none does."""
+    protocol: Literal["tcp", "udp"] = "tcp"
+
+
 class InstanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """Written by the node's agent; before there is one, by the scheduler; Lost by the node controller."""
 
@@ -81,6 +92,10 @@ class InstanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     exit_code: int | None = None
     engine: str = ""
     address: str = ""
+    """Its own; empty: it has none, or shares its node's."""
+    host: str = ""
+    """The address of its node, where its ports are; only with `ports`."""
+    ports: tuple[PortStatus, ...] = ()
     nominated: str = ""
     """The node where there will be room for it; while it is Pending."""
     since: float = 0.0
@@ -89,6 +104,9 @@ class InstanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     tasks: tuple[TaskStatus, ...] = ()
     """Only for groups of several tasks."""
 
+
+REFUSED, PORT_TAKEN = "Refused", "PortTaken"
+"""Reasons of a node that did not take an instance, which then never began: it is placed again."""
 
 PENDING = InstanceStatus(phase=Phase.PENDING)
 

@@ -77,6 +77,9 @@ class PortRange(Struct, frozen=True, gc=False, omit_defaults=True):
         return cls(int(first), int(last))
 
 
+USUAL_PORTS = PortRange()
+
+
 class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """Written by the node's agent, except `phase`, `reason` and `since`: the node controller's."""
 
@@ -91,7 +94,7 @@ class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     agent_version: str = ""
     images: dict[str, int] = {}
     """Images that are there already, with their sizes in bytes."""
-    ports: PortRange = PortRange()
+    ports: PortRange = USUAL_PORTS
     """What it has for instances that ask for any port of their node."""
     usage: Resources | None = None
     """What is really used, as the agent last measured it; absent: not measured."""

@@ -32,7 +32,7 @@ from mandor.errors import EngineDown, Invalid, NotFound, Unavailable
 from mandor.model.node import Capabilities
 
 AT_ONCE = 16
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "tmpfs"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "tmpfs", "ports"})
 
 
 class ContainerEngine(Engine):

@@ -43,7 +43,7 @@ ADDRESS_SECONDS = 2.0
 """So often a machine without an address is looked at again."""
 AT_ONCE = 8
 NANO = 1e9
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "mounts"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "mounts", "ports"})
 LIMITS = frozenset({"cpu", "memory", "processes"})
 
 
