@@ -51,6 +51,11 @@ rules: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
         {"placement": {"spread": [{"over": "zone", "strength": "should"}]}},
         {"placement": {"apart": [{"workload": "self", "strength": "should"}]}},
         {"placement": {"apart": [{"workload": "self", "over": "zone"}]}},
+        {"image": "web:1", "alternatives": [{"engine": ["process"], "command": ["run"], "resources": {"cpu": "500m"}}]},
+        {
+            "alternatives": [{"resources": {"cpu": "100m"}}],
+            "placement": {"spread": [{"over": "zone", "strength": "should"}]},
+        },
         {"placement": {"near": [{"match": {"app": "first"}, "over": "zone", "strength": "prefer", "weight": 50}]}},
     ]
 )

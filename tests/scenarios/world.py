@@ -292,7 +292,8 @@ class World:
             if each.node and not each.phase.over:
                 release = self.find(Release, each.spec.release)
                 assert release is not None, f"{each.meta.name} has no release"
-                used[each.node] = used.get(each.node, Resources()) + release.spec.groups[each.spec.group].request
+                form = release.spec.groups[each.spec.group].form(each.spec.variant)
+                used[each.node] = used.get(each.node, Resources()) + form.request
         for name, amount in used.items():
             node = self.find(Node, name, "")
             assert node is None or amount.fits(node.allocatable), f"{name} is over its capacity: {amount}"

@@ -35,6 +35,7 @@ _ADMIN: Rights = {
     "namespace": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "priority-class": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "quota": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "limit-defaults": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _OWN_NODE_STATUS = frozenset(
     f"status.{name}"
@@ -47,7 +48,9 @@ _NODE: Rights = {
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _SCHEDULER: Rights = {
-    "instance": frozenset({"spec.node", "spec.volumes", "spec.ports", "spec.relaxed", "spec.stop", "status"}),
+    "instance": frozenset(
+        {f"spec.{name}" for name in ("node", "variant", "volumes", "ports", "relaxed", "stop")} | {"status"}
+    ),
     "volume": frozenset({EXISTENCE, "spec", "status.node", "status.workload"}),
     "decision": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),

@@ -45,6 +45,11 @@ def _node_phase(item: Object) -> str:
     return str(item["status"]["phase"]) + (",cordoned" if item["spec"].get("cordoned") else "")
 
 
+def _form(item: Object) -> str:
+    variant = item["spec"].get("variant", 0)
+    return f"alternative {variant}" if variant else "-"
+
+
 def _engines(item: Object) -> str:
     found = item["status"].get("engines", {})
     return (
@@ -168,6 +173,18 @@ def _devices_of_quota(item: Object) -> str:
     return ",".join(f"{kind} {used.get(kind, 0)}/{count}" for kind, count in sorted(most.items())) or "-"
 
 
+def _amounts(*path: str) -> Callable[[Object], str]:
+    """`cpu 2, memory 4Gi`: what stands at a path of the spec."""
+
+    def shown(item: Object) -> str:
+        found = item["spec"]
+        for step in path:
+            found = found.get(step, {})
+        return ", ".join(f"{name} {value}" for name, value in found.items() if not isinstance(value, dict)) or "-"
+
+    return shown
+
+
 NAME = Column("NAME", _name)
 AGE = Column("AGE", _age)
 LABELS = Column("LABELS", labels, wide=True)
@@ -216,6 +233,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("REASON", _stopping),
         Column("RELEASE", _spec("release"), wide=True),
         Column("WITHOUT", lambda item: "; ".join(item["spec"].get("relaxed", ())) or "-", wide=True),
+        Column("FORM", _form, wide=True),
         Column("ENGINE", _status("engine"), wide=True),
         Column("ADDRESS", _status("address"), wide=True),
         Column("MESSAGE", _status("message"), wide=True),
@@ -242,6 +260,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("AGO", lambda item: age(item["spec"].get("at", 0.0), time.time())),
         Column("TRY", _spec("attempts", 1)),
         Column("SCORE", _score),
+        Column("FORM", _spec("form"), wide=True),
         Column("WITHOUT", _words("relaxed")),
         Column("WHY NOT", _why_not),
         Column("PROFILE", _spec("profile"), wide=True),
@@ -278,6 +297,14 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("INSTANCES", _of_quota("instances")),
         Column("DEVICES", _devices_of_quota),
         Column("PRIORITY-CLASS", _spec("priority_class")),
+        AGE,
+        LABELS,
+    ),
+    "limit-defaults": (
+        NAME,
+        Column("ASKS FOR", _amounts("resources")),
+        Column("LIMITS", _amounts("resources", "limits")),
+        Column("MOST", _amounts("most")),
         AGE,
         LABELS,
     ),

@@ -65,7 +65,7 @@ def _begin(draft: Draft, each: Instance, members: Sequence[Instance], release: R
 
 def _follow(draft: Draft, leaving: Instance, heir: Instance, release: Release, now: float) -> None:
     assert leaving.spec.move is not None
-    if slot.serving(heir) and not heir.spec.relaxed:
+    if slot.serving(heir) and not _no_better(leaving, heir):
         slot.stop(draft, leaving, f"moved to {heir.spec.node}", now)
         draft.note(leaving, "Moved", f"{heir.meta.name} has taken its place on {heir.spec.node}")
         return
@@ -84,11 +84,19 @@ def _in_vain(leaving: Instance, heir: Instance, release: Release, now: float) ->
         return "it does not serve any more itself"
     if slot.ended(heir) or heir.phase is Phase.LOST or heir.spec.stop is not None:
         return f"{heir.meta.name} ended on {heir.spec.node or leaving.spec.move.to}"
-    if heir.spec.node and heir.spec.relaxed:
-        return f"{heir.meta.name} could not keep its rules either"
+    if heir.spec.node and (why := _no_better(leaving, heir)):
+        return why
     if now >= leaving.spec.move.at + MOVE_SECONDS:
         return f"{heir.meta.name} did not serve in time"
     return ""
+
+
+def _no_better(leaving: Instance, heir: Instance) -> str:
+    """Why nothing is won; empty: something is."""
+    if heir.spec.relaxed:
+        return f"{heir.meta.name} could not keep its rules either"
+    same_form = heir.spec.variant and heir.spec.variant >= leaving.spec.variant
+    return f"{heir.meta.name} has no better form either" if same_form and not leaving.spec.relaxed else ""
 
 
 def _call_off(draft: Draft, each: Instance, why: str) -> None:

@@ -66,7 +66,7 @@ class QuotaController(Controller[str]):
     def _request(self, instance: Instance) -> Resources:
         release = self._releases.get(Key(Release.kind, instance.meta.namespace, instance.spec.release))
         group = release.spec.groups.get(instance.spec.group) if isinstance(release, Release) else None
-        return group.request if group is not None else Resources()
+        return group.form(instance.spec.variant).request if group is not None else Resources()
 
     def _class(self, instance: Instance) -> str:
         workload = self._workloads.get(Key(Workload.kind, instance.meta.namespace, instance.spec.workload))

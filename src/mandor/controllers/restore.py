@@ -1,4 +1,5 @@
-"""The restore controller: an instance that was placed without one of its `should` rules goes back when it can."""
+"""The restore controller: an instance that was placed without one of its `should` rules, or not in its main form, goes
+back when it can."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -6,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec.structs import replace
 
 from mandor.controllers.base import Controller, Grouped
-from mandor.controllers.restore_plan import destination, may_move, relaxed
+from mandor.controllers.restore_plan import destination, may_move, relaxed, second_best
 from mandor.controllers.writer import Writer
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
@@ -94,7 +95,7 @@ class RestoreController(Controller[str]):
 
     def _note(self, key: Key, instance: Instance | None) -> None:
         live = instance is not None and instance.spec.stop is None and not instance.phase.over
-        if instance is not None and live and relaxed(instance):
+        if instance is not None and live and second_best(instance):
             self._relaxed[key] = instance
         else:
             gone = self._relaxed.pop(key, None)
@@ -158,8 +159,12 @@ class RestoreController(Controller[str]):
         self._tries[uid] = self._tries.get(uid, 0) + 1
         self._not_before[uid] = self._clock.monotonic() + self._pause.pause(self._tries[uid])
         self._since.pop(uid, None)
-        rules = ", ".join(f"`{rule}`" for rule in relaxed(instance))
-        order = Move(to=node, reason=f"{rules} can be kept on {node}", at=self._clock.now())
+        order = Move(to=node, reason=_reason(instance, node), at=self._clock.now())
         await self._writer.commit([Put(instance.changed(spec=replace(instance.spec, move=order)))])
         self._recorder.note(instance, "Moving", f"it moves from {instance.spec.node}: {order.reason}")
         log.info("%s moves from %s: %s", instance.key, instance.spec.node, order.reason)
+
+
+def _reason(instance: Instance, node: str) -> str:
+    rules = ", ".join(f"`{rule}`" for rule in relaxed(instance))
+    return f"{rules} can be kept on {node}" if rules else f"a form that comes first has a place on {node}"

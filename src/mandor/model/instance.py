@@ -31,7 +31,8 @@ class Move(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """`node`, `volumes`, `ports` and `relaxed` are written by the scheduler, once; the rest by the controller."""
+    """`node`, `variant`, `volumes`, `ports` and `relaxed` are written by the scheduler, once; `stop` and the rest by
+    the controller."""
 
     workload: str
     group: str = FLAT
@@ -56,6 +57,8 @@ class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     none, and takes no room for them here."""
     relaxed: tuple[str, ...] = ()
     """The `should` rules that were given up to place it, in the order they were."""
+    variant: int = 0
+    """The form of its group that it was placed in: 0 is the main one, 1 the first of its `alternatives`."""
 
 
 class TaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
@@ -140,10 +143,13 @@ class Instance(Object, frozen=True, tag="instance"):
         at: float,
         relaxed: tuple[str, ...] = (),
         volumes: tuple[str, ...] = (),
+        variant: int = 0,
         ports: dict[str, int] | None = None,
     ) -> "Instance":
         return self.changed(
-            spec=msgspec.structs.replace(self.spec, node=node, relaxed=relaxed, volumes=volumes, ports=ports),
+            spec=msgspec.structs.replace(
+                self.spec, node=node, relaxed=relaxed, volumes=volumes, variant=variant, ports=ports
+            ),
             status=InstanceStatus(phase=Phase.RESERVED, since=at),
         )
 

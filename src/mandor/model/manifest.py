@@ -14,6 +14,7 @@ from mandor.errors import Invalid, TooLarge
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Malformed, Map, load_all
 from mandor.model.codec import KINDS
+from mandor.model.limit_defaults import LimitDefaults, LimitDefaultsSpec
 from mandor.model.meta import Key, Meta, Object, check_labels, check_name
 from mandor.model.near_cycle import HINT, find_deadlocks
 from mandor.model.priority import PriorityClass, PriorityClassSpec
@@ -30,7 +31,6 @@ OBJECTS_MOST = 5000
 LATER_KINDS = frozenset(
     {
         "node-pool",
-        "limit-defaults",
         "secret",
         "scheduler-config",
         "reservation",
@@ -42,6 +42,7 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "namespace": NamespaceSpec,
     "priority-class": PriorityClassSpec,
     "quota": QuotaSpec,
+    "limit-defaults": LimitDefaultsSpec,
     "volume": VolumeSpec,
 }
 _MADE: dict[str, Callable[..., Object]] = {
@@ -49,6 +50,7 @@ _MADE: dict[str, Callable[..., Object]] = {
     "namespace": Namespace,
     "priority-class": PriorityClass,
     "quota": Quota,
+    "limit-defaults": LimitDefaults,
     "volume": Volume,
 }
 
@@ -75,13 +77,17 @@ class Document:
     def line_of(self, path: str) -> int:
         """Where `spec.priority` stands, or as close to it as is known."""
         line, here = self.line, self.source
-        steps = path.split(".")
+        path = _unfolded(path) if _is_flat(here) else path
+        steps = path.replace("[", ".").replace("]", "").split(".")
         if steps[0] in {"meta", "spec"} and isinstance(here, Map) and steps[0] not in here:
             del steps[0]
         for step in steps:
-            if not isinstance(here, Map) or step not in here:
+            if isinstance(here, List) and step.isdecimal() and int(step) < len(here):
+                line, here = here.lines[int(step)], here[int(step)]
+            elif isinstance(here, Map) and step in here:
+                line, here = here.lines.get(step, line), here[step]
+            else:
                 break
-            line, here = here.lines.get(step, line), here[step]
         return line
 
 
@@ -167,11 +173,16 @@ def _is_flat(source: Any) -> bool:
 
 
 def _flat(mistake: Mistake) -> Mistake:
+    return mistake._replace(path=_unfolded(mistake.path))
+
+
+def _unfolded(path: str) -> str:
     """A flat manifest knows no groups, so neither does the path of its mistakes."""
+    bare = path.removeprefix("spec.")
     for prefix in _FLAT_PATHS:
-        if mistake.path == prefix or mistake.path.startswith(f"{prefix}."):
-            return mistake._replace(path=mistake.path[len(prefix) :].lstrip("."))
-    return mistake
+        if bare == prefix or bare.startswith(f"{prefix}."):
+            return bare[len(prefix) :].lstrip(".")
+    return path
 
 
 def _read(reader: Reader, source: Any, line: int, namespace: str) -> Object | None:
@@ -366,11 +377,13 @@ def _no_such_engine(document: Document, engines: Collection[str]) -> list[tuple[
         return []
     found = []
     for group, spec in value.spec.groups.items():
-        for index, name in enumerate(spec.engine):
+        named = [(name, f"engine[{index}]") for index, name in enumerate(spec.engine)]
+        for number, each in enumerate(spec.alternatives):
+            named += [(name, f"alternatives[{number}].engine[{index}]") for index, name in enumerate(each.engine)]
+        inside = "" if _is_flat(document.source) else f"groups.{group}."
+        for name, place in named:
             if name not in engines:
-                line = _line_of(document, group, "engine", index)
-                path = "engine" if _is_flat(document.source) else f"groups.{group}.engine"
-                found.append(
-                    (document.file, Mistake(line, path, f"there is no engine {name!r}", did_you_mean(name, engines)))
-                )
+                line, path = document.line_of(f"spec.groups.{group}.{place}"), inside + place.rpartition("[")[0]
+                wrong = Mistake(line, path, f"there is no engine {name!r}", did_you_mean(name, engines))
+                found.append((document.file, wrong))
     return found

@@ -13,6 +13,7 @@ from mandor.model.placement import Placement
 from mandor.model.priority import Priority
 from mandor.model.resources import Resources
 from mandor.model.task import PortNumber, Task
+from mandor.model.variant import TaskVariant
 from mandor.model.volume import GroupVolume
 
 WorkloadType = Literal["service", "batch"]
@@ -130,6 +131,40 @@ class Gang(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
             raise Misfit(f"{self.timeout} is no time for a gang to wait", "timeout", hint="1s to 24h")
 
 
+ALTERNATIVES_MOST = 8
+
+
+class Alternative(TaskVariant, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """Another form of a group: what is different from the main form, of its only task or, by name, of its `tasks`."""
+
+    engine: tuple[str, ...] = ()
+    """Any of these, in order of preference; absent: as in the main form."""
+    ports: dict[str, Port] | None = None
+    """All of its ports; absent: as in the main form."""
+    tasks: dict[str, TaskVariant] = {}
+    """What is different about its tasks, by name; for groups of several tasks."""
+
+    def form(self, main: "GroupTemplate") -> "GroupTemplate":
+        """The group in this form; a `ValueError` when that is none."""
+        return msgspec.structs.replace(
+            main,
+            engine=self.engine or main.engine,
+            ports=main.ports if self.ports is None else self.ports,
+            tasks=main.tasks | {name: each.over(main.tasks[name]) for name, each in self._changes(main).items()},
+            alternatives=(),
+        )
+
+    def _changes(self, main: "GroupTemplate") -> dict[str, TaskVariant]:
+        for name in self.tasks:
+            if name not in main.tasks:
+                raise ValueError(f"there is no task {name!r}; there are: {', '.join(main.tasks)}")
+        if self.empty:
+            return self.tasks
+        if self.tasks or len(main.tasks) > 1:
+            raise ValueError("a group of several tasks says under `tasks`, by name, what is different about each")
+        return dict.fromkeys(main.tasks, self)
+
+
 class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """What a release fixes: a change here makes a new one."""
 
@@ -143,6 +178,8 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """Where it may go."""
     tasks: dict[str, Task]
     """Programs by name."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Other forms of it, tried in this order when the main form has no place."""
 
     def __post_init__(self) -> None:
         for engine in self.engine:
@@ -173,6 +210,31 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
                     raise ValueError(
                         f"the probe of task {task_name} names the port {asked!r}, which is not among `ports`"
                     )
+        if self.alternatives:
+            self._check_alternatives()
+
+    def _check_alternatives(self) -> None:
+        if len(self.alternatives) > ALTERNATIVES_MOST:
+            raise Misfit(f"a group has at most {ALTERNATIVES_MOST} alternatives", "alternatives")
+        for number, each in enumerate(self.alternatives):
+            if each == Alternative():
+                raise Misfit("an alternative names what is different from the main form", "alternatives", str(number))
+            try:
+                each.form(self)
+            except ValueError as error:
+                raise Misfit(f"alternative {number + 1}: {error}", "alternatives", str(number)) from None
+
+    @property
+    def forms(self) -> "tuple[GroupTemplate, ...]":
+        """What an instance of it can be, the main form first: each for itself, without alternatives."""
+        if not self.alternatives:
+            return (self,)
+        main = Alternative().form(self)
+        return (main, *(each.form(main) for each in self.alternatives))
+
+    def form(self, variant: int) -> "GroupTemplate":
+        """The form that an instance was placed in; 0: the main one."""
+        return self.forms[variant] if self.alternatives else self
 
     @property
     def mount_needs(self) -> frozenset[str]:
@@ -221,6 +283,12 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.gang is not None and self.alternatives:
+            raise Misfit(
+                "a gang with `alternatives` is not supported yet",
+                "alternatives",
+                hint="leave `gang` or `alternatives` out: the members of a gang have one form",
+            )
         quiet = self.disconnect
         if quiet.stop_after != NEVER and quiet.lost_after is not None:
             grace = max(task.stop.grace for task in self.tasks.values())
@@ -234,7 +302,12 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
     @property
     def template(self) -> GroupTemplate:
         return GroupTemplate(
-            engine=self.engine, ports=self.ports, volumes=self.volumes, placement=self.placement, tasks=self.tasks
+            engine=self.engine,
+            ports=self.ports,
+            volumes=self.volumes,
+            placement=self.placement,
+            tasks=self.tasks,
+            alternatives=self.alternatives,
         )
 
     @property

@@ -1,6 +1,7 @@
 """Answers to "why": about a pending instance, a placed one, and a whole workload."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from msgspec import Struct
 
@@ -10,8 +11,8 @@ from mandor.model.instance import Instance
 from mandor.model.workload import Workload
 from mandor.placement.board import Board
 from mandor.placement.consult import Consult
-from mandor.placement.cycle import Decision
-from mandor.placement.explain import NodeVerdict, Step, node_verdicts, score_table, steps_of
+from mandor.placement.cycle import Decision, widest
+from mandor.placement.explain import FormStep, NodeVerdict, Step, forms_of, node_verdicts, score_table, steps_of
 from mandor.placement.forecast import decided
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.profile import Profile
@@ -45,6 +46,10 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What the scheduler last said about it."""
     steps: tuple[Step, ...] = ()
     """The tries of a cycle: with all rules, then with ever fewer of the soft ones."""
+    form: str = ""
+    """The form it has, or would have, where its group has `alternatives`."""
+    forms: tuple[FormStep, ...] = ()
+    """Of a group with `alternatives`: each form, in the order in which they are tried."""
     nodes: tuple[NodeVerdict, ...] = ()
     """Node by node, where that was asked for."""
     remedies: tuple[Remedy, ...] = ()
@@ -108,7 +113,8 @@ class Explainer:
             counts[each.spec.node] = counts.get(each.spec.node, 0) + 1
         kinds: dict[object, Instance] = {}
         for each in (*waiting, *placed):
-            kinds.setdefault((bool(each.spec.node), each.spec.group, each.spec.release, each.spec.avoid), each)
+            spec = each.spec
+            kinds.setdefault((bool(spec.node), spec.group, spec.release, spec.avoid, spec.variant), each)
         chosen = list(kinds.values())[:EACH_MOST]
         return WorkloadExplanation(
             workload=workload.meta.name,
@@ -163,6 +169,7 @@ class Explainer:
         # At once: a verdict is a window on the table, which is changed below.
         each_node = node_verdicts(verdict, eased, table.snapshot(), NODES_MOST) if nodes else []
         decision = decided(profile, ask, table.snapshot(), self._consult, self._watch, held=held)
+        forms = self._forms(profile, ask, decision.ask or widest(ask), consulted)
         helped = decision.node or decision.fault or decision.nominated
         told = [] if helped else self._remedies(profile, ask)
         return _told(
@@ -171,6 +178,8 @@ class Explainer:
             ask,
             summary=self._gang_message(ask, profile) or _waiting_summary(instance, decision, profile),
             steps=tuple(steps),
+            form=_form_name(ask, decision.ask.shape.variant) if decision.ask is not None else "",
+            forms=forms,
             nodes=tuple(each_node),
             remedies=tuple(told),
             nominated=decision.nominated,
@@ -179,6 +188,11 @@ class Explainer:
             chosen_now=decision.node,
             versions=profile.versions,
         )
+
+    def _forms(
+        self, profile: Profile, ask: Ask, rules: Ask, consulted: Mapping[str, object] | None
+    ) -> tuple[FormStep, ...]:
+        return tuple(forms_of(profile, ask, rules, self._board.table.snapshot(), consulted, self._watch))
 
     def _gang_message(self, ask: Ask, profile: Profile) -> str:
         """Why its gang has no nodes; empty: it has, or would have."""
@@ -211,9 +225,12 @@ class Explainer:
             snapshot = table.snapshot()
             decision = decided(profile, ask, snapshot, self._consult, self._watch)
             consulted = self._consult(profile, ask, snapshot) if profile.consults else None
-            eased = decision.ask or ask
+            form = ask.forms[min(instance.spec.variant, len(ask.shape.alternatives))]
+            rules = decision.ask or ask
+            eased = replace(rules, shape=form.shape)
             scores = score_table(profile, eased, snapshot, also=(node,), consulted=consulted, watch=self._watch)
-            steps, verdict, last = steps_of(profile, ask, snapshot, consulted, self._watch)
+            steps, verdict, last = steps_of(profile, form, snapshot, consulted, self._watch)
+            forms = self._forms(profile, ask, rules, consulted)
             everyone = node_verdicts(verdict, last, snapshot, len(snapshot))
         own = next((each for each in everyone if each.node == node), None)
         relaxed = kept.relaxed if kept is not None else decision.relaxed
@@ -223,6 +240,8 @@ class Explainer:
             ask,
             summary=_placed_summary(node, decision, scores, own),
             steps=tuple(steps),
+            form=_form_name(ask, instance.spec.variant),
+            forms=forms,
             nodes=tuple(everyone[:NODES_MOST]) if nodes else (),
             relaxed=relaxed,
             chosen_now=decision.node,
@@ -252,6 +271,8 @@ class Explainer:
             said.append(f"the profile was {kept.profile}, and is {profile.name} now")
         if kept.versions != profile.versions:
             said.append(f"the plugins were {', '.join(kept.versions) or 'others'}")
+        if kept.form and decision.node and decision.ask is not None and not decision.ask.shape.variant:
+            said.append(f"the main form would have a place on {decision.node} now")
         if kept.relaxed and not decision.relaxed and decision.node:
             said.append(f"{' and '.join(f'`{rule}`' for rule in kept.relaxed)} could be kept now")
         return said
@@ -275,6 +296,11 @@ def _told(
         summary=summary,
         **fields,  # type: ignore[arg-type]
     )
+
+
+def _form_name(ask: Ask, variant: int) -> str:
+    """Empty where there is only one."""
+    return ask.shape.form(variant).form_name if ask.shape.alternatives else ""
 
 
 def _waiting_summary(instance: Instance, decision: Decision, profile: Profile) -> str:

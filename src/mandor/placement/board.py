@@ -144,7 +144,7 @@ class Board:
 
     def _count(self, instance: Instance) -> None:
         """Where it is; and where room is held for it."""
-        shape, stands = self._shape(instance) or NOTHING, standing(instance)
+        shape, stands = (self._shape(instance) or NOTHING).form(instance.spec.variant), standing(instance)
         rank, who = self._rank(instance), self._who(instance)
         if stands is Standing.PLACED:
             ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
@@ -155,9 +155,9 @@ class Board:
         else:
             self.table.drop_charge(instance.key)
 
-    def hold(self, instance: Instance, node: str) -> None:
-        """Room for one that waits."""
-        shape, rank = self._shape(instance), self._rank(instance)
+    def hold(self, instance: Instance, node: str, shape: Shape | None = None) -> None:
+        """Room for one that waits; `shape`: for which form of it, if not the main one."""
+        shape, rank = shape or self._shape(instance), self._rank(instance)
         if shape is not None:
             tenure = Tenure(rank, instance.meta.created_at, held=True)
             self.table.set_charge(instance.key, node, shape, self._who(instance), tenure)
@@ -184,6 +184,7 @@ class Board:
                 self._count(each)
 
     def _shape(self, instance: Instance) -> Shape | None:
+        """Of the main form of its group."""
         return self._shapes.get(release_key(instance), {}).get(instance.spec.group)
 
     def _who(self, instance: Instance) -> Identity:

@@ -129,9 +129,15 @@ def _reshaped(kind: str, text: str, cost: float, **changes: Any) -> Candidate:
     return Candidate(kind, text, cost, ask=partial(_with_shape, changes))
 
 
+_OF_ALL_FORMS = frozenset({"tolerate", "must", "pool", "dedicated"})
+"""What a group says once, for its alternatives, too."""
+
+
 def _with_shape(changes: dict[str, Any], ask: Ask) -> Ask:
     # What a shape has worked out about itself does not hold for another one.
-    return replace(ask, shape=replace(ask.shape, **changes, known={}, tied={}))
+    common = {name: value for name, value in changes.items() if name in _OF_ALL_FORMS}
+    forms = tuple(replace(each, **common, known={}, tied={}) for each in ask.shape.alternatives)
+    return replace(ask, shape=replace(ask.shape, **changes, alternatives=forms, known={}, tied={}))
 
 
 # Asking for less.

@@ -23,7 +23,7 @@ from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault, blamed
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Unwatched, Watch
-from mandor.placement.standing import Standing, standing, workload_key
+from mandor.placement.standing import NOTHING, Standing, standing, workload_key
 from mandor.placement.together import decide_together
 
 REPLANS_MOST = 2_000_000
@@ -55,6 +55,8 @@ class Placed(NamedTuple):
     relaxed: tuple[str, ...] = ()
     before: str = ""
     """The node it leaves."""
+    form: str = ""
+    """The form it would have; empty: the main one."""
 
 
 class Left(NamedTuple):
@@ -282,7 +284,8 @@ class Forecast:
 
     def _make_room(self, decision: Decision) -> None:
         """Those who have to go are gone at once, and their room is held."""
-        self.board.hold(self.board.instances[decision.key], decision.nominated)
+        shape = decision.ask.shape if decision.ask is not None else None
+        self.board.hold(self.board.instances[decision.key], decision.nominated, shape)
         for key in decision.victims:
             victim = self.board.instances.get(key)
             if victim is not None:
@@ -321,12 +324,14 @@ class Forecast:
 
     def _place(self, key: Key, decision: Decision) -> None:
         instance = self.board.instances[key]
-        bound = instance.bound(decision.node, at=self._now)
+        shape = decision.ask.shape if decision.ask is not None else NOTHING
+        bound = instance.bound(decision.node, at=self._now, variant=shape.variant)
         running = InstanceStatus(phase=Phase.RUNNING, ready=True, since=self._now, started_at=self._now)
         self.board.put(bound.changed(status=running))
         del self._waiting[key]
         self._refused.pop(key, None)
-        self._outcome.placed[key] = Placed(decision.node, decision.relaxed, self._left_node.get(key, ""))
+        form = shape.form_name if shape.variant else ""
+        self._outcome.placed[key] = Placed(decision.node, decision.relaxed, self._left_node.get(key, ""), form)
         self._touched[workload_key(instance)] = None
 
     def _told(self) -> Outcome:

@@ -35,7 +35,7 @@ class Nominations:
         """As it was decided. True: somebody has to go for it, and the order for that tells the rest."""
         if decision.nominated and entry.patient_from is None:
             entry.patient_from = self._clock.monotonic()
-        self._view.nominate(entry, decision.nominated)
+        self._view.nominate(entry, decision.nominated, decision.ask)
         if not decision.victims:
             return False
         order = self._order(entry, decision)

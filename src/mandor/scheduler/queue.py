@@ -311,13 +311,14 @@ class SchedulingQueue:
     def _hinted(self, entry: Entry, happened: Happened) -> bool:
         """One of those who refused it thinks so; when nobody of them has an opinion, yes."""
         asked = [plugin for plugin in entry.blamed if happened.happening in plugin.retry_on]
-        for plugin in asked:
-            try:
-                hint = self._call(plugin, lambda plugin=plugin: plugin.hint(entry.ask, happened))  # type: ignore[misc]
-            except PluginFault:
-                return True  # One try too many does no harm.
-            if hint is not Hint.SKIP:
-                return True
+        for form in entry.ask.forms:
+            for plugin in asked:
+                try:
+                    hint = self._call(plugin, lambda plugin=plugin, form=form: plugin.hint(form, happened))  # type: ignore[misc]
+                except PluginFault:
+                    return True  # One try too many does no harm.
+                if hint is not Hint.SKIP:
+                    return True
         return not asked
 
     def use(self, sort: QueueSortPlugin, *, now: float, pause: Backoff | None = None) -> None:

@@ -58,6 +58,8 @@ class Promise(Struct, frozen=True, eq=False):
     relaxed: tuple[str, ...] = ()
     context: Context | None = None
     """For the plugins that are still to hear of it."""
+    shape: Shape | None = None
+    """The form that was chosen, if it is not the main one."""
     ports: dict[str, int] | None = None
     """The node's ports that were chosen for it, by name."""
 
@@ -73,7 +75,10 @@ class Promise(Struct, frozen=True, eq=False):
         """`now`: the instance as it is stored now, if that is newer."""
         ask = self.entry.ask
         volumes = tuple(sorted(wanted.key.name for wanted in ask.local_volumes)) if ask.shape.volumes else ()
-        return (now or self.instance).bound(self.node, at=at, relaxed=self.relaxed, volumes=volumes, ports=self.ports)
+        variant = self.shape.variant if self.shape is not None else 0
+        return (now or self.instance).bound(
+            self.node, at=at, relaxed=self.relaxed, volumes=volumes, variant=variant, ports=self.ports
+        )
 
 
 class View:
@@ -298,7 +303,9 @@ class View:
             return  # It is counted since it was decided.
         self.queue.remove(key)
         shape = self._shape(instance)
-        if shape is None:
+        if shape is not None:
+            shape = shape.form(instance.spec.variant)
+        else:
             known = self.table.charge(key)
             shape = known.shape if known is not None and known.node == instance.spec.node else None
         if shape is not None:
@@ -349,7 +356,7 @@ class View:
         return ask_of(instance, workload, shape, self._who(instance), self._rank(instance))
 
     def _shape(self, instance: Instance) -> Shape | None:
-        """None: its release is not here yet; the instance is looked at again when it comes."""
+        """Of its main form. None: its release is not here yet; the instance is looked at again when it comes."""
         release = release_key(instance)
         shape = self._shapes.get(release, {}).get(instance.spec.group)
         if shape is None:
@@ -362,18 +369,24 @@ class View:
     # Decisions.
 
     def promise(
-        self, entry: Entry, node: str, relaxed: tuple[str, ...] = (), context: Context | None = None
+        self,
+        entry: Entry,
+        node: str,
+        relaxed: tuple[str, ...] = (),
+        context: Context | None = None,
+        shape: Shape | None = None,
     ) -> Promise | None:
-        """Count it at once, before it is written; None: the instance is not what it was any more."""
+        """Count it at once, before it is written; None: the instance is not what it was any more. `shape`: the form
+        that was chosen, if it is not the main one."""
         ask = entry.ask
         key = ask.key
         instance, chosen = self._instances.get(key), self.table.node(node)
         if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or chosen is None:
             return None
-        tenure = Tenure(self._rank(instance), instance.meta.created_at)
-        self.table.set_charge(key, node, ask.shape, ask.who, tenure)
-        ports = self._chosen(key) if ask.shape.any_ports else None
-        made = Promise(entry, instance, node, chosen.meta.version, relaxed, context, ports)
+        tenure, form = Tenure(self._rank(instance), instance.meta.created_at), shape or ask.shape
+        self.table.set_charge(key, node, form, ask.who, tenure)
+        ports = self._chosen(key) if form.any_ports else None
+        made = Promise(entry, instance, node, chosen.meta.version, relaxed, context, shape, ports)
         self._promises[key] = made
         if self.queue.waiting:  # Whoever is decided later sees it in the table.
             self._happen(Happening.PLACED, chosen, key)
@@ -390,10 +403,10 @@ class View:
         charge = self.table.charge(key)
         return charge.node if charge is not None and charge.tenure.held else ""
 
-    def nominate(self, entry: Entry, node: str) -> None:
-        """Hold room for it there, and nowhere else; nowhere at all, if that is empty."""
+    def nominate(self, entry: Entry, node: str, ask: Ask | None = None) -> None:
+        """Hold room for it there, and nowhere else; nowhere at all, if that is empty. `ask`: in another form."""
         if node:
-            self._hold(entry.ask, node, entry.queued_at)
+            self._hold(ask or entry.ask, node, entry.queued_at)
         elif self.nominated(entry.ask.key):
             self._uncount(entry.ask.key)
 

@@ -144,7 +144,15 @@ def _tell_group(name: str, group: Object, *, service: bool) -> list[str]:
                 ("  readiness", _probe(task.get("readiness"))),
             ]
         )
+    for number, each in enumerate(group.get("alternatives", ()), 1):
+        lines += _facts([(f"alternative {number}", _alternative(each))])
     return lines
+
+
+def _alternative(each: Object) -> str:
+    tasks = [f"task {name}: {_program(task)}" for name, task in each.get("tasks", {}).items()]
+    words = [" or ".join(each.get("engine", ())), _program(each), *tasks, _resources(each.get("resources", {}))]
+    return "; ".join(filter(None, words)) or "other settings"
 
 
 def _port(port: Object) -> str:
@@ -197,6 +205,7 @@ def _tell_instance(client: "Client", item: Object) -> list[str]:
             ("exit code", str(status.get("exit_code", ""))),
             ("told to stop", stop["reason"] if stop else ""),
             ("room is held on", status.get("nominated", "")),
+            ("placed as", f"alternative {spec['variant']}" if spec.get("variant") else ""),
             ("placed without", "; ".join(spec.get("relaxed", ()))),
             ("failed before", _failures(spec)),
             ("uid", item["meta"].get("uid", "")),

@@ -81,6 +81,7 @@ def _split(words: tuple[str, ...]) -> tuple[str, str]:
 
 def _instance(answer: dict[str, Any]) -> None:
     _head(answer)
+    _forms(answer)
     if answer.get("node"):
         _scores(answer)
     else:
@@ -121,6 +122,15 @@ def _head(answer: dict[str, Any]) -> None:
         click.echo(f"  room is made for it on {answer['nominated']}{by}")
     if answer.get("versions"):
         click.echo(f"  plugins from outside: {', '.join(answer['versions'])}")
+
+
+def _forms(answer: dict[str, Any]) -> None:
+    """What was tried before the form it has, or each that it could have."""
+    for each in answer.get("forms", ()):
+        if each["form"] == answer.get("form"):
+            click.echo(f"  {'it is' if answer.get('node') else 'it would be'} {each['form']}")
+            return
+        click.echo(f"  {'by now' if each['fits'] else 'not'} {each['form']}: {each.get('message', '')}")
 
 
 def _refusals(answer: dict[str, Any]) -> None:

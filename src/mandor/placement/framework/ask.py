@@ -92,9 +92,19 @@ class Shape:
     known: dict[tuple[int, Identity], Rules] = field(default_factory=dict)
     """The rules by what is given up and for whom; an answer that is computed once."""
     tied: dict[Identity, tuple[Tie, ...]] = field(default_factory=dict)
+    variant: int = 0
+    """The form of the group: 0 is the main one."""
+    alternatives: tuple["Shape", ...] = ()
+    """Of the main form: the others, in the order in which they are tried."""
 
     @classmethod
     def of(cls, group: GroupTemplate) -> "Shape":
+        """The main form, with the others."""
+        main, *others = (cls._of(form, variant) for variant, form in enumerate(group.forms))
+        return replace(main, alternatives=tuple(others)) if others else main
+
+    @classmethod
+    def _of(cls, group: GroupTemplate, variant: int) -> "Shape":
         request = group.request
         amounts = {CPU: request.cpu_milli, MEMORY: request.memory_bytes, DISK: request.disk_bytes, **request.devices}
         rules = group.placement.rules
@@ -127,7 +137,19 @@ class Shape:
             preempt_first=group.placement.relax == "after-preemption",
             volumes={name: each for name, each in group.volumes.items() if each.type != "tmpfs"},
             needs=group.mount_needs,
+            variant=variant,
         )
+
+    def form(self, variant: int) -> "Shape":
+        """Of the main form: that form."""
+        return self.alternatives[variant - 1] if 0 < variant <= len(self.alternatives) else self
+
+    @property
+    def form_name(self) -> str:
+        """For people."""
+        if not self.variant:
+            return "the main form"
+        return f"alternative {self.variant}" + (f" ({' or '.join(self.engines)})" if self.engines else "")
 
     def ties(self, who: Identity) -> tuple[Tie, ...]:
         """All `near` and `apart` rules, of every strength: what binds others to it."""
@@ -257,6 +279,12 @@ class Ask:
     @property
     def given_up(self) -> tuple[PlacementRule, ...]:
         return self.shape.should[len(self.shape.should) - self.dropped :]
+
+    @property
+    def forms(self) -> tuple["Ask", ...]:
+        """For each form of its group, in the order in which they are tried."""
+        others = self.shape.alternatives
+        return (self, *(replace(self, shape=each) for each in others)) if others else (self,)
 
     def without_avoid(self) -> "Ask":
         return replace(self, avoid=frozenset())
