@@ -377,6 +377,11 @@ class Table:
                     steps.pop()()
                 self._undo, self.version = outer, version
 
+    def undo_by(self, step: Callable[[], None]) -> None:
+        """At the end of the trial, this is how to undo what somebody has done."""
+        assert self._undo is not None, "only within a trial"
+        self._undo.append(step)
+
     def _take_back(self, key: Key, slot: int | None, turn_of_node: int, turn: int) -> None:
         self.drop_charge(key)
         self._turn = turn

@@ -141,6 +141,8 @@ class Scheduler:
                 fault=self._fault,
                 tell=self._reasons.tell,
                 note=self._note,
+                hold=self._nominations.hold,
+                moment=self._nominations.moment,
             ),
             self._outcomes.parties,
         )
@@ -244,7 +246,7 @@ class Scheduler:
         for entry, profile in self._to_ask:
             tasks.start(self._ask_about(entry, profile), f"questions about {entry.ask.key.name}")
         for order in self._nominations.take_orders():
-            tasks.start(self._preempting.carry_out(order), f"preemption for {order.instance.meta.name}")
+            tasks.start(self._preempting.carry_out(order), f"preemption for {order.name}")
         self._to_start.clear()
         self._to_ask.clear()
 
@@ -418,7 +420,7 @@ class Scheduler:
         now = self._clock.monotonic()
         wake_at = None if decision.again is None else now + decision.again
         self._queue.put_back(entry, now=now, retry_on=decision.retry_on, blamed=decision.blamed, wake_at=wake_at)
-        if not self._nominations.hold(entry, decision):
+        if not self._nominations.hold((entry, decision)):
             told = decision.reason, decision.message, decision.nominated
             self._reasons.tell(entry.ask.key, entry.uid, *told)
 
