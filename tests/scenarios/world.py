@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from mandor.controllers.batch_plan import batch_of
+from mandor.controllers.cron import CronController
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
@@ -108,6 +109,7 @@ class World:
         recorder = Recorder(self.store, "controllers", self.clock)
         controllers = (
             WorkloadController(self.store, self.clock, recorder),
+            CronController(self.store, self.clock, recorder),
             NodeController(self.store, self.clock, recorder, self.times),
             VolumeController(self.store, recorder),
             GarbageController(self.store, self.clock),

@@ -98,6 +98,8 @@ def _fact(name: str) -> Callable[[Object], Any]:
 
 def _progress(item: Object) -> str:
     status = item["status"]
+    if "schedule" in item["spec"]:
+        return "-"
     done = status.get("succeeded", 0) if item["spec"].get("type") == "batch" else status.get("ready", 0)
     return f"{done}/{status.get('wanted', 0)}"
 

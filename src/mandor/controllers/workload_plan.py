@@ -29,9 +29,12 @@ class Seen:
 def plan(seen: Seen, world: World) -> Draft:
     draft = Draft()
     if seen.workload is None:
-        _plan_end(draft, seen, world)
+        _plan_end(draft, seen, "its workload was deleted", world)
         return draft
     workload = seen.workload
+    if workload.spec.schedule is not None:
+        _plan_end(draft, seen, "it runs by a schedule now", world)  # Only its runs have instances.
+        return draft
     release = _newest(draft, workload, seen.releases)
     members: dict[str, list[Instance]] = {name: [] for name in workload.spec.groups}
     for each in seen.instances:
@@ -77,10 +80,10 @@ def _forget_releases(draft: Draft, seen: Seen, newest: Release) -> None:
             draft.delete(each)
 
 
-def _plan_end(draft: Draft, seen: Seen, world: World) -> None:
+def _plan_end(draft: Draft, seen: Seen, reason: str, world: World) -> None:
     """Its instances stop; the releases, which agents still read, go last."""
     for each in seen.instances:
-        slot.lose(draft, each, "its workload was deleted", world.now)
+        slot.lose(draft, each, reason, world.now)
     if not seen.instances:
         for release in seen.releases:
             draft.delete(release)

@@ -8,10 +8,11 @@ from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
 from mandor.lib.quantity import NEVER, Seconds, SecondsOrNever
-from mandor.model.meta import Meta, Misfit, Object, check_name
+from mandor.model.meta import NAME_MOST, Meta, Misfit, Object, check_name
 from mandor.model.placement import Placement
 from mandor.model.priority import Priority
 from mandor.model.resources import Resources
+from mandor.model.schedule import RUN_NAME_MOST, Schedule
 from mandor.model.task import PortNumber, Task
 from mandor.model.variant import TaskVariant
 from mandor.model.volume import GroupVolume
@@ -327,6 +328,10 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
     """While one is named here, new instances wait outside the queue; whoever set it takes it away."""
     batch: Batch | None = None
     """How often and how many at a time; absent: every replica once."""
+    schedule: Schedule | None = None
+    """When it runs, again and again; absent: at once."""
+    run_of: str = ""
+    """The workload with a schedule that this is a run of."""
     restarted: int = 0
     """How often someone asked for a restart of all its instances."""
     groups: dict[str, Group]
@@ -347,6 +352,8 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
             check_name(name, "group name")
         if self.batch is not None and self.type != "batch":
             raise ValueError("`batch` belongs to `type: batch`")
+        if self.schedule is not None and self.type != "batch":
+            raise Misfit("`schedule` belongs to `type: batch`", "schedule", hint="write `type: batch` beside it")
         for name, group in self.groups.items():
             self._check_gang(name, group)
         if self.type == "batch":
@@ -406,6 +413,14 @@ class WorkloadStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     succeeded: int = 0
     failed: int = 0
     message: str = ""
+    schedule: str = ""
+    """The schedule that the times below are about."""
+    last_at: float = 0.0
+    """Runs up to this time have begun, or were left out."""
+    next_at: float = 0.0
+    """When the next run begins."""
+    asked: int = 0
+    """How many restarts were answered with a run."""
 
 
 class Workload(Object, frozen=True, tag="workload"):
@@ -416,7 +431,8 @@ class Workload(Object, frozen=True, tag="workload"):
     status: WorkloadStatus = field(default_factory=lambda: WorkloadStatus(phase="Pending"))
 
     def __post_init__(self) -> None:
-        check_name(self.meta.name, "workload name")  # shorter than most: its instances' names begin with it
+        most = NAME_MOST if self.spec.schedule is None else RUN_NAME_MOST
+        check_name(self.meta.name, "workload name", most)  # shorter than most: its instances' names begin with it
 
 
 class ReleaseSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):

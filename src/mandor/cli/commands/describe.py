@@ -62,6 +62,9 @@ def _headline(kind: Kind, item: Object) -> str:
     status = item.get("status", {})
     phase = str(status.get("phase", "")) or "there"
     if kind.name == "workload":
+        if "schedule" in item["spec"]:
+            next_at = status.get("next_at", 0.0)
+            return phase + (f", runs next at {tables.moment(next_at)} UTC" if next_at else "")
         if item["spec"].get("type") == "batch":
             return f"{phase}, {status.get('succeeded', 0)} of {status.get('wanted', 0)} done"
         return f"{phase}, {status.get('ready', 0)} of {status.get('wanted', 0)} ready"
@@ -102,12 +105,16 @@ def _tell_workload(client: "Client", item: Object) -> list[str]:
     lines = _facts(
         [
             ("type", kind + detail),
+            ("schedule", _schedule(spec.get("schedule"))),
+            ("run of", spec.get("run_of", "")),
             ("release", item["status"].get("release", "")),
             ("priority", str(spec.get("priority", ""))),
         ]
     )
     for name, group in spec["groups"].items():
         lines += _tell_group(name, group, service=kind == "service")
+    if "schedule" in spec:
+        return lines + _tell_runs(client, item)
     items, _ = client.list("instances", {"namespace": meta.get("namespace")})
     own = [each for each in items if each["spec"]["workload"] == meta["name"]]
     lines += ["", f"instances: {len(own)}"]
@@ -117,6 +124,34 @@ def _tell_workload(client: "Client", item: Object) -> list[str]:
         lines += [f"  {line}" for line in aligned(rows)]
         if len(own) > INSTANCES_SHOWN:
             lines.append(f"  … and {len(own) - INSTANCES_SHOWN} more")
+    return lines
+
+
+def _schedule(schedule: Object | None) -> str:
+    if schedule is None:
+        return ""
+    lines = schedule["cron"]
+    paused = ", paused" if schedule.get("paused") else ""
+    overlap = schedule.get("overlap", "forbid")
+    return f"{'; '.join(lines)} ({schedule.get('timezone', 'UTC')}), overlap: {overlap}{paused}"
+
+
+def _tell_runs(client: "Client", item: Object) -> list[str]:
+    meta = item["meta"]
+    items, _ = client.list("workloads", {"namespace": meta.get("namespace")})
+    runs = [each for each in items if each["spec"].get("run_of") == meta["name"]]
+    lines = ["", f"runs: {len(runs)}"]
+    if runs:
+        runs.sort(key=lambda each: each["meta"].get("created_at", 0.0), reverse=True)
+        rows = [
+            (
+                each["meta"]["name"],
+                each["status"]["phase"],
+                f"{age(each['meta'].get('created_at', 0.0), time.time())} ago",
+            )
+            for each in runs[:INSTANCES_SHOWN]
+        ]
+        lines += [f"  {line}" for line in aligned([("NAME", "PHASE", "BEGUN"), *rows])]
     return lines
 
 
