@@ -18,7 +18,7 @@ from mandor.model.node import Capabilities, Node, NodePhase, Taint
 from mandor.model.placement import Strength, Toleration, Where
 from mandor.model.workload import GroupTemplate
 from mandor.placement.cycle import decide, find_node, ladder
-from mandor.placement.framework.ask import Ask, HostPort, Shape
+from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import SKIP, FilterPlugin, PreFilterPlugin, ScorePlugin
 from mandor.placement.framework.snapshot import node_facts
@@ -219,7 +219,7 @@ def plain_affinity(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> boo
 
 
 def plain_ports(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
-    taken: set[HostPort] = {port for name, shape in placed if name == node.meta.name for port in shape.host_ports}
+    taken = {port for name, shape in placed if name == node.meta.name for port in shape.host_ports}
     return not taken & set(ask.shape.host_ports)
 
 

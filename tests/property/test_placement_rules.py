@@ -15,7 +15,7 @@ from msgspec import structs
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.model.node import Node, NodeStatus
+from mandor.model.node import Node, NodeStatus, PortRange
 from mandor.model.placement import Apart, Near, Spread, Strength
 from mandor.model.resources import Resources
 from mandor.placement.cycle import decide
@@ -132,6 +132,7 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         capacity=status.capacity,
         engines=status.engines,
         facts=status.facts,
+        ports=PortRange(80, draw(st.integers(80, 83)), draw(st.sampled_from([(), (81,)]))),
         usage=usage,
         images={image: size * MI for image, size in images.items()},
     )
@@ -729,7 +730,7 @@ def plain_shapes(draw: st.DrawFn) -> Shape:
         "placement": {"where": draw(st.sampled_from([[], [{"rule": "zone == a", "strength": "should"}]]))},
     }
     if draw(st.integers(0, 4)) == 0:
-        fields["ports"] = {"http": {"port": 80, "host": draw(st.sampled_from([80, 81]))}}
+        fields["ports"] = {"http": {"port": 80, "host": draw(st.sampled_from([80, 81, "auto"]))}}
     return Shape.of(make_template(**fields))
 
 

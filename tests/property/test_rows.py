@@ -207,7 +207,7 @@ def sizes(draw: st.DrawFn) -> Shape:
         "memory": draw(st.sampled_from([0, 1, 10 * MI, 64 * MI, 10**14])),
     }
     if draw(st.integers(0, 3)) == 0:
-        fields["ports"] = {"http": {"port": 80, "host": draw(st.sampled_from([80, 81]))}}
+        fields["ports"] = {"http": {"port": 80, "host": draw(st.sampled_from([80, 81, "auto"]))}}
     made = Shape.of(make_template(**fields))
     devices = (("gpu", 1),) if draw(st.integers(0, 3)) == 0 else ()
     return replace(made, wanted=made.wanted + devices, machine=draw(st.booleans()))

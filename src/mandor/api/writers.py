@@ -42,7 +42,8 @@ _ADMIN: Rights = {
     "limit-defaults": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _OWN_NODE_STATUS = frozenset(
-    f"status.{name}" for name in ("address", "capacity", "engines", "facts", "agent_version", "images", "usage")
+    f"status.{name}"
+    for name in ("address", "capacity", "engines", "facts", "agent_version", "images", "ports", "usage")
 )
 _NODE: Rights = {
     "node": _OWN_NODE_STATUS,
@@ -51,7 +52,9 @@ _NODE: Rights = {
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _SCHEDULER: Rights = {
-    "instance": frozenset({"spec.node", "spec.variant", "spec.volumes", "spec.relaxed", "spec.stop", "status"}),
+    "instance": frozenset(
+        {f"spec.{name}" for name in ("node", "variant", "volumes", "ports", "relaxed", "stop")} | {"status"}
+    ),
     "volume": frozenset({EXISTENCE, "spec", "status.node", "status.workload"}),
     "decision": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),

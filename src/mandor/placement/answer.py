@@ -39,6 +39,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     profile: str = "default"
     priority: int = 0
     node: str = ""
+    ports: dict[str, int] = {}
+    """The node's ports that were chosen for it."""
     said: str = ""
     """What the scheduler last said about it."""
     steps: tuple[Step, ...] = ()
@@ -298,6 +300,7 @@ def _told(
         workload=instance.spec.workload,
         phase=instance.phase.value,
         node=instance.spec.node,
+        ports=instance.spec.ports or {},
         said=instance.status.message if not instance.spec.node else "",
         decision=kept,
         summary=summary,

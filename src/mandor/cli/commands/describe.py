@@ -191,7 +191,7 @@ def _alternative(each: Object) -> str:
 
 
 def _port(port: Object) -> str:
-    return f"{port['port']}" + (f" (host {port['host']})" if port.get("host") else "")
+    return " ".join(filter(None, [str(port.get("port", "")), f"(host {port['host']})" if port.get("host") else ""]))
 
 
 def _volume(name: str, volume: Object) -> str:
@@ -233,6 +233,7 @@ def _tell_instance(client: "Client", item: Object) -> list[str]:
             ("workload", f"{spec['workload']}, group {spec.get('group', 'main')}, release {spec['release']}"),
             ("engine", status.get("engine", "")),
             ("address", status.get("address", "")),
+            ("ports", tables.ports(item).removeprefix("-")),
             ("volumes", ", ".join(spec.get("volumes", ()))),
             ("started", f"{age(status['started_at'], time.time())} ago" if status.get("started_at") else ""),
             ("restarts", str(status.get("restarts", 0))),
@@ -262,6 +263,14 @@ def _tell_instance(client: "Client", item: Object) -> list[str]:
     return lines
 
 
+def _port_range(ports: Object) -> str:
+    from mandor.model.node import USUAL_PORTS
+
+    whole = f"{ports.get('first', USUAL_PORTS.first)}-{ports.get('last', USUAL_PORTS.last)} to choose from"
+    taken = ", ".join(map(str, ports.get("taken", ())))
+    return whole + (f"; not Mandor's: {taken}" if taken else "")
+
+
 def _failures(spec: Object) -> str:
     return f"{spec['attempt']} times, on {', '.join(spec.get('avoid', ()))}" if spec.get("attempt") else ""
 
@@ -276,6 +285,7 @@ def _tell_node(client: "Client", item: Object) -> list[str]:
             ("address", status.get("address", "")),
             ("engines", ", ".join(_engine(*each) for each in sorted(status.get("engines", {}).items())) or "none"),
             ("capacity", f"cpu {cpu}, memory {memory}"),
+            ("ports", _port_range(status.get("ports", {}))),
             ("taints", ", ".join(_taint(each) for each in spec.get("taints", ()))),
             ("facts", ", ".join(f"{key} {value}" for key, value in sorted(status.get("facts", {}).items()))),
             ("agent", status.get("agent_version", "")),

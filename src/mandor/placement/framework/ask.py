@@ -9,8 +9,9 @@ from msgspec import Struct, structs
 from mandor.model.meta import Key
 from mandor.model.placement import Apart, Near, PlacementRule, Spread, Toleration, Where
 from mandor.model.volume import GroupVolume
-from mandor.model.workload import GroupTemplate
+from mandor.model.workload import AUTO, GroupTemplate
 from mandor.placement.framework.identity import NOBODY, Identity, Selector, Tie, selector_of, tie_of
+from mandor.placement.framework.ports import AnyPort, HostPort
 from mandor.placement.framework.volumes import WantedVolume, wanted_volumes
 
 CPU, MEMORY, DISK = "cpu", "memory", "disk"
@@ -18,13 +19,6 @@ CPU, MEMORY, DISK = "cpu", "memory", "disk"
 CPU_COUNTED_MILLI = 100
 MEMORY_COUNTED_BYTES = 200 * 1024 * 1024
 """What Kubernetes counts, in scores only, for a program that asks for nothing: else all such would look weightless."""
-
-
-class HostPort(NamedTuple):
-    """A port of the node itself: two instances that want the same one cannot share a node."""
-
-    port: int
-    protocol: str
 
 
 class SpreadOver(NamedTuple):
@@ -91,6 +85,8 @@ class Shape:
     """It would rather take the place of others than give a rule up."""
     volumes: Mapping[str, GroupVolume] = field(default_factory=dict)
     """Local and host ones, by the names the group gives them."""
+    any_ports: tuple[AnyPort, ...] = ()
+    """Ports of the node that are chosen when it is placed."""
     needs: frozenset[str] = frozenset()
     """What an engine has to be able to do for its mounts: `mounts`, `links`, `tmpfs`."""
     home: str = "default"
@@ -118,7 +114,10 @@ class Shape:
             wanted=tuple((name, amount) for name, amount in amounts.items() if amount > 0),
             counted=_counted(group),
             host_ports=tuple(
-                HostPort(port.host, port.protocol) for port in group.ports.values() if port.host is not None
+                HostPort(port.host, port.protocol) for port in group.ports.values() if isinstance(port.host, int)
+            ),
+            any_ports=tuple(
+                AnyPort(name, port.protocol) for name, port in sorted(group.ports.items()) if port.host == AUTO
             ),
             engines=group.engine,
             images=frozenset(task.image is not None for task in group.tasks.values()),
