@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from mandor.controllers.batch_plan import batch_of
+from mandor.controllers.cron import CronController
 from mandor.controllers.drain import DrainController
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.node import NodeController
@@ -110,6 +111,7 @@ class World:
         recorder = Recorder(self.store, "controllers", self.clock)
         controllers = (
             WorkloadController(self.store, self.clock, recorder),
+            CronController(self.store, self.clock, recorder),
             NodeController(self.store, self.clock, recorder, self.times),
             DrainController(self.store, self.clock, recorder),
             TaintController(self.store, self.clock, recorder),

@@ -1,6 +1,6 @@
 """Plan for instances that move: another one first, then the old one stops, as far as the group's budget lets it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -20,16 +20,21 @@ AT_ONCE_PERCENT = 10
 AT_ONCE_MOST = 50
 
 
-def extra(members: Sequence[Instance]) -> int:
+Leaving = Mapping[str, Instance]
+"""Those who are to leave their place, by uid."""
+
+
+def who_leave(members: Sequence[Instance]) -> Leaving:
+    return {each.meta.uid: each for each in members if each.spec.move is not None and not slot.ended(each)}
+
+
+def extra(leaving: Leaving, members: Sequence[Instance]) -> int:
     """So many more than wanted there may be: both ends of a move."""
-    return len(_pairs(members))
+    return len(_pairs(leaving, members)) if leaving else 0
 
 
-def _pairs(members: Sequence[Instance]) -> list[tuple[Instance, Instance]]:
+def _pairs(leaving: Leaving, members: Sequence[Instance]) -> list[tuple[Instance, Instance]]:
     """Who leaves, and who takes his place."""
-    leaving = {each.meta.uid: each for each in members if each.spec.move is not None and not slot.ended(each)}
-    if not leaving:
-        return []
     heirs = [each for each in members if each.spec.instead_of in leaving]
     return [(leaving[heir.spec.instead_of], heir) for heir in heirs]
 
@@ -38,6 +43,7 @@ def plan_moves(
     draft: Draft,
     workload: Workload,
     group: str,
+    leaving: Leaving,
     members: Sequence[Instance],
     release: Release,
     free: Iterator[int],
@@ -45,19 +51,18 @@ def plan_moves(
 ) -> set[str]:
     """The uids of those who are on the move: nobody else replaces or updates them meanwhile. `free`: indices for new
     ones, from which each is taken once."""
-    pairs = _pairs(members)
-    waiting = _waiting(members, pairs)
-    if not pairs and not waiting:
+    if not leaving:
         return set()
+    pairs = _pairs(leaving, members)
     moves = _Moves(draft, workload, group, members, release, free, now)
     busy: set[str] = set()
-    for leaving, heir in pairs:
-        moves.follow(leaving, heir)
-        busy.add(leaving.meta.uid)
-        if _order(leaving).to or not (slot.ended(heir) or heir.phase is Phase.LOST):
+    for old, heir in pairs:
+        moves.follow(old, heir)
+        busy.add(old.meta.uid)
+        if _order(old).to or not (slot.ended(heir) or heir.phase is Phase.LOST):
             busy.add(heir.meta.uid)  # else another one is made in its place, as in that of any other
     under_way = len(pairs)
-    for each in waiting:
+    for each in _waiting(leaving, pairs):
         if moves.ends_first(each):
             moves.stop(each, _order(each).reason)
         elif under_way < moves.at_once and (not under_way or not _order(each).to):
@@ -66,17 +71,10 @@ def plan_moves(
     return busy
 
 
-def _waiting(members: Sequence[Instance], pairs: Sequence[tuple[Instance, Instance]]) -> list[Instance]:
-    """Those who are to leave, and for whom there is nobody else yet: the oldest order first."""
-    followed = {leaving.meta.uid for leaving, _ in pairs}
-    found = [
-        each
-        for each in members
-        if each.spec.move is not None
-        and each.spec.stop is None
-        and not slot.ended(each)
-        and each.meta.uid not in followed
-    ]
+def _waiting(leaving: Leaving, pairs: Sequence[tuple[Instance, Instance]]) -> list[Instance]:
+    """Those for whom there is nobody else yet: the oldest order first."""
+    followed = {old.meta.uid for old, _ in pairs}
+    found = [each for uid, each in leaving.items() if each.spec.stop is None and uid not in followed]
     return sorted(found, key=lambda each: (_order(each).at, each.spec.index))
 
 

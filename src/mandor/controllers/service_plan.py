@@ -1,11 +1,12 @@
 """Plan for one group of a service: as many as wanted, replaced when they end, updated one at a time."""
 
 from collections.abc import Iterator, Sequence
-from itertools import count, islice
+from itertools import count as numbers
+from itertools import filterfalse, islice
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
-from mandor.controllers.move_plan import extra, plan_moves
+from mandor.controllers.move_plan import extra, plan_moves, who_leave
 from mandor.controllers.slot import World
 from mandor.model.instance import Instance, instance_name
 from mandor.model.phase import Phase
@@ -19,7 +20,8 @@ def plan_service(
     newest = release.meta.name
     kept: Sequence[Instance] = members
     surplus: Sequence[Instance] = ()
-    wanted = group.count + extra(members)
+    leaving = who_leave(members)
+    wanted = group.count + extra(leaving, members)
     if len(members) > wanted:
         # Most worth keeping first; among equals who need not leave, the newest release, then the older instance.
         by_worth = sorted(
@@ -36,7 +38,9 @@ def plan_service(
     for each in surplus:
         slot.lose(draft, each, "scaled down", world.now)
     free = _free_indices(workload.meta.name, name, members, world)
-    moving = plan_moves(draft, workload, name, kept, release, free, world.now) if not surplus else set()
+    moving: set[str] = set()
+    if leaving and not surplus:
+        moving = plan_moves(draft, workload, name, leaving, kept, release, free, world.now)
     for each in kept:
         if not slot.settled(each, newest) and each.meta.uid not in moving:
             _renew(draft, each, group, release, world)
@@ -104,8 +108,8 @@ def _earlier_failures(each: Instance, group: Group) -> int:
 
 
 def _free_indices(workload: str, group: str, members: Sequence[Instance], world: World) -> Iterator[int]:
-    """The lowest first, without end."""
+    """The lowest first, without end; nothing is done before the first is asked for."""
     used = {each.spec.index for each in members}
-    for index in count():
-        if index not in used and not world.taken(instance_name(workload, group, index)):
+    for index in filterfalse(used.__contains__, numbers()):
+        if not world.taken(instance_name(workload, group, index)):
             yield index

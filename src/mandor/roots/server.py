@@ -23,6 +23,7 @@ from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
 from mandor.controllers.base import Controller
+from mandor.controllers.cron import CronController
 from mandor.controllers.drain import DrainController
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.node import NodeController
@@ -227,6 +228,7 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
     times = NodeTimes(suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after)
     controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
+        CronController(store, clock, recorder),
         NodeController(store, clock, recorder, times),
         DrainController(store, clock, recorder),
         TaintController(store, clock, recorder),
