@@ -2,13 +2,13 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Annotated
 
 import numpy as np
 from msgspec import Meta as Bounds
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from mandor.placement.framework.ask import Ask
