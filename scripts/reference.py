@@ -44,7 +44,8 @@ _TITLES = {
 }
 _ORDER = ("Group", "Alternative", "TaskVariant", "Task", "TaskResources", "Device", "Limits", "Probe", "File",
           "TaskMount", "Stop", "Security", "Port", "GroupVolume", "Placement", "Pool", "Where", "Near", "Apart",
-          "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Disruption", "Gang", "Batch")  # fmt: skip
+          "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Disruption", "Gang", "Batch",
+          "Schedule")  # fmt: skip
 
 
 # The manifest.

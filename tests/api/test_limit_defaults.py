@@ -135,3 +135,11 @@ async def test_what_a_namespace_says_holds_for_every_form(dev: Api) -> None:
     assert isinstance(found, Workload)
     form = found.spec.groups[FLAT].forms[1].tasks[FLAT].resources
     assert (str(form.cpu), str(form.memory), str(form.limits.cpu)) == ("1", "128Mi", "2")
+
+
+async def test_an_admin_of_one_namespace_does_not_set_its_bounds(api: Api) -> None:
+    whole = await api.client(await api.token("admin", "user:root"))
+    await send(whole, f"{SPACE}---\n{DEFAULTS}")
+    own = await api.client(await api.token("admin", "user:ani", namespaces=("team",)))
+    with pytest.raises(Forbidden, match="may not write limit-defaults"):
+        await send(own, DEFAULTS.replace("128Mi", "64Mi"))

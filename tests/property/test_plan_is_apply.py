@@ -237,3 +237,25 @@ async def test_who_has_to_make_room_is_planned_as_it_then_happens() -> None:
         assert really(world, {"high-0"}) == {"high-0": planned["high-0"]}
         waiting = {each.meta.name for each in world.instances("low") if not each.node}
         assert waiting == {key.name for key in outcome.left} == {key.name for key in outcome.victims}
+
+
+@pytest.mark.req("S1-35", "S3-27")
+async def test_a_gang_that_takes_the_place_of_others_is_planned_as_it_then_happens() -> None:
+    async with World() as world:
+        await start(world, [{"cpu": 2, "memory": 4, "zone": "a"}] * 3)
+        await world.apply(make_workload("low", replicas=6, cpu="1", priority=1))
+        await world.run(8)
+        crew = make_workload("crew", replicas=2, cpu="2", priority=100, gang={})
+
+        forecast = forecast_of(world, DEFAULT)
+        forecast.put(crew)
+        outcome = forecast.run()
+        planned = told(outcome)
+        assert len(outcome.victims) == 4
+        assert len({planned["crew-0"], planned["crew-1"]}) == 2
+
+        await world.apply(crew)
+        await world.run(60)
+        assert really(world, {"crew-0", "crew-1"}) == {name: planned[name] for name in ("crew-0", "crew-1")}
+        waiting = {each.meta.name for each in world.instances("low") if not each.node}
+        assert waiting == {key.name for key in outcome.left} == {key.name for key in outcome.victims}

@@ -10,10 +10,13 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from mandor.controllers.batch_plan import batch_of
+from mandor.controllers.cron import CronController
+from mandor.controllers.drain import DrainController
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.runner import run_all
+from mandor.controllers.taint import TaintController
 from mandor.controllers.volume import VolumeController
 from mandor.controllers.workload import WorkloadController
 from mandor.errors import Conflict
@@ -108,7 +111,10 @@ class World:
         recorder = Recorder(self.store, "controllers", self.clock)
         controllers = (
             WorkloadController(self.store, self.clock, recorder),
+            CronController(self.store, self.clock, recorder),
             NodeController(self.store, self.clock, recorder, self.times),
+            DrainController(self.store, self.clock, recorder),
+            TaintController(self.store, self.clock, recorder),
             VolumeController(self.store, recorder),
             GarbageController(self.store, self.clock),
         )

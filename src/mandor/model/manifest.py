@@ -56,7 +56,9 @@ _MADE: dict[str, Callable[..., Object]] = {
 
 _META = ("kind", "name", "namespace", "labels")
 _WORKLOAD = tuple(
-    name for name in (each.encode_name for each in msgspec.structs.fields(WorkloadSpec)) if name != "restarted"
+    name
+    for name in (each.encode_name for each in msgspec.structs.fields(WorkloadSpec))
+    if name not in {"restarted", "run_of"}
 )
 _TASK = frozenset(each.encode_name for each in msgspec.structs.fields(Task)) - {"role"}
 _GROUP = (frozenset(each.encode_name for each in msgspec.structs.fields(Group)) | {"count"}) - {"tasks"}
@@ -200,7 +202,11 @@ def _read(reader: Reader, source: Any, line: int, namespace: str) -> Object | No
     spec = reader.read(spec_source, _SPECS[kind], "spec" if "spec" in source else "", spec_source.line or line)
     if reader.mistakes or meta is None or spec is FAILED:
         return None
-    return _MADE[kind](meta=meta, spec=spec)
+    try:
+        return _MADE[kind](meta=meta, spec=spec)
+    except ValueError as error:  # a name that does not go with what it says
+        reader.wrong(meta_source.lines.get("name", line), "name", str(error))
+        return None
 
 
 def _check_kind(reader: Reader, source: Map, kind: Any, line: int) -> bool:

@@ -19,15 +19,16 @@ from mandor.lib.yaml12 import List, Map
 from mandor.model.codec import from_plain
 from mandor.model.meta import Misfit
 from mandor.model.placement import KINDS, Placement, Where
+from mandor.model.schedule import Schedule
 from mandor.model.task import File, Security, Task
 from mandor.model.variant import TaskVariant
-from mandor.model.workload import Alternative, Batch, Disruption, Group, Port, Reschedule, WorkloadSpec
+from mandor.model.workload import AUTO, Alternative, Batch, Disruption, Group, Port, Reschedule, WorkloadSpec
 
 MISTAKES_MOST = 50
 
 _TASK_LATER = frozenset({"secrets", "startup", "identity"})
 LATER: dict[type, frozenset[str]] = {
-    WorkloadSpec: frozenset({"schedule"}),
+    WorkloadSpec: frozenset(),
     Group: frozenset({"depends_on", "services", "update", "autoscale"}),
     Placement: frozenset({"clusters"}),
     Task: _TASK_LATER,
@@ -224,6 +225,8 @@ class Reader:
 def _long_port(value: Any, line: int, text: str | None) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return _pair("port", value, line, text)
+    if value == AUTO:
+        return _pair("host", value, line, text)
     return value
 
 
@@ -277,6 +280,22 @@ def _long_engine(value: Any, line: int, text: str | None) -> Any:
     return made
 
 
+def _long_schedule(value: Any, line: int, text: str | None) -> Any:
+    """`schedule: "*/5 * * * *"`; one expression need not be a list."""
+    source = _as_map(value, line) if isinstance(value, dict) else _pair("cron", value, line, text)
+    if not isinstance(source.get("cron"), str):
+        return source
+    schedule = Map(source.line)
+    for key in source:
+        if key == "cron":
+            lines = List(source.lines.get(key, line))
+            lines.add(source[key], lines.line)
+            schedule.set(key, lines, lines.line)
+        else:
+            schedule.take(key, source)
+    return schedule
+
+
 def _as_it_is(value: Any, line: int, text: str | None) -> Any:
     return value
 
@@ -286,6 +305,7 @@ _SHORT: dict[type, Callable[[Any, int, str | None], Any]] = {
     Where: _long_where,
     Placement: _long_placement,
     Group: _long_group,
+    Schedule: _long_schedule,
     Alternative: _long_engine,
 }
 

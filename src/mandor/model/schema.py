@@ -57,6 +57,10 @@ def _manifest_schema() -> Schema:
         "namespace": _NAME | {"description": "Where it lives; absent: `default`."},
         "labels": _LABELS,
         **{key: spec[key] for key in ("type", "priority", "profile", "gates", "batch")},
+        "schedule": {
+            "anyOf": [{"type": "string"}, *spec["schedule"]["anyOf"]],
+            "description": spec["schedule"]["description"],
+        },
     }
     group = {key: value for key, value in defs["Group"]["properties"].items() if key != "tasks"}
     task = {key: value for key, value in defs["Task"]["properties"].items() if key != "role"}
@@ -104,8 +108,11 @@ def _shorten(defs: dict[str, Schema]) -> None:
     group["count"] = group["replicas"] | {"description": "The same as `replicas`."}
     number = {"type": "integer", "minimum": 1, "maximum": 65535}
     for ports in (group["ports"], alternative["ports"]["anyOf"][0]):
-        ports["additionalProperties"] = {"anyOf": [number, {"$ref": "#/$defs/Port"}]}
+        ports["additionalProperties"] = {"anyOf": [number, {"const": "auto"}, {"$ref": "#/$defs/Port"}]}
     defs["Placement"]["properties"]["where"]["items"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Where"}]}
+    times = defs["Schedule"]["properties"]["cron"]
+    times |= {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    del times["type"], times["items"]
     task, variant = defs["Task"]["properties"], defs["TaskVariant"]["properties"]
     commands = [task["command"], task["args"], defs["Probe"]["properties"]["command"]["anyOf"][0]]
     for each in (variant, alternative):

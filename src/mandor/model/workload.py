@@ -8,10 +8,11 @@ from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
 from mandor.lib.quantity import NEVER, Seconds, SecondsOrNever
-from mandor.model.meta import Meta, Misfit, Object, check_name
+from mandor.model.meta import NAME_MOST, Meta, Misfit, Object, check_name
 from mandor.model.placement import Placement
 from mandor.model.priority import Priority
 from mandor.model.resources import Resources
+from mandor.model.schedule import RUN_NAME_MOST, Schedule
 from mandor.model.task import PortNumber, Task
 from mandor.model.variant import TaskVariant
 from mandor.model.volume import GroupVolume
@@ -23,14 +24,23 @@ FLAT = "main"
 """The name of the only group, and of its only task, of a flat manifest."""
 
 
+AUTO: Literal["auto"] = "auto"
+"""As a port of the node: one that the scheduler chooses."""
+
+
 class Port(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """A port a task listens on; `host`: the node's port that leads to it."""
 
-    port: PortNumber
-    """The number the task listens on."""
-    host: PortNumber | None = None
-    """The node's port; two instances that ask for the same one cannot share a node."""
+    port: PortNumber | None = None
+    """The number the task listens on; absent: the same as the node's port, as `MANDOR_PORT_<NAME>` tells it."""
+    host: PortNumber | Literal["auto"] | None = None
+    """The node's port; two instances that ask for the same one cannot share a node. `auto`: one that is free, chosen
+    by the scheduler from the node's range; `MANDOR_HOST_PORT_<NAME>` tells it."""
     protocol: Literal["tcp", "udp"] = "tcp"
+
+    def __post_init__(self) -> None:
+        if self.port is None and self.host is None:
+            raise ValueError("a port has a number, a `host` port, or both")
 
 
 class Restart(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -106,6 +116,7 @@ class Batch(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
 
 
 GANG_SECONDS_MOST = 86_400
+PORTS_MOST = 64
 
 
 class Gang(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -163,7 +174,7 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     engine: tuple[str, ...] = ()
     """Any of these, in order of preference; empty: whichever can run it."""
     ports: dict[str, Port] = {}
-    """Ports by name; a number alone is the port the task listens on."""
+    """Ports by name; a number alone is the port the task listens on, `auto` alone one of the node's that is chosen."""
     volumes: dict[str, GroupVolume] = {}
     """Data that outlives its instances, by name; tasks mount them."""
     placement: Placement = Placement()
@@ -176,6 +187,8 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     def __post_init__(self) -> None:
         for engine in self.engine:
             check_name(engine, "engine name")
+        if len(self.ports) > PORTS_MOST:
+            raise ValueError(f"a group has at most {PORTS_MOST} ports")
         for name in self.ports:
             check_name(name, "port name")
         if not self.tasks:
@@ -327,6 +340,10 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
     """While one is named here, new instances wait outside the queue; whoever set it takes it away."""
     batch: Batch | None = None
     """How often and how many at a time; absent: every replica once."""
+    schedule: Schedule | None = None
+    """When it runs, again and again; absent: at once."""
+    run_of: str = ""
+    """The workload with a schedule that this is a run of."""
     restarted: int = 0
     """How often someone asked for a restart of all its instances."""
     groups: dict[str, Group]
@@ -347,6 +364,8 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
             check_name(name, "group name")
         if self.batch is not None and self.type != "batch":
             raise ValueError("`batch` belongs to `type: batch`")
+        if self.schedule is not None and self.type != "batch":
+            raise Misfit("`schedule` belongs to `type: batch`", "schedule", hint="write `type: batch` beside it")
         for name, group in self.groups.items():
             self._check_gang(name, group)
         if self.type == "batch":
@@ -406,6 +425,14 @@ class WorkloadStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     succeeded: int = 0
     failed: int = 0
     message: str = ""
+    schedule: str = ""
+    """The schedule that the times below are about."""
+    last_at: float = 0.0
+    """Runs up to this time have begun, or were left out."""
+    next_at: float = 0.0
+    """When the next run begins."""
+    asked: int = 0
+    """How many restarts were answered with a run."""
 
 
 class Workload(Object, frozen=True, tag="workload"):
@@ -416,7 +443,8 @@ class Workload(Object, frozen=True, tag="workload"):
     status: WorkloadStatus = field(default_factory=lambda: WorkloadStatus(phase="Pending"))
 
     def __post_init__(self) -> None:
-        check_name(self.meta.name, "workload name")  # shorter than most: its instances' names begin with it
+        most = NAME_MOST if self.spec.schedule is None else RUN_NAME_MOST
+        check_name(self.meta.name, "workload name", most)  # shorter than most: its instances' names begin with it
 
 
 class ReleaseSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):

@@ -1,9 +1,8 @@
 """Answers to "why": about a pending instance, a placed one, and a whole workload."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from mandor.errors import Invalid
 from mandor.model.decision import DecisionSpec, NodeScore
@@ -13,14 +12,14 @@ from mandor.placement.board import Board
 from mandor.placement.consult import Consult
 from mandor.placement.cycle import Decision, widest
 from mandor.placement.explain import FormStep, NodeVerdict, Step, forms_of, node_verdicts, score_table, steps_of
-from mandor.placement.forecast import decided
+from mandor.placement.forecast import decided, kept_out
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Watch
 from mandor.placement.remedy import Remedy, remedies
 from mandor.placement.standing import Standing, standing
-from mandor.placement.together import decide_together
+from mandor.placement.together import Gathered, decide_together
 
 NODES_MOST = 1000
 """So many nodes are told about one by one."""
@@ -40,6 +39,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     profile: str = "default"
     priority: int = 0
     node: str = ""
+    ports: dict[str, int] = {}
+    """The node's ports that were chosen for it."""
     said: str = ""
     """What the scheduler last said about it."""
     steps: tuple[Step, ...] = ()
@@ -152,21 +153,37 @@ class Explainer:
     def _waiting(
         self, instance: Instance, ask: Ask, profile: Profile, kept: DecisionSpec | None, *, nodes: bool
     ) -> Explanation:
+        together = None
+        if kept_out(profile, ask) is None:
+            together = decide_together(self._board, profile, ask, self._consult, self._watch)
         with self._board.table.trial():
             held = self._board.held(instance.key)
             if held:  # it is not in its own way
                 self._board.table.drop_charge(instance.key)
-            return self._refused(instance, ask, profile, kept, held, nodes=nodes)
+            return self._refused(instance, ask, profile, kept, held, together, nodes=nodes)
 
     def _refused(
-        self, instance: Instance, ask: Ask, profile: Profile, kept: DecisionSpec | None, held: str, *, nodes: bool
+        self,
+        instance: Instance,
+        ask: Ask,
+        profile: Profile,
+        kept: DecisionSpec | None,
+        held: str,
+        together: Gathered | None,
+        *,
+        nodes: bool,
     ) -> Explanation:
+        """`together`: what becomes of its gang, if that is decided as a whole."""
         table = self._board.table
         consulted = self._consult(profile, ask, table.snapshot()) if profile.consults else None
         steps, verdict, eased = steps_of(profile, ask, table.snapshot(), consulted, self._watch)
         # At once: a verdict is a window on the table, which is changed below.
         each_node = node_verdicts(verdict, eased, table.snapshot(), NODES_MOST) if nodes else []
-        decision = decided(profile, ask, table.snapshot(), self._consult, self._watch, held=held)
+        if together is None:
+            decision = decided(profile, ask, table.snapshot(), self._consult, self._watch, held=held)
+            victims, message = decision.victims, ""
+        else:
+            decision, victims, message = together.about(ask.key), together.victims, together.message
         forms = self._forms(profile, ask, decision.ask or widest(ask), consulted)
         helped = decision.node or decision.fault or decision.nominated
         told = [] if helped else self._remedies(profile, ask)
@@ -174,14 +191,14 @@ class Explainer:
             instance,
             kept,
             ask,
-            summary=self._gang_message(ask, profile) or _waiting_summary(instance, decision, profile),
+            summary=message or _waiting_summary(instance, decision, profile),
             steps=tuple(steps),
             form=_form_name(ask, decision.ask.shape.variant) if decision.ask is not None else "",
             forms=forms,
             nodes=tuple(each_node),
             remedies=tuple(told),
             nominated=decision.nominated,
-            victims=tuple(key.name for key in decision.victims if self._sees(key.namespace)),
+            victims=tuple(key.name for key in victims if self._sees(key.namespace)),
             relaxed=decision.relaxed,
             chosen_now=decision.node,
             versions=profile.versions,
@@ -191,11 +208,6 @@ class Explainer:
         self, profile: Profile, ask: Ask, rules: Ask, consulted: Mapping[str, object] | None
     ) -> tuple[FormStep, ...]:
         return tuple(forms_of(profile, ask, rules, self._board.table.snapshot(), consulted, self._watch))
-
-    def _gang_message(self, ask: Ask, profile: Profile) -> str:
-        """Why its gang has no nodes; empty: it has, or would have."""
-        found = decide_together(self._board, profile, ask, self._consult, self._watch)
-        return found.message if found is not None else ""
 
     def _remedies(self, profile: Profile, ask: Ask) -> list[Remedy]:
         stopping = [
@@ -225,7 +237,7 @@ class Explainer:
             consulted = self._consult(profile, ask, snapshot) if profile.consults else None
             form = ask.forms[min(instance.spec.variant, len(ask.shape.alternatives))]
             rules = decision.ask or ask
-            eased = replace(rules, shape=form.shape)
+            eased = structs.replace(rules, shape=form.shape)
             scores = score_table(profile, eased, snapshot, also=(node,), consulted=consulted, watch=self._watch)
             steps, verdict, last = steps_of(profile, form, snapshot, consulted, self._watch)
             forms = self._forms(profile, ask, rules, consulted)
@@ -288,6 +300,7 @@ def _told(
         workload=instance.spec.workload,
         phase=instance.phase.value,
         node=instance.spec.node,
+        ports=instance.spec.ports or {},
         said=instance.status.message if not instance.spec.node else "",
         decision=kept,
         summary=summary,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from mandor.model.placement import PlacementRule
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState, of_form
 from mandor.placement.framework.identity import NOBODY
+from mandor.placement.framework.lodging import Lodger, Lodging
 from mandor.placement.framework.luck import lots
 from mandor.placement.framework.points import ANYTHING, Happening, Nomination, Plugin
 from mandor.placement.framework.profile import Profile
@@ -34,8 +35,7 @@ GOING_MOST = 512
 """So many of those who are about to go are looked at, the soonest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """When it is decided, and how long the ask may still wait."""
 
     now: float = 0.0
@@ -106,7 +106,7 @@ def decide(
             slot = best_slot(profile, state, ask, nodes, watch)
             if slot >= 0:
                 return Decision(ask.key, nodes.nodes[slot].meta.name, ask=ask, state=state)
-        cycle = _Cycle(profile, nodes, watch, consulted, nominated, moment)
+        cycle = Cycle(profile, nodes, watch, consulted, nominated, moment)
         with cycle.unheld(ask) if nominated else nullcontext():
             return _decide(cycle, ask)
     except PluginFault as fault:
@@ -117,7 +117,7 @@ def decide(
         watch.end()
 
 
-def _decide(cycle: "_Cycle", ask: Ask) -> Decision:
+def _decide(cycle: "Cycle", ask: Ask) -> Decision:
     """For each step down the ladder, every form of it: another form is better than a rule that is given up."""
     nodes = cycle.nodes
     rungs = list(ladder(ask, disliked=nodes.census.disliked(ask.who)))
@@ -154,7 +154,7 @@ def _decide(cycle: "_Cycle", ask: Ask) -> Decision:
     return Decision(
         ask.key,
         message=_explained(tried, nodes),
-        retry_on=_retry_on(refused),
+        retry_on=retry_on(refused),
         blamed=refused,
         state=tried[0].state,
     )
@@ -187,20 +187,22 @@ def _explained(tried: Sequence[_Offer], nodes: Snapshot, rules: Ask | None = Non
     """Why there is no place for these forms; `rules`: with the rules that this one has."""
     said = []
     for each in tried:
-        ask = each.ask if rules is None else replace(rules, shape=each.ask.shape)
+        ask = each.ask if rules is None else structs.replace(rules, shape=each.ask.shape)
         said.append((each.ask.shape, each.verdict.explain(ask, nodes)))
     if not said or not said[0][0].alternatives:
         return "".join(text for _, text in said)
     return "; ".join(f"{shape.form_name}: {text}" for shape, text in said)
 
 
-class _Found(NamedTuple):
+class Found(NamedTuple):
     node: str | Verdict
+    """The node, or who refused which."""
     displaces: bool = False
+    """In place of others of lower priority for whom room is held there."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Cycle:
+class Cycle:
     """What the steps of one decision have in common."""
 
     profile: Profile
@@ -220,24 +222,24 @@ class _Cycle:
             self.nodes.lodging.drop_charge(ask.key)
             yield
 
-    def find(self, state: CycleState, ask: Ask) -> _Found:
+    def find(self, state: CycleState, ask: Ask) -> Found:
         """The best node beside the room that is held for others; if there is none, in the place of those of lower
         priority among them."""
         lodging = self.nodes.lodging
         lowest = lodging.lowest_held()
         if lowest is None:
-            return _Found(self._find(state, ask))
+            return Found(self._find(state, ask))
         with lodging.trial():
             for node, each in lodging.held() if ask.rules.near else ():
                 # Nobody is near to those who are not there yet, and may never be.
                 lodging.set_charge(each.key, node, each.shape, NOBODY, each.tenure)
             found = self._find(state, ask)
             if isinstance(found, str) or lowest >= ask.priority:
-                return _Found(found)
+                return Found(found)
             for _, each in lodging.held():
                 if each.priority < ask.priority:
                     lodging.drop_charge(each.key)
-            return _Found(self._find(state, ask), displaces=True)
+            return Found(self._find(state, ask), displaces=True)
 
     def _find(self, state: CycleState, ask: Ask) -> str | Verdict:
         found = find_node(self.profile, state, ask, self.nodes, self.watch, nominated=self.nominated)
@@ -249,21 +251,16 @@ class _Cycle:
         lodging, moment = self.nodes.lodging, self.moment
         if moment.patience <= 0 or not instead:
             return None
-        going = [
-            (lodger.tenure.until, node, lodger)
-            for node, lodger in lodging.stopping()
-            if lodger.tenure.until is not None and lodger.tenure.until <= moment.now + moment.patience
-        ]
+        going = going_soon(lodging, moment)
         if not going:
             return None
-        going.sort(key=lambda each: each[:2])
         with lodging.trial():
-            for _, _, lodger in going[:GOING_MOST]:
+            for _, lodger in going[:GOING_MOST]:
                 lodging.drop_charge(lodger.key)
             node = self.find(self.state_of(ask), ask).node
         if not isinstance(node, str):
             return None
-        names = ", ".join(lodger.key.name for _, where, lodger in going if where == node)
+        names = ", ".join(lodger.key.name for where, lodger in going if where == node)
         because = f": {names} will be gone" if names else ""
         return Decision(
             ask.key,
@@ -313,7 +310,7 @@ class _Cycle:
             reason=NOMINATED,
             message=f"{_explained(tried, self.nodes, offer.ask)}; {how}",
             relaxed=offer.relaxed,
-            retry_on=_retry_on(refused) | {Happening.ROOM_FREED},
+            retry_on=retry_on(refused) | {Happening.ROOM_FREED},
             blamed=refused,
             nominated=made.node,
             victims=made.victims,
@@ -323,7 +320,14 @@ class _Cycle:
         )
 
 
-def _retry_on(refused: Iterable[Plugin]) -> frozenset[Happening]:
+def going_soon(lodging: Lodging, moment: Moment) -> list[tuple[str, Lodger]]:
+    """Those who are gone while one may still wait, by node; the soonest first."""
+    soon = moment.now + moment.patience
+    going = [each for each in lodging.stopping() if (each[1].tenure.until or 0.0) <= soon]
+    return sorted(going, key=lambda each: (each[1].tenure.until or 0.0, each[0]))
+
+
+def retry_on(refused: Iterable[Plugin]) -> frozenset[Happening]:
     return frozenset({Happening.NODE_ADDED}).union(*(plugin.retry_on for plugin in refused))
 
 

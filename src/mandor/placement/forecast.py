@@ -4,7 +4,7 @@ Programs that are told to stop are taken to end at once, and programs that get a
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -24,7 +24,7 @@ from mandor.placement.framework.runtime import PluginFault, blamed
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Unwatched, Watch
 from mandor.placement.standing import NOTHING, Standing, standing, workload_key
-from mandor.placement.together import decide_together
+from mandor.placement.together import Gathered, decide_together
 
 REPLANS_MOST = 2_000_000
 """So many instances are looked at in all plans of workloads together: a long roll-out is not rehearsed to its end."""
@@ -269,8 +269,14 @@ class Forecast:
         if profile is None or ask.member is None:
             return False
         try:
-            found = decide_together(self.board, profile, ask, self._consult, self._watch)
-            if found is None or kept_out(profile, ask) is not None:
+            if kept_out(profile, ask) is not None:
+                return False
+            found = self._together(profile, ask)
+            if found is not None and found.victims:
+                for each in found.nominated:
+                    self._make_room(each)
+                found = self._together(profile, ask)
+            if found is None:
                 return False
         except PluginFault as fault:
             self._refused[ask.key] = str(fault)
@@ -281,6 +287,10 @@ class Forecast:
             told.update(each.key for each in found.asks)
             self._refused.update((each.key, found.message) for each in found.asks)
         return ask.key not in self._waiting or not found.placed
+
+    def _together(self, profile: Profile, ask: Ask) -> Gathered | None:
+        moment = Moment(self._now, ask.shape.patience)
+        return decide_together(self.board, profile, ask, self._consult, self._watch, moment)
 
     def _make_room(self, decision: Decision) -> None:
         """Those who have to go are gone at once, and their room is held."""
@@ -309,7 +319,7 @@ class Forecast:
         profile = self._profiles.get(ask.profile)
         if profile is None:
             return Decision(ask.key, message=f"there is no profile {ask.profile}")
-        like = replace(ask, key=_NOBODY)
+        like = msgspec.structs.replace(ask, key=_NOBODY)
         if self._refusals_at != self.board.table.version:
             self._refusals, self._refusals_at = {}, self.board.table.version
         held = self.board.held(ask.key)
