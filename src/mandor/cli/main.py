@@ -35,6 +35,7 @@ COMMANDS: dict[str, Entry] = {
     "events": Entry("Look", "events", "Show what happened, and why."),
     "cordon": Entry("Nodes", "change", "Place nothing new on nodes."),
     "uncordon": Entry("Nodes", "change", "Place work on nodes again."),
+    "image": Entry("Nodes", "image", "Load images into nodes, and list what they have."),
     "token": Entry("Keep", "token", "Make, list and revoke tokens."),
     "backup": Entry("Keep", "backup", "Save all state of the cluster in a file."),
     "restore": Entry("Keep", "backup", "Put saved state into an empty store."),
