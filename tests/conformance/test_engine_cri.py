@@ -29,20 +29,20 @@ class TestCriEngine(EngineSuite):
         return CriEngine(directory, socket=self.containerd.socket, dial=self.containerd.dial)
 
     def traces(self, uids: Sequence[str]) -> Sequence[str]:
-        ids = self.containerd.ctr("containers", "list", "--quiet").split()
-        told = [self.containerd.ctr("containers", "info", each) for each in ids]
+        ids = self.containerd.cli("containers", "list", "--quiet").split()
+        told = [self.containerd.cli("containers", "info", each) for each in ids]
         left = [f"container {each}" for each, text in zip(ids, told, strict=True) if any(uid in text for uid in uids)]
         return [*super().traces(uids), *left]
 
     @contextmanager
     def foreigner(self) -> Iterator[Callable[[], bool]]:
         other = f"foreign-{uuid.uuid4().hex[:8]}"
-        self.containerd.ctr("run", "--detach", NAME, other, "sleep", "3600")
+        self.containerd.cli("run", "--detach", NAME, other, "sleep", "3600")
         try:
-            yield lambda: other in self.containerd.ctr("tasks", "list")
+            yield lambda: other in self.containerd.cli("tasks", "list")
         finally:
-            self.containerd.ctr("tasks", "kill", "--signal", "SIGKILL", other)
-            self.containerd.ctr("containers", "delete", other)
+            self.containerd.cli("tasks", "kill", "--signal", "SIGKILL", other)
+            self.containerd.cli("containers", "delete", other)
 
     def dies(self, signal: str, **parts: Any) -> Launch:
         """The first process of a container cannot kill itself."""

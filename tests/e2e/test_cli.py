@@ -93,7 +93,7 @@ def test_a_workload_is_applied_seen_scaled_restarted_and_deleted(mandor: Mandor)
     assert mandor("get", "instances", "-o", "name").stdout == ""
 
 
-@pytest.mark.parametrize("name", ["batch", "gang", "groups", "limits", "probes"])
+@pytest.mark.parametrize("name", ["batch", "gang", "groups", "namespace", "limits", "probes"])
 @pytest.mark.req("S0-32")
 def test_an_example_runs(mandor: Mandor, name: str) -> None:
     mandor("apply", "-f", str(EXAMPLES / f"{name}.yaml"), "--wait", "--timeout", "60s")

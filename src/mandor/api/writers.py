@@ -35,6 +35,7 @@ _ADMIN: Rights = {
     "namespace": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "priority-class": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "quota": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "limit-defaults": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _OWN_NODE_STATUS = frozenset(
     f"status.{name}" for name in ("address", "capacity", "engines", "facts", "agent_version", "images", "usage")

@@ -151,6 +151,18 @@ def _devices_of_quota(item: Object) -> str:
     return ",".join(f"{kind} {used.get(kind, 0)}/{count}" for kind, count in sorted(most.items())) or "-"
 
 
+def _amounts(*path: str) -> Callable[[Object], str]:
+    """`cpu 2, memory 4Gi`: what stands at a path of the spec."""
+
+    def shown(item: Object) -> str:
+        found = item["spec"]
+        for step in path:
+            found = found.get(step, {})
+        return ", ".join(f"{name} {value}" for name, value in found.items() if not isinstance(value, dict)) or "-"
+
+    return shown
+
+
 NAME = Column("NAME", _name)
 AGE = Column("AGE", _age)
 LABELS = Column("LABELS", labels, wide=True)
@@ -260,6 +272,14 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("INSTANCES", _of_quota("instances")),
         Column("DEVICES", _devices_of_quota),
         Column("PRIORITY-CLASS", _spec("priority_class")),
+        AGE,
+        LABELS,
+    ),
+    "limit-defaults": (
+        NAME,
+        Column("ASKS FOR", _amounts("resources")),
+        Column("LIMITS", _amounts("resources", "limits")),
+        Column("MOST", _amounts("most")),
         AGE,
         LABELS,
     ),

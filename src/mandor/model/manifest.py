@@ -14,6 +14,7 @@ from mandor.errors import Invalid, TooLarge
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Malformed, Map, load_all
 from mandor.model.codec import KINDS
+from mandor.model.limit_defaults import LimitDefaults, LimitDefaultsSpec
 from mandor.model.meta import Key, Meta, Object, check_labels, check_name
 from mandor.model.near_cycle import HINT, find_deadlocks
 from mandor.model.priority import PriorityClass, PriorityClassSpec
@@ -30,7 +31,6 @@ OBJECTS_MOST = 5000
 LATER_KINDS = frozenset(
     {
         "node-pool",
-        "limit-defaults",
         "secret",
         "scheduler-config",
         "reservation",
@@ -42,6 +42,7 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "namespace": NamespaceSpec,
     "priority-class": PriorityClassSpec,
     "quota": QuotaSpec,
+    "limit-defaults": LimitDefaultsSpec,
     "volume": VolumeSpec,
 }
 _MADE: dict[str, Callable[..., Object]] = {
@@ -49,6 +50,7 @@ _MADE: dict[str, Callable[..., Object]] = {
     "namespace": Namespace,
     "priority-class": PriorityClass,
     "quota": Quota,
+    "limit-defaults": LimitDefaults,
     "volume": Volume,
 }
 
@@ -76,6 +78,8 @@ class Document:
         """Where `spec.priority` stands, or as close to it as is known."""
         line, here = self.line, self.source
         steps = path.split(".")
+        if _is_flat(here):
+            steps = _unfolded(path).split(".")
         if steps[0] in {"meta", "spec"} and isinstance(here, Map) and steps[0] not in here:
             del steps[0]
         for step in steps:
@@ -167,11 +171,16 @@ def _is_flat(source: Any) -> bool:
 
 
 def _flat(mistake: Mistake) -> Mistake:
+    return mistake._replace(path=_unfolded(mistake.path))
+
+
+def _unfolded(path: str) -> str:
     """A flat manifest knows no groups, so neither does the path of its mistakes."""
+    bare = path.removeprefix("spec.")
     for prefix in _FLAT_PATHS:
-        if mistake.path == prefix or mistake.path.startswith(f"{prefix}."):
-            return mistake._replace(path=mistake.path[len(prefix) :].lstrip("."))
-    return mistake
+        if bare == prefix or bare.startswith(f"{prefix}."):
+            return bare[len(prefix) :].lstrip(".")
+    return path
 
 
 def _read(reader: Reader, source: Any, line: int, namespace: str) -> Object | None:

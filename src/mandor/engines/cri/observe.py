@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mandor.engines.base import Observed, Unit, UnitPhase
+from mandor.engines.containers.ending import reason_of
 from mandor.engines.cri.wire import EXITED, RUNNING
-from mandor.engines.docker_api.observe import reason_of
 
 NANO = 1e9
 _START_ERRORS = {"StartError", "ContainerCannotRun", "CreateContainerError"}

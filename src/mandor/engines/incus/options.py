@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
-from mandor.engines.base import Launch
 from mandor.errors import Invalid
 from mandor.lib.quantity import Size
-from mandor.model.codec import from_plain
 
 REMOTES = {
     "images": ("https://images.linuxcontainers.org", "simplestreams"),
@@ -42,13 +39,6 @@ class IncusOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """How large a log file grows before the next one begins."""
     log_files: Annotated[int, Meta(ge=1, le=100)] = 3
     """How many are kept."""
-
-
-def read_options(launch: Launch) -> IncusOptions:
-    try:
-        return from_plain(dict(launch.options), IncusOptions)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"options.incus: {error}") from None
 
 
 def source_of(image: str, options: IncusOptions) -> dict[str, Any]:
