@@ -6,13 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.components.docker import Docker
 from tests.components.image import busybox_image
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import Cluster, eventually
 
 MANDOR = Path(sys.executable).with_name("mandor")
 FAKE = {"MANDOR_ENGINE_OPTION": "fake.images=true"}
@@ -155,3 +157,61 @@ def test_a_node_that_does_not_answer_is_told_and_the_others_get_it(
         "n2": "loaded",
         "n3": "skipped",
     }
+
+
+# With a real engine.
+
+
+@pytest.fixture
+def real(own_docker: Docker, tmp_path: Path) -> Iterator[Cluster]:
+    """One node, `n1`, with every engine that is there."""
+    with Cluster(tmp_path / "real") as running:
+        running.start_server()
+        running.start_agent("n1", engines=(), environ={"DOCKER_HOST": f"unix://{own_docker.socket}"})
+        running.wait_nodes("n1")
+        yield running
+
+
+@pytest.fixture
+def small_disk() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="mandor-disk-") as folder:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", folder], check=True)
+        try:
+            yield Path(folder)
+        finally:
+            subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+@pytest.fixture
+def own_docker(new_docker: Callable[..., Docker], small_disk: Path) -> Docker:
+    """Its disk has room for little more than busybox."""
+    return new_docker(f"--data-root={small_disk}")
+
+
+@pytest.mark.real("docker")
+@pytest.mark.req("S0-2", "S0-30")
+def test_an_image_from_a_file_runs_and_a_full_disk_is_shown_as_what_it_is(real: Cluster, tmp_path: Path) -> None:
+    mandor = commands(real)
+    path = tmp_path / "oci.tar"
+    for only in ("oci", "docker"):
+        name = f"mandor.test/{only}:1"
+        path.write_bytes(busybox_image(name, files={"etc/word": only.encode()}, only=only))
+        told = mandor("image", "load", str(path), "--engine", "docker")  # There is one node: it needs no choice.
+        assert told.stdout.split()[-3:] == ["n1", "docker", "loaded"]
+        assert had(mandor)[name] == ["n1"]
+        real.apply(
+            f"name: {only}\nimage: {name}\nengine: docker\noptions: {{docker: {{pull: never}}}}\n"
+            "command: [sh, -c, 'echo $(cat /etc/word); exec sleep 1000']\nstop: {grace: 0s}\n"
+        )
+        real.wait_running(only, 1)
+        eventually("it is the one that was loaded", lambda: mandor("logs", only).stdout.strip() == only)  # noqa: B023
+    told = mandor("image", "load", str(path), "--engine", "docker")
+    assert "already there" in told.stdout
+
+    path.write_bytes(busybox_image("mandor.test/large:1", files={"large": os.urandom(1 << 20) * 60}))
+    told = mandor("image", "load", str(path), "--engine", "docker", code=1)
+    assert "the disk of docker is full" in told.stdout
+    assert "make room on the node" in told.stdout
+    assert "mandor.test/large:1" not in had(mandor)
+    path.write_bytes(busybox_image("mandor.test/after:1", files={"etc/word": b"after"}))
+    assert "loaded" in mandor("image", "load", str(path), "--engine", "docker").stdout
