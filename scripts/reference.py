@@ -39,10 +39,13 @@ _TITLES = {
     "Pool": "pool",
     "GroupVolume": "volumes",
     "TaskMount": "mounts",
+    "Alternative": "alternatives",
+    "TaskVariant": "tasks-of-an-alternative",
 }
-_ORDER = ("Group", "Task", "TaskResources", "Device", "Limits", "Probe", "File", "TaskMount", "Stop", "Security",
-          "Port", "GroupVolume", "Placement", "Pool", "Where", "Near", "Apart", "Spread", "Toleration", "Restart",
-          "Reschedule", "Disconnect", "Disruption", "Gang", "Batch")  # fmt: skip
+_ORDER = ("Group", "Alternative", "TaskVariant", "Task", "TaskResources", "Device", "Limits", "Probe", "File",
+          "TaskMount", "Stop", "Security", "Port", "GroupVolume", "Placement", "Pool", "Where", "Near", "Apart",
+          "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Disruption", "Gang", "Batch",
+          "Schedule")  # fmt: skip
 
 
 # The manifest.

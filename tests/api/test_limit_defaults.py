@@ -120,3 +120,26 @@ async def test_a_namespace_allows_only_the_options_it_names(dev: Api) -> None:
     with pytest.raises(Forbidden, match=r"does not allow the option docker\.privileged") as refused:
         await send(client, WEB + "options:\n  docker:\n    privileged: true\n")
     assert refused.value.facts["line"] == 7
+
+
+async def test_what_a_namespace_says_holds_for_every_form(dev: Api) -> None:
+    client = await dev.client()
+    await send(client, f"{SPACE}engines: [fake]\n---\n{DEFAULTS}")
+    with pytest.raises(Forbidden, match="does not allow the engine process") as refused:
+        await send(client, WEB + "alternatives:\n  - {command: [other]}\n  - {engine: process}\n")
+    assert refused.value.facts["line"] == 7
+    with pytest.raises(Forbidden, match="cpu 3; the namespace team allows 2 at most"):
+        await send(client, WEB + "alternatives:\n  - resources: {cpu: 3}\n")
+    await send(client, WEB + "alternatives:\n  - resources: {cpu: 1}\n")
+    found = await dev.store.get(Key(Workload.kind, "team", "web"))
+    assert isinstance(found, Workload)
+    form = found.spec.groups[FLAT].forms[1].tasks[FLAT].resources
+    assert (str(form.cpu), str(form.memory), str(form.limits.cpu)) == ("1", "128Mi", "2")
+
+
+async def test_an_admin_of_one_namespace_does_not_set_its_bounds(api: Api) -> None:
+    whole = await api.client(await api.token("admin", "user:root"))
+    await send(whole, f"{SPACE}---\n{DEFAULTS}")
+    own = await api.client(await api.token("admin", "user:ani", namespaces=("team",)))
+    with pytest.raises(Forbidden, match="may not write limit-defaults"):
+        await send(own, DEFAULTS.replace("128Mi", "64Mi"))

@@ -207,7 +207,7 @@ def sizes(draw: st.DrawFn) -> Shape:
         "memory": draw(st.sampled_from([0, 1, 10 * MI, 64 * MI, 10**14])),
     }
     if draw(st.integers(0, 3)) == 0:
-        fields["ports"] = {"http": {"port": 80, "host": draw(st.sampled_from([80, 81]))}}
+        fields["ports"] = {"http": {"port": 80, "host": draw(st.sampled_from([80, 81, "auto"]))}}
     made = Shape.of(make_template(**fields))
     devices = (("gpu", 1),) if draw(st.integers(0, 3)) == 0 else ()
     return replace(made, wanted=made.wanted + devices, machine=draw(st.booleans()))
@@ -290,14 +290,24 @@ class Course:
             self.table.set_charge(ask.key, found.node, shape, ask.who)
 
 
-@pytest.mark.req("S3-20")
-@pytest.mark.parametrize("name", FILES)
-@settings(max_examples=5, deadline=None)
-@given(data=st.data())
-def test_placing_by_what_changed_is_placing_by_asking_everybody_anew(name: str, data: st.DataObject) -> None:
+def run_course(data: st.DataObject, name: str) -> None:
     course = Course(data, name)
     for _ in range(data.draw(st.integers(3, 25))):
         course.step()
+
+
+@pytest.mark.req("S3-20")
+@pytest.mark.parametrize("name", FILES)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_placing_by_what_changed_is_placing_by_asking_everybody_anew(name: str, data: st.DataObject) -> None:
+    run_course(data, name)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_so_it_is_with_the_profile_that_most_have(data: st.DataObject) -> None:
+    run_course(data, "default")
 
 
 def test_every_plugin_of_the_package_is_in_one_of_these_profiles() -> None:

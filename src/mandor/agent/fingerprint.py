@@ -15,7 +15,7 @@ import psutil
 from mandor import __version__
 from mandor.engines.base import Engine
 from mandor.errors import MandorError, NotFound
-from mandor.model.node import Capabilities, NodeStatus
+from mandor.model.node import Capabilities, NodeStatus, PortRange
 from mandor.model.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -141,6 +141,7 @@ def node_status(
     has: Resources,
     engines: Mapping[str, Capabilities],
     images: Mapping[str, int],
+    ports: PortRange,
     usage: Resources | None,
     extra: Mapping[str, str],
 ) -> NodeStatus:
@@ -155,6 +156,7 @@ def node_status(
         capacity=has,
         engines=shown,
         images=dict(images),
+        ports=ports,
         usage=before.usage if usage is None else usage,
         facts={**facts(), **_engine_facts(shown), **extra},
         agent_version=__version__,

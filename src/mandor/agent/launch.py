@@ -1,22 +1,28 @@
 """From an order to what an engine is told: pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from mandor.agent.order import Order
-from mandor.engines.base import Launch, Mount
+from mandor.agent.ports import ports_of
+from mandor.engines.base import Launch, Mount, variable
 from mandor.lib.words import did_you_mean
+from mandor.model.instance import PortStatus
 from mandor.model.node import Capabilities
 from mandor.model.task import Task
 from mandor.model.workload import GroupTemplate
 
 
-def make_launch(order: Order, task_name: str, engine: str, sources: Mapping[str, str] | None = None) -> Launch:
-    """The task with everything resolved; the environment says who and where it is. `sources`: of its volumes."""
+def make_launch(
+    order: Order, task_name: str, engine: str, sources: Mapping[str, str] | None = None, *, published: bool = True
+) -> Launch:
+    """The task with everything resolved; the environment says who and where it is. `sources`: of its volumes;
+    `published`: its engine leads ports of the node to it."""
     assert order.template is not None, "an order is launched after its release was read"
     task, instance = order.template.tasks[task_name], order.instance
     several = len(order.template.tasks) > 1
     limits = task.resources.limits
     mounts = _mounts(task, order.template, sources or {})
+    ports = ports_of(order, published=published)
     return Launch(
         name=f"{order.name}/{task_name}" if several else order.name,
         namespace=instance.meta.namespace,
@@ -25,6 +31,7 @@ def make_launch(order: Order, task_name: str, engine: str, sources: Mapping[str,
         args=task.args,
         env={
             **_about(order, task_name),
+            **port_variables(ports),
             **{each.variable: each.path for each in mounts if each.name},
             **task.env,
         },
@@ -35,9 +42,9 @@ def make_launch(order: Order, task_name: str, engine: str, sources: Mapping[str,
         cpu_milli=None if limits.cpu is None else int(limits.cpu),
         memory_bytes=None if limits.memory is None else int(limits.memory),
         processes=limits.processes,
-        ports={name: port.port for name, port in order.template.ports.items()},
-        host_ports={name: port.host for name, port in order.template.ports.items() if port.host is not None},
-        protocols={name: port.protocol for name, port in order.template.ports.items() if port.protocol != "tcp"},
+        ports={each.name: each.port for each in ports},
+        host_ports={each.name: each.host for each in ports if each.host is not None},
+        protocols={each.name: each.protocol for each in ports if each.protocol != "tcp"},
         sandbox=several,
         stop_signal=task.stop.signal,
         options=task.options.get(engine, {}),
@@ -46,7 +53,7 @@ def make_launch(order: Order, task_name: str, engine: str, sources: Mapping[str,
 
 def _about(order: Order, task_name: str) -> dict[str, str]:
     meta, spec = order.instance.meta, order.instance.spec
-    about = {
+    return {
         "MANDOR_NAMESPACE": meta.namespace,
         "MANDOR_WORKLOAD": spec.workload,
         "MANDOR_GROUP": spec.group,
@@ -55,9 +62,16 @@ def _about(order: Order, task_name: str) -> dict[str, str]:
         "MANDOR_TASK": task_name,
         "MANDOR_NODE": spec.node,
     }
-    for name, port in (order.template.ports if order.template else {}).items():
-        about["MANDOR_PORT_" + name.upper().replace("-", "_").replace(".", "_")] = str(port.port)
-    return about
+
+
+def port_variables(ports: Iterable[PortStatus]) -> dict[str, str]:
+    """`MANDOR_PORT_<NAME>`: where it is to listen; `MANDOR_HOST_PORT_<NAME>`: the node's port that leads there."""
+    found = {}
+    for each in ports:
+        found[f"MANDOR_PORT_{variable(each.name)}"] = str(each.port)
+        if each.host is not None:
+            found[f"MANDOR_HOST_PORT_{variable(each.name)}"] = str(each.host)
+    return found
 
 
 def _mounts(task: Task, template: GroupTemplate, sources: Mapping[str, str]) -> tuple[Mount, ...]:

@@ -118,7 +118,7 @@ def _end_from_outside(order: Order, memory: Memory, seen: Seen, now: float) -> I
         return final(Phase.STOPPED, "StopOrdered", stop.reason)
     begun = bool(memory.tasks)
     if seen.refusal and not begun:
-        return final(Phase.FAILED, "Refused", seen.refusal)
+        return final(Phase.FAILED, seen.refused_as, seen.refusal)
     limit = order.care.stop_after
     if seen.settled and begun and seen.silence >= limit:
         return final(Phase.STOPPED, "Disconnected", f"no control plane for {limit}")
@@ -258,7 +258,8 @@ def _begin(step: _Step, order: Order, unit: Unit, known: TaskMemory, seen: Seen,
         step.wake(now + LACKS_SECONDS)
         return
     step.memory = step.memory.with_task(unit.task, msgspec.structs.replace(known, attempt=unit.attempt))
-    step.actions.append(Start(unit, make_launch(order, unit.task, step.memory.engine, seen.sources)))
+    launch = make_launch(order, unit.task, step.memory.engine, seen.sources, published=seen.published)
+    step.actions.append(Start(unit, launch))
 
 
 def _tidy(step: _Step, units: Iterable[Observed]) -> None:

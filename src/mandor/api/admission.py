@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from mandor.api.allowance import check_most, check_rules
+from mandor.api.allowance import check_most, check_rules, forms_of
 from mandor.api.caller import Caller
 from mandor.engines.registry import known_engines as registered
 from mandor.errors import Conflict, Invalid
@@ -55,8 +55,8 @@ async def admit(
         raise Invalid(
             f"the name {value.meta.name[:20]!r}… has {len(value.meta.name)} characters; at most {NAME_MOST} are allowed"
         )
-    for name, group in value.spec.groups.items():
-        _check_engines(group, engines, f"spec.groups.{name}")
+    for path, form in forms_of(value):
+        _check_engines(form, engines, path)
     await _check_names(store, value, beside or {})
     await _check_near(store, value, beside or {})
     priority, checks = await _priority(store, value, beside or {})

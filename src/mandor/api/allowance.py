@@ -1,6 +1,6 @@
 """What a namespace allows its workloads: engines, options, users, host paths, priorities, amounts."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from mandor.errors import Forbidden
 from mandor.model.limit_defaults import LimitDefaults, over
@@ -17,8 +17,7 @@ def check_rules(workload: Workload, namespace: Namespace, priority: int) -> None
             f"the namespace {name} allows no priority above {rules.priority_most}; this is {priority}",
             path="spec.priority",
         )
-    for key, group in workload.spec.groups.items():
-        path = f"spec.groups.{key}"
+    for path, group in forms_of(workload):
         if rules.engines is not None:
             _check_allowed_engines(group, rules.engines, name, path)
         if rules.host_paths is not None:
@@ -28,6 +27,14 @@ def check_rules(workload: Workload, namespace: Namespace, priority: int) -> None
                 _check_options(task, rules.options, name, f"{path}.tasks.{task_name}")
             if rules.users is not None:
                 _check_user(task, rules.users, name, f"{path}.tasks.{task_name}")
+
+
+def forms_of(workload: Workload) -> Iterator[tuple[str, GroupTemplate]]:
+    """Each form of each of its groups, and where it stands."""
+    for name, group in workload.spec.groups.items():
+        main, *others = group.forms
+        yield f"spec.groups.{name}", main
+        yield from ((f"spec.groups.{name}.alternatives[{number}]", form) for number, form in enumerate(others))
 
 
 def _check_allowed_engines(group: GroupTemplate, allowed: Collection[str], namespace: str, path: str) -> None:
@@ -75,7 +82,7 @@ def _check_user(task: Task, allowed: Collection[str], namespace: str, path: str)
 
 
 def check_most(workload: Workload, defaults: LimitDefaults) -> None:
-    for name, group in workload.spec.groups.items():
+    for where, group in forms_of(workload):
         for key, task in group.tasks.items():
             found = over(task, defaults.spec.most)
             if found is not None:
@@ -83,5 +90,5 @@ def check_most(workload: Workload, defaults: LimitDefaults) -> None:
                 raise Forbidden(
                     f"task {key} has {path} {amount}; the namespace {workload.meta.namespace} allows {most} at most",
                     hint=f"`mandor get limit-defaults {defaults.meta.name} -o yaml` shows what a task may ask for",
-                    path=f"spec.groups.{name}.tasks.{key}.resources.{path}",
+                    path=f"{where}.tasks.{key}.resources.{path}",
                 )

@@ -160,7 +160,9 @@ def merged(stored: Object | None, given: Object) -> Object:
             for name, group in given.spec.groups.items()
         }
         try:
-            spec = msgspec.structs.replace(given.spec, groups=groups, restarted=stored.spec.restarted)
+            spec = msgspec.structs.replace(
+                given.spec, groups=groups, restarted=stored.spec.restarted, run_of=stored.spec.run_of
+            )
         except Misfit as error:  # with the count that is kept
             raise Invalid(str(error), hint=error.hint) from error
     return stored.changed(meta=msgspec.structs.replace(stored.meta, labels=given.meta.labels), spec=spec)

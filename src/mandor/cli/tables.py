@@ -45,6 +45,11 @@ def _node_phase(item: Object) -> str:
     return str(item["status"]["phase"]) + (",cordoned" if item["spec"].get("cordoned") else "")
 
 
+def _form(item: Object) -> str:
+    variant = item["spec"].get("variant", 0)
+    return f"alternative {variant}" if variant else "-"
+
+
 def _engines(item: Object) -> str:
     found = item["status"].get("engines", {})
     return (
@@ -93,12 +98,31 @@ def _fact(name: str) -> Callable[[Object], Any]:
 
 def _progress(item: Object) -> str:
     status = item["status"]
+    if "schedule" in item["spec"]:
+        return "-"
     done = status.get("succeeded", 0) if item["spec"].get("type") == "batch" else status.get("ready", 0)
     return f"{done}/{status.get('wanted', 0)}"
 
 
 def _ready(item: Object) -> str:
     return "yes" if item["status"].get("ready") else "no"
+
+
+def ports(item: Object) -> str:
+    """`http 10.0.0.7:20017→8080`: where on the node, and where inside; before it runs, what was chosen."""
+    host = item["status"].get("host", "")
+    shown = [_port(each, host) for each in item["status"].get("ports", ())]
+    chosen = [f"{name} :{number}" for name, number in (item["spec"].get("ports") or {}).items()]
+    return ", ".join(shown or chosen) or "-"
+
+
+def _port(port: Object, host: str) -> str:
+    kind = "" if port.get("protocol", "tcp") == "tcp" else f"/{port['protocol']}"
+    inside = port["port"]
+    if not port.get("host"):
+        return f"{port['name']} {inside}{kind}"
+    leads = f"→{inside}" if inside != port["host"] else ""
+    return f"{port['name']} {host}:{port['host']}{leads}{kind}"
 
 
 def _stopping(item: Object) -> str:
@@ -206,10 +230,12 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("READY", _ready),
         Column("RESTARTS", _status("restarts", 0)),
         Column("NODE", _spec("node")),
+        Column("PORTS", ports),
         Column("AGE", _age),
         Column("REASON", _stopping),
         Column("RELEASE", _spec("release"), wide=True),
         Column("WITHOUT", lambda item: "; ".join(item["spec"].get("relaxed", ())) or "-", wide=True),
+        Column("FORM", _form, wide=True),
         Column("ENGINE", _status("engine"), wide=True),
         Column("ADDRESS", _status("address"), wide=True),
         Column("MESSAGE", _status("message"), wide=True),
@@ -236,6 +262,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("AGO", lambda item: age(item["spec"].get("at", 0.0), time.time())),
         Column("TRY", _spec("attempts", 1)),
         Column("SCORE", _score),
+        Column("FORM", _spec("form"), wide=True),
         Column("WITHOUT", _words("relaxed")),
         Column("WHY NOT", _why_not),
         Column("PROFILE", _spec("profile"), wide=True),

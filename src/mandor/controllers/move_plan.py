@@ -1,6 +1,6 @@
 """Plan for an instance that moves: another one first, where it was sent; then the old one stops."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -17,24 +17,32 @@ MOVE_SECONDS = 300.0
 
 def extra(members: Sequence[Instance]) -> int:
     """So many more than wanted there may be: both ends of a move."""
-    return len(_pairs(members))
+    leaving = _leaving(members)
+    return len(_pairs(leaving, members)) if leaving else 0
 
 
-def _pairs(members: Sequence[Instance]) -> list[tuple[Instance, Instance]]:
+def _leaving(members: Sequence[Instance]) -> dict[str, Instance]:
+    """By uid."""
+    return {each.meta.uid: each for each in members if each.spec.move is not None and not slot.ended(each)}
+
+
+def _pairs(leaving: Mapping[str, Instance], members: Sequence[Instance]) -> list[tuple[Instance, Instance]]:
     """Who leaves, and who takes his place."""
-    leaving = {each.meta.uid: each for each in members if each.spec.move is not None and not slot.ended(each)}
     heirs = [each for each in members if each.spec.instead_of in leaving]
     return [(leaving[heir.spec.instead_of], heir) for heir in heirs]
 
 
 def plan_moves(draft: Draft, members: Sequence[Instance], release: Release, count: int, now: float) -> set[str]:
     """One after another; the uids of those who are on the move. `count`: how many are wanted."""
-    for leaving, heir in _pairs(members):
-        if leaving.spec.stop is None:
-            _follow(draft, leaving, heir, release, now)
-        return {leaving.meta.uid, heir.meta.uid}
-    for each in members:
-        if each.spec.move is not None and each.spec.stop is None and not slot.ended(each):
+    leaving = _leaving(members)
+    if not leaving:
+        return set()
+    for old, heir in _pairs(leaving, members):
+        if old.spec.stop is None:
+            _follow(draft, old, heir, release, now)
+        return {old.meta.uid, heir.meta.uid}
+    for each in leaving.values():
+        if each.spec.stop is None:
             _begin(draft, each, members, release, count)
             return {each.meta.uid}
     return set()
@@ -65,7 +73,7 @@ def _begin(draft: Draft, each: Instance, members: Sequence[Instance], release: R
 
 def _follow(draft: Draft, leaving: Instance, heir: Instance, release: Release, now: float) -> None:
     assert leaving.spec.move is not None
-    if slot.serving(heir) and not heir.spec.relaxed:
+    if slot.serving(heir) and not _no_better(leaving, heir):
         slot.stop(draft, leaving, f"moved to {heir.spec.node}", now)
         draft.note(leaving, "Moved", f"{heir.meta.name} has taken its place on {heir.spec.node}")
         return
@@ -84,11 +92,19 @@ def _in_vain(leaving: Instance, heir: Instance, release: Release, now: float) ->
         return "it does not serve any more itself"
     if slot.ended(heir) or heir.phase is Phase.LOST or heir.spec.stop is not None:
         return f"{heir.meta.name} ended on {heir.spec.node or leaving.spec.move.to}"
-    if heir.spec.node and heir.spec.relaxed:
-        return f"{heir.meta.name} could not keep its rules either"
+    if heir.spec.node and (why := _no_better(leaving, heir)):
+        return why
     if now >= leaving.spec.move.at + MOVE_SECONDS:
         return f"{heir.meta.name} did not serve in time"
     return ""
+
+
+def _no_better(leaving: Instance, heir: Instance) -> str:
+    """Why nothing is won; empty: something is."""
+    if heir.spec.relaxed:
+        return f"{heir.meta.name} could not keep its rules either"
+    same_form = heir.spec.variant and heir.spec.variant >= leaving.spec.variant
+    return f"{heir.meta.name} has no better form either" if same_form and not leaving.spec.relaxed else ""
 
 
 def _call_off(draft: Draft, each: Instance, why: str) -> None:

@@ -1,6 +1,8 @@
 """Plan for one group of a service: as many as wanted, replaced when they end, updated one at a time."""
 
 from collections.abc import Iterator, Sequence
+from itertools import count as numbers
+from itertools import filterfalse, islice
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
@@ -18,7 +20,7 @@ def plan_service(
     newest = release.meta.name
     kept: Sequence[Instance] = members
     surplus: Sequence[Instance] = ()
-    wanted = group.count + extra(members)
+    wanted = group.count + (extra(members) if len(members) > group.count else 0)
     if len(members) > wanted:
         # Most worth keeping first; among equals the newest release, then the older instance.
         by_worth = sorted(
@@ -97,9 +99,5 @@ def _earlier_failures(each: Instance, group: Group) -> int:
 
 def _free_indices(workload: str, group: str, members: Sequence[Instance], count: int, world: World) -> Iterator[int]:
     used = {each.spec.index for each in members}
-    index = 0
-    while count:
-        if index not in used and not world.taken(instance_name(workload, group, index)):
-            yield index
-            count -= 1
-        index += 1
+    free = filterfalse(used.__contains__, numbers())
+    return islice((each for each in free if not world.taken(instance_name(workload, group, each))), count)

@@ -25,6 +25,7 @@ PACE_LEAST = 0.02
 PACE_MOST = 2.0
 
 _new_tuple = tuple.__new__
+_LOST = Phase.LOST  # Python 3.11 looks a member of an enum up in a function of its own each time.
 
 
 class Name(NamedTuple):
@@ -79,7 +80,7 @@ class WorkloadController(Controller[Name]):
             self._instances.change(name, before, after)
         else:
             self._instances.update(before, after)
-        if after.status.phase is Phase.LOST:
+        if after.status.phase is _LOST:
             self._with_lost.add(name)
         if before is not None and before.spec.workload != after.spec.workload:
             return (_name(before), name)

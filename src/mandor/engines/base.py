@@ -29,6 +29,11 @@ class Unit(NamedTuple):
         return f"{self.uid}.{self.task}.{self.attempt}"
 
 
+def variable(name: str) -> str:
+    """A name as a part of the name of an environment variable."""
+    return name.upper().replace("-", "_").replace(".", "_")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
     """A place in the task's file system that outlives the task, is shared, or is memory; the agent has resolved it.
@@ -51,7 +56,7 @@ class Mount:
     @property
     def variable(self) -> str:
         """The environment variable that tells a task where it is; the agent sets it to `path`."""
-        return "MANDOR_VOLUME_" + self.name.upper().replace("-", "_").replace(".", "_")
+        return f"MANDOR_VOLUME_{variable(self.name)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,8 @@ class Launch:
     ports: Mapping[str, int] = field(default_factory=dict)
     """Port number by name, as the task listens on it."""
     host_ports: Mapping[str, int] = field(default_factory=dict)
+    """The node's port that leads to it, by name, for those that have one. An engine that can lead ports announces
+    `ports`; where it does not, `ports` has the node's numbers already."""
     protocols: Mapping[str, str] = field(default_factory=dict)
     """By the name of the port, where it is not tcp."""
     sandbox: bool = False

@@ -10,9 +10,11 @@ from mandor.model.meta import Object
 from mandor.model.record import Empty
 from mandor.model.resources import Limits, TaskResources
 from mandor.model.task import Task
+from mandor.model.variant import TaskVariant
 from mandor.model.workload import Workload
 
 Amount = TypeVar("Amount", Cpu, Size, int)
+T = TypeVar("T", Task, TaskVariant)
 
 
 class LimitDefaultsSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -46,14 +48,31 @@ def filled(workload: Workload, defaults: LimitDefaultsSpec) -> Workload:
     """The same workload, with a number wherever its tasks gave none."""
     replace = msgspec.structs.replace
     groups = {
-        name: replace(group, tasks={key: _filled(task, defaults) for key, task in group.tasks.items()})
+        name: replace(
+            group,
+            tasks=_filled(group.tasks, defaults),
+            alternatives=tuple(
+                replace(each, resources=_resources(each.resources, defaults), tasks=_filled(each.tasks, defaults))
+                for each in group.alternatives
+            ),
+        )
         for name, group in workload.spec.groups.items()
     }
     return workload.changed(spec=replace(workload.spec, groups=groups))
 
 
-def _filled(task: Task, defaults: LimitDefaultsSpec) -> Task:
-    given, usual, most = task.resources, defaults.resources, defaults.most
+def _filled(tasks: dict[str, T], defaults: LimitDefaultsSpec) -> dict[str, T]:
+    return {
+        name: msgspec.structs.replace(task, resources=_resources(task.resources, defaults))
+        for name, task in tasks.items()
+    }
+
+
+def _resources(given: TaskResources | None, defaults: LimitDefaultsSpec) -> TaskResources | None:
+    """None: as in the main form, which has its numbers already."""
+    if given is None:
+        return given
+    usual, most = defaults.resources, defaults.most
     cpu = _request(given.cpu, usual.cpu, given.limits.cpu)
     memory = _request(given.memory, usual.memory, given.limits.memory)
     limits = Limits(
@@ -61,8 +80,7 @@ def _filled(task: Task, defaults: LimitDefaultsSpec) -> Task:
         memory=_limit(given.limits.memory, memory, usual.limits.memory, most.memory),
         processes=_limit(given.limits.processes, 0, usual.limits.processes, most.processes),
     )
-    resources = msgspec.structs.replace(given, cpu=cpu, memory=memory, disk=given.disk or usual.disk, limits=limits)
-    return msgspec.structs.replace(task, resources=resources)
+    return msgspec.structs.replace(given, cpu=cpu, memory=memory, disk=given.disk or usual.disk, limits=limits)
 
 
 def _request(given: Amount, usual: Amount, limit: Amount | None) -> Amount:

@@ -56,7 +56,9 @@ _MADE: dict[str, Callable[..., Object]] = {
 
 _META = ("kind", "name", "namespace", "labels")
 _WORKLOAD = tuple(
-    name for name in (each.encode_name for each in msgspec.structs.fields(WorkloadSpec)) if name != "restarted"
+    name
+    for name in (each.encode_name for each in msgspec.structs.fields(WorkloadSpec))
+    if name not in {"restarted", "run_of"}
 )
 _TASK = frozenset(each.encode_name for each in msgspec.structs.fields(Task)) - {"role"}
 _GROUP = (frozenset(each.encode_name for each in msgspec.structs.fields(Group)) | {"count"}) - {"tasks"}
@@ -77,15 +79,17 @@ class Document:
     def line_of(self, path: str) -> int:
         """Where `spec.priority` stands, or as close to it as is known."""
         line, here = self.line, self.source
-        steps = path.split(".")
-        if _is_flat(here):
-            steps = _unfolded(path).split(".")
+        path = _unfolded(path) if _is_flat(here) else path
+        steps = path.replace("[", ".").replace("]", "").split(".")
         if steps[0] in {"meta", "spec"} and isinstance(here, Map) and steps[0] not in here:
             del steps[0]
         for step in steps:
-            if not isinstance(here, Map) or step not in here:
+            if isinstance(here, List) and step.isdecimal() and int(step) < len(here):
+                line, here = here.lines[int(step)], here[int(step)]
+            elif isinstance(here, Map) and step in here:
+                line, here = here.lines.get(step, line), here[step]
+            else:
                 break
-            line, here = here.lines.get(step, line), here[step]
         return line
 
 
@@ -198,7 +202,11 @@ def _read(reader: Reader, source: Any, line: int, namespace: str) -> Object | No
     spec = reader.read(spec_source, _SPECS[kind], "spec" if "spec" in source else "", spec_source.line or line)
     if reader.mistakes or meta is None or spec is FAILED:
         return None
-    return _MADE[kind](meta=meta, spec=spec)
+    try:
+        return _MADE[kind](meta=meta, spec=spec)
+    except ValueError as error:  # a name that does not go with what it says
+        reader.wrong(meta_source.lines.get("name", line), "name", str(error))
+        return None
 
 
 def _check_kind(reader: Reader, source: Map, kind: Any, line: int) -> bool:
@@ -375,11 +383,13 @@ def _no_such_engine(document: Document, engines: Collection[str]) -> list[tuple[
         return []
     found = []
     for group, spec in value.spec.groups.items():
-        for index, name in enumerate(spec.engine):
+        named = [(name, f"engine[{index}]") for index, name in enumerate(spec.engine)]
+        for number, each in enumerate(spec.alternatives):
+            named += [(name, f"alternatives[{number}].engine[{index}]") for index, name in enumerate(each.engine)]
+        inside = "" if _is_flat(document.source) else f"groups.{group}."
+        for name, place in named:
             if name not in engines:
-                line = _line_of(document, group, "engine", index)
-                path = "engine" if _is_flat(document.source) else f"groups.{group}.engine"
-                found.append(
-                    (document.file, Mistake(line, path, f"there is no engine {name!r}", did_you_mean(name, engines)))
-                )
+                line, path = document.line_of(f"spec.groups.{group}.{place}"), inside + place.rpartition("[")[0]
+                wrong = Mistake(line, path, f"there is no engine {name!r}", did_you_mean(name, engines))
+                found.append((document.file, wrong))
     return found

@@ -59,6 +59,29 @@ class Capabilities(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     message: str = ""
 
 
+class PortRange(Struct, frozen=True, gc=False, omit_defaults=True):
+    """The node's ports from which one is chosen for an instance that asks for any."""
+
+    first: int = 20_000
+    last: int = 32_000
+    taken: tuple[int, ...] = ()
+    """Ports that programs which are not Mandor's were found to hold, wherever they are; the agent looks again."""
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+    @classmethod
+    def parse(cls, text: str) -> "PortRange":
+        """`20000-32000`; a `ValueError` for anything else."""
+        first, dash, last = text.partition("-")
+        if not (dash and first.isdecimal() and last.isdecimal() and 1 <= int(first) <= int(last) <= 65_535):
+            raise ValueError(f"{text!r} is not a range of ports; write FIRST-LAST, as 20000-32000")
+        return cls(int(first), int(last))
+
+
+USUAL_PORTS = PortRange()
+
+
 class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """Written by the node's agent, except `phase`, `reason` and `since`: the node controller's."""
 
@@ -73,6 +96,8 @@ class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     agent_version: str = ""
     images: dict[str, int] = {}
     """Images that are there already, with their sizes in bytes."""
+    ports: PortRange = USUAL_PORTS
+    """What it has for instances that ask for any port of their node."""
     usage: Resources | None = None
     """What is really used, as the agent last measured it; absent: not measured."""
 

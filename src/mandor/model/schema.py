@@ -57,6 +57,10 @@ def _manifest_schema() -> Schema:
         "namespace": _NAME | {"description": "Where it lives; absent: `default`."},
         "labels": _LABELS,
         **{key: spec[key] for key in ("type", "priority", "profile", "gates", "batch")},
+        "schedule": {
+            "anyOf": [{"type": "string"}, *spec["schedule"]["anyOf"]],
+            "description": spec["schedule"]["description"],
+        },
     }
     group = {key: value for key, value in defs["Group"]["properties"].items() if key != "tasks"}
     task = {key: value for key, value in defs["Task"]["properties"].items() if key != "role"}
@@ -96,17 +100,26 @@ def _of_kind(kind: str, otherwise: Schema) -> Schema:
 
 def _shorten(defs: dict[str, Schema]) -> None:
     """The short forms that people may write, and numbers where text belongs."""
-    group = defs["Group"]["properties"]
-    engines = group["engine"]
-    group["engine"] = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-    group["engine"]["description"] = engines["description"]
+    group, alternative = defs["Group"]["properties"], defs["Alternative"]["properties"]
+    for form in (group, alternative):
+        described = form["engine"]["description"]
+        form["engine"] = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+        form["engine"]["description"] = described
     group["count"] = group["replicas"] | {"description": "The same as `replicas`."}
     number = {"type": "integer", "minimum": 1, "maximum": 65535}
-    group["ports"]["additionalProperties"] = {"anyOf": [number, {"$ref": "#/$defs/Port"}]}
+    for ports in (group["ports"], alternative["ports"]["anyOf"][0]):
+        ports["additionalProperties"] = {"anyOf": [number, {"const": "auto"}, {"$ref": "#/$defs/Port"}]}
     defs["Placement"]["properties"]["where"]["items"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Where"}]}
-    task = defs["Task"]["properties"]
-    task["env"]["additionalProperties"] = _SCALAR
-    for words in (task["command"], task["args"], defs["Probe"]["properties"]["command"]["anyOf"][0]):
+    times = defs["Schedule"]["properties"]["cron"]
+    times |= {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    del times["type"], times["items"]
+    task, variant = defs["Task"]["properties"], defs["TaskVariant"]["properties"]
+    commands = [task["command"], task["args"], defs["Probe"]["properties"]["command"]["anyOf"][0]]
+    for each in (variant, alternative):
+        commands += [each["command"]["anyOf"][0], each["args"]["anyOf"][0]]
+    for each in (task, variant, alternative):
+        each["env"]["additionalProperties"] = _SCALAR
+    for words in commands:
         words["items"] = _SCALAR
     for folder in (defs["File"], defs["GroupVolume"], defs["VolumeSpec"]):
         folder["properties"]["mode"] |= {"type": ["string", "integer"]}

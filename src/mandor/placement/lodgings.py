@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mandor.model.meta import Key
@@ -58,7 +59,7 @@ class Lodgings:
         return self._named(self._held) if self._held else []
 
     def lowest_held(self) -> int | None:
-        return min(self._held.values(), default=None)
+        return min(self._held.values()) if self._held else None
 
     def lowest(self) -> int | None:
         return min(self._settled, default=None)
@@ -80,6 +81,14 @@ class Lodgings:
             del self._allowed[group]
         else:
             self._allowed[group] = count
+
+    def spend(self, who: Identity, times: int = 1) -> None:
+        """Within a trial: so many of its group are disrupted."""
+        group = (who.namespace, who.workload, who.group)
+        allowed = self._allowed.get(group)
+        if allowed is not None:
+            self.allow(group, allowed - times)
+            self._table.undo_by(partial(self.allow, group, allowed))
 
     def tight(self) -> list[tuple[str, Lodger]]:
         found: list[tuple[str, Lodger]] = []

@@ -23,6 +23,7 @@ from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
 from mandor.controllers.base import Controller
+from mandor.controllers.cron import CronController
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
@@ -225,6 +226,7 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
     times = NodeTimes(suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after)
     controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
+        CronController(store, clock, recorder),
         NodeController(store, clock, recorder, times),
         QuotaController(store, clock),
         VolumeController(store, recorder),

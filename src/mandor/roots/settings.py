@@ -15,6 +15,7 @@ from mandor.lib.quantity import Seconds, SecondsOrNever, Size
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import from_plain
 from mandor.model.meta import check_name
+from mandor.model.node import USUAL_PORTS, PortRange
 
 S = TypeVar("S", bound="Settings")
 
@@ -113,7 +114,12 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """`gpu=4` or `nvidia/gpu=4`: devices of this machine that tasks may ask for."""
     allow_host_path: tuple[str, ...] = ()
     """Folders of this machine that tasks may mount, with all below them; empty: none."""
+    port_range: str = str(USUAL_PORTS)
+    """`FIRST-LAST`: the node's ports from which one is chosen for a task that asks for any."""
     heartbeat: Seconds = Seconds(10)
+
+    def __post_init__(self) -> None:
+        PortRange.parse(self.port_range)
 
 
 def load(

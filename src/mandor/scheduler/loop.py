@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -141,6 +140,8 @@ class Scheduler:
                 fault=self._fault,
                 tell=self._reasons.tell,
                 note=self._note,
+                hold=self._nominations.hold,
+                moment=self._nominations.moment,
             ),
             self._outcomes.parties,
         )
@@ -244,7 +245,7 @@ class Scheduler:
         for entry, profile in self._to_ask:
             tasks.start(self._ask_about(entry, profile), f"questions about {entry.ask.key.name}")
         for order in self._nominations.take_orders():
-            tasks.start(self._preempting.carry_out(order), f"preemption for {order.instance.meta.name}")
+            tasks.start(self._preempting.carry_out(order), f"preemption for {order.name}")
         self._to_start.clear()
         self._to_ask.clear()
 
@@ -349,7 +350,7 @@ class Scheduler:
             self._known_at = table.version
         nominated = self.view.nominated(ask.key)
         if self._known_refusals and not nominated:
-            known = self._known_refusals.get(replace(ask, key=_NOBODY))
+            known = self._known_refusals.get(structs.replace(ask, key=_NOBODY))
             if known is not None:
                 return structs.replace(known, key=ask.key)
         try:
@@ -369,7 +370,7 @@ class Scheduler:
         # Each has its own volumes, perhaps, though all else is alike.
         alike = profile.by_class and not ask.shape.volumes and not nominated
         if alike and not (decision.node or decision.fault or decision.nominated):
-            self._known_refusals[replace(ask, key=_NOBODY)] = decision
+            self._known_refusals[structs.replace(ask, key=_NOBODY)] = decision
         return decision
 
     def _take(self, entry: Entry, profile: Profile, decision: Decision) -> Promise | None:
@@ -383,7 +384,8 @@ class Scheduler:
         context = None
         if not (profile.plain and profile.batches(entry.ask)) or entry.ask.member is not None:
             context = Context(profile, decision.ask or entry.ask, decision.node, decision.state)
-        promise = self.view.promise(entry, decision.node, decision.relaxed, context)
+        chosen = decision.ask.shape if decision.ask is not None and decision.ask.shape.variant else None
+        promise = self.view.promise(entry, decision.node, decision.relaxed, context, chosen)
         if promise is not None and decision.displaces:
             self._nominations.displace(decision.node, entry.ask.priority)
         if promise is not None and context is not None:
@@ -417,7 +419,7 @@ class Scheduler:
         now = self._clock.monotonic()
         wake_at = None if decision.again is None else now + decision.again
         self._queue.put_back(entry, now=now, retry_on=decision.retry_on, blamed=decision.blamed, wake_at=wake_at)
-        if not self._nominations.hold(entry, decision):
+        if not self._nominations.hold((entry, decision)):
             told = decision.reason, decision.message, decision.nominated
             self._reasons.tell(entry.ask.key, entry.uid, *told)
 

@@ -110,10 +110,11 @@ class Outcomes:
             for fault in self._watchdog.run(lambda: run_post_binds(context, self._watchdog)):
                 log.warning("%s is bound; %s", promise.key, fault)
         versions = context.profile.versions if context is not None else ()
-        if promise.relaxed or (self._view.promises <= NOTED_MOST and len(self._queue) <= NOTED_MOST):
+        if promise.relaxed or promise.shape or (self._view.promises <= NOTED_MOST and len(self._queue) <= NOTED_MOST):
             without = "".join(f", without `{rule}`" for rule in promise.relaxed)
             by = f" ({', '.join(versions)})" if versions else ""
-            text = f"placed on {promise.node}{without}{by}"
+            form = f" as {promise.shape.form_name}" if promise.shape is not None else ""
+            text = f"placed on {promise.node}{form}{without}{by}"
             self._recorder.note(promise.instance, "Scheduled", text, node=promise.node)
 
     def failed(self, promise: Promise) -> None:

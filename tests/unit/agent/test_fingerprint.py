@@ -9,7 +9,7 @@ import pytest
 from mandor.agent.fingerprint import capabilities, node_status
 from mandor.engines.base import Engine, Launch, Observed, Unit
 from mandor.errors import EngineDown, NotFound
-from mandor.model.node import UNKNOWN, Capabilities, NodeStatus
+from mandor.model.node import UNKNOWN, Capabilities, NodeStatus, PortRange
 from mandor.model.resources import Resources
 from mandor.model.rule import parse_rule
 
@@ -34,7 +34,9 @@ class Answering(Engine):
 
 
 def status(before: NodeStatus, **engines: Capabilities) -> NodeStatus:
-    return node_status(before, address="", has=Resources(), engines=engines, images={}, usage=None, extra={})
+    return node_status(
+        before, address="", has=Resources(), engines=engines, images={}, ports=PortRange(), usage=None, extra={}
+    )
 
 
 async def test_an_engine_that_is_not_on_the_machine_is_left_out_and_one_that_is_down_is_not() -> None:

@@ -58,7 +58,7 @@ def scale_command(
 @timeout_option
 @connected
 def restart_command(client: "Client", name: str, namespace: str, wait: bool, timeout: str) -> None:
-    """Replace all instances of a workload by new ones."""
+    """Replace all instances of a workload by new ones; one with a schedule runs once more, now."""
     patience = seconds(timeout)
     for attempt in range(TRIES):
         workload = get_one(client, find_kind("workload"), name, namespace)
@@ -69,7 +69,7 @@ def restart_command(client: "Client", name: str, namespace: str, wait: bool, tim
         except Conflict:
             if attempt == TRIES - 1:
                 raise
-    click.echo(f"workload {namespace}/{name} restarts")
+    click.echo(f"workload {namespace}/{name} {'runs now' if 'schedule' in workload['spec'] else 'restarts'}")
     if wait:
         from mandor.cli.waiting import wait_until_ready
 

@@ -62,6 +62,9 @@ def _headline(kind: Kind, item: Object) -> str:
     status = item.get("status", {})
     phase = str(status.get("phase", "")) or "there"
     if kind.name == "workload":
+        if "schedule" in item["spec"]:
+            next_at = status.get("next_at", 0.0)
+            return phase + (f", runs next at {tables.moment(next_at)} UTC" if next_at else "")
         if item["spec"].get("type") == "batch":
             return f"{phase}, {status.get('succeeded', 0)} of {status.get('wanted', 0)} done"
         return f"{phase}, {status.get('ready', 0)} of {status.get('wanted', 0)} ready"
@@ -102,12 +105,16 @@ def _tell_workload(client: "Client", item: Object) -> list[str]:
     lines = _facts(
         [
             ("type", kind + detail),
+            ("schedule", _schedule(spec.get("schedule"))),
+            ("run of", spec.get("run_of", "")),
             ("release", item["status"].get("release", "")),
             ("priority", str(spec.get("priority", ""))),
         ]
     )
     for name, group in spec["groups"].items():
         lines += _tell_group(name, group, service=kind == "service")
+    if "schedule" in spec:
+        return lines + _tell_runs(client, item)
     items, _ = client.list("instances", {"namespace": meta.get("namespace")})
     own = [each for each in items if each["spec"]["workload"] == meta["name"]]
     lines += ["", f"instances: {len(own)}"]
@@ -117,6 +124,34 @@ def _tell_workload(client: "Client", item: Object) -> list[str]:
         lines += [f"  {line}" for line in aligned(rows)]
         if len(own) > INSTANCES_SHOWN:
             lines.append(f"  … and {len(own) - INSTANCES_SHOWN} more")
+    return lines
+
+
+def _schedule(schedule: Object | None) -> str:
+    if schedule is None:
+        return ""
+    lines = schedule["cron"]
+    paused = ", paused" if schedule.get("paused") else ""
+    overlap = schedule.get("overlap", "forbid")
+    return f"{'; '.join(lines)} ({schedule.get('timezone', 'UTC')}), overlap: {overlap}{paused}"
+
+
+def _tell_runs(client: "Client", item: Object) -> list[str]:
+    meta = item["meta"]
+    items, _ = client.list("workloads", {"namespace": meta.get("namespace")})
+    runs = [each for each in items if each["spec"].get("run_of") == meta["name"]]
+    lines = ["", f"runs: {len(runs)}"]
+    if runs:
+        runs.sort(key=lambda each: each["meta"].get("created_at", 0.0), reverse=True)
+        rows = [
+            (
+                each["meta"]["name"],
+                each["status"]["phase"],
+                f"{age(each['meta'].get('created_at', 0.0), time.time())} ago",
+            )
+            for each in runs[:INSTANCES_SHOWN]
+        ]
+        lines += [f"  {line}" for line in aligned([("NAME", "PHASE", "BEGUN"), *rows])]
     return lines
 
 
@@ -144,11 +179,19 @@ def _tell_group(name: str, group: Object, *, service: bool) -> list[str]:
                 ("  readiness", _probe(task.get("readiness"))),
             ]
         )
+    for number, each in enumerate(group.get("alternatives", ()), 1):
+        lines += _facts([(f"alternative {number}", _alternative(each))])
     return lines
 
 
+def _alternative(each: Object) -> str:
+    tasks = [f"task {name}: {_program(task)}" for name, task in each.get("tasks", {}).items()]
+    words = [" or ".join(each.get("engine", ())), _program(each), *tasks, _resources(each.get("resources", {}))]
+    return "; ".join(filter(None, words)) or "other settings"
+
+
 def _port(port: Object) -> str:
-    return f"{port['port']}" + (f" (host {port['host']})" if port.get("host") else "")
+    return " ".join(filter(None, [str(port.get("port", "")), f"(host {port['host']})" if port.get("host") else ""]))
 
 
 def _volume(name: str, volume: Object) -> str:
@@ -190,12 +233,14 @@ def _tell_instance(client: "Client", item: Object) -> list[str]:
             ("workload", f"{spec['workload']}, group {spec.get('group', 'main')}, release {spec['release']}"),
             ("engine", status.get("engine", "")),
             ("address", status.get("address", "")),
+            ("ports", tables.ports(item).removeprefix("-")),
             ("volumes", ", ".join(spec.get("volumes", ()))),
             ("started", f"{age(status['started_at'], time.time())} ago" if status.get("started_at") else ""),
             ("restarts", str(status.get("restarts", 0))),
             ("exit code", str(status.get("exit_code", ""))),
             ("told to stop", stop["reason"] if stop else ""),
             ("room is held on", status.get("nominated", "")),
+            ("placed as", f"alternative {spec['variant']}" if spec.get("variant") else ""),
             ("placed without", "; ".join(spec.get("relaxed", ()))),
             ("failed before", _failures(spec)),
             ("uid", item["meta"].get("uid", "")),
@@ -218,6 +263,14 @@ def _tell_instance(client: "Client", item: Object) -> list[str]:
     return lines
 
 
+def _port_range(ports: Object) -> str:
+    from mandor.model.node import USUAL_PORTS
+
+    whole = f"{ports.get('first', USUAL_PORTS.first)}-{ports.get('last', USUAL_PORTS.last)} to choose from"
+    taken = ", ".join(map(str, ports.get("taken", ())))
+    return whole + (f"; not Mandor's: {taken}" if taken else "")
+
+
 def _failures(spec: Object) -> str:
     return f"{spec['attempt']} times, on {', '.join(spec.get('avoid', ()))}" if spec.get("attempt") else ""
 
@@ -232,6 +285,7 @@ def _tell_node(client: "Client", item: Object) -> list[str]:
             ("address", status.get("address", "")),
             ("engines", ", ".join(_engine(*each) for each in sorted(status.get("engines", {}).items())) or "none"),
             ("capacity", f"cpu {cpu}, memory {memory}"),
+            ("ports", _port_range(status.get("ports", {}))),
             ("taints", ", ".join(_taint(each) for each in spec.get("taints", ()))),
             ("facts", ", ".join(f"{key} {value}" for key, value in sorted(status.get("facts", {}).items()))),
             ("agent", status.get("agent_version", "")),

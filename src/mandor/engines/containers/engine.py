@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,27 +47,19 @@ class ContainerEngine(Engine):
     # How each step is done. What is found of a unit is whatever the engine tells of its container.
 
     @abstractmethod
-    def _check_there(self) -> None:
-        """`NotFound` where the machine has no such engine; one that is away is not absent."""
+    async def _list(self) -> Sequence[tuple[Unit, Awaitable[Observed | None]]]:
+        """This agent's units that have a container, each with a closer look at it.
 
-    @abstractmethod
-    async def _list(self) -> Sequence[tuple[Unit, Any]]:
-        """This agent's containers, running or not."""
-
-    @abstractmethod
-    async def _look(self, unit: Unit, listed: Any) -> Observed | None:
-        """None: it is on its way, or gone. What somebody made and never began is taken away."""
+        None: it is on its way, or gone. What somebody made and nobody begins any more is taken away.
+        """
 
     @abstractmethod
     async def _find(self, unit: Unit, *, foreign: bool = False) -> Any | None:
         """`foreign`: somebody else's under the same name is a conflict, and not nothing."""
 
     @abstractmethod
-    def _begun(self, unit: Unit, found: Any) -> bool:
-        """False: it was made and not started; whoever made it was interrupted."""
-
-    @abstractmethod
-    def _runs(self, found: Any) -> bool: ...
+    def _phase(self, unit: Unit, found: Any) -> UnitPhase:
+        """Starting: it was made and not begun; unless somebody is at it, whoever made it was interrupted."""
 
     @abstractmethod
     async def _begin(self, unit: Unit, launch: Launch, tracked: Tracked, found: Any | None) -> None:
@@ -81,10 +73,14 @@ class ContainerEngine(Engine):
     async def _discard(self, unit: Unit) -> None:
         """Gone when this returns, with everything kept for it; killed first if it runs."""
 
-    @abstractmethod
+    def _check_there(self) -> None:
+        """`NotFound` where the machine has no such engine; one that is away is not absent."""
+
     async def _execute(
         self, unit: Unit, found: Any, command: Sequence[str], *, terminal: bool, rows: int, columns: int
-    ) -> Execution: ...
+    ) -> Execution:
+        """In a unit that runs."""
+        return await super().exec(unit, command, terminal=terminal, rows=rows, columns=columns)
 
     async def _tidy(self, wanted: set[str]) -> None:
         """Take away what belongs to instances of which nothing is left, as after a crash between two steps."""
@@ -102,7 +98,7 @@ class ContainerEngine(Engine):
         self._check_there()
         with self._told("asked what runs"):
             listed = await self._list()
-            seen = await asyncio.gather(*(self._look(unit, each) for unit, each in listed))
+            seen = await asyncio.gather(*(look for _, look in listed))
             shown = {each.unit: each for each in (*self._failures.list(), *seen) if each is not None}
             for unit, tracked in self._tracked.items():
                 if tracked.starting and unit not in shown:
@@ -119,7 +115,7 @@ class ContainerEngine(Engine):
                 return
             with self._told(f"told to start {unit}"):
                 found = await self._find(unit, foreign=True)
-                if found is not None and self._begun(unit, found):
+                if found is not None and self._phase(unit, found) is not UnitPhase.STARTING:
                     return
                 tracked.starting, tracked.progress = True, ""
                 try:
@@ -145,7 +141,7 @@ class ContainerEngine(Engine):
             found = await self._find(unit)
             if found is None:
                 self._tracked.pop(unit, None)
-            elif self._runs(found):
+            elif self._phase(unit, found) is UnitPhase.RUNNING:
                 await self._end(unit, found, tracked, grace_seconds)
 
     async def remove(self, unit: Unit) -> None:
@@ -166,7 +162,7 @@ class ContainerEngine(Engine):
             raise Invalid("there is no command to run")
         with self._told(f"told to run a command in {unit}"):
             found = await self._find(unit)
-            if found is None or not self._runs(found):
+            if found is None or self._phase(unit, found) is not UnitPhase.RUNNING:
                 raise not_running(unit)
             return await self._execute(unit, found, command, terminal=terminal, rows=rows, columns=columns)
 

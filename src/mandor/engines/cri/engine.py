@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ from mandor.engines.cri.client import START_SECONDS, CriClient, Refused
 from mandor.engines.cri.config import container_config, log_name, sandbox_config, write_files
 from mandor.engines.cri.execution import Dial, begin, dial_directly
 from mandor.engines.cri.images import CriImages
-from mandor.engines.cri.observe import NANO, observe, process_of, working_dir_of
+from mandor.engines.cri.observe import NANO, interrupted, observe, process_of, working_dir_of
 from mandor.engines.cri.options import CriOptions
 from mandor.engines.cri.sandboxes import Sandboxes
 from mandor.engines.stamped import read_logs, rotate
@@ -35,7 +35,7 @@ LOOK_SECONDS = 0.05
 POLL_SECONDS = 1.0
 AT_ONCE = 16
 LIMITS = frozenset({"cpu", "memory"})
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "ports"})
 _LOG_LIMITS = "io.mandor.log"
 
 
@@ -152,11 +152,11 @@ class CriEngine(ContainerEngine):
         if not self._api.socket.exists() and not (self._directory / "owner").exists():
             raise NotFound("there is no CRI runtime on this machine", hint=f"its socket would be {self._api.socket}")
 
-    async def _list(self) -> Sequence[tuple[Unit, Any]]:
+    async def _list(self) -> Sequence[tuple[Unit, Awaitable[Observed | None]]]:
         listed = await self._labelled()
         await self._sandboxes.look(self.owner)
         self._seen = {each.id: kept for _, each in listed if (kept := self._seen.get(each.id)) is not None}
-        return listed
+        return [(unit, self._look(unit, each)) for unit, each in listed]
 
     async def _labelled(self, labels: Mapping[str, str] | None = None) -> Sequence[tuple[Unit, Any]]:
         wanted = wire.make("ContainerFilter", label_selector={marks.OWNER: self.owner, **(labels or {})})
@@ -166,13 +166,17 @@ class CriEngine(ContainerEngine):
     async def _find(self, unit: Unit, *, foreign: bool = False) -> Any | None:
         """Names are a sandbox's own, so nobody else's is ever in the way."""
         labels = {marks.UID: unit.uid, marks.TASK: unit.task, marks.ATTEMPT: str(unit.attempt)}
-        return next((each for _, each in await self._labelled(labels)), None)
+        found = next((each for _, each in await self._labelled(labels)), None)
+        if found is not None and found.state == wire.EXITED and found.id not in self._seen:
+            status = await self._status(found.id)
+            if status is not None and interrupted(status.status):
+                await self._take_away(found.id)
+                return None
+        return found
 
-    def _begun(self, unit: Unit, found: Any) -> bool:
-        return bool(found.state != wire.CREATED)
-
-    def _runs(self, found: Any) -> bool:
-        return bool(found.state == wire.RUNNING)
+    def _phase(self, unit: Unit, found: Any) -> UnitPhase:
+        known = {wire.CREATED: UnitPhase.STARTING, wire.RUNNING: UnitPhase.RUNNING}
+        return known.get(found.state, UnitPhase.EXITED)
 
     async def _look(self, unit: Unit, listed: Any) -> Observed | None:
         if (kept := self._seen.get(listed.id)) is not None:
@@ -185,6 +189,10 @@ class CriEngine(ContainerEngine):
         async with self._places:
             status = await self._status(listed.id)
             address = await self._sandboxes.address(listed.pod_sandbox_id)
+        if status is not None and interrupted(status.status):
+            if not self._is_busy(unit):
+                await self._take_away(listed.id)
+            return None
         observed = None if status is None else observe(unit, status.status, address)
         if observed is not None and observed.phase is UnitPhase.EXITED:
             self._seen[listed.id] = observed
@@ -291,8 +299,15 @@ class CriEngine(ContainerEngine):
             path.unlink(missing_ok=True)
 
     async def _take_away(self, identity: str) -> None:
-        await self._quietly(wire.STOP, container_id=identity, timeout=0, seconds=2 * KILL_SECONDS)
-        await self._quietly(wire.REMOVE, container_id=identity)
+        deadline = asyncio.get_running_loop().time() + KILL_SECONDS
+        while True:
+            try:
+                await self._quietly(wire.STOP, container_id=identity, timeout=0, seconds=2 * KILL_SECONDS)
+                return await self._quietly(wire.REMOVE, container_id=identity)
+            except Refused as error:  # Somebody told it to start, and was interrupted.
+                if "starting state" not in error.message or asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _tidy(self, wanted: set[str]) -> None:
         await self._sandboxes.tidy(wanted)

@@ -36,6 +36,11 @@ def observe(unit: Unit, status: Any, address: str = "") -> Observed | None:
     )
 
 
+def interrupted(status: Any) -> bool:
+    """Its start was broken off by the end of whoever had ordered it: it is as if nobody had."""
+    return status.state == EXITED and status.reason in _START_ERRORS and "context canceled" in status.message
+
+
 def process_of(info: Mapping[str, str]) -> int | None:
     """The number of the container's first process, which runtimes tell to those who ask for more."""
     for text in (info.get("info", ""), info.get("pid", "")):

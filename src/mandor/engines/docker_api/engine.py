@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import time
@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, Usage
+from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
 from mandor.engines.containers import labels as marks
 from mandor.engines.containers.engine import KILL_SECONDS, ContainerEngine, not_running
 from mandor.engines.containers.launches import read_options
@@ -25,7 +25,7 @@ from mandor.engines.docker_api.execution import ContainerExecution
 from mandor.engines.docker_api.frames import read_lines
 from mandor.engines.docker_api.idle import can_idle
 from mandor.engines.docker_api.images import ApiImages
-from mandor.engines.docker_api.observe import RUNNING, observe
+from mandor.engines.docker_api.observe import observe
 from mandor.engines.docker_api.options import ContainerOptions
 from mandor.engines.docker_api.sandbox import Sandboxes
 from mandor.engines.docker_api.usage import usage_of
@@ -34,7 +34,7 @@ from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 
 AT_ONCE = 16
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "tmpfs"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "tmpfs", "ports"})
 
 
 class DockerApiEngine(ContainerEngine):
@@ -185,11 +185,12 @@ class DockerApiEngine(ContainerEngine):
     def _mine(self) -> str:
         return filters(label=[f"{marks.OWNER}={self.owner}"])
 
-    async def _list(self) -> Sequence[tuple[Unit, Any]]:
+    async def _list(self) -> Sequence[tuple[Unit, Awaitable[Observed | None]]]:
         found = await self._api.get("/containers/json", all=True, filters=self._mine())
         self._sandboxes.saw(found)
         self._seen = {each["Id"]: kept for each in found if (kept := self._seen.get(each["Id"])) is not None}
-        return [(unit, each) for each in found if (unit := marks.unit_of(each["Labels"], self.owner)) is not None]
+        units = [(unit, each) for each in found if (unit := marks.unit_of(each["Labels"], self.owner)) is not None]
+        return [(unit, self._look(unit, each)) for unit, each in units]
 
     async def _look(self, unit: Unit, listed: Any) -> Observed | None:
         identity, state = listed["Id"], listed["State"]
@@ -216,11 +217,9 @@ class DockerApiEngine(ContainerEngine):
     async def _find(self, unit: Unit, *, foreign: bool = False) -> Any | None:
         return await self._containers.find(unit, foreign=foreign)
 
-    def _begun(self, unit: Unit, found: Any) -> bool:
-        return observe(unit, found) is not None
-
-    def _runs(self, found: Any) -> bool:
-        return found["State"]["Status"] in RUNNING
+    def _phase(self, unit: Unit, found: Any) -> UnitPhase:
+        observed = observe(unit, found)
+        return UnitPhase.STARTING if observed is None else observed.phase
 
     async def _begin(self, unit: Unit, launch: Launch, tracked: Tracked, found: Any | None) -> None:
         def progress(words: str) -> None:

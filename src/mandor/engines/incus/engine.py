@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -41,7 +41,7 @@ SOCKETS = (Path("/var/lib/incus/unix.socket"), Path("/run/incus/unix.socket"))
 ADDRESS_SECONDS = 2.0
 """So often a machine without an address is looked at again."""
 AT_ONCE = 8
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "mounts"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "mounts", "ports"})
 LIMITS = frozenset({"cpu", "memory", "processes"})
 ON = frozenset({"Running", "Frozen"})
 
@@ -159,42 +159,40 @@ class IncusEngine(ContainerEngine):
         if socket and not Path(socket).exists() and not (self._directory / "owner").exists():
             raise NotFound("there is no incus on this machine", hint=f"its socket would be {socket}")
 
-    async def _list(self) -> Sequence[tuple[Unit, Any]]:
-        return await self._instances.list()
+    async def _list(self) -> Sequence[tuple[Unit, Awaitable[Observed | None]]]:
+        return [(unit, self._look(unit, each)) for unit, each in await self._instances.list()]
 
     async def _find(self, unit: Unit, *, foreign: bool = False) -> Any | None:
         return await self._instances.find(unit, foreign=foreign)
 
-    def _begun(self, unit: Unit, found: Any) -> bool:
-        """It was told to start and, if it is to run a command, that one too."""
+    def _phase(self, unit: Unit, found: Any) -> UnitPhase:
+        """Begun: it was told to start and, if it is to run a command, that one too."""
         folder = self._folder(unit)
         commanded = not found["config"].get(marks.COMMAND) or folder.begun_at() is not None or folder.ending()
-        return bool(_started(found) and commanded)
-
-    def _runs(self, found: Any) -> bool:
-        return found["status"] in ON
+        if not (_started(found) and commanded):
+            return UnitPhase.STARTING
+        return UnitPhase.RUNNING if found["status"] in ON else UnitPhase.EXITED
 
     async def _look(self, unit: Unit, listed: Any) -> Observed | None:
-        if not self._begun(unit, listed):
+        phase = self._phase(unit, listed)
+        if phase is UnitPhase.STARTING:
             if not self._is_busy(unit):
                 with suppress(Refused):  # Nobody begins it any more: whoever made it was interrupted.
                     await self._discard(unit)
             return None
         if listed["config"].get(marks.COMMAND):
-            return await self._look_at_command(unit, listed)
+            return await self._look_at_command(unit, listed, on=phase is UnitPhase.RUNNING)
         name, started = listed["name"], _started(listed)
-        if not self._runs(listed):
+        if phase is UnitPhase.EXITED:
             return self._over.setdefault(name, machine_stopped(unit, started))
         self._over.pop(name, None)
         return Observed(unit=unit, phase=UnitPhase.RUNNING, started_at=started, address=await self._address(name))
 
-    async def _look_at_command(self, unit: Unit, found: Any) -> Observed | None:
+    async def _look_at_command(self, unit: Unit, found: Any, *, on: bool) -> Observed | None:
         name, folder = found["name"], self._folder(unit)
         self._collector.watch(unit, folder, found["config"].get(marks.LOG, ""))
         ending, begun = folder.ending(), folder.begun_at()
-        if ending is None and self._runs(found):
-            if begun is None:
-                return None
+        if ending is None and begun is not None and on:
             return Observed(unit=unit, phase=UnitPhase.RUNNING, started_at=begun, address=await self._address(name))
         started = begun or _started(found)
         if ending is None:
@@ -202,7 +200,7 @@ class IncusEngine(ContainerEngine):
         known = self._over.get(name)
         killed = known.reason == "OOMKilled" if known else killed_for_memory(name)
         over = self._over[name] = command_ended(unit, started, ending, out_of_memory=killed)
-        if self._runs(found):
+        if on:
             await self._instances.switch_off(name)
         return over
 

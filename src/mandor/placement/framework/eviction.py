@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations, islice, product
 from typing import Protocol
 
-from mandor.placement.framework.lodging import Lodger
+from mandor.placement.framework.lodging import Lodger, Lodging
 from mandor.placement.framework.rehearsal import Rehearsal
 
 NOBODY_GOES = -2_000_000
@@ -137,14 +137,14 @@ def _victims(rehearsal: Rehearsal, scene: Scene, lodgers: Sequence[Lodger]) -> l
 
 def _fewest(rehearsal: Rehearsal, scene: Scene, gone: Sequence[Lodger]) -> list[Lodger]:
     """All are gone. Whoever can come back does: first those whom a budget protects, then the most important."""
-    protected, others = _by_budget(rehearsal, gone)
+    protected, others = by_budget(rehearsal.lodging, gone)
     victims = _return(scene, [*protected, *others])
     if not protected or not _violations(rehearsal, victims):
         return victims
     back = [each for each in gone if each not in victims]
     for each in back:
         scene.leave(each)
-    for stay in islice(_kept_budgets(rehearsal, gone), _CHOICES_MOST):
+    for stay in islice(kept_budgets(rehearsal.lodging, gone), _CHOICES_MOST):
         for each in stay:
             scene.come(each)
         if scene.fits():
@@ -165,13 +165,13 @@ def _return(scene: Scene, gone: Iterable[Lodger]) -> list[Lodger]:
     return victims
 
 
-def _by_budget(rehearsal: Rehearsal, lodgers: Sequence[Lodger]) -> tuple[list[Lodger], list[Lodger]]:
+def by_budget(lodging: Lodging, lodgers: Sequence[Lodger]) -> tuple[list[Lodger], list[Lodger]]:
     """Those who are one too many for their budget, if all go; and the others."""
     left: dict[Group, int] = {}
     protected: list[Lodger] = []
     others: list[Lodger] = []
     for each in lodgers:
-        allowed = rehearsal.lodging.allowed(each.who)
+        allowed = lodging.allowed(each.who)
         if allowed is None:
             others.append(each)
             continue
@@ -182,18 +182,18 @@ def _by_budget(rehearsal: Rehearsal, lodgers: Sequence[Lodger]) -> tuple[list[Lo
 
 
 def _violations(rehearsal: Rehearsal, victims: Sequence[Lodger]) -> int:
-    return len(_by_budget(rehearsal, victims)[0])
+    return len(by_budget(rehearsal.lodging, victims)[0])
 
 
-def _kept_budgets(rehearsal: Rehearsal, lodgers: Sequence[Lodger]) -> Iterator[list[Lodger]]:
+def kept_budgets(lodging: Lodging, lodgers: Sequence[Lodger]) -> Iterator[list[Lodger]]:
     """Every choice of those who stay so that all budgets hold; others than them may all go."""
     groups: dict[Group, list[Lodger]] = {}
     for each in lodgers:
-        if rehearsal.lodging.allowed(each.who) is not None:
+        if lodging.allowed(each.who) is not None:
             groups.setdefault(_group(each), []).append(each)
     choices = []
     for members in groups.values():
-        go = max(0, rehearsal.lodging.allowed(members[0].who) or 0)
+        go = max(0, lodging.allowed(members[0].who) or 0)
         choices.append(combinations(members, max(0, len(members) - go)))
     for chosen in product(*choices):
         yield [each for members in chosen for each in members]

@@ -2,12 +2,12 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
 from msgspec import Meta as Bounds
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from mandor.placement.framework.ask import Ask
