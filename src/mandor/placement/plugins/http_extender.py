@@ -228,7 +228,7 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
             "kind": "Node",
             "metadata": {"name": node.meta.name, "labels": dict(node.meta.labels)},
             "spec": {
-                "unschedulable": node.spec.cordoned,
+                "unschedulable": node.closed,
                 "taints": [{"key": each.key, "value": each.value, "effect": each.effect} for each in node.spec.taints],
             },
             "status": {"allocatable": _quantities(amounts)},
