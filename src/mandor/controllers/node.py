@@ -79,11 +79,7 @@ class NodeController(Controller[str]):
         audible, ready = self._ears.heard, NodePhase.READY
         heard = Counter(each.spec.pool for each in nodes if each.meta.name in audible)
         # Of thousands of nodes, nearly all are heard and Ready: there is nothing to say about those.
-        seen = [
-            self._see(each)
-            for each in nodes
-            if each.meta.name not in audible or each.status.phase is not ready
-        ]
+        seen = [self._see(each) for each in nodes if each.meta.name not in audible or each.status.phase is not ready]
         unheard = [each for each in seen if not each.heard]
         before = self._permits
         self._permits = permit(unheard, heard, before, self._times, now)
