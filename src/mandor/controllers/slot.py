@@ -127,6 +127,7 @@ def replace(draft: Draft, old: Instance, release: Release, *, attempt: int = 0, 
                 index=spec.index,
                 attempt=attempt,
                 avoid=avoid,
+                instead_of=spec.instead_of,
             ),
         )
     )

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.draft import Note
+from mandor.controllers.residents import rooted
 from mandor.controllers.slot import World
 from mandor.controllers.workload_plan import Seen, plan
 from mandor.controllers.writer import Writer
@@ -141,9 +142,7 @@ class WorkloadController(Controller[Name]):
         return isinstance(found, Instance) and found.spec.workload != key.workload
 
     def _rooted(self, instance: Instance) -> bool:
-        keys = (Key(Volume.kind, instance.meta.namespace, name) for name in instance.spec.volumes)
-        found = (self._volumes.get(key) for key in keys)
-        return any(each is not None and each.node == instance.spec.node for each in found)
+        return rooted(instance, self._volumes)
 
     def _tell(self, note: Note) -> None:
         self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
