@@ -105,6 +105,8 @@ class Capabilities(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     """Which limits it enforces: cpu, memory, processes."""
     extras: frozenset[str] = frozenset()
     """Optional verbs: logs, exec, stats, events, pull, sandbox …"""
+    loads: frozenset[str] = frozenset()
+    """The kinds of image files it takes: archive, incus."""
     message: str = ""
 
 
