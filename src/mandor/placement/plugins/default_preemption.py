@@ -142,7 +142,7 @@ def _can(rehearsal: Rehearsal) -> bool:
 def _promising(rehearsal: Rehearsal) -> Iterator[tuple[Bound, int]]:
     """The nodes where it could fit by amounts, with the least that it can cost there: the cheapest first."""
     nodes, lodging, order = rehearsal.nodes, rehearsal.lodging, rehearsal.nodes.order()
-    anyway = _taken(rehearsal, [*lodging.stopping(), *lodging.held()])
+    anyway = _taken(rehearsal)
     levels = lodging.levels(rehearsal.ask.priority)
     short = _shortage(rehearsal, anyway)
     tight = [(node, each) for node, each in lodging.tight() if not each.tenure.rank.spared]
@@ -168,12 +168,19 @@ def _level_by_level(
             yield value, slots
 
 
-def _taken(rehearsal: Rehearsal, lodgers: Iterable[tuple[str, Lodger]]) -> Amounts:
-    """What those take who go anyway."""
-    nodes = rehearsal.nodes
-    taken = np.zeros((len(nodes.rows) + 1, len(nodes)), dtype=np.int64)
-    for node, lodger in lodgers:
-        if node in nodes.slots and goes_anyway(lodger, rehearsal):
+def _taken(rehearsal: Rehearsal) -> Amounts:
+    """What those take who go anyway. Many may be going while many wait: where all of a node go in time, nobody is
+    looked at by himself."""
+    nodes, lodging = rehearsal.nodes, rehearsal.lodging
+    going = lodging.going()
+    late = going.latest > rehearsal.soon
+    taken = np.where(late, 0, going.taken)
+    lowest = lodging.lowest_held()
+    single = [*(lodging.stopping() if late.any() else ())]
+    single += lodging.held() if lowest is not None and lowest < rehearsal.ask.priority else ()
+    for node, lodger in single:
+        slot = nodes.slots.get(node)
+        if slot is not None and (lodger.tenure.held or late[slot]) and goes_anyway(lodger, rehearsal):
             _add(taken, rehearsal, node, lodger, 1)
     return taken
 
