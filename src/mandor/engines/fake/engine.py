@@ -22,7 +22,7 @@ from mandor.model.node import Capabilities
 
 IMAGE_BYTES = 500 << 20
 """So large is every image."""
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "user", "mounts", "links", "tmpfs", "ports"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "user", "mounts", "links", "tmpfs", "ports", "hosts"})
 
 
 class FakeEngine(Engine):
