@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
@@ -415,7 +416,7 @@ def plain_pair(found: list[Node], placed: list[tuple[str, Shape]], ask: Ask) -> 
     """The first form, in their order, that has a place as if it were the only one: with all rules, then with fewer."""
     for eased, relaxed in ladder(ask, disliked=False):
         for shape in (ask.shape, *ask.shape.alternatives):
-            alone = replace(eased, shape=replace(shape, alternatives=()))
+            alone = structs.replace(eased, shape=replace(shape, alternatives=()))
             if any(all(plain(alone, node, placed) for _, plain in FILTERS) for node in found):
                 node = find_node(PROFILE, CycleState(), alone, build(found, placed).snapshot(), Unwatched())
                 assert isinstance(node, str)
@@ -428,7 +429,7 @@ def plain_pair(found: list[Node], placed: list[tuple[str, Shape]], ask: Ask) -> 
 @given(data=st.data())
 def test_the_pair_of_form_and_node_is_the_one_that_a_plain_loop_over_forms_finds(data: st.DataObject) -> None:
     found, placed, ask = data.draw(clusters())
-    ask = replace(ask, shape=data.draw(forms(ask.shape)))
+    ask = structs.replace(ask, shape=data.draw(forms(ask.shape)))
     decision = decide(PROFILE, ask, build(found, placed).snapshot())
     expected = plain_pair(found, placed, ask)
     assert not decision.fault

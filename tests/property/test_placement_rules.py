@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
@@ -709,8 +710,8 @@ def test_rules_that_are_not_musts_never_leave_anybody_waiting(cluster: Any) -> N
     mild = [(name, replace(shape, must=(), dedicated=False, known={}, tied={}), who) for name, shape, who in placed]
     soft = replace(ask.shape, must=(), known={}, tied={}, dedicated=False, pool=None)
     free = replace(soft, should=(), prefer=(), known={}, tied={})
-    asked = replace(ask, shape=soft, dropped=0, lenient=False)
-    unbound = replace(ask, shape=free, dropped=0, lenient=True)
+    asked = structs.replace(ask, shape=soft, dropped=0, lenient=False)
+    unbound = structs.replace(ask, shape=free, dropped=0, lenient=True)
     snapshot = build(found, mild).snapshot()
     assert bool(decide(PROFILE, asked, snapshot).node) == bool(decide(PROFILE, unbound, snapshot).node)
 

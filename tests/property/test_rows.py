@@ -290,14 +290,24 @@ class Course:
             self.table.set_charge(ask.key, found.node, shape, ask.who)
 
 
-@pytest.mark.req("S3-20")
-@pytest.mark.parametrize("name", FILES)
-@settings(max_examples=5, deadline=None)
-@given(data=st.data())
-def test_placing_by_what_changed_is_placing_by_asking_everybody_anew(name: str, data: st.DataObject) -> None:
+def run_course(data: st.DataObject, name: str) -> None:
     course = Course(data, name)
     for _ in range(data.draw(st.integers(3, 25))):
         course.step()
+
+
+@pytest.mark.req("S3-20")
+@pytest.mark.parametrize("name", FILES)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_placing_by_what_changed_is_placing_by_asking_everybody_anew(name: str, data: st.DataObject) -> None:
+    run_course(data, name)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_so_it_is_with_the_profile_that_most_have(data: st.DataObject) -> None:
+    run_course(data, "default")
 
 
 def test_every_plugin_of_the_package_is_in_one_of_these_profiles() -> None:

@@ -71,6 +71,11 @@ class NodeKeeper:
         self.address = self._locate()
         self._changed()
 
+    async def refresh(self) -> None:
+        """Look now, and write what is new."""
+        await self.look()
+        await self.write()
+
     def measured(self, used: Resources, instances: Iterable[str]) -> None:
         """How busy the node is, at each heartbeat; most measures are not worth a write."""
         stored = self._node.status.usage if self._node is not None else None

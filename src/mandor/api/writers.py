@@ -70,7 +70,7 @@ _CONTROLLERS: Rights = {
         | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt")}
         | {f"spec.{name}" for name in ("pin", "avoid", "move", "instead_of")}
     ),
-    "node": frozenset({"status.phase", "status.reason", "status.since"}),
+    "node": frozenset(f"status.{name}" for name in ("phase", "reason", "since", "drain")),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "decision": frozenset({EXISTENCE}),
     "audit": frozenset({EXISTENCE}),

@@ -42,7 +42,14 @@ def labels(item: Object) -> str:
 
 
 def _node_phase(item: Object) -> str:
-    return str(item["status"]["phase"]) + (",cordoned" if item["spec"].get("cordoned") else "")
+    words = [str(item["status"]["phase"])]
+    if item["spec"].get("cordoned"):
+        words.append("cordoned")
+    drain = item["status"].get("drain")
+    if drain:
+        total, left = drain.get("total", 0), drain.get("left", 0)
+        words.append("drained" if drain["phase"] == "Drained" else f"draining {total - left}/{total}")
+    return ",".join(words)
 
 
 def _form(item: Object) -> str:
@@ -55,6 +62,11 @@ def _engines(item: Object) -> str:
     return (
         ",".join(name if engine.get("up", True) else f"{name} (down)" for name, engine in sorted(found.items())) or "-"
     )
+
+
+def taint(found: Object) -> str:
+    value = f"={found['value']}" if found.get("value") else ""
+    return f"{found['key']}{value}:{found.get('effect', 'NoSchedule')}"
 
 
 def cores(milli: int) -> str:
@@ -209,6 +221,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("KERNEL", _fact("kernel.version"), wide=True),
         Column("VERSION", _status("agent_version"), wide=True),
         Column("REASON", _status("reason"), wide=True),
+        Column("TAINTS", lambda item: ",".join(map(taint, item["spec"].get("taints", ()))) or "-", wide=True),
         LABELS,
     ),
     "workload": (

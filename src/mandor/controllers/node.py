@@ -50,10 +50,9 @@ class NodeController(Controller[str]):
     def observe(self, change: Change) -> Iterable[str]:
         value, after = change.value, change.after
         if isinstance(value, Instance):
-            before = change.before
-            self._by_node.update(
-                before if isinstance(before, Instance) else None, after if isinstance(after, Instance) else None
-            )
+            before = change.before if isinstance(change.before, Instance) else None
+            if value.spec.node or (before is not None and before.spec.node):
+                self._by_node.update(before, after if isinstance(after, Instance) else None)
         elif isinstance(value, Lease) and value.meta.name.startswith(SERVER):
             self._observe_lease(value, gone=after is None)
         elif isinstance(value, Hearing):

@@ -14,6 +14,7 @@ AVOID_MOST = 5
 """So many nodes where earlier copies failed are remembered."""
 
 
+_CALM = frozenset({Phase.PENDING, Phase.RESERVED, Phase.STARTING, Phase.RUNNING})
 CREATED_LEAST = 1_000
 REFUSED_SECONDS = 2.0
 """So long after its node refused it, an instance is placed again."""
@@ -50,13 +51,8 @@ def ended(instance: Instance) -> bool:
 
 def settled(instance: Instance, release: str) -> bool:
     """It waits or runs, and nobody wants anything else of it: true of nearly all, nearly always."""
-    phase = instance.status.phase
     spec = instance.spec
-    return (
-        (phase is Phase.RUNNING or phase is Phase.PENDING or phase is Phase.RESERVED or phase is Phase.STARTING)
-        and spec.stop is None
-        and spec.release == release
-    )
+    return spec.stop is None and spec.release == release and instance.status.phase in _CALM
 
 
 def at_once(members: int) -> int:
@@ -131,6 +127,7 @@ def replace(draft: Draft, old: Instance, release: Release, *, attempt: int = 0, 
                 index=spec.index,
                 attempt=attempt,
                 avoid=avoid,
+                instead_of=spec.instead_of,
             ),
         )
     )

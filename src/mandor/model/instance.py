@@ -24,10 +24,12 @@ class StopOrder(Struct, frozen=True, gc=False, omit_defaults=True):
 class Move(Struct, frozen=True, gc=False, omit_defaults=True):
     """Another one is started where it is sent, and takes its place when it serves."""
 
-    to: str
-    """The node."""
     reason: str
+    to: str = ""
+    """The node; empty: any other, for it has to leave the one it is on."""
     at: float = 0.0
+    first: Literal["start", "stop"] = "start"
+    """`stop`: another one can only begin when this one has ended."""
 
 
 class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):

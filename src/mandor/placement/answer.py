@@ -1,9 +1,8 @@
 """Answers to "why": about a pending instance, a placed one, and a whole workload."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from mandor.errors import Invalid
 from mandor.model.decision import DecisionSpec, NodeScore
@@ -238,7 +237,7 @@ class Explainer:
             consulted = self._consult(profile, ask, snapshot) if profile.consults else None
             form = ask.forms[min(instance.spec.variant, len(ask.shape.alternatives))]
             rules = decision.ask or ask
-            eased = replace(rules, shape=form.shape)
+            eased = structs.replace(rules, shape=form.shape)
             scores = score_table(profile, eased, snapshot, also=(node,), consulted=consulted, watch=self._watch)
             steps, verdict, last = steps_of(profile, form, snapshot, consulted, self._watch)
             forms = self._forms(profile, ask, rules, consulted)

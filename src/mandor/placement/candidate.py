@@ -63,11 +63,10 @@ def candidates(profile: Profile, ask: Ask, table: Table, stopping: tuple[Key, ..
 
 
 def _of_nodes(nodes: Snapshot) -> Iterator[Candidate]:
-    cordoned = [node for node in nodes.nodes if node.spec.cordoned and node.status.phase is NodePhase.READY]
-    for node in cordoned[:EACH_MOST]:
-        opened = node.changed(spec=msgspec.structs.replace(node.spec, cordoned=False))
-        yield Candidate("uncordon", f"uncordon {node.meta.name}", 10, nodes=(opened,))
-    silent = [node for node in nodes.nodes if node.status.phase is not NodePhase.READY and not node.spec.cordoned]
+    closed = [node for node in nodes.nodes if node.closed and node.status.phase is NodePhase.READY]
+    for node in closed[:EACH_MOST]:
+        yield Candidate("uncordon", f"uncordon {node.meta.name}", 10, nodes=(node.opened,))
+    silent = [node for node in nodes.nodes if node.status.phase is not NodePhase.READY and not node.closed]
     for node in silent[:EACH_MOST]:
         phase = node.status.phase.value
         back = node.changed(status=msgspec.structs.replace(node.status, phase=NodePhase.READY))
@@ -84,7 +83,7 @@ def _more_nodes(nodes: Snapshot) -> Iterator[Candidate]:
         seen.add(kind)
         twin = Node(
             meta=Meta(name=NEW_NODE, labels=node.meta.labels),
-            spec=msgspec.structs.replace(node.spec, cordoned=False),
+            spec=node.opened.spec,
             status=msgspec.structs.replace(node.status, phase=NodePhase.READY, usage=None),
         )
         yield Candidate("node", f"add a node like {node.meta.name}", 60, nodes=(twin,))
@@ -137,7 +136,7 @@ def _with_shape(changes: dict[str, Any], ask: Ask) -> Ask:
     # What a shape has worked out about itself does not hold for another one.
     common = {name: value for name, value in changes.items() if name in _OF_ALL_FORMS}
     forms = tuple(replace(each, **common, known={}, tied={}) for each in ask.shape.alternatives)
-    return replace(ask, shape=replace(ask.shape, **changes, alternatives=forms, known={}, tied={}))
+    return msgspec.structs.replace(ask, shape=replace(ask.shape, **changes, alternatives=forms, known={}, tied={}))
 
 
 # Asking for less.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -35,8 +35,7 @@ GOING_MOST = 512
 """So many of those who are about to go are looked at, the soonest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """When it is decided, and how long the ask may still wait."""
 
     now: float = 0.0
@@ -188,7 +187,7 @@ def _explained(tried: Sequence[_Offer], nodes: Snapshot, rules: Ask | None = Non
     """Why there is no place for these forms; `rules`: with the rules that this one has."""
     said = []
     for each in tried:
-        ask = each.ask if rules is None else replace(rules, shape=each.ask.shape)
+        ask = each.ask if rules is None else structs.replace(rules, shape=each.ask.shape)
         said.append((each.ask.shape, each.verdict.explain(ask, nodes)))
     if not said or not said[0][0].alternatives:
         return "".join(text for _, text in said)

@@ -59,7 +59,7 @@ class Lodgings:
         return self._named(self._held) if self._held else []
 
     def lowest_held(self) -> int | None:
-        return min(self._held.values(), default=None)
+        return min(self._held.values()) if self._held else None
 
     def lowest(self) -> int | None:
         return min(self._settled, default=None)

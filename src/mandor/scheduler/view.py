@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Callable, Iterable, Set
-from dataclasses import replace
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
@@ -46,6 +46,7 @@ DETAILS_MOST = 1024
 """When more happens at once, everybody whom it can concern is tried again without being asked for hints."""
 
 NOWHERE: frozenset[str] = frozenset()
+_NEITHER, _PLACED = Standing.NEITHER, Standing.PLACED
 
 
 class Promise(Struct, frozen=True, eq=False):
@@ -269,13 +270,14 @@ class View:
     # Instances.
 
     def _apply_instance(self, key: Key, after: Object | None) -> None:
-        stands = standing(after) if isinstance(after, Instance) else Standing.NEITHER
-        if not isinstance(after, Instance) or stands is Standing.NEITHER:
+        stands = standing(after) if isinstance(after, Instance) else _NEITHER
+        if not isinstance(after, Instance) or stands is _NEITHER:
             self._forget(key)
-        elif stands is Standing.PLACED:
+        elif stands is _PLACED:
             self._count(key, after)
         elif not self._promised(key, after.meta.uid):
-            if not self.nominated(key):
+            charge = self.table.charge(key)
+            if key in self._promises or (charge is not None and not charge.tenure.held):
                 self._uncount(key)
             self._enqueue(after)
 

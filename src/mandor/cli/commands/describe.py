@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mandor.cli import tables
+from mandor.cli.commands.drain import shown
 from mandor.cli.commands.events import events_about, when
 from mandor.cli.commands.get import get_one
 from mandor.cli.kinds import Kind, find_kind, split_names
@@ -73,6 +74,9 @@ def _headline(kind: Kind, item: Object) -> str:
         ready = ", ready" if status.get("ready") else ", not ready" if phase == "Running" else ""
         return f"{phase}{ready}{f', on {node}' if node else ''}"
     if kind.name == "node":
+        drain = status.get("drain")
+        if drain:
+            return f"{phase}, {'drained' if drain['phase'] == 'Drained' else 'being drained'}"
         return phase + (", cordoned: nothing new is placed there" if item["spec"].get("cordoned") else "")
     return phase
 
@@ -286,7 +290,8 @@ def _tell_node(client: "Client", item: Object) -> list[str]:
             ("engines", ", ".join(_engine(*each) for each in sorted(status.get("engines", {}).items())) or "none"),
             ("capacity", f"cpu {cpu}, memory {memory}"),
             ("ports", _port_range(status.get("ports", {}))),
-            ("taints", ", ".join(_taint(each) for each in spec.get("taints", ()))),
+            ("taints", ", ".join(map(tables.taint, spec.get("taints", ())))),
+            ("drain", _drain(spec, status)),
             ("facts", ", ".join(f"{key} {value}" for key, value in sorted(status.get("facts", {}).items()))),
             ("agent", status.get("agent_version", "")),
         ]
@@ -325,8 +330,14 @@ def _engine(name: str, engine: Object) -> str:
     return f"{name} {engine.get('version', '')}".strip() + down
 
 
-def _taint(taint: Object) -> str:
-    return f"{taint['key']}={taint.get('value', '')}:{taint.get('effect', 'NoSchedule')}"
+def _drain(spec: Object, status: Object) -> str:
+    if not status.get("drain"):
+        return ""
+    wanted, phase = spec.get("drain", {}), status["drain"]["phase"]
+    deadline = f", deadline {wanted['deadline']}" if wanted.get("deadline") else ""
+    force = ", by force" if wanted.get("force") else ""
+    since = age(status["drain"]["since"], time.time())
+    return f"{phase} (for {since}{deadline}{force}): {shown(status['drain'])}"
 
 
 def _tell_spec(client: "Client", item: Object) -> list[str]:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
+from msgspec import Struct, structs
+
 from mandor.model.meta import Key
 from mandor.model.placement import Apart, Near, PlacementRule, Spread, Toleration, Where
 from mandor.model.volume import GroupVolume
@@ -233,8 +235,7 @@ class Membership(NamedTuple):
     """So long some of it may hold nodes without the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """One instance that needs a node."""
 
     key: Key
@@ -284,13 +285,13 @@ class Ask:
     def forms(self) -> tuple["Ask", ...]:
         """For each form of its group, in the order in which they are tried."""
         others = self.shape.alternatives
-        return (self, *(replace(self, shape=each) for each in others)) if others else (self,)
+        return (self, *(structs.replace(self, shape=each) for each in others)) if others else (self,)
 
     def without_avoid(self) -> "Ask":
-        return replace(self, avoid=frozenset())
+        return structs.replace(self, avoid=frozenset())
 
     def without_last_should(self) -> "Ask":
-        return replace(self, dropped=self.dropped + 1)
+        return structs.replace(self, dropped=self.dropped + 1)
 
     def without_others_should(self) -> "Ask":
-        return replace(self, lenient=True)
+        return structs.replace(self, lenient=True)

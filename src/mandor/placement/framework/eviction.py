@@ -6,6 +6,7 @@ from itertools import combinations, islice, product
 from typing import Protocol
 
 from mandor.placement.framework.lodging import Lodger, Lodging
+from mandor.placement.framework.points import Offer
 from mandor.placement.framework.rehearsal import Rehearsal
 
 NOBODY_GOES = -2_000_000
@@ -119,6 +120,21 @@ def candidate(rehearsal: Rehearsal, slot: int) -> Candidate | None:
         with rehearsal.trial():
             found = _victims(rehearsal, _InTable(rehearsal, slot, node), lodgers)
     return None if found is None else Candidate(slot, node, tuple(found), _violations(rehearsal, found), luck)
+
+
+def agreed(rehearsal: Rehearsal, offer: Offer) -> Candidate | None:
+    """As somebody else wants it; None: they are not all there any more, or it would not fit."""
+    nodes, keys = rehearsal.nodes, {each.key for each in offer.victims}
+    slot = nodes.slots.get(offer.node)
+    if slot is None or not rehearsal.possible[slot]:
+        return None
+    lodgers = rehearsal.lodging.lodgers(offer.node)
+    victims = tuple(each for each in lodgers if each.key in keys and may_go(each, rehearsal))
+    with rehearsal.trial():
+        rehearsal.leave(each for each in lodgers if goes_anyway(each, rehearsal))
+        rehearsal.leave(victims)
+        fits = len(victims) == len(keys) and rehearsal.fits(slot)
+    return Candidate(slot, offer.node, victims, offer.violations, int(nodes.order()[slot])) if fits else None
 
 
 def _victims(rehearsal: Rehearsal, scene: Scene, lodgers: Sequence[Lodger]) -> list[Lodger] | None:

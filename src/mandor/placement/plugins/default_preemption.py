@@ -2,21 +2,22 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from itertools import islice
 from typing import Annotated
 
 import numpy as np
 from msgspec import Meta as Bounds
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.eviction import NOBODY_GOES, Candidate, candidate, goes_anyway
+from mandor.placement.framework.eviction import NOBODY_GOES, Candidate, agreed, candidate, goes_anyway, may_go
 from mandor.placement.framework.lodging import Level, Lodger, Rank, Tenure
 from mandor.placement.framework.luck import Lots
-from mandor.placement.framework.points import ANYTHING, Nomination, PostFilterPlugin
+from mandor.placement.framework.points import ANYTHING, Agreed, Nomination, Offer, PostFilterPlugin
 from mandor.placement.framework.rehearsal import Rehearsal
 from mandor.placement.framework.snapshot import Amounts
 
@@ -59,15 +60,33 @@ class DefaultPreemption(PostFilterPlugin):
     def make_room(self, state: CycleState, rehearsal: Rehearsal) -> Nomination | None:
         if not _can(rehearsal):
             return None
-        for found in self._candidates(rehearsal)[:STARTED_MOST]:
+        known = self._candidates(rehearsal)
+        elsewhere = state.find(self.name, Agreed)
+        if elsewhere is not None and known and known[0].victims:
+            wanted = (agreed(rehearsal, each) for each in elsewhere.offers)
+            known = sorted((each for each in wanted if each is not None), key=_cost)
+        for found in known[:STARTED_MOST]:
             if len(found.victims) <= VICTIMS_MOST and self._ends_well(rehearsal, found):
                 return Nomination(found.node, tuple(each.key for each in found.victims))
         return None
 
+    def offers(self, rehearsal: Rehearsal) -> Iterator[Offer]:
+        if not _can(rehearsal):
+            return
+        slots = islice((slot for _, slot in _promising(rehearsal)), self._most(rehearsal))
+        for found in (candidate(rehearsal, slot) for slot in slots):
+            if found is not None and found.victims:
+                lodgers = rehearsal.lodging.lodgers(found.node)
+                others = tuple(each for each in lodgers if each not in found.victims and may_go(each, rehearsal))
+                yield Offer(found.node, found.victims, found.violations, others)
+
+    def _most(self, rehearsal: Rehearsal) -> int:
+        share = len(rehearsal.nodes) * self._args.min_candidate_nodes_percentage // 100
+        return max(share, self._args.min_candidate_nodes_absolute)
+
     def _candidates(self, rehearsal: Rehearsal, ties: int = TIES) -> list[Candidate]:
         """The cheapest first."""
-        share = len(rehearsal.nodes) * self._args.min_candidate_nodes_percentage // 100
-        most = max(share, self._args.min_candidate_nodes_absolute)
+        most = self._most(rehearsal)
         found: list[Candidate] = []
         best: Bound = (_NEVER, _NEVER)
         for seen, (bound, slot) in enumerate(_promising(rehearsal)):
