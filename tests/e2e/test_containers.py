@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,7 @@ def test_containers_find_each_other_by_name_and_their_hosts_file_follows(cluster
             return False
 
     for name in ("web", "main.web", "web-0"):
-        eventually(f"{name} answers", lambda name=name: says(name, "first"))
+        eventually(f"{name} answers", partial(says, name, "first"))
     assert inside("hostname").strip() == "client-0"
     assert "client-0" in inside("cat", "/etc/hosts")
 
