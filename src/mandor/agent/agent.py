@@ -32,7 +32,7 @@ from mandor.model.node import Node
 from mandor.model.record import ClusterSpec, Session
 from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.model.volume import HOST_PATHS, Volume
-from mandor.store.base import Change, Store
+from mandor.store.base import Change, Filter, Store
 from mandor.store.recorder import Recorder
 
 log = logging.getLogger(__name__)
@@ -84,6 +84,7 @@ class Agent:
             self._recorder,
             blocking,
             self.node,
+            self._whose,
         )
         loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
         self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
@@ -133,12 +134,13 @@ class Agent:
             (Session.kind, self.streams),
             (Volume.kind, self.crew.volumes),
         )
-        feeds = [
-            Feed(self._store, kind, self._settings.name, self._clock, reader, self._whose) for kind, reader in readers
-        ]
+        where = Filter(node=self._settings.name)
+        feeds = [Feed(self._store, kind, where, self._clock, reader, self._whose) for kind, reader in readers]
+        names = [(self.crew.names_kept.run(), "names")] if self.crew.names_kept is not None else []
         return [
             (self.node.run(), "node"),
             (self.crew.volumes.run(), "volumes"),
+            *names,
             *((feed.run(), f"feed of {kind}s") for feed, (kind, _) in zip(feeds, readers, strict=True)),
         ]
 
