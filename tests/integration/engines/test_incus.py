@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import tarfile
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 import trustme
 
+from mandor.client.image_file import open_image
 from mandor.engines.base import Launch, LogLine, Observed, Unit, UnitPhase
 from mandor.engines.incus import IncusEngine
 from mandor.engines.incus.folder import UnitFolder
@@ -164,6 +167,38 @@ async def test_images_are_found_by_alias_by_fingerprint_and_on_a_server(incus: I
         incus.cli("config", "unset", "core.https_address")
 
 
+@pytest.mark.req("S0-6")
+async def test_the_image_of_a_virtual_machine_is_one_and_runs_as_nothing_else(
+    engine: IncusEngine, incus: Incus, tmp_path: Path
+) -> None:
+    metadata, disk = tmp_path / "metadata.tar", tmp_path / "disk.qcow2"
+    with tarfile.open(metadata, "w") as tar:
+        about = b"architecture: x86_64\ncreation_date: 1700000000\nproperties: {os: none}\n"
+        entry = tarfile.TarInfo("metadata.yaml")
+        entry.size = len(about)
+        tar.addfile(entry, io.BytesIO(about))
+    disk.write_bytes(b"QFI\xfb\0\0\0\3" + bytes(1 << 20))
+    source = open_image([metadata, disk], names=["a-machine"])
+
+    async def content() -> AsyncIterator[bytes]:
+        for piece in source.read():
+            yield piece
+
+    assert await engine.load_image(source.image, content())
+    try:
+        shown = incus.cli("image", "list", "a-machine", "--format", "csv", "--columns", "tF")
+        assert shown == f"VIRTUAL-MACHINE,{source.image.id}"
+        box = unit()
+        await engine.start(box, machine(image="a-machine"))
+        assert "doesn't match instance type" in (await until(engine, box, over)).message
+        if "machines" not in (await engine.probe()).extras:
+            real = unit()
+            await engine.start(real, machine(image="a-machine", options={"type": "virtual-machine"}))
+            assert "virtual-machine" in (await until(engine, real, over)).message
+    finally:
+        incus.cli("image", "delete", "a-machine")
+
+
 @pytest.mark.req("S0-6", "S0-27", "S0-29")
 @pytest.mark.parametrize("seconds", [0.02, 0.1, 0.3, 0.6])
 async def test_an_operation_that_was_begun_is_followed_by_an_agent_made_anew(
@@ -259,6 +294,7 @@ async def test_a_start_that_was_interrupted_is_gone_on_with(engine: IncusEngine,
         (machine(options={"profiles": ["no-such-profile"]}), "no-such-profile"),
         (machine(options={"devices": {"gpu": {"type": "teapot"}}}), "teapot"),
         (machine(options={"config": {"limits.teapot": "1"}}), "limits.teapot"),
+        (machine(options={"type": "virtual-machine"}), 'doesn\'t match instance type "virtual-machine"'),
     ],
 )
 async def test_what_can_never_start_says_why_and_leaves_nothing(
