@@ -63,7 +63,7 @@ class NodeKeeper:
 
     async def look(self) -> None:
         """At the machine and its engines, not at the store."""
-        self.engines = await capabilities(self._engines)
+        self.engines = await capabilities(self._engines, self.engines)
         up = [name for name, each in self.engines.items() if each.up]
         self.images = await images(self._engines[name] for name in up)
         self.capacity = self._settings.has(capacity(self._settings.data))
