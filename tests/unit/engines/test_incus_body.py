@@ -21,7 +21,7 @@ def body(image: str = "debian", *, options: dict[str, Any] | None = None, **part
 
 
 def test_a_virtual_machine_gets_whole_processors_and_no_limits_that_only_containers_have() -> None:
-    limits = {"cpu_milli": 1500, "memory_bytes": 1 << 30, "processes": 50}
+    limits: dict[str, Any] = {"cpu_milli": 1500, "memory_bytes": 1 << 30, "processes": 50}
     machine = body(options={"type": "virtual-machine"}, **limits)
     assert machine["type"] == "virtual-machine"
     assert machine["config"]["limits.cpu"] == "2"
