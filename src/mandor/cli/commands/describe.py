@@ -291,6 +291,7 @@ def _tell_node(client: "Client", item: Object) -> list[str]:
             ("capacity", f"cpu {cpu}, memory {memory}"),
             ("ports", _port_range(status.get("ports", {}))),
             ("taints", ", ".join(map(tables.taint, spec.get("taints", ())))),
+            ("maintenance", _maintenance(status.get("maintenance"))),
             ("drain", _drain(spec, status)),
             ("facts", ", ".join(f"{key} {value}" for key, value in sorted(status.get("facts", {}).items()))),
             ("agent", status.get("agent_version", "")),
@@ -328,6 +329,13 @@ def _tell_volume(client: "Client", item: Object) -> list[str]:
 def _engine(name: str, engine: Object) -> str:
     down = "" if engine.get("up", True) else f" (down: {engine.get('message', '')})"
     return f"{name} {engine.get('version', '')}".strip() + down
+
+
+def _maintenance(turn: Object | None) -> str:
+    if not turn:
+        return ""
+    how = "it is kept empty" if turn.get("empty_since") else "it is emptied"
+    return f"{how}, and takes work again at {tables.moment(turn['until'])} UTC at the latest"
 
 
 def _drain(spec: Object, status: Object) -> str:
