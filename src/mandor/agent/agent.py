@@ -10,6 +10,7 @@ from mandor.agent.crew import Crew
 from mandor.agent.feed import Feed
 from mandor.agent.fingerprint import boot_id
 from mandor.agent.heartbeat import Heart
+from mandor.agent.image import ImageLoader
 from mandor.agent.journal import Blocking, Journal
 from mandor.agent.link import Link
 from mandor.agent.load import used_by_all, used_by_own
@@ -84,7 +85,8 @@ class Agent:
             blocking,
             self.node,
         )
-        self.streams = Streams(link, self._find_unit, most=settings.sessions_most)
+        loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
+        self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
         self._meter = InstanceMeter(clock)
         self.joined = asyncio.Event()
         self._said = ""

@@ -189,6 +189,7 @@ class Crew:
 
     def allow(self, allocatable: Resources, forget_before_epoch: int, engines: Mapping[str, Capabilities]) -> None:
         self._room.allocatable = allocatable
+        turned = {name for name in engines if engines[name].up != self._is_up(name)}
         self._capabilities = engines
         if forget_before_epoch != self._forget_before_epoch:
             self._forget_before_epoch = forget_before_epoch
@@ -196,7 +197,12 @@ class Crew:
                 if worker.memory.held and self._source is not None:
                     self._judge(worker, self._source)
             self._judge_strangers()
-        self._poke(uid for uid, worker in self.workers.items() if not worker.memory.tasks)
+        begun = {uid: worker for uid, worker in self.workers.items() if worker.memory.tasks}
+        self._poke(uid for uid in self.workers if uid not in begun or begun[uid].memory.engine in turned)
+
+    def _is_up(self, engine: str) -> bool:
+        known = self._capabilities.get(engine)
+        return known is None or known.up
 
     def names(self) -> dict[str, str]:
         found = ((uid, worker.order.instance.meta) for uid, worker in self.workers.items())

@@ -89,13 +89,8 @@ def _mounts(task: Task, template: GroupTemplate, sources: Mapping[str, str]) -> 
     return tuple(found)
 
 
-def can_run(template: GroupTemplate, engine: Capabilities) -> bool:
-    """Images need an engine that runs images; a bare command one that runs the node's own programs; some do both."""
-    return template.mount_needs <= engine.extras and all(_takes(engine, task) for task in template.tasks.values())
-
-
-def _takes(engine: Capabilities, task: Task) -> bool:
-    return engine.images if task.image else not engine.images or "commands" in engine.extras
+def can_run(template: GroupTemplate, name: str, engine: Capabilities) -> bool:
+    return engine.runs((task.image is not None for task in template.tasks.values()), template.needs(name))
 
 
 def pick_engine(template: GroupTemplate, engines: Mapping[str, Capabilities]) -> tuple[str, str]:
@@ -104,10 +99,10 @@ def pick_engine(template: GroupTemplate, engines: Mapping[str, Capabilities]) ->
     if template.engine and not wanted:
         names = " or ".join(template.engine)
         return "", f"this node has no engine {names}; {did_you_mean(template.engine[0], engines)}"
-    able = [name for name in wanted if can_run(template, engines[name])]
+    able = [name for name in wanted if can_run(template, name, engines[name])]
     if not able:
         kind = "images" if any(task.image for task in template.tasks.values()) else "plain commands"
-        needs = template.mount_needs
+        needs = frozenset[str]().union(*(template.needs(name) for name in wanted))
         kind += f" and has {', '.join(sorted(needs))}" if needs else ""
         return "", f"no engine of this node runs {kind}: {', '.join(wanted) or 'there is none'}"
     return next((name for name in able if engines[name].up), able[0]), ""

@@ -63,13 +63,18 @@ class NodeKeeper:
 
     async def look(self) -> None:
         """At the machine and its engines, not at the store."""
-        self.engines = await capabilities(self._engines)
+        self.engines = await capabilities(self._engines, self.engines)
         up = [name for name, each in self.engines.items() if each.up]
         self.images = await images(self._engines[name] for name in up)
         self.capacity = self._settings.has(capacity(self._settings.data))
         self._strangers.look_again()
         self.address = self._locate()
         self._changed()
+
+    async def refresh(self) -> None:
+        """Look now, and write what is new."""
+        await self.look()
+        await self.write()
 
     def measured(self, used: Resources, instances: Iterable[str]) -> None:
         """How busy the node is, at each heartbeat; most measures are not worth a write."""

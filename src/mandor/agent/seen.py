@@ -24,6 +24,8 @@ class Seen:
 
     units: tuple[Observed, ...] | None
     """Of this instance; None: the engine does not answer, so nothing is known."""
+    down: str = ""
+    """Why the engine does not answer, where that is known."""
     known: frozenset[Unit] = frozenset()
     """Units this agent saw before: one that is missing now has vanished."""
     opinions: Mapping[Unit, Opinion] = field(default_factory=dict)

@@ -229,6 +229,7 @@ class Worker:
             await self._refresh_care()
         return Seen(
             units=units,
+            down=self._down() if units is None else "",
             known=frozenset(self._known),
             opinions=self._nursing.opinions,
             status=self._status,
@@ -245,6 +246,15 @@ class Worker:
             heard=around.heard,
             trouble=_words(self._trouble),
         )
+
+    def _down(self) -> str:
+        """Why its engine does not answer; empty: nobody knows that it is down."""
+        name = self.memory.engine
+        engine = self._around.engines().get(name)
+        if not name or (engine is not None and engine.up):
+            return ""
+        why = f": {engine.message}" if engine is not None and engine.message else ""
+        return f"{name} is down, and it is as it was last seen{why}"
 
     @property
     def _published(self) -> bool:

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from mandor.errors import Unsupported
+from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 from mandor.model.task import File
 
@@ -199,6 +200,14 @@ class Engine(ABC):
     async def images(self) -> Mapping[str, int]:
         """The images that are here already, with their sizes in bytes; empty where the engine runs none."""
         return {}
+
+    async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
+        """Take an image from its file, which comes in pieces and is never whole in memory; True: it is new here.
+
+        What is here already, under its names, is not taken again: `content` need not be read to its end. Raise
+        `Invalid` for a file that is no such image, `Unavailable` where the disk is full.
+        """
+        raise Unsupported(f"{self.name} takes no images from files", kind=image.kind)
 
     def events(self) -> AsyncIterator[None]:
         """A tick whenever `list` may answer something new; the agent polls engines that cannot tell."""

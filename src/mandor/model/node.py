@@ -1,5 +1,6 @@
 """Node: a machine that can run instances."""
 
+from collections.abc import Iterable, Mapping, Set
 from enum import StrEnum
 from typing import ClassVar, Literal, cast, get_args
 
@@ -105,7 +106,28 @@ class Capabilities(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     """Which limits it enforces: cpu, memory, processes."""
     extras: frozenset[str] = frozenset()
     """Optional verbs: logs, exec, stats, events, pull, sandbox …"""
+    loads: frozenset[str] = frozenset()
+    """The kinds of image files it takes: archive, incus."""
     message: str = ""
+
+    def runs(self, images: Iterable[bool], needs: Set[str]) -> bool:
+        """Tasks of these kinds (True: an image, False: a command of the node itself), with all that they need: images
+        want an engine that runs images, commands one that runs the node's own programs; some do both."""
+        both = not self.images or "commands" in self.extras
+        return needs <= self.extras and all(self.images if image else both for image in images)
+
+
+def engine_facts(engines: Mapping[str, Capabilities]) -> dict[str, str]:
+    """What rules can say of the engines of a node: `engine.docker.version version >= 24`,
+    `engine.incus.machines == true`."""
+    found: dict[str, str] = {}
+    for name, each in engines.items():
+        known = {"up": each.up, "images": each.images}
+        known |= dict.fromkeys((*each.extras, *(f"limits.{limit}" for limit in each.limits)), True)
+        found |= {f"engine.{name}.{what}": str(answer).lower() for what, answer in known.items()}
+        if each.version:
+            found[f"engine.{name}.version"] = each.version
+    return found
 
 
 class PortRange(Struct, frozen=True, gc=False, omit_defaults=True):

@@ -22,7 +22,7 @@ from mandor.placement.framework.rehearsal import Rehearsal, run_post_filters
 from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_scores
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
-from mandor.placement.row import best_slot
+from mandor.placement.row import best_slot, fits_slot
 
 AVOIDED = "avoid nodes where it failed"
 DISLIKED = "others want to be apart from it"
@@ -299,6 +299,7 @@ class Cycle:
             nominated=self.nominated,
             now=self.moment.now,
             patience=self.moment.patience,
+            quick=best_slot,
         )
 
     def _nominate(self, tried: Sequence[_Offer], offer: _Offer, made: Nomination) -> Decision:
@@ -335,6 +336,9 @@ def find_node(
     profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch, *, nominated: str = ""
 ) -> str | Verdict:
     """The best node with the rules as they stand in the ask, or who refused which."""
+    slot = nodes.slots.get(nominated) if nominated else None
+    if slot is not None and fits_slot(profile, state, ask, nodes, slot, watch):
+        return nominated
     quick = -1 if nominated else best_slot(profile, state, ask, nodes, watch)
     if quick >= 0:
         return nodes.nodes[quick].meta.name
@@ -342,7 +346,6 @@ def find_node(
     among = verdict.feasible.nonzero()[0]
     if not len(among):
         return verdict
-    slot = nodes.slots.get(nominated) if nominated else None
     held = slot is not None and bool(verdict.feasible[slot])
     return nominated if held else _best(profile, state, ask, nodes, verdict, among, watch)
 

@@ -103,9 +103,14 @@ class Attempt:
                 if self._over:
                     break
                 self._decide(self._todo.popleft())
-            if self._over and self.enough and self.victims:
+            if self._over and self.enough and self.victims and not self._agreed:
                 self._take_back()
         return self._over
+
+    @property
+    def _agreed(self) -> bool:
+        """Somebody elsewhere has a say in who goes: it stays as he wants it."""
+        return any(each.agrees_to_victims for each in self._setting.profile.consults)
 
     def _prepare(self) -> None:
         """Who is gone at this stage, and who stays."""

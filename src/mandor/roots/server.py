@@ -151,7 +151,7 @@ async def _serve_api(
 ) -> None:
     recorder = Recorder(store, f"server {server_id}", clock)
     heartbeats = Heartbeats(store, clock, server_id, url)
-    api = ApiSettings(address=url, tokens_required=not dev)
+    api = ApiSettings(address=url, tokens_required=not dev, image_bytes_most=int(settings.image_most))
     async with HttpInquiry() as inquire:
         parts = ApiParts(
             store=store,

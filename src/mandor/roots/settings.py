@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from mandor.errors import Invalid
-from mandor.lib.quantity import Seconds, SecondsOrNever
+from mandor.lib.quantity import Seconds, SecondsOrNever, Size
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import from_plain
 from mandor.model.meta import check_name
@@ -57,6 +57,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """More than this share of a pool silent at once is a broken network rather: its nodes are given up one by one."""
     lease: Seconds = Seconds(10)
     """How long the leading server may be silent before another takes over."""
+    image_most: Size = Size(32 << 30)
+    """How large an image may be that `mandor image load` sends through this server to a node."""
     pools: tuple[str, ...] = ()
     """The pools whose nodes this server's scheduler places work on; empty: all. No pool belongs to two schedulers."""
     restore_after: SecondsOrNever = SecondsOrNever(60)

@@ -433,7 +433,7 @@ class Scheduler:
 
     async def _ask_about(self, entry: Entry, profile: Profile) -> None:
         try:
-            answers = await self._consulting.ask(profile, entry.ask, self.view.table.snapshot())
+            answers = await self._consulting.ask(profile, entry.ask, self.view.table.snapshot(), self._clock.now())
         except (PluginFault, Overrun) as fault:
             if self._queue.drop_held(entry):
                 self._fault(entry, self.watchdog.told(fault))

@@ -288,6 +288,7 @@ def _tell_node(client: "Client", item: Object) -> list[str]:
             ("pool", spec.get("pool", "default")),
             ("address", status.get("address", "")),
             ("engines", ", ".join(_engine(*each) for each in sorted(status.get("engines", {}).items())) or "none"),
+            *((f"  {name}", _abilities(engine)) for name, engine in sorted(status.get("engines", {}).items())),
             ("capacity", f"cpu {cpu}, memory {memory}"),
             ("ports", _port_range(status.get("ports", {}))),
             ("taints", ", ".join(map(tables.taint, spec.get("taints", ())))),
@@ -329,6 +330,14 @@ def _tell_volume(client: "Client", item: Object) -> list[str]:
 def _engine(name: str, engine: Object) -> str:
     down = "" if engine.get("up", True) else f" (down: {engine.get('message', '')})"
     return f"{name} {engine.get('version', '')}".strip() + down
+
+
+def _abilities(engine: Object) -> str:
+    """In the words that rules use."""
+    limits = [f"limits.{name}" for name in engine.get("limits", ())]
+    return ", ".join(
+        [*(["images"] if engine.get("images") else []), *sorted(engine.get("extras", ())), *sorted(limits)]
+    )
 
 
 def _maintenance(turn: Object | None) -> str:

@@ -63,6 +63,7 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
 @click.option("--suspect-after", metavar="DURATION", help="Silence after which a node gets no work.  [default: 20s]")
 @click.option("--lost-after", metavar="DURATION", help="Silence after which a node's work is replaced.  [default: 60s]")
 @click.option("--lease", metavar="DURATION", help="Silence after which another server leads.  [default: 10s]")
+@click.option("--image-most", metavar="SIZE", help="How large an image to be loaded may be.  [default: 32Gi]")
 @click.option("--pools", metavar="POOL[,POOL]", multiple=True, help="What this scheduler owns.  [default: all]")
 @click.option(
     "--restore-after", metavar="DURATION", help="How long a rule is keepable before its work moves.  [default: 60s]"

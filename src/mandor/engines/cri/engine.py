@@ -27,6 +27,7 @@ from mandor.engines.cri.options import CriOptions
 from mandor.engines.cri.sandboxes import Sandboxes
 from mandor.engines.stamped import read_logs, rotate
 from mandor.errors import EngineDown, Invalid, MandorError, NotFound
+from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 
 SOCKETS = (Path("/run/containerd/containerd.sock"), Path("/var/run/crio/crio.sock"))
@@ -79,6 +80,7 @@ class CriEngine(ContainerEngine):
             images=True,
             limits=LIMITS,
             extras=EXTRAS,
+            loads=frozenset({"archive"}) if version.runtime_name == "containerd" else frozenset(),
             message=message,
         )
 
@@ -115,6 +117,12 @@ class CriEngine(ContainerEngine):
     async def images(self) -> Mapping[str, int]:
         with self._told("asked for its images"):
             return await self._images.sizes()
+
+    async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
+        if image.kind != "archive":
+            return await super().load_image(image, content)
+        with self._told("told to load an image"):
+            return await self._images.load(image, content)
 
     async def events(self) -> AsyncIterator[None]:
         with self._told("asked for its events"):
