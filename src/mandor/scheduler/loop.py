@@ -362,7 +362,7 @@ class Scheduler:
                     nominated=nominated,
                     consulted=entry.consulted,
                     watch=self.watchdog,
-                    moment=self._nominations.moment(entry),
+                    moment=lambda: self._nominations.moment(entry),
                 )
             )
         except Overrun:  # it arrived on the way out

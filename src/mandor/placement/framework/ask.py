@@ -154,11 +154,11 @@ class Shape:
 
     def ties(self, who: Identity) -> tuple[Tie, ...]:
         """All `near` and `apart` rules, of every strength: what binds others to it."""
+        if not (self.must or self.should or self.prefer):
+            return ()
         found = self.tied.get(who)
         if found is None:
             rules = (*self.must, *self.should, *self.prefer)
-            if not rules:
-                return ()
             found = tuple(tie_of(each, who) for each in rules if isinstance(each, Near | Apart))
             _keep(self.tied, who, found)
         return found
