@@ -118,6 +118,8 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """`gpu=4` or `nvidia/gpu=4`: devices of this machine that tasks may ask for."""
     allow_host_path: tuple[str, ...] = ()
     """Folders of this machine that tasks may mount, with all below them; empty: none."""
+    names: bool = True
+    """Instances find others of their namespace by name (hosts files, MANDOR_ADDR_…); without it, less is watched."""
     port_range: str = str(USUAL_PORTS)
     """`FIRST-LAST`: the node's ports from which one is chosen for a task that asks for any."""
     heartbeat: Seconds = Seconds(10)
