@@ -73,6 +73,7 @@ class Agent:
             join=self._join_once,
             locate=locate,
             holds=holds,
+            turned=self._engine_turned,
         )
         self.crew = Crew(
             settings,
@@ -201,6 +202,13 @@ class Agent:
 
     def _node_changed(self) -> None:
         self.crew.allow(self.node.allocatable, self.node.spec.forget_before_epoch, self.node.engines)
+
+    def _engine_turned(self, node: Node, name: str) -> None:
+        engine = node.status.engines[name]
+        if engine.up:
+            self._recorder.note(node, "EngineUp", f"{name} answers again")
+        else:
+            self._recorder.note(node, "EngineDown", f"{name}: {engine.message}", type="warning")
 
     def _extra_facts(self) -> Mapping[str, str]:
         paths = {HOST_PATHS: ",".join(self._settings.host_paths)} if self._settings.host_paths else {}
