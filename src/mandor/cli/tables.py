@@ -45,6 +45,8 @@ def _node_phase(item: Object) -> str:
     words = [str(item["status"]["phase"])]
     if item["spec"].get("cordoned"):
         words.append("cordoned")
+    if item["status"].get("pressure"):
+        words.append(f"short of {'+'.join(item['status']['pressure'])}")
     drain = item["status"].get("drain")
     if drain:
         total, left = drain.get("total", 0), drain.get("left", 0)
