@@ -68,7 +68,7 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         phase=draw(st.sampled_from(list(NodePhase))),
         cordoned=draw(st.booleans()),
         pool=draw(words),
-        taints=tuple(draw(st.lists(taints, max_size=2))),
+        taints=tuple(draw(st.lists(taints, max_size=2, unique_by=lambda each: (each.key, each.effect)))),
         engines=draw(engines),
         labels=draw(st.dictionaries(st.sampled_from(["zone", "disk"]), words)),
         facts=draw(st.dictionaries(st.sampled_from(["zone", "arch"]), words)),

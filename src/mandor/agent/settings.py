@@ -37,6 +37,8 @@ class AgentSettings:
     """From which ports are chosen for instances that ask for any."""
     thresholds: Mapping[str, Threshold] = field(default_factory=lambda: USUAL)
     """When the host is short of memory, disk or inodes; what is absent is not looked at."""
+    names: bool = False
+    """Instances find others of their namespace by name: each has a hosts file that follows changes."""
     heartbeat_seconds: float = 10.0
     fingerprint_seconds: float = 60.0
     """How often facts, capacity and engines are looked at."""

@@ -49,6 +49,14 @@ def describe(order: Order, memory: Memory, seen: Seen, now: float, phase: Phase 
     )
 
 
+def unseen(seen: Seen) -> InstanceStatus | None:
+    """While its engine is down: it is what it was last seen to be, and probably still is."""
+    status = seen.status
+    if not seen.down or status.phase not in _BETWEEN:
+        return None
+    return msgspec.structs.replace(status, reason="EngineDown", message=seen.down[:MESSAGE_MOST])
+
+
 def over(order: Order, memory: Memory, seen: Seen, now: float) -> InstanceStatus:
     """The last status."""
     assert memory.ending is not None

@@ -32,14 +32,14 @@ class DrainController(Overseer):
         return node.drain is not None or node.status.drain is not None
 
     def busy(self) -> bool:
-        return super().busy() or bool(self._leaving)
+        return bool(self._nodes or self._leaving)
 
     def observe(self, change: Change) -> Iterable[str]:
         after = change.after
         if isinstance(change.value, Instance):
             if isinstance(after, Instance) and must_leave(after) and not after.phase.over:
                 self._leaving[change.key] = after
-            else:
+            elif self._leaving:
                 self._leaving.pop(change.key, None)
         return super().observe(change)
 

@@ -48,8 +48,9 @@ class Overseer(Controller[str]):
 
     def observe(self, change: Change) -> Iterable[str]:
         value = change.value
-        if isinstance(value, Instance) and self._residents is not None:
-            self._residents.see(change.before, change.after)
+        if isinstance(value, Instance):
+            if self._residents is not None:
+                self._residents.see(change.before, change.after)
         elif isinstance(value, Node):
             if isinstance(change.after, Node) and self.concerns(change.after):
                 self._nodes[value.meta.name] = change.after

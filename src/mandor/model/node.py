@@ -1,5 +1,6 @@
 """Node: a machine that can run instances."""
 
+from collections.abc import Iterable, Mapping, Set
 from enum import StrEnum
 from typing import ClassVar, Literal, cast, get_args
 
@@ -109,6 +110,25 @@ class Capabilities(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     """The kinds of image files it takes: archive, incus."""
     message: str = ""
 
+    def runs(self, images: Iterable[bool], needs: Set[str]) -> bool:
+        """Tasks of these kinds (True: an image, False: a command of the node itself), with all that they need: images
+        want an engine that runs images, commands one that runs the node's own programs; some do both."""
+        both = not self.images or "commands" in self.extras
+        return needs <= self.extras and all(self.images if image else both for image in images)
+
+
+def engine_facts(engines: Mapping[str, Capabilities]) -> dict[str, str]:
+    """What rules can say of the engines of a node: `engine.docker.version version >= 24`,
+    `engine.incus.machines == true`."""
+    found: dict[str, str] = {}
+    for name, each in engines.items():
+        known = {"up": each.up, "images": each.images}
+        known |= dict.fromkeys((*each.extras, *(f"limits.{limit}" for limit in each.limits)), True)
+        found |= {f"engine.{name}.{what}": str(answer).lower() for what, answer in known.items()}
+        if each.version:
+            found[f"engine.{name}.version"] = each.version
+    return found
+
 
 class PortRange(Struct, frozen=True, gc=False, omit_defaults=True):
     """The node's ports from which one is chosen for an instance that asks for any."""
@@ -153,8 +173,21 @@ class DrainStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
     """What the others wait for."""
 
 
+class Maintenance(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """The maintenance window of its pool has come to it: it is emptied, kept empty for a while, and given back."""
+
+    window: float
+    """When that opened."""
+    drain: Drain
+    """How it is emptied."""
+    empty_since: float = 0.0
+    """0: it is not empty yet."""
+    until: float = 0.0
+    """When it takes work again, at the latest."""
+
+
 class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """Written by the node's agent, except `phase`, `reason`, `since` and `drain`: the controllers'."""
+    """Written by the node's agent, except `phase`, `reason`, `since`, `drain` and `maintenance`: the controllers'."""
 
     phase: NodePhase
     reason: str = ""
@@ -175,6 +208,8 @@ class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     """What is really used, as the agent last measured it; absent: not measured."""
     drain: DrainStatus | None = None
     """How far its drain is; absent: it is not drained."""
+    maintenance: Maintenance | None = None
+    """Its turn in the maintenance window of its pool; absent: it is not its turn."""
 
 
 UNKNOWN = NodeStatus(phase=NodePhase.UNKNOWN)
@@ -194,8 +229,9 @@ class Node(Object, frozen=True, tag="node"):
 
     @property
     def drain(self) -> Drain | None:
-        """How it is to be emptied; None: it is not."""
-        return self.spec.drain
+        """How it is to be emptied, as somebody ordered or for its maintenance; None: it is not."""
+        turn = self.status.maintenance
+        return self.spec.drain or (turn.drain if turn is not None else None)
 
     @property
     def closed(self) -> bool:
@@ -205,7 +241,8 @@ class Node(Object, frozen=True, tag="node"):
     @property
     def opened(self) -> "Node":
         """The same node as it would be if nobody had."""
-        return self.changed(spec=msgspec.structs.replace(self.spec, cordoned=False, drain=None))
+        spec = msgspec.structs.replace(self.spec, cordoned=False, drain=None)
+        return self.changed(spec=spec, status=msgspec.structs.replace(self.status, maintenance=None))
 
     @property
     def allocatable(self) -> Resources:

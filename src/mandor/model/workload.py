@@ -133,6 +133,8 @@ class Gang(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
 
 
 ALTERNATIVES_MOST = 8
+MACHINE = "virtual-machine"
+"""What `options.<engine>.type` says of a task that is to be a virtual machine."""
 
 
 class Alternative(TaskVariant, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -239,7 +241,7 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
 
     @property
     def mount_needs(self) -> frozenset[str]:
-        """What its engine has to be able to do, in the words of `Capabilities.extras`."""
+        """What any engine has to be able to do for its mounts."""
         found: set[str] = set()
         for mount in (mount for task in self.tasks.values() for mount in task.mounts):
             absolute = mount.path.startswith("/")
@@ -250,6 +252,16 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
             if not absolute:
                 found.add("links")
         return frozenset(found)
+
+    @property
+    def machine_on(self) -> frozenset[str]:
+        """The engines that are told to make a virtual machine of it."""
+        options = (each for task in self.tasks.values() for each in task.options.items())
+        return frozenset(engine for engine, told in options if told.get("type") == MACHINE)
+
+    def needs(self, engine: str) -> frozenset[str]:
+        """What that engine has to be able to do, in the words of `Capabilities.extras`."""
+        return self.mount_needs | ({"machines"} if engine in self.machine_on else frozenset())
 
     @property
     def request(self) -> Resources:

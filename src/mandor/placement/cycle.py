@@ -1,6 +1,6 @@
 """One decision: the node for an instance, or the reason why there is none."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -91,12 +91,13 @@ def decide(
     nominated: str = "",
     consulted: Mapping[str, object] | None = None,
     watch: Watch | None = None,
-    moment: Moment = NOW,
+    moment: Moment | Callable[[], Moment] = NOW,
 ) -> Decision:
     """All rules first; then without the soft ones, one by one, until something fits; then whoever makes room. Of each
     step, the main form first, then its alternatives.
 
-    `nominated`: the node where room was made for it, which it takes if it fits there.
+    `nominated`: the node where room was made for it, which it takes if it fits there. `moment`: asked for only when
+    it is of interest, if it is not known yet.
     """
     watch = watch or Unwatched()
     try:
@@ -106,7 +107,8 @@ def decide(
             slot = best_slot(profile, state, ask, nodes, watch)
             if slot >= 0:
                 return Decision(ask.key, nodes.nodes[slot].meta.name, ask=ask, state=state)
-        cycle = Cycle(profile, nodes, watch, consulted, nominated, moment)
+        when = moment if isinstance(moment, Moment) else moment()
+        cycle = Cycle(profile, nodes, watch, consulted, nominated, when)
         with cycle.unheld(ask) if nominated else nullcontext():
             return _decide(cycle, ask)
     except PluginFault as fault:

@@ -288,10 +288,12 @@ def _tell_node(client: "Client", item: Object) -> list[str]:
             ("pool", spec.get("pool", "default")),
             ("address", status.get("address", "")),
             ("engines", ", ".join(_engine(*each) for each in sorted(status.get("engines", {}).items())) or "none"),
+            *((f"  {name}", _abilities(engine)) for name, engine in sorted(status.get("engines", {}).items())),
             ("capacity", f"cpu {cpu}, memory {memory}"),
             ("ports", _port_range(status.get("ports", {}))),
             ("taints", ", ".join(map(tables.taint, spec.get("taints", ())))),
             ("short of", ", ".join(status.get("pressure", ()))),
+            ("maintenance", _maintenance(status.get("maintenance"))),
             ("drain", _drain(spec, status)),
             ("facts", ", ".join(f"{key} {value}" for key, value in sorted(status.get("facts", {}).items()))),
             ("agent", status.get("agent_version", "")),
@@ -329,6 +331,21 @@ def _tell_volume(client: "Client", item: Object) -> list[str]:
 def _engine(name: str, engine: Object) -> str:
     down = "" if engine.get("up", True) else f" (down: {engine.get('message', '')})"
     return f"{name} {engine.get('version', '')}".strip() + down
+
+
+def _abilities(engine: Object) -> str:
+    """In the words that rules use."""
+    limits = [f"limits.{name}" for name in engine.get("limits", ())]
+    return ", ".join(
+        [*(["images"] if engine.get("images") else []), *sorted(engine.get("extras", ())), *sorted(limits)]
+    )
+
+
+def _maintenance(turn: Object | None) -> str:
+    if not turn:
+        return ""
+    how = "it is kept empty" if turn.get("empty_since") else "it is emptied"
+    return f"{how}, and takes work again at {tables.moment(turn['until'])} UTC at the latest"
 
 
 def _drain(spec: Object, status: Object) -> str:

@@ -113,6 +113,7 @@ def server_command(config: str | None, roles: tuple[str, ...], pools: tuple[str,
     multiple=True,
     help="memory=6%:3%:60s, disk=10%:5%:2m, inodes=off …: what must be left, or instances go.",
 )
+@click.option("--names/--no-names", default=None, help="Hosts files for instances.  [default: names]")
 @click.option("--heartbeat", metavar="DURATION", help="How often it says that it lives.  [default: 10s]")
 @_log_options
 def agent_command(

@@ -35,7 +35,7 @@ LOOK_SECONDS = 0.05
 POLL_SECONDS = 1.0
 AT_ONCE = 16
 LIMITS = frozenset({"cpu", "memory"})
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "ports"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "ports", "hosts"})
 _LOG_LIMITS = "io.mandor.log"
 
 

@@ -34,7 +34,7 @@ from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 
 AT_ONCE = 16
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "tmpfs", "ports"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "tmpfs", "ports", "hosts"})
 
 
 class DockerApiEngine(ContainerEngine):

@@ -76,7 +76,9 @@ class Shape:
     dedicated: bool = False
     """Its node is its workload's alone."""
     machine: bool = False
-    """It is a virtual machine."""
+    """It is a virtual machine, on one engine at least."""
+    machine_on: frozenset[str] = frozenset()
+    """The engines on which it is one."""
     grace: float = 0.0
     """Seconds it gets to stop."""
     patience: float = 0.0
@@ -129,11 +131,8 @@ class Shape:
             image_names=tuple(task.image or "" for task in group.tasks.values()),
             dedicated=group.placement.dedicated,
             home=group.placement.home,
-            machine=any(
-                options.get("type") == "virtual-machine"
-                for task in group.tasks.values()
-                for options in task.options.values()
-            ),
+            machine=bool(group.machine_on),
+            machine_on=group.machine_on,
             grace=float(max(task.stop.grace for task in group.tasks.values())),
             patience=float(group.placement.patience),
             preempt_first=group.placement.relax == "after-preemption",
@@ -155,11 +154,11 @@ class Shape:
 
     def ties(self, who: Identity) -> tuple[Tie, ...]:
         """All `near` and `apart` rules, of every strength: what binds others to it."""
+        if not (self.must or self.should or self.prefer):
+            return ()
         found = self.tied.get(who)
         if found is None:
             rules = (*self.must, *self.should, *self.prefer)
-            if not rules:
-                return ()
             found = tuple(tie_of(each, who) for each in rules if isinstance(each, Near | Apart))
             _keep(self.tied, who, found)
         return found

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mandor.model.node import Capabilities, Node, NodePhase, Taint
+from mandor.model.node import Capabilities, Node, NodePhase, Taint, engine_facts
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column, Mask
 from mandor.placement.framework.kept import Kept
@@ -73,8 +73,10 @@ class NodeView:
 
 
 def node_facts(node: Node) -> dict[str, str]:
-    """What rules can speak of: what the agent found, labels over it, and the node's own name and pool over both."""
-    return {**node.status.facts, **node.meta.labels, "node": node.meta.name, "pool": node.spec.pool}
+    """What rules can speak of: what the agent found, what the engines can do, labels over it, and the node's own name
+    and pool over all."""
+    found = {**node.status.facts, **engine_facts(node.status.engines), **node.meta.labels}
+    return {**found, "node": node.meta.name, "pool": node.spec.pool}
 
 
 @dataclass(frozen=True, slots=True)
