@@ -6,8 +6,13 @@ import gzip
 import io
 import os
 import tarfile
+import tempfile
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 
+from mandor.client.image_file import open_image
+from mandor.model.image import ImageFile
 from scripts.components import HOME
 from tests.components.daemon import Daemon
 from tests.components.image import busybox_layer
@@ -90,22 +95,55 @@ def start_incus(binary: Path, folder: Path) -> Incus:
 
 def incus_image() -> bytes:
     """Busybox with a small init, as Incus' own kind of archive."""
-    about = b"architecture: x86_64\ncreation_date: 1700000000\nproperties: {description: busybox, os: busybox}\n"
+    return gzip.compress(_packed(_write_both), 1)
+
+
+def incus_image_files() -> list[tuple[ImageFile, bytes]]:
+    """Images that nobody has, in one file and in two: what a node is told of each, and what it gets."""
+    words = [uuid.uuid4().hex[:8] for _ in range(2)]
+    whole = gzip.compress(_packed(lambda tar: _write_both(tar, words[0])), 1)
+    metadata = gzip.compress(_packed(lambda tar: _write_metadata(tar, words[1])), 1)
+    rootfs = gzip.compress(_packed(_write_rootfs), 1)
+    found = []
+    for word, *parts in ((words[0], whole), (words[1], metadata, rootfs)):
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [Path(folder, str(number)) for number in range(len(parts))]
+            for path, content in zip(paths, parts, strict=True):
+                path.write_bytes(content)
+            source = open_image(paths, names=[f"loaded/{word}"])
+            found.append((source.image, b"".join(source.read())))
+    return found
+
+
+def _packed(write: Callable[[tarfile.TarFile], None]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
-        _add(tar, "metadata.yaml", about, 0o644)
-        with tarfile.open(fileobj=io.BytesIO(busybox_layer())) as layer:
-            for member in layer.getmembers():
-                content = layer.extractfile(member) if member.isfile() else None
-                member.name = f"rootfs/{member.name}"
-                tar.addfile(member, content)
-        for folder in ("sbin", "root", "run"):
-            entry = tarfile.TarInfo(f"rootfs/{folder}")
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            tar.addfile(entry)
-        _add(tar, "rootfs/sbin/init", INIT, 0o755)
-        _add(tar, "rootfs/etc/udhcpc", DHCP, 0o755)
-    return gzip.compress(out.getvalue(), 1)
+        write(tar)
+    return out.getvalue()
+
+
+def _write_both(tar: tarfile.TarFile, word: str = "busybox") -> None:
+    _write_metadata(tar, word)
+    _write_rootfs(tar, "rootfs/")
+
+
+def _write_metadata(tar: tarfile.TarFile, word: str) -> None:
+    about = f"architecture: x86_64\ncreation_date: 1700000000\nproperties: {{description: {word}, os: busybox}}\n"
+    _add(tar, "metadata.yaml", about.encode(), 0o644)
+
+
+def _write_rootfs(tar: tarfile.TarFile, root: str = "") -> None:
+    with tarfile.open(fileobj=io.BytesIO(busybox_layer())) as layer:
+        for member in layer.getmembers():
+            content = layer.extractfile(member) if member.isfile() else None
+            member.name = f"{root}{member.name}"
+            tar.addfile(member, content)
+    for folder in ("sbin", "root", "run"):
+        entry = tarfile.TarInfo(f"{root}{folder}")
+        entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(entry)
+    _add(tar, f"{root}sbin/init", INIT, 0o755)
+    _add(tar, f"{root}etc/udhcpc", DHCP, 0o755)
 
 
 def _add(tar: tarfile.TarFile, path: str, content: bytes, mode: int) -> None:

@@ -12,9 +12,11 @@ import pytest
 
 from mandor.engines.base import Engine, Launch
 from mandor.engines.cri import CriEngine
+from mandor.engines.cri.images import whole
+from mandor.model.image import ImageFile
 from mandor.testing.engine import EngineSuite
 from tests.components.containerd import Containerd
-from tests.components.image import NAME
+from tests.components.image import NAME, image_files
 
 
 @pytest.mark.req("S2-27")
@@ -33,6 +35,12 @@ class TestCriEngine(EngineSuite):
         told = [self.containerd.cli("containers", "info", each) for each in ids]
         left = [f"container {each}" for each, text in zip(ids, told, strict=True) if any(uid in text for uid in uids)]
         return [*super().traces(uids), *left]
+
+    def image_files(self) -> Sequence[tuple[ImageFile, bytes]]:
+        return image_files()
+
+    def forget_image(self, name: str) -> None:
+        self.containerd.cli("images", "rm", "--sync", whole(name))
 
     @contextmanager
     def foreigner(self) -> Iterator[Callable[[], bool]]:

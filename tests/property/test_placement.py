@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
@@ -17,7 +18,7 @@ from mandor.model.node import Capabilities, Node, NodePhase, Taint
 from mandor.model.placement import Strength, Toleration, Where
 from mandor.model.workload import GroupTemplate
 from mandor.placement.cycle import decide, find_node, ladder
-from mandor.placement.framework.ask import Ask, HostPort, Shape
+from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import SKIP, FilterPlugin, PreFilterPlugin, ScorePlugin
 from mandor.placement.framework.snapshot import node_facts
@@ -67,7 +68,7 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         phase=draw(st.sampled_from(list(NodePhase))),
         cordoned=draw(st.booleans()),
         pool=draw(words),
-        taints=tuple(draw(st.lists(taints, max_size=2))),
+        taints=tuple(draw(st.lists(taints, max_size=2, unique_by=lambda each: (each.key, each.effect)))),
         engines=draw(engines),
         labels=draw(st.dictionaries(st.sampled_from(["zone", "disk"]), words)),
         facts=draw(st.dictionaries(st.sampled_from(["zone", "arch"]), words)),
@@ -218,7 +219,7 @@ def plain_affinity(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> boo
 
 
 def plain_ports(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
-    taken: set[HostPort] = {port for name, shape in placed if name == node.meta.name for port in shape.host_ports}
+    taken = {port for name, shape in placed if name == node.meta.name for port in shape.host_ports}
     return not taken & set(ask.shape.host_ports)
 
 
@@ -415,7 +416,7 @@ def plain_pair(found: list[Node], placed: list[tuple[str, Shape]], ask: Ask) -> 
     """The first form, in their order, that has a place as if it were the only one: with all rules, then with fewer."""
     for eased, relaxed in ladder(ask, disliked=False):
         for shape in (ask.shape, *ask.shape.alternatives):
-            alone = replace(eased, shape=replace(shape, alternatives=()))
+            alone = structs.replace(eased, shape=replace(shape, alternatives=()))
             if any(all(plain(alone, node, placed) for _, plain in FILTERS) for node in found):
                 node = find_node(PROFILE, CycleState(), alone, build(found, placed).snapshot(), Unwatched())
                 assert isinstance(node, str)
@@ -428,7 +429,7 @@ def plain_pair(found: list[Node], placed: list[tuple[str, Shape]], ask: Ask) -> 
 @given(data=st.data())
 def test_the_pair_of_form_and_node_is_the_one_that_a_plain_loop_over_forms_finds(data: st.DataObject) -> None:
     found, placed, ask = data.draw(clusters())
-    ask = replace(ask, shape=data.draw(forms(ask.shape)))
+    ask = structs.replace(ask, shape=data.draw(forms(ask.shape)))
     decision = decide(PROFILE, ask, build(found, placed).snapshot())
     expected = plain_pair(found, placed, ask)
     assert not decision.fault

@@ -11,10 +11,12 @@ import msgspec
 
 from mandor.controllers.batch_plan import batch_of
 from mandor.controllers.cron import CronController
+from mandor.controllers.drain import DrainController
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.runner import run_all
+from mandor.controllers.taint import TaintController
 from mandor.controllers.volume import VolumeController
 from mandor.controllers.workload import WorkloadController
 from mandor.errors import Conflict
@@ -111,6 +113,8 @@ class World:
             WorkloadController(self.store, self.clock, recorder),
             CronController(self.store, self.clock, recorder),
             NodeController(self.store, self.clock, recorder, self.times),
+            DrainController(self.store, self.clock, recorder),
+            TaintController(self.store, self.clock, recorder),
             VolumeController(self.store, recorder),
             GarbageController(self.store, self.clock),
         )

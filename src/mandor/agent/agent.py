@@ -10,11 +10,13 @@ from mandor.agent.crew import Crew
 from mandor.agent.feed import Feed
 from mandor.agent.fingerprint import boot_id
 from mandor.agent.heartbeat import Heart
+from mandor.agent.image import ImageLoader
 from mandor.agent.journal import Blocking, Journal
 from mandor.agent.link import Link
 from mandor.agent.load import used_by_all, used_by_own
 from mandor.agent.node import NodeKeeper
 from mandor.agent.own_store import OwnStore
+from mandor.agent.ports import Holds, nobody_holds
 from mandor.agent.presence import Presence
 from mandor.agent.settings import AgentSettings
 from mandor.agent.stream import Streams, choose_task
@@ -52,7 +54,9 @@ class Agent:
         blocking: Blocking = asyncio.to_thread,
         boot: str | None = None,
         locate: Callable[[], str] | None = None,
+        holds: Holds = nobody_holds,
     ) -> None:
+        """`holds`: whether anybody on this machine has a port; by itself, nobody does."""
         self._settings, self._link, self._clock = settings, link, clock
         self._engines = dict(engines)
         self._journal = journal or Journal(settings.data)
@@ -68,6 +72,7 @@ class Agent:
             changed=self._node_changed,
             join=self._join_once,
             locate=locate,
+            holds=holds,
         )
         self.crew = Crew(
             settings,
@@ -78,9 +83,10 @@ class Agent:
             self.presence,
             self._recorder,
             blocking,
-            changed=self.node.poke,
+            self.node,
         )
-        self.streams = Streams(link, self._find_unit, most=settings.sessions_most)
+        loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
+        self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
         self._meter = InstanceMeter(clock)
         self.joined = asyncio.Event()
         self._said = ""

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, Protocol
 
 from mandor.agent.absence import Source, judge
 from mandor.agent.fetch import Fetch
@@ -32,6 +32,17 @@ from mandor.store.recorder import Recorder
 log = logging.getLogger(__name__)
 
 
+class Host(Protocol):
+    """The node that they are on."""
+
+    address: str
+
+    def poke(self) -> None:
+        """It has something new to show: an engine came or went, something is held."""
+
+    def taken_ports(self, order: Order) -> str: ...
+
+
 class Crew:
     """One worker an instance; what they need of each other goes through here."""
 
@@ -45,11 +56,9 @@ class Crew:
         presence: Presence,
         recorder: Recorder,
         blocking: Blocking,
-        *,
-        changed: Callable[[], None] = lambda: None,
+        host: Host,
     ) -> None:
-        """`changed` is called when the node has something new to show: an engine came or went, something is held."""
-        self._changed = changed
+        self._host, self._changed = host, host.poke
         self.clock = clock
         self.fetch = Fetch(store, clock)
         self.starts = asyncio.Semaphore(settings.starts_most)
@@ -68,7 +77,7 @@ class Crew:
         self._node = settings.name
         self._journal, self._presence, self._recorder, self._blocking = journal, presence, recorder, blocking
         self._observers = {
-            name: Observer(engine, clock, self._engine_changed, poll_seconds=settings.poll_seconds, turned=changed)
+            name: Observer(engine, clock, self._engine_changed, poll_seconds=settings.poll_seconds, turned=host.poke)
             for name, engine in engines.items()
         }
         self._capabilities: Mapping[str, Capabilities] = {}
@@ -180,6 +189,7 @@ class Crew:
 
     def allow(self, allocatable: Resources, forget_before_epoch: int, engines: Mapping[str, Capabilities]) -> None:
         self._room.allocatable = allocatable
+        turned = {name for name in engines if engines[name].up != self._is_up(name)}
         self._capabilities = engines
         if forget_before_epoch != self._forget_before_epoch:
             self._forget_before_epoch = forget_before_epoch
@@ -187,7 +197,12 @@ class Crew:
                 if worker.memory.held and self._source is not None:
                     self._judge(worker, self._source)
             self._judge_strangers()
-        self._poke(uid for uid, worker in self.workers.items() if not worker.memory.tasks)
+        begun = {uid: worker for uid, worker in self.workers.items() if worker.memory.tasks}
+        self._poke(uid for uid in self.workers if uid not in begun or begun[uid].memory.engine in turned)
+
+    def _is_up(self, engine: str) -> bool:
+        known = self._capabilities.get(engine)
+        return known is None or known.up
 
     def names(self) -> dict[str, str]:
         found = ((uid, worker.order.instance.meta) for uid, worker in self.workers.items())
@@ -253,6 +268,13 @@ class Crew:
 
     async def furnish(self, order: Order, *, begun: bool) -> Furnished:
         return await self.volumes.furnish(order, begun=begun)
+
+    def taken_ports(self, order: Order) -> str:
+        return self._host.taken_ports(order)
+
+    @property
+    def address(self) -> str:
+        return self._host.address
 
     def has_volume(self, key: Key) -> bool:
         return any(

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from mandor.agent.absence import Source
 from mandor.agent.fingerprint import capabilities, capacity, images, local_address, node_status
 from mandor.agent.load import Load
+from mandor.agent.order import Order
+from mandor.agent.ports import Holds, Strangers, nobody_holds, unchosen
 from mandor.agent.settings import AgentSettings
 from mandor.agent.wait import sleep_or
 from mandor.engines.base import Engine
@@ -37,6 +39,7 @@ class NodeKeeper:
         changed: Callable[[], None],
         join: Callable[[], Awaitable[None]],
         locate: Callable[[], str] | None = None,
+        holds: Holds = nobody_holds,
     ) -> None:
         self._settings, self._store, self._engines, self._clock = settings, store, engines, clock
         self._extra, self._changed, self._join = extra, changed, join
@@ -47,6 +50,8 @@ class NodeKeeper:
         self.images: dict[str, int] = {}
         self.capacity = settings.capacity or Resources()
         self._load = Load(clock)
+        self._strangers = Strangers(holds, {})
+        self.address = settings.address
 
     @property
     def spec(self) -> NodeSpec:
@@ -58,17 +63,33 @@ class NodeKeeper:
 
     async def look(self) -> None:
         """At the machine and its engines, not at the store."""
-        self.engines = await capabilities(self._engines)
+        self.engines = await capabilities(self._engines, self.engines)
         up = [name for name, each in self.engines.items() if each.up]
         self.images = await images(self._engines[name] for name in up)
         self.capacity = self._settings.has(capacity(self._settings.data))
+        self._strangers.look_again()
+        self.address = self._locate()
         self._changed()
+
+    async def refresh(self) -> None:
+        """Look now, and write what is new."""
+        await self.look()
+        await self.write()
 
     def measured(self, used: Resources, instances: Iterable[str]) -> None:
         """How busy the node is, at each heartbeat; most measures are not worth a write."""
         stored = self._node.status.usage if self._node is not None else None
         if self._load.measured(used, self.capacity, instances, stored=stored):
             self.poke()
+
+    def taken_ports(self, order: Order) -> str:
+        """Why an instance cannot have its ports of this node; empty: it can."""
+        if missing := unchosen(order):
+            return f"no port of this node was chosen for its port {missing}"
+        why = self._strangers.taken(order)
+        if why:
+            self.poke()
+        return why
 
     def poke(self) -> None:
         """Something may be different: an engine came or went, something is held."""
@@ -98,12 +119,14 @@ class NodeKeeper:
             if node is None:
                 await self._join()  # Deleted, or another store: it is made known again if we may.
                 continue
+            self.address = self._locate()
             status = node_status(
                 node.status,
-                address=self._locate(),
+                address=self.address,
                 has=self.capacity,
                 engines=self.engines,
                 images=self.images,
+                ports=self._strangers.within(self._settings.ports),
                 usage=self._load.told,
                 extra=self._extra(),
             )

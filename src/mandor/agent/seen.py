@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mandor.engines.base import Observed, Unit
-from mandor.model.instance import InstanceStatus
+from mandor.model.instance import REFUSED, InstanceStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,8 @@ class Seen:
 
     units: tuple[Observed, ...] | None
     """Of this instance; None: the engine does not answer, so nothing is known."""
+    down: str = ""
+    """Why the engine does not answer, where that is known."""
     known: frozenset[Unit] = frozenset()
     """Units this agent saw before: one that is missing now has vanished."""
     opinions: Mapping[Unit, Opinion] = field(default_factory=dict)
@@ -33,6 +35,12 @@ class Seen:
     """A list that may be trusted no longer has it."""
     refusal: str = ""
     """Why it cannot run here, if it has not begun yet."""
+    refused_as: str = REFUSED
+    """The reason of that, in one word."""
+    published: bool = True
+    """Its engine leads ports of the node to it; see `publishes`."""
+    host: str = ""
+    """The address of this node."""
     wait: str = ""
     """Why it may not begin yet."""
     sources: Mapping[str, str] = field(default_factory=dict)

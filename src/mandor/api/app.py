@@ -12,7 +12,7 @@ from mandor.api.endpoint import Endpoint, send_problem
 from mandor.api.openapi import document, page
 from mandor.api.operation import Call, Operation, Text
 from mandor.api.parts import ApiParts
-from mandor.api.routes import apply, backup, debug, explain, meta, nodes, objects, plan, sessions, tokens, watch
+from mandor.api.routes import apply, backup, debug, explain, images, meta, nodes, objects, plan, sessions, tokens, watch
 from mandor.errors import NotFound
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import KINDS
@@ -43,7 +43,8 @@ def build_app(parts: ApiParts) -> Starlette:
     for each in [*OPERATIONS, *_documentation()]:
         grouped.setdefault(each.path, []).append(each)
     routes: list[BaseRoute] = [Route(path, Endpoint(parts, group)) for path, group in grouped.items()]
-    routes += [WebSocketRoute(path, _Socket(partial(run, parts))) for path, run in sessions.WEBSOCKETS.items()]
+    sockets = sessions.WEBSOCKETS | images.WEBSOCKETS
+    routes += [WebSocketRoute(path, _Socket(partial(run, parts))) for path, run in sockets.items()]
     routes.append(Route("/{rest:path}", _nothing_here))
 
     app = Starlette(routes=routes)

@@ -42,7 +42,8 @@ _ADMIN: Rights = {
     "limit-defaults": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _OWN_NODE_STATUS = frozenset(
-    f"status.{name}" for name in ("address", "capacity", "engines", "facts", "agent_version", "images", "usage")
+    f"status.{name}"
+    for name in ("address", "capacity", "engines", "facts", "agent_version", "images", "ports", "usage")
 )
 _NODE: Rights = {
     "node": _OWN_NODE_STATUS,
@@ -51,7 +52,9 @@ _NODE: Rights = {
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _SCHEDULER: Rights = {
-    "instance": frozenset({"spec.node", "spec.variant", "spec.volumes", "spec.relaxed", "spec.stop", "status"}),
+    "instance": frozenset(
+        {f"spec.{name}" for name in ("node", "variant", "volumes", "ports", "relaxed", "stop")} | {"status"}
+    ),
     "volume": frozenset({EXISTENCE, "spec", "status.node", "status.workload"}),
     "decision": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
@@ -67,7 +70,7 @@ _CONTROLLERS: Rights = {
         | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt")}
         | {f"spec.{name}" for name in ("pin", "avoid", "move", "instead_of")}
     ),
-    "node": frozenset({"status.phase", "status.reason", "status.since"}),
+    "node": frozenset(f"status.{name}" for name in ("phase", "reason", "since", "drain")),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "decision": frozenset({EXISTENCE}),
     "audit": frozenset({EXISTENCE}),

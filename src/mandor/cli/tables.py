@@ -42,7 +42,14 @@ def labels(item: Object) -> str:
 
 
 def _node_phase(item: Object) -> str:
-    return str(item["status"]["phase"]) + (",cordoned" if item["spec"].get("cordoned") else "")
+    words = [str(item["status"]["phase"])]
+    if item["spec"].get("cordoned"):
+        words.append("cordoned")
+    drain = item["status"].get("drain")
+    if drain:
+        total, left = drain.get("total", 0), drain.get("left", 0)
+        words.append("drained" if drain["phase"] == "Drained" else f"draining {total - left}/{total}")
+    return ",".join(words)
 
 
 def _form(item: Object) -> str:
@@ -55,6 +62,11 @@ def _engines(item: Object) -> str:
     return (
         ",".join(name if engine.get("up", True) else f"{name} (down)" for name, engine in sorted(found.items())) or "-"
     )
+
+
+def taint(found: Object) -> str:
+    value = f"={found['value']}" if found.get("value") else ""
+    return f"{found['key']}{value}:{found.get('effect', 'NoSchedule')}"
 
 
 def cores(milli: int) -> str:
@@ -106,6 +118,23 @@ def _progress(item: Object) -> str:
 
 def _ready(item: Object) -> str:
     return "yes" if item["status"].get("ready") else "no"
+
+
+def ports(item: Object) -> str:
+    """`http 10.0.0.7:20017→8080`: where on the node, and where inside; before it runs, what was chosen."""
+    host = item["status"].get("host", "")
+    shown = [_port(each, host) for each in item["status"].get("ports", ())]
+    chosen = [f"{name} :{number}" for name, number in (item["spec"].get("ports") or {}).items()]
+    return ", ".join(shown or chosen) or "-"
+
+
+def _port(port: Object, host: str) -> str:
+    kind = "" if port.get("protocol", "tcp") == "tcp" else f"/{port['protocol']}"
+    inside = port["port"]
+    if not port.get("host"):
+        return f"{port['name']} {inside}{kind}"
+    leads = f"→{inside}" if inside != port["host"] else ""
+    return f"{port['name']} {host}:{port['host']}{leads}{kind}"
 
 
 def _stopping(item: Object) -> str:
@@ -192,6 +221,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("KERNEL", _fact("kernel.version"), wide=True),
         Column("VERSION", _status("agent_version"), wide=True),
         Column("REASON", _status("reason"), wide=True),
+        Column("TAINTS", lambda item: ",".join(map(taint, item["spec"].get("taints", ()))) or "-", wide=True),
         LABELS,
     ),
     "workload": (
@@ -213,6 +243,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("READY", _ready),
         Column("RESTARTS", _status("restarts", 0)),
         Column("NODE", _spec("node")),
+        Column("PORTS", ports),
         Column("AGE", _age),
         Column("REASON", _stopping),
         Column("RELEASE", _spec("release"), wide=True),

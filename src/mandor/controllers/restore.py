@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import replace
 
-from mandor.controllers.base import Controller, Grouped
+from mandor.controllers.base import Controller
 from mandor.controllers.restore_plan import destination, may_move, relaxed, second_best
 from mandor.controllers.writer import Writer
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.model.instance import Instance, Move
-from mandor.model.meta import Key
+from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
@@ -63,7 +63,6 @@ class RestoreController(Controller[str]):
         self._store, self._clock, self._recorder, self._profiles = store, clock, recorder, profiles
         self._after, self._guard = after_seconds, guard
         self._pause = Backoff(after_seconds, 60 * after_seconds)
-        self._members: Grouped[Key, Instance] = Grouped(workload_key)
         self._relaxed: dict[Key, Instance] = {}
         """Those who could move, the one that was not looked at longest first."""
         self._moving: set[Key] = set()
@@ -82,10 +81,11 @@ class RestoreController(Controller[str]):
 
     def observe(self, change: Change) -> Iterable[str]:
         before, after = change.before, change.after
-        if isinstance(change.value, Instance):
-            now = after if isinstance(after, Instance) else None
-            self._members.update(before if isinstance(before, Instance) else None, now)
-            self._note(change.key, now)
+        if isinstance(after, Instance):
+            if _noted(after) or _noted(before):
+                self._note(change.key, after)
+        elif isinstance(before, Instance):
+            self._note(change.key, None)
         if self._board is not None:
             if after is None:
                 self._board.remove(change.key)
@@ -139,7 +139,7 @@ class RestoreController(Controller[str]):
         """Where it goes now; empty: nowhere, or not yet."""
         key, uid, now = workload_key(instance), instance.meta.uid, self._clock.monotonic()
         ask = board.ask(instance)
-        if ask is None or not may_move(instance, board.workloads.get(key), self._members.of(key)):
+        if ask is None or not may_move(instance, board.workloads.get(key), board.of(key)):
             self._since.pop(uid, None)
             return ""
         if now < self._not_before.get(uid, 0.0):
@@ -168,3 +168,8 @@ class RestoreController(Controller[str]):
 def _reason(instance: Instance, node: str) -> str:
     rules = ", ".join(f"`{rule}`" for rule in relaxed(instance))
     return f"{rules} can be kept on {node}" if rules else f"a form that comes first has a place on {node}"
+
+
+def _noted(value: Object | None) -> bool:
+    """Of nearly all there is nothing to note."""
+    return isinstance(value, Instance) and (second_best(value) or value.spec.move is not None)

@@ -1,7 +1,8 @@
 """Which instance goes back to where its rules are kept, or to the form that its author wants first; and where."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase
@@ -20,7 +21,8 @@ NOT_ITS_OWN = frozenset({AVOIDED, DISLIKED})
 
 def relaxed(instance: Instance) -> tuple[str, ...]:
     """The author's rules that were given up for its place."""
-    return tuple(rule for rule in instance.spec.relaxed if rule not in NOT_ITS_OWN)
+    given_up = instance.spec.relaxed
+    return tuple(rule for rule in given_up if rule not in NOT_ITS_OWN) if given_up else ()
 
 
 def may_move(instance: Instance, workload: Workload | None, members: Sequence[Instance]) -> bool:

@@ -1,10 +1,12 @@
 """Plan for one group of a service: as many as wanted, replaced when they end, updated one at a time."""
 
 from collections.abc import Iterator, Sequence
+from itertools import count as numbers
+from itertools import filterfalse, islice
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
-from mandor.controllers.move_plan import extra, plan_moves
+from mandor.controllers.move_plan import extra, plan_moves, who_leave
 from mandor.controllers.slot import World
 from mandor.model.instance import Instance, instance_name
 from mandor.model.phase import Phase
@@ -18,24 +20,34 @@ def plan_service(
     newest = release.meta.name
     kept: Sequence[Instance] = members
     surplus: Sequence[Instance] = ()
-    wanted = group.count + extra(members)
+    leaving = who_leave(members)
+    wanted = group.count + extra(leaving, members)
     if len(members) > wanted:
-        # Most worth keeping first; among equals the newest release, then the older instance.
+        # Most worth keeping first; among equals who need not leave, the newest release, then the older instance.
         by_worth = sorted(
             members,
-            key=lambda each: (-slot.worth(each), each.spec.release != newest, each.meta.created_at, each.spec.index),
+            key=lambda each: (
+                -slot.worth(each),
+                each.spec.move is not None,
+                each.spec.release != newest,
+                each.meta.created_at,
+                each.spec.index,
+            ),
         )
         kept, surplus = by_worth[:wanted], by_worth[wanted:]
     for each in surplus:
         slot.lose(draft, each, "scaled down", world.now)
-    moving = plan_moves(draft, kept, release, group.count, world.now) if not surplus else set()
+    free = _free_indices(workload.meta.name, name, members, world)
+    moving: set[str] = set()
+    if leaving and not surplus:
+        moving = plan_moves(draft, workload, name, leaving, kept, release, free, world.now)
     for each in kept:
         if not slot.settled(each, newest) and each.meta.uid not in moving:
             _renew(draft, each, group, release, world)
-    missing = group.count - len(kept)
+    missing = wanted - len(kept)
     if missing > 0:
         now = min(missing, slot.at_once(len(members)))
-        for index in _free_indices(workload.meta.name, name, members, now, world):
+        for index in islice(free, now):
             slot.create(draft, workload, name, index, release)
         if missing > now:
             draft.again(0.0)
@@ -95,11 +107,9 @@ def _earlier_failures(each: Instance, group: Group) -> int:
     return 0 if ran_long else each.spec.attempt
 
 
-def _free_indices(workload: str, group: str, members: Sequence[Instance], count: int, world: World) -> Iterator[int]:
+def _free_indices(workload: str, group: str, members: Sequence[Instance], world: World) -> Iterator[int]:
+    """The lowest first, without end; nothing is done before the first is asked for."""
     used = {each.spec.index for each in members}
-    index = 0
-    while count:
-        if index not in used and not world.taken(instance_name(workload, group, index)):
+    for index in filterfalse(used.__contains__, numbers()):
+        if not world.taken(instance_name(workload, group, index)):
             yield index
-            count -= 1
-        index += 1

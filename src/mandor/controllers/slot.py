@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from mandor.controllers.draft import Draft
 from mandor.lib.backoff import Backoff
-from mandor.model.instance import Instance, InstanceSpec, instance_name
+from mandor.model.instance import PORT_TAKEN, REFUSED, Instance, InstanceSpec, instance_name
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase
 from mandor.model.workload import Group, Release, Workload
@@ -14,6 +14,7 @@ AVOID_MOST = 5
 """So many nodes where earlier copies failed are remembered."""
 
 
+_CALM = frozenset({Phase.PENDING, Phase.RESERVED, Phase.STARTING, Phase.RUNNING})
 CREATED_LEAST = 1_000
 REFUSED_SECONDS = 2.0
 """So long after its node refused it, an instance is placed again."""
@@ -50,13 +51,8 @@ def ended(instance: Instance) -> bool:
 
 def settled(instance: Instance, release: str) -> bool:
     """It waits or runs, and nobody wants anything else of it: true of nearly all, nearly always."""
-    phase = instance.status.phase
     spec = instance.spec
-    return (
-        (phase is Phase.RUNNING or phase is Phase.PENDING or phase is Phase.RESERVED or phase is Phase.STARTING)
-        and spec.stop is None
-        and spec.release == release
-    )
+    return spec.stop is None and spec.release == release and instance.status.phase in _CALM
 
 
 def at_once(members: int) -> int:
@@ -131,6 +127,7 @@ def replace(draft: Draft, old: Instance, release: Release, *, attempt: int = 0, 
                 index=spec.index,
                 attempt=attempt,
                 avoid=avoid,
+                instead_of=spec.instead_of,
             ),
         )
     )
@@ -144,7 +141,7 @@ def retry(draft: Draft, old: Instance, release: Release, earlier: int) -> None:
 
 def refused(instance: Instance) -> bool:
     """Its node did not take it, and it never began: no failure of its own, only to be placed again."""
-    return instance.phase is Phase.FAILED and instance.status.reason == "Refused"
+    return instance.phase is Phase.FAILED and instance.status.reason in {REFUSED, PORT_TAKEN}
 
 
 def avoiding(old: Instance) -> tuple[str, ...]:

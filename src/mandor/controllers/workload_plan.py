@@ -140,22 +140,25 @@ def _count(instances: Sequence[Instance], release: Release) -> _Counts:
     """In one pass: there may be a hundred thousand of them."""
     counts = _Counts()
     newest = release.meta.name
+    # Python 3.11 looks a member of an enum up in a function of its own each time.
+    running, failed, succeeded, stopped = Phase.RUNNING, Phase.FAILED, Phase.SUCCEEDED, Phase.STOPPED
+    pending, lost = Phase.PENDING, Phase.LOST
     for each in instances:
         spec, status = each.spec, each.status
         phase = status.phase
         if spec.release != newest and not counts.outdated:
             counts.outdated = not slot.ended(each)
-        if phase is Phase.RUNNING:
+        if phase is running:
             counts.running += 1
             counts.ready += status.ready and spec.stop is None
-        elif phase is Phase.FAILED:
+        elif phase is failed:
             counts.failed += 1
             counts.troubled.append(each)
-        elif phase is Phase.SUCCEEDED:
+        elif phase is succeeded:
             counts.succeeded += spec.release == newest
-        elif phase is not Phase.STOPPED:
+        elif phase is not stopped:
             counts.pending += 1
-            if phase is Phase.LOST or (phase is Phase.PENDING and status.message):
+            if phase is lost or (phase is pending and status.message):
                 counts.troubled.append(each)
     return counts
 

@@ -22,7 +22,7 @@ from mandor.model.placement import KINDS, Placement, Where
 from mandor.model.schedule import Schedule
 from mandor.model.task import File, Security, Task
 from mandor.model.variant import TaskVariant
-from mandor.model.workload import Alternative, Batch, Disruption, Group, Port, Reschedule, WorkloadSpec
+from mandor.model.workload import AUTO, Alternative, Batch, Disruption, Group, Port, Reschedule, WorkloadSpec
 
 MISTAKES_MOST = 50
 
@@ -225,6 +225,8 @@ class Reader:
 def _long_port(value: Any, line: int, text: str | None) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return _pair("port", value, line, text)
+    if value == AUTO:
+        return _pair("host", value, line, text)
     return value
 
 

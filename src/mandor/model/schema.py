@@ -108,7 +108,7 @@ def _shorten(defs: dict[str, Schema]) -> None:
     group["count"] = group["replicas"] | {"description": "The same as `replicas`."}
     number = {"type": "integer", "minimum": 1, "maximum": 65535}
     for ports in (group["ports"], alternative["ports"]["anyOf"][0]):
-        ports["additionalProperties"] = {"anyOf": [number, {"$ref": "#/$defs/Port"}]}
+        ports["additionalProperties"] = {"anyOf": [number, {"const": "auto"}, {"$ref": "#/$defs/Port"}]}
     defs["Placement"]["properties"]["where"]["items"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Where"}]}
     times = defs["Schedule"]["properties"]["cron"]
     times |= {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}

@@ -24,14 +24,23 @@ FLAT = "main"
 """The name of the only group, and of its only task, of a flat manifest."""
 
 
+AUTO: Literal["auto"] = "auto"
+"""As a port of the node: one that the scheduler chooses."""
+
+
 class Port(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """A port a task listens on; `host`: the node's port that leads to it."""
 
-    port: PortNumber
-    """The number the task listens on."""
-    host: PortNumber | None = None
-    """The node's port; two instances that ask for the same one cannot share a node."""
+    port: PortNumber | None = None
+    """The number the task listens on; absent: the same as the node's port, as `MANDOR_PORT_<NAME>` tells it."""
+    host: PortNumber | Literal["auto"] | None = None
+    """The node's port; two instances that ask for the same one cannot share a node. `auto`: one that is free, chosen
+    by the scheduler from the node's range; `MANDOR_HOST_PORT_<NAME>` tells it."""
     protocol: Literal["tcp", "udp"] = "tcp"
+
+    def __post_init__(self) -> None:
+        if self.port is None and self.host is None:
+            raise ValueError("a port has a number, a `host` port, or both")
 
 
 class Restart(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -107,6 +116,7 @@ class Batch(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
 
 
 GANG_SECONDS_MOST = 86_400
+PORTS_MOST = 64
 
 
 class Gang(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -123,6 +133,8 @@ class Gang(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
 
 
 ALTERNATIVES_MOST = 8
+MACHINE = "virtual-machine"
+"""What `options.<engine>.type` says of a task that is to be a virtual machine."""
 
 
 class Alternative(TaskVariant, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -162,7 +174,7 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     engine: tuple[str, ...] = ()
     """Any of these, in order of preference; empty: whichever can run it."""
     ports: dict[str, Port] = {}
-    """Ports by name; a number alone is the port the task listens on."""
+    """Ports by name; a number alone is the port the task listens on, `auto` alone one of the node's that is chosen."""
     volumes: dict[str, GroupVolume] = {}
     """Data that outlives its instances, by name; tasks mount them."""
     placement: Placement = Placement()
@@ -175,6 +187,8 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     def __post_init__(self) -> None:
         for engine in self.engine:
             check_name(engine, "engine name")
+        if len(self.ports) > PORTS_MOST:
+            raise ValueError(f"a group has at most {PORTS_MOST} ports")
         for name in self.ports:
             check_name(name, "port name")
         if not self.tasks:
@@ -227,7 +241,7 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
 
     @property
     def mount_needs(self) -> frozenset[str]:
-        """What its engine has to be able to do, in the words of `Capabilities.extras`."""
+        """What any engine has to be able to do for its mounts."""
         found: set[str] = set()
         for mount in (mount for task in self.tasks.values() for mount in task.mounts):
             absolute = mount.path.startswith("/")
@@ -238,6 +252,16 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
             if not absolute:
                 found.add("links")
         return frozenset(found)
+
+    @property
+    def machine_on(self) -> frozenset[str]:
+        """The engines that are told to make a virtual machine of it."""
+        options = (each for task in self.tasks.values() for each in task.options.items())
+        return frozenset(engine for engine, told in options if told.get("type") == MACHINE)
+
+    def needs(self, engine: str) -> frozenset[str]:
+        """What that engine has to be able to do, in the words of `Capabilities.extras`."""
+        return self.mount_needs | ({"machines"} if engine in self.machine_on else frozenset())
 
     @property
     def request(self) -> Resources:

@@ -1,9 +1,8 @@
 """Answers to "why": about a pending instance, a placed one, and a whole workload."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from mandor.errors import Invalid
 from mandor.model.decision import DecisionSpec, NodeScore
@@ -40,6 +39,8 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     profile: str = "default"
     priority: int = 0
     node: str = ""
+    ports: dict[str, int] = {}
+    """The node's ports that were chosen for it."""
     said: str = ""
     """What the scheduler last said about it."""
     steps: tuple[Step, ...] = ()
@@ -236,7 +237,7 @@ class Explainer:
             consulted = self._consult(profile, ask, snapshot) if profile.consults else None
             form = ask.forms[min(instance.spec.variant, len(ask.shape.alternatives))]
             rules = decision.ask or ask
-            eased = replace(rules, shape=form.shape)
+            eased = structs.replace(rules, shape=form.shape)
             scores = score_table(profile, eased, snapshot, also=(node,), consulted=consulted, watch=self._watch)
             steps, verdict, last = steps_of(profile, form, snapshot, consulted, self._watch)
             forms = self._forms(profile, ask, rules, consulted)
@@ -299,6 +300,7 @@ def _told(
         workload=instance.spec.workload,
         phase=instance.phase.value,
         node=instance.spec.node,
+        ports=instance.spec.ports or {},
         said=instance.status.message if not instance.spec.node else "",
         decision=kept,
         summary=summary,

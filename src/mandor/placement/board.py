@@ -14,6 +14,7 @@ from mandor.placement.budgets import Budgets
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.lodging import ORDINARY, Rank, Tenure
+from mandor.placement.framework.ports import recorded
 from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.standing import (
     NOTHING,
@@ -146,7 +147,9 @@ class Board:
         shape, stands = (self._shape(instance) or NOTHING).form(instance.spec.variant), standing(instance)
         rank, who = self._rank(instance), self._who(instance)
         if stands is Standing.PLACED:
-            self.table.set_charge(instance.key, instance.spec.node, shape, who, tenure_of(instance, shape, rank))
+            ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
+            tenure = tenure_of(instance, shape, rank)
+            self.table.set_charge(instance.key, instance.spec.node, shape, who, tenure, ports)
         elif stands is Standing.WAITING and instance.status.nominated:
             self.hold(instance, instance.status.nominated)
         else:

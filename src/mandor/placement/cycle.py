@@ -1,8 +1,8 @@
 """One decision: the node for an instance, or the reason why there is none."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from mandor.placement.framework.rehearsal import Rehearsal, run_post_filters
 from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_scores
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
-from mandor.placement.row import best_slot
+from mandor.placement.row import best_slot, fits_slot
 
 AVOIDED = "avoid nodes where it failed"
 DISLIKED = "others want to be apart from it"
@@ -35,8 +35,7 @@ GOING_MOST = 512
 """So many of those who are about to go are looked at, the soonest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """When it is decided, and how long the ask may still wait."""
 
     now: float = 0.0
@@ -92,12 +91,13 @@ def decide(
     nominated: str = "",
     consulted: Mapping[str, object] | None = None,
     watch: Watch | None = None,
-    moment: Moment = NOW,
+    moment: Moment | Callable[[], Moment] = NOW,
 ) -> Decision:
     """All rules first; then without the soft ones, one by one, until something fits; then whoever makes room. Of each
     step, the main form first, then its alternatives.
 
-    `nominated`: the node where room was made for it, which it takes if it fits there.
+    `nominated`: the node where room was made for it, which it takes if it fits there. `moment`: asked for only when
+    it is of interest, if it is not known yet.
     """
     watch = watch or Unwatched()
     try:
@@ -107,7 +107,8 @@ def decide(
             slot = best_slot(profile, state, ask, nodes, watch)
             if slot >= 0:
                 return Decision(ask.key, nodes.nodes[slot].meta.name, ask=ask, state=state)
-        cycle = Cycle(profile, nodes, watch, consulted, nominated, moment)
+        when = moment if isinstance(moment, Moment) else moment()
+        cycle = Cycle(profile, nodes, watch, consulted, nominated, when)
         with cycle.unheld(ask) if nominated else nullcontext():
             return _decide(cycle, ask)
     except PluginFault as fault:
@@ -188,7 +189,7 @@ def _explained(tried: Sequence[_Offer], nodes: Snapshot, rules: Ask | None = Non
     """Why there is no place for these forms; `rules`: with the rules that this one has."""
     said = []
     for each in tried:
-        ask = each.ask if rules is None else replace(rules, shape=each.ask.shape)
+        ask = each.ask if rules is None else structs.replace(rules, shape=each.ask.shape)
         said.append((each.ask.shape, each.verdict.explain(ask, nodes)))
     if not said or not said[0][0].alternatives:
         return "".join(text for _, text in said)
@@ -300,6 +301,7 @@ class Cycle:
             nominated=self.nominated,
             now=self.moment.now,
             patience=self.moment.patience,
+            quick=best_slot,
         )
 
     def _nominate(self, tried: Sequence[_Offer], offer: _Offer, made: Nomination) -> Decision:
@@ -336,6 +338,9 @@ def find_node(
     profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch, *, nominated: str = ""
 ) -> str | Verdict:
     """The best node with the rules as they stand in the ask, or who refused which."""
+    slot = nodes.slots.get(nominated) if nominated else None
+    if slot is not None and fits_slot(profile, state, ask, nodes, slot, watch):
+        return nominated
     quick = -1 if nominated else best_slot(profile, state, ask, nodes, watch)
     if quick >= 0:
         return nodes.nodes[quick].meta.name
@@ -343,7 +348,6 @@ def find_node(
     among = verdict.feasible.nonzero()[0]
     if not len(among):
         return verdict
-    slot = nodes.slots.get(nominated) if nominated else None
     held = slot is not None and bool(verdict.feasible[slot])
     return nominated if held else _best(profile, state, ask, nodes, verdict, among, watch)
 

@@ -1,15 +1,15 @@
 """Why an instance has no node, or why it has the one it has: the same questions to the same plugins, told in full."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from mandor.model.decision import NodeScore, Part
 from mandor.placement.cycle import Decision, ladder
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState, of_form
+from mandor.placement.framework.luck import bits_of, lots
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import Scored, Verdict, run_filters, run_scores, why_of
 from mandor.placement.framework.snapshot import Snapshot
@@ -100,7 +100,7 @@ def forms_of(
     found = []
     for form in ask.forms if ask.shape.alternatives else ():
         shape = form.shape
-        eased = replace(rules, shape=shape)
+        eased = structs.replace(rules, shape=shape)
         try:
             verdict = run_filters(profile, CycleState(of_form(consulted, shape.variant)), eased, nodes, watch)
             found.append(FormStep(shape.form_name, int(verdict.feasible.sum()), verdict.explain(eased, nodes)))
@@ -146,11 +146,16 @@ def score_table(
         totals = run_scores(profile, state, ask, nodes, verdict.feasible, among, watch, parts)
     finally:
         watch.end()
-    names = [nodes.nodes[int(slot)].meta.name for slot in among]
-    ranks = list(zip((-totals).tolist(), names, strict=True))
-    order = sorted(range(len(among)), key=ranks.__getitem__)
-    shown = order[:most] + [place for place in order[most:] if names[place] in also]
-    return [NodeScore(names[place], int(totals[place]), _parts(parts, place)) for place in shown]
+    # Of equals, whom the lot favours comes first: as they would be chosen.
+    ranks = (totals << bits_of(len(nodes))) + lots(ask.who, nodes.order()[among], len(nodes))
+    order = ranks.argsort()[::-1]
+    named = np.isin(among[order], [nodes.slots[name] for name in also if name in nodes.slots])
+    named[:most] = True
+    places = [int(place) for place in order[named]]
+    return [
+        NodeScore(nodes.nodes[int(among[place])].meta.name, int(totals[place]), _parts(parts, place))
+        for place in places
+    ]
 
 
 def _parts(parts: Sequence[Scored], place: int) -> tuple[Part, ...]:

@@ -4,7 +4,7 @@ Programs that are told to stop are taken to end at once, and programs that get a
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -319,7 +319,7 @@ class Forecast:
         profile = self._profiles.get(ask.profile)
         if profile is None:
             return Decision(ask.key, message=f"there is no profile {ask.profile}")
-        like = replace(ask, key=_NOBODY)
+        like = msgspec.structs.replace(ask, key=_NOBODY)
         if self._refusals_at != self.board.table.version:
             self._refusals, self._refusals_at = {}, self.board.table.version
         held = self.board.held(ask.key)

@@ -103,9 +103,14 @@ class Attempt:
                 if self._over:
                     break
                 self._decide(self._todo.popleft())
-            if self._over and self.enough and self.victims:
+            if self._over and self.enough and self.victims and not self._agreed:
                 self._take_back()
         return self._over
+
+    @property
+    def _agreed(self) -> bool:
+        """Somebody elsewhere has a say in who goes: it stays as he wants it."""
+        return any(each.agrees_to_victims for each in self._setting.profile.consults)
 
     def _prepare(self) -> None:
         """Who is gone at this stage, and who stays."""
@@ -119,7 +124,7 @@ class Attempt:
             self._go(each for each in lodging.stopping() if each[0] in where and (each[1].tenure.until or 0.0) >= late)
         for key in sorted(self.stage.spared):
             charge = self._table.charges[key]
-            tenure = replace(charge.tenure, rank=replace(charge.tenure.rank, spared=True))
+            tenure = structs.replace(charge.tenure, rank=replace(charge.tenure.rank, spared=True))
             self._scratch.do(partial(self._table.set_charge, key, charge.node, charge.shape, charge.who, tenure))
 
     def _go(self, lodgers: Iterable[tuple[str, Lodger]]) -> None:
@@ -130,7 +135,7 @@ class Attempt:
     def _decide(self, ask: Ask) -> None:
         setting, kind = self._setting, self.stage.kind
         held = setting.held.get(ask.key, "")
-        alike = replace(ask, key=NOBODY)
+        alike = structs.replace(ask, key=NOBODY)
         if alike in self._alike or (kind is Kind.STILL and not held):
             return
         consulted, nodes = setting.consulted.get(ask.key), self._table.snapshot()

@@ -45,10 +45,10 @@ class Levels:
             self._coarse = False
             self._fill(range(made_for[2]))
         elif len(changed):
-            slots = np.unique(changed)
+            slots = sorted(set(changed.tolist()))
             for taken in self._taken.values():
                 taken[:, slots] = 0
-            self._fill(slots.tolist())
+            self._fill(slots)
         self._since = self._kept.now
 
     def _fill(self, slots: Iterable[int]) -> None:

@@ -11,10 +11,11 @@ import msgspec
 from msgspec import Struct
 
 from mandor.errors import Invalid
-from mandor.lib.quantity import Seconds, SecondsOrNever
+from mandor.lib.quantity import Seconds, SecondsOrNever, Size
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import from_plain
 from mandor.model.meta import check_name
+from mandor.model.node import USUAL_PORTS, PortRange
 
 S = TypeVar("S", bound="Settings")
 
@@ -54,6 +55,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Silence of a node after which its instances are Lost and replaced, unless their workload says otherwise."""
     lease: Seconds = Seconds(10)
     """How long the leading server may be silent before another takes over."""
+    image_most: Size = Size(32 << 30)
+    """How large an image may be that `mandor image load` sends through this server to a node."""
     pools: tuple[str, ...] = ()
     """The pools whose nodes this server's scheduler places work on; empty: all. No pool belongs to two schedulers."""
     restore_after: SecondsOrNever = SecondsOrNever(60)
@@ -111,7 +114,12 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """`gpu=4` or `nvidia/gpu=4`: devices of this machine that tasks may ask for."""
     allow_host_path: tuple[str, ...] = ()
     """Folders of this machine that tasks may mount, with all below them; empty: none."""
+    port_range: str = str(USUAL_PORTS)
+    """`FIRST-LAST`: the node's ports from which one is chosen for a task that asks for any."""
     heartbeat: Seconds = Seconds(10)
+
+    def __post_init__(self) -> None:
+        PortRange.parse(self.port_range)
 
 
 def load(

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -351,7 +350,7 @@ class Scheduler:
             self._known_at = table.version
         nominated = self.view.nominated(ask.key)
         if self._known_refusals and not nominated:
-            known = self._known_refusals.get(replace(ask, key=_NOBODY))
+            known = self._known_refusals.get(structs.replace(ask, key=_NOBODY))
             if known is not None:
                 return structs.replace(known, key=ask.key)
         try:
@@ -363,7 +362,7 @@ class Scheduler:
                     nominated=nominated,
                     consulted=entry.consulted,
                     watch=self.watchdog,
-                    moment=self._nominations.moment(entry),
+                    moment=lambda: self._nominations.moment(entry),
                 )
             )
         except Overrun:  # it arrived on the way out
@@ -371,7 +370,7 @@ class Scheduler:
         # Each has its own volumes, perhaps, though all else is alike.
         alike = profile.by_class and not ask.shape.volumes and not nominated
         if alike and not (decision.node or decision.fault or decision.nominated):
-            self._known_refusals[replace(ask, key=_NOBODY)] = decision
+            self._known_refusals[structs.replace(ask, key=_NOBODY)] = decision
         return decision
 
     def _take(self, entry: Entry, profile: Profile, decision: Decision) -> Promise | None:
@@ -434,7 +433,7 @@ class Scheduler:
 
     async def _ask_about(self, entry: Entry, profile: Profile) -> None:
         try:
-            answers = await self._consulting.ask(profile, entry.ask, self.view.table.snapshot())
+            answers = await self._consulting.ask(profile, entry.ask, self.view.table.snapshot(), self._clock.now())
         except (PluginFault, Overrun) as fault:
             if self._queue.drop_held(entry):
                 self._fault(entry, self.watchdog.told(fault))

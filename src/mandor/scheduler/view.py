@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Callable, Iterable, Set
-from dataclasses import replace
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
@@ -19,6 +19,7 @@ from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.lodging import ORDINARY, Rank, Tenure
 from mandor.placement.framework.points import Happened, Happening
+from mandor.placement.framework.ports import recorded
 from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.standing import (
     NOTHING,
@@ -45,6 +46,7 @@ DETAILS_MOST = 1024
 """When more happens at once, everybody whom it can concern is tried again without being asked for hints."""
 
 NOWHERE: frozenset[str] = frozenset()
+_NEITHER, _PLACED = Standing.NEITHER, Standing.PLACED
 
 
 class Promise(Struct, frozen=True, eq=False):
@@ -59,6 +61,8 @@ class Promise(Struct, frozen=True, eq=False):
     """For the plugins that are still to hear of it."""
     shape: Shape | None = None
     """The form that was chosen, if it is not the main one."""
+    ports: dict[str, int] | None = None
+    """The node's ports that were chosen for it, by name."""
 
     @property
     def key(self) -> Key:
@@ -73,7 +77,9 @@ class Promise(Struct, frozen=True, eq=False):
         ask = self.entry.ask
         volumes = tuple(sorted(wanted.key.name for wanted in ask.local_volumes)) if ask.shape.volumes else ()
         variant = self.shape.variant if self.shape is not None else 0
-        return (now or self.instance).bound(self.node, at=at, relaxed=self.relaxed, volumes=volumes, variant=variant)
+        return (now or self.instance).bound(
+            self.node, at=at, relaxed=self.relaxed, volumes=volumes, variant=variant, ports=self.ports
+        )
 
 
 class View:
@@ -264,13 +270,14 @@ class View:
     # Instances.
 
     def _apply_instance(self, key: Key, after: Object | None) -> None:
-        stands = standing(after) if isinstance(after, Instance) else Standing.NEITHER
-        if not isinstance(after, Instance) or stands is Standing.NEITHER:
+        stands = standing(after) if isinstance(after, Instance) else _NEITHER
+        if not isinstance(after, Instance) or stands is _NEITHER:
             self._forget(key)
-        elif stands is Standing.PLACED:
+        elif stands is _PLACED:
             self._count(key, after)
         elif not self._promised(key, after.meta.uid):
-            if not self.nominated(key):
+            charge = self.table.charge(key)
+            if key in self._promises or (charge is not None and not charge.tenure.held):
                 self._uncount(key)
             self._enqueue(after)
 
@@ -305,9 +312,9 @@ class View:
             shape = known.shape if known is not None and known.node == instance.spec.node else None
         if shape is not None:
             new = self.table.charge(key) is None or bool(self.nominated(key))
-            self.table.set_charge(
-                key, instance.spec.node, shape, self._who(instance), tenure_of(instance, shape, self._rank(instance))
-            )
+            tenure = tenure_of(instance, shape, self._rank(instance))
+            ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
+            self.table.set_charge(key, instance.spec.node, shape, self._who(instance), tenure, ports)
             if new:
                 self._happen(Happening.PLACED, self.table.node(instance.spec.node), key)
 
@@ -378,13 +385,18 @@ class View:
         instance, chosen = self._instances.get(key), self.table.node(node)
         if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or chosen is None:
             return None
-        made = Promise(entry, instance, node, chosen.meta.version, relaxed, context, shape)
-        tenure = Tenure(self._rank(instance), instance.meta.created_at)
-        self.table.set_charge(key, node, shape or ask.shape, ask.who, tenure)
+        tenure, form = Tenure(self._rank(instance), instance.meta.created_at), shape or ask.shape
+        self.table.set_charge(key, node, form, ask.who, tenure)
+        ports = self._chosen(key) if form.any_ports else None
+        made = Promise(entry, instance, node, chosen.meta.version, relaxed, context, shape, ports)
         self._promises[key] = made
         if self.queue.waiting:  # Whoever is decided later sees it in the table.
             self._happen(Happening.PLACED, chosen, key)
         return made
+
+    def _chosen(self, key: Key) -> dict[str, int]:
+        charge = self.table.charges[key]
+        return {each.name: number for each, number in zip(charge.shape.any_ports, charge.ports, strict=False)}
 
     # Room that is held.
 
@@ -462,7 +474,7 @@ class View:
 def _matters(node: Node) -> tuple[object, ...]:
     """What placement looks at; the rest of a node may change without anybody being tried again."""
     status = node.status
-    return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts
+    return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts, status.ports
 
 
 def _matters_to_queue(workload: Workload) -> tuple[object, ...]:

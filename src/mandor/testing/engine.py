@@ -22,6 +22,7 @@ import pytest
 from mandor.engines.base import Engine, LogLine, Unit, UnitPhase
 from mandor.errors import NotFound
 from mandor.model.task import File
+from mandor.testing.engine_images import EngineImages
 from mandor.testing.engine_mounts import EngineMounts
 from mandor.testing.engine_network import EngineNetwork
 from mandor.testing.engine_trouble import EngineTrouble
@@ -29,9 +30,10 @@ from mandor.testing.engine_trouble import EngineTrouble
 LIMITS = {"cpu", "memory", "processes"}
 EXTRAS = {"logs", "exec", "stats", "events", "pull", "sandbox", "snapshot", "migrate", "user"}
 EXTRAS |= {"mounts", "links", "tmpfs"}
+LOADS = {"archive", "incus"}
 
 
-class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts):
+class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
     @pytest.fixture(autouse=True)
     async def nothing_is_left(self) -> AsyncIterator[None]:
         """Whatever a test starts and removes leaves no process, no cgroup and no mount."""
@@ -56,6 +58,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts):
         capabilities = await engine.probe()
         assert capabilities.limits <= LIMITS
         assert capabilities.extras <= EXTRAS
+        assert capabilities.loads <= LOADS
         assert capabilities.up
         assert capabilities.images == (self.image is not None)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mandor.cli import tables
+from mandor.cli.commands.drain import shown
 from mandor.cli.commands.events import events_about, when
 from mandor.cli.commands.get import get_one
 from mandor.cli.kinds import Kind, find_kind, split_names
@@ -73,6 +74,9 @@ def _headline(kind: Kind, item: Object) -> str:
         ready = ", ready" if status.get("ready") else ", not ready" if phase == "Running" else ""
         return f"{phase}{ready}{f', on {node}' if node else ''}"
     if kind.name == "node":
+        drain = status.get("drain")
+        if drain:
+            return f"{phase}, {'drained' if drain['phase'] == 'Drained' else 'being drained'}"
         return phase + (", cordoned: nothing new is placed there" if item["spec"].get("cordoned") else "")
     return phase
 
@@ -191,7 +195,7 @@ def _alternative(each: Object) -> str:
 
 
 def _port(port: Object) -> str:
-    return f"{port['port']}" + (f" (host {port['host']})" if port.get("host") else "")
+    return " ".join(filter(None, [str(port.get("port", "")), f"(host {port['host']})" if port.get("host") else ""]))
 
 
 def _volume(name: str, volume: Object) -> str:
@@ -233,6 +237,7 @@ def _tell_instance(client: "Client", item: Object) -> list[str]:
             ("workload", f"{spec['workload']}, group {spec.get('group', 'main')}, release {spec['release']}"),
             ("engine", status.get("engine", "")),
             ("address", status.get("address", "")),
+            ("ports", tables.ports(item).removeprefix("-")),
             ("volumes", ", ".join(spec.get("volumes", ()))),
             ("started", f"{age(status['started_at'], time.time())} ago" if status.get("started_at") else ""),
             ("restarts", str(status.get("restarts", 0))),
@@ -262,6 +267,14 @@ def _tell_instance(client: "Client", item: Object) -> list[str]:
     return lines
 
 
+def _port_range(ports: Object) -> str:
+    from mandor.model.node import USUAL_PORTS
+
+    whole = f"{ports.get('first', USUAL_PORTS.first)}-{ports.get('last', USUAL_PORTS.last)} to choose from"
+    taken = ", ".join(map(str, ports.get("taken", ())))
+    return whole + (f"; not Mandor's: {taken}" if taken else "")
+
+
 def _failures(spec: Object) -> str:
     return f"{spec['attempt']} times, on {', '.join(spec.get('avoid', ()))}" if spec.get("attempt") else ""
 
@@ -275,8 +288,11 @@ def _tell_node(client: "Client", item: Object) -> list[str]:
             ("pool", spec.get("pool", "default")),
             ("address", status.get("address", "")),
             ("engines", ", ".join(_engine(*each) for each in sorted(status.get("engines", {}).items())) or "none"),
+            *((f"  {name}", _abilities(engine)) for name, engine in sorted(status.get("engines", {}).items())),
             ("capacity", f"cpu {cpu}, memory {memory}"),
-            ("taints", ", ".join(_taint(each) for each in spec.get("taints", ()))),
+            ("ports", _port_range(status.get("ports", {}))),
+            ("taints", ", ".join(map(tables.taint, spec.get("taints", ())))),
+            ("drain", _drain(spec, status)),
             ("facts", ", ".join(f"{key} {value}" for key, value in sorted(status.get("facts", {}).items()))),
             ("agent", status.get("agent_version", "")),
         ]
@@ -315,8 +331,22 @@ def _engine(name: str, engine: Object) -> str:
     return f"{name} {engine.get('version', '')}".strip() + down
 
 
-def _taint(taint: Object) -> str:
-    return f"{taint['key']}={taint.get('value', '')}:{taint.get('effect', 'NoSchedule')}"
+def _abilities(engine: Object) -> str:
+    """In the words that rules use."""
+    limits = [f"limits.{name}" for name in engine.get("limits", ())]
+    return ", ".join(
+        [*(["images"] if engine.get("images") else []), *sorted(engine.get("extras", ())), *sorted(limits)]
+    )
+
+
+def _drain(spec: Object, status: Object) -> str:
+    if not status.get("drain"):
+        return ""
+    wanted, phase = spec.get("drain", {}), status["drain"]["phase"]
+    deadline = f", deadline {wanted['deadline']}" if wanted.get("deadline") else ""
+    force = ", by force" if wanted.get("force") else ""
+    since = age(status["drain"]["since"], time.time())
+    return f"{phase} (for {since}{deadline}{force}): {shown(status['drain'])}"
 
 
 def _tell_spec(client: "Client", item: Object) -> list[str]:

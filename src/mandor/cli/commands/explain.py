@@ -113,6 +113,9 @@ def _head(answer: dict[str, Any]) -> None:
         click.echo(f"  last tried {ago} ago, {f'{times} times in all' if times > 1 else 'once'}")
     for rule in answer.get("relaxed", ()):
         click.echo(f"  given up: `{rule}`")
+    if answer.get("ports"):
+        chosen = ", ".join(f"{name} {number}" for name, number in answer["ports"].items())
+        click.echo(f"  ports chosen on {answer['node']}: {chosen}")
     if answer.get("nominated"):
         victims = answer.get("victims", ())
         by = f" by {', '.join(victims)}" if victims else ""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from mandor.engines.containers.credentials import HUB_HOST, default_files
 from mandor.errors import NotFound, Unavailable
+from mandor.model.image import ImageFile
 
 _NEVER = (
     "manifest unknown",
@@ -54,7 +55,7 @@ class Images(ABC):
         if pull == "never":
             raise NotFound(
                 f"the image {name} is not on this node, and `pull: never` forbids to fetch it",
-                hint="load it on the node, or allow it to be pulled",
+                hint="`mandor image load` brings it there; or allow it to be pulled",
             )
         async with self._busy.setdefault(name, asyncio.Lock()):
             try:
@@ -70,6 +71,23 @@ class Images(ABC):
         if found is None:
             raise Unavailable(f"{name} was pulled and is not there")
         return found
+
+    async def load(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
+        """From an archive; True: it is new. What is there under all its names, by its id, is not taken again."""
+        if image.id and image.names:
+            found = [await self.look(name) for name in image.names]
+            if all(each is not None and self._id(each).removeprefix("sha256:") == image.id for each in found):
+                return False
+        async with self._pulls:
+            await self._load(image, content)
+        return True
+
+    @abstractmethod
+    def _id(self, found: Any) -> str:
+        """Of what `look` found."""
+
+    @abstractmethod
+    async def _load(self, image: ImageFile, content: AsyncIterator[bytes]) -> None: ...
 
     @property
     def _files(self) -> Sequence[Path]:

@@ -46,26 +46,26 @@ class CriClient:
 
     async def call(self, method: Method, *, seconds: float | None = None, **fields: Any) -> Any:
         """`EngineDown` when nobody answers, `Refused` for every other no."""
-        stub = self._open().unary_unary(method.path, **_codec(method))
+        stub = self.open().unary_unary(method.path, **_codec(method))
         try:
             return await stub(make(method.request, **fields), timeout=seconds or self._answer_seconds)
         except grpc.aio.AioRpcError as error:
-            raise self._failed(error) from None
+            raise self.failed(error) from None
 
     async def stream(self, method: Method) -> AsyncIterator[Any]:
-        stub = self._open().unary_stream(method.path, **_codec(method))
+        stub = self.open().unary_stream(method.path, **_codec(method))
         try:
             async for answer in stub(make(method.request)):
                 yield answer
         except grpc.aio.AioRpcError as error:
-            raise self._failed(error) from None
+            raise self.failed(error) from None
 
     async def close(self) -> None:
         if self._channel is not None:
             channel, self._channel = self._channel, None
             await channel.close(None)
 
-    def _open(self) -> grpc.aio.Channel:
+    def open(self) -> grpc.aio.Channel:
         if self._channel is None:
             if not self.socket.exists():
                 raise EngineDown(f"there is no CRI runtime at {self.socket}", hint="is containerd or CRI-O running?")
@@ -78,7 +78,8 @@ class CriClient:
             self._channel = grpc.aio.insecure_channel(f"unix:{self.socket}", options=options)
         return self._channel
 
-    def _failed(self, error: grpc.aio.AioRpcError) -> Exception:
+    def failed(self, error: grpc.aio.AioRpcError) -> Exception:
+        """What it means: nobody answers, or a no."""
         message = error.details() or error.code().name
         if error.code() in _DOWN:
             return EngineDown(f"the CRI runtime at {self.socket} does not answer: {message}")

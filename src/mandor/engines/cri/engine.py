@@ -29,13 +29,14 @@ from mandor.engines.cri.sandboxes import Sandboxes
 from mandor.engines.options import read_options
 from mandor.engines.stamped import read_logs, rotate
 from mandor.errors import EngineDown, Invalid, MandorError, NotFound
+from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 
 SOCKETS = (Path("/run/containerd/containerd.sock"), Path("/var/run/crio/crio.sock"))
 LOOK_SECONDS = 0.05
 POLL_SECONDS = 1.0
 LIMITS = frozenset({"cpu", "memory"})
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "ports"})
 _LOG_LIMITS = "io.mandor.log"
 
 
@@ -85,6 +86,7 @@ class CriEngine(ContainerEngine):
             images=True,
             limits=LIMITS,
             extras=EXTRAS,
+            loads=frozenset({"archive"}) if version.runtime_name == "containerd" else frozenset(),
             message=message,
         )
 
@@ -134,6 +136,12 @@ class CriEngine(ContainerEngine):
     async def images(self) -> Mapping[str, int]:
         with self._told("asked for its images"):
             return await self._images.sizes()
+
+    async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
+        if image.kind != "archive":
+            return await super().load_image(image, content)
+        with self._told("told to load an image"):
+            return await self._images.load(image, content)
 
     async def events(self) -> AsyncIterator[None]:
         with self._told("asked for its events"):

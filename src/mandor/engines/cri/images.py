@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from mandor.engines.containers.credentials import login_for
+from mandor.engines.containers.credentials import HUB_HOST, login_for
 from mandor.engines.containers.images import Images, Progress, cannot_pull, split
+from mandor.engines.containers.loading import cannot_load
 from mandor.engines.cri import wire
 from mandor.engines.cri.client import CriClient, Refused
+from mandor.engines.cri.containerd import import_image
+from mandor.model.image import ImageFile
 
 PULL_SECONDS = 1800.0
+SEEN_SECONDS, SEEN_TRIES = 0.1, 100
 
 
 class CriImages(Images):
@@ -37,3 +42,31 @@ class CriImages(Images):
             await self._api.call(wire.PULL, seconds=PULL_SECONDS, **fields)
         except Refused as error:
             raise cannot_pull(name, error.message) from error
+
+    # From files.
+
+    def _id(self, found: Any) -> str:
+        return str(found.image.id)
+
+    async def _load(self, image: ImageFile, content: AsyncIterator[bytes]) -> None:
+        """Several images keep the names that their archive has; one gets all that it was given."""
+        names = [whole(name) for name in image.names]
+        try:
+            await import_image(self._api, names, content, several=not image.id)
+        except Refused as error:
+            raise cannot_load("containerd", error.message) from error
+        # The CRI learns of it a moment later.
+        for _ in range(SEEN_TRIES):
+            if all([await self.look(name) is not None for name in image.names]):
+                return
+            await asyncio.sleep(SEEN_SECONDS)
+        raise cannot_load("containerd", f"it took the archive, and has no image {', '.join(image.names)}")
+
+
+def whole(name: str) -> str:
+    """`web` as containerd keeps it: `docker.io/library/web:latest`."""
+    registry, repository, tag = split(name)
+    if registry == HUB_HOST:
+        path = repository.removeprefix(f"{HUB_HOST}/")
+        repository = f"{HUB_HOST}/{path if '/' in path else f'library/{path}'}"
+    return repository + (tag if tag.startswith("@") else f":{tag}")

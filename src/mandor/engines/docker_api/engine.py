@@ -30,9 +30,10 @@ from mandor.engines.docker_api.sandbox import Sandboxes
 from mandor.engines.docker_api.usage import usage_of
 from mandor.engines.options import read_options
 from mandor.errors import EngineDown, NotFound
+from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "tmpfs"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "tmpfs", "ports"})
 
 
 class DockerApiEngine(ContainerEngine):
@@ -90,7 +91,13 @@ class DockerApiEngine(ContainerEngine):
         self._check_there()
         with self._told("asked what it is"):
             version, limits = await asyncio.gather(self._api.get("/version"), self.limits())
-        return Capabilities(version=str(version.get("Version", "")), images=True, limits=limits, extras=self.extras)
+        return Capabilities(
+            version=str(version.get("Version", "")),
+            images=True,
+            limits=limits,
+            extras=self.extras,
+            loads=frozenset({"archive"}),
+        )
 
     async def logs(
         self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None
@@ -137,6 +144,12 @@ class DockerApiEngine(ContainerEngine):
     async def images(self) -> Mapping[str, int]:
         with self._told("asked for its images"):
             return await self._images.sizes()
+
+    async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
+        if image.kind != "archive":
+            return await super().load_image(image, content)
+        with self._told("told to load an image"):
+            return await self._images.load(image, content)
 
     async def events(self) -> AsyncIterator[None]:
         wanted = {"filters": filters(type=["container"], label=[f"{marks.OWNER}={self.owner}"])}

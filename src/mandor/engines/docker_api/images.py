@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,9 @@ import msgspec
 
 from mandor.engines.containers.credentials import header_for
 from mandor.engines.containers.images import Images, Progress, cannot_pull, split
+from mandor.engines.containers.loading import cannot_load
 from mandor.engines.docker_api.client import ApiClient, Refused
+from mandor.model.image import ImageFile
 
 
 class ApiImages(Images):
@@ -58,3 +60,45 @@ class ApiImages(Images):
             layers[str(said.get("id"))] = int(detail.get("current", 0)), int(detail["total"])
             done, total = (sum(column) for column in zip(*layers.values(), strict=True))
             progress(f"pulling {name}: {done * 100 // max(total, 1)} % of {total / 1e6:.1f} MB")
+
+    # From files.
+
+    def _id(self, found: Any) -> str:
+        return str(found.get("Id", ""))
+
+    async def _load(self, image: ImageFile, content: AsyncIterator[bytes]) -> None:
+        said: list[str] = []
+        try:
+            async with self._api.stream(
+                "POST", "/images/load", data=content, headers={"Content-Type": "application/x-tar"}
+            ) as stream:
+                while line := await stream.readline():
+                    said += _loaded(self._api.name, line)
+            await self._call_it(image, said)
+        except Refused as error:
+            raise cannot_load(self._api.name, error.message) from error
+        for name in image.names:
+            if await self.look(name) is None:
+                raise cannot_load(self._api.name, f"it has no image {name} in it")
+
+    async def _call_it(self, image: ImageFile, said: Sequence[str]) -> None:
+        """By the names it was given besides its own."""
+        missing = [name for name in image.names if await self.look(name) is None]
+        for name in missing if said else ():
+            _, repository, tag = split(name)
+            await self._api.post(f"/images/{said[0]}/tag", repo=repository, tag=tag)
+
+
+def _loaded(engine: str, line: bytes) -> list[str]:
+    """The names or ids that a line tells of."""
+    try:
+        told = msgspec.json.decode(line)
+    except msgspec.DecodeError:
+        return []
+    if not isinstance(told, dict):
+        return []
+    if told.get("error"):
+        raise cannot_load(engine, str(told["error"]))
+    word, _, name = str(told.get("stream", "")).partition(": ")
+    # Podman puts several into one line.
+    return [each.strip() for each in name.split(",")] if word.startswith("Loaded image") else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 from urllib.parse import quote, urlsplit
@@ -59,7 +59,8 @@ class Parts(TypedDict, total=False):
     """Of a request, besides its path and what is sent as JSON."""
 
     query: Mapping[str, Any]
-    data: bytes
+    data: bytes | AsyncIterator[bytes]
+    """In pieces: it takes as long as it takes."""
     headers: Mapping[str, str]
 
 
@@ -92,7 +93,8 @@ class IncusClient:
         if body is not None:
             data, headers = msgspec.json.encode(body), {"Content-Type": "application/json"} | headers
         wanted = {"project": self.server.project} | {name: str(value) for name, value in parts.get("query", {}).items()}
-        limit = aiohttp.ClientTimeout(total=self._answer_seconds)
+        quick = data is None or isinstance(data, bytes)
+        limit = aiohttp.ClientTimeout(total=self._answer_seconds if quick else LONG_SECONDS)
         try:
             async with self._open().request(
                 method, self._url(path), params=wanted, data=data, headers=headers, timeout=limit

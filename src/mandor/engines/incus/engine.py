@@ -27,6 +27,7 @@ from mandor.engines.incus.collector import Collector
 from mandor.engines.incus.execution import begin
 from mandor.engines.incus.folder import UnitFolder
 from mandor.engines.incus.instances import LOOK_SECONDS, Instances
+from mandor.engines.incus.loading import load
 from mandor.engines.incus.observe import address_of, command_ended, console_lines, machine_stopped, usage_of, vanished
 from mandor.engines.incus.options import IncusOptions
 from mandor.engines.incus.runner import command_line
@@ -34,13 +35,14 @@ from mandor.engines.options import read_options
 from mandor.engines.stamped import read_logs
 from mandor.engines.ticks import Ticks
 from mandor.errors import EngineDown, Invalid, MandorError, NotFound, Unavailable
+from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 
 SOCKETS = (Path("/var/lib/incus/unix.socket"), Path("/run/incus/unix.socket"))
 ADDRESS_SECONDS = 2.0
 """So often a machine without an address is looked at again."""
 AT_ONCE = 8
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "mounts"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "mounts", "ports"})
 LIMITS = frozenset({"cpu", "memory", "processes"})
 ON = frozenset({"Running", "Frozen"})
 
@@ -85,7 +87,7 @@ class IncusEngine(ContainerEngine):
             )
         extras = EXTRAS | ({"machines"} if "qemu" in str(found["environment"].get("driver", "")) else frozenset())
         version = str(found["environment"].get("server_version", ""))
-        return Capabilities(version=version, images=True, limits=LIMITS, extras=extras)
+        return Capabilities(version=version, images=True, limits=LIMITS, extras=extras, loads=frozenset({"incus"}))
 
     async def logs(
         self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None
@@ -118,6 +120,11 @@ class IncusEngine(ContainerEngine):
         with self._told("asked for its images"):
             found = await self._api.get("/1.0/images", recursion=1)
         return {alias["name"]: int(each["size"]) for each in found for alias in each.get("aliases") or ()}
+
+    async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
+        if image.kind != "incus":
+            return await super().load_image(image, content)
+        return await load(self._api, image, content)
 
     async def events(self) -> AsyncIterator[None]:
         news = self._ticks.stream()

@@ -6,6 +6,7 @@ from itertools import combinations, islice, product
 from typing import Protocol
 
 from mandor.placement.framework.lodging import Lodger, Lodging
+from mandor.placement.framework.points import Offer
 from mandor.placement.framework.rehearsal import Rehearsal
 
 NOBODY_GOES = -2_000_000
@@ -31,15 +32,16 @@ class Candidate:
     @property
     def bound(self) -> tuple[int, int]:
         """What counts most: budgets, then the highest priority that has to go."""
-        return self.violations, max((each.priority for each in self.victims), default=NOBODY_GOES)
+        return self.violations, max([each.tenure.rank.priority for each in self.victims], default=NOBODY_GOES)
 
     @property
     def cost(self) -> tuple[int, int, int, int, float, int]:
         """The least is best: then the sum of priorities, how many they are, and how long the highest have run."""
-        highest = self.bound[1]
-        total = sum(each.priority + _OFFSET for each in self.victims)
-        oldest = min((each.tenure.born for each in self.victims if each.priority == highest), default=0.0)
-        return *self.bound, total, len(self.victims), -oldest, self.luck
+        tenures, count = [each.tenure for each in self.victims], len(self.victims)
+        priorities = [each.rank.priority for each in tenures]
+        highest = max(priorities, default=NOBODY_GOES)
+        oldest = min([each.born for each in tenures if each.rank.priority == highest], default=0.0)
+        return self.violations, highest, sum(priorities) + count * _OFFSET, count, -oldest, self.luck
 
 
 def goes_anyway(lodger: Lodger, rehearsal: Rehearsal) -> bool:
@@ -52,7 +54,8 @@ def goes_anyway(lodger: Lodger, rehearsal: Rehearsal) -> bool:
 
 def may_go(lodger: Lodger, rehearsal: Rehearsal) -> bool:
     tenure = lodger.tenure
-    return tenure.settled and not tenure.rank.spared and lodger.priority < rehearsal.ask.priority
+    rank = tenure.rank
+    return tenure.until is None and not tenure.held and not rank.spared and rank.priority < rehearsal.ask.priority
 
 
 class Scene(Protocol):
@@ -119,6 +122,21 @@ def candidate(rehearsal: Rehearsal, slot: int) -> Candidate | None:
         with rehearsal.trial():
             found = _victims(rehearsal, _InTable(rehearsal, slot, node), lodgers)
     return None if found is None else Candidate(slot, node, tuple(found), _violations(rehearsal, found), luck)
+
+
+def agreed(rehearsal: Rehearsal, offer: Offer) -> Candidate | None:
+    """As somebody else wants it; None: they are not all there any more, or it would not fit."""
+    nodes, keys = rehearsal.nodes, {each.key for each in offer.victims}
+    slot = nodes.slots.get(offer.node)
+    if slot is None or not rehearsal.possible[slot]:
+        return None
+    lodgers = rehearsal.lodging.lodgers(offer.node)
+    victims = tuple(each for each in lodgers if each.key in keys and may_go(each, rehearsal))
+    with rehearsal.trial():
+        rehearsal.leave(each for each in lodgers if goes_anyway(each, rehearsal))
+        rehearsal.leave(victims)
+        fits = len(victims) == len(keys) and rehearsal.fits(slot)
+    return Candidate(slot, offer.node, victims, offer.violations, int(nodes.order()[slot])) if fits else None
 
 
 def _victims(rehearsal: Rehearsal, scene: Scene, lodgers: Sequence[Lodger]) -> list[Lodger] | None:

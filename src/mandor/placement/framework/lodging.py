@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mandor.model.meta import Key
@@ -28,8 +29,7 @@ class Rank:
 ORDINARY = Rank()
 
 
-@dataclass(frozen=True, slots=True)
-class Tenure:
+class Tenure(Struct, frozen=True):
     """How one instance stands on its node."""
 
     rank: Rank = ORDINARY
