@@ -29,7 +29,7 @@ from mandor.testing.engine_trouble import EngineTrouble
 
 LIMITS = {"cpu", "memory", "processes"}
 EXTRAS = {"logs", "exec", "stats", "events", "pull", "sandbox", "snapshot", "migrate", "user"}
-EXTRAS |= {"mounts", "links", "tmpfs"}
+EXTRAS |= {"mounts", "links", "tmpfs", "ports", "hosts"}
 LOADS = {"archive", "incus"}
 
 
