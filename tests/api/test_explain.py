@@ -316,4 +316,7 @@ async def test_which_form_was_chosen_is_told_and_why_those_before_had_no_place(d
     waits = await ask(dev, "instances/web-1")
     assert "the main form: 0/1 nodes fit: 1 EngineFit" in waits["summary"]
     assert "alternative 1 (process): 0/1 nodes fit: 1 NodeResourcesFit" in waits["summary"]
+    texts = [each["text"] for each in waits["remedies"]]
+    assert "ask for 1 cpu instead of 3 (2 less) in alternative 1 (process)" in texts
+    assert "end web-0 on n1" in texts
     assert len((await ask(dev, "workloads/web"))["instances"]) == 2

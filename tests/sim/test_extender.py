@@ -78,6 +78,21 @@ async def test_an_extender_is_asked_over_https_with_a_certificate(
     assert {each.node for each in world.instances()} == {"n2"}
 
 
+async def test_an_extender_is_asked_about_each_form_and_may_let_only_another_pass(
+    world: World, tmp_path: Path, tls: Tls, extender: Binding
+) -> None:
+    def small_only(args: dict[str, Any]) -> dict[str, Any]:
+        asked = args["Pod"]["spec"]["containers"][0]["resources"]["requests"]["cpu"]
+        return {"NodeNames": ["n2"] if asked == "500m" else []}
+
+    extender.filter = small_only
+    configure(world, tmp_path, extended(extender.url, tlsConfig=files(tls)))
+    await world.add_nodes("n1", "n2")
+    await world.apply(make_workload("web", replicas=2, cpu="2", alternatives=[{"resources": {"cpu": "500m"}}]))
+    await until(world, lambda: world.serving_count("web") == 2)
+    assert {(each.node, each.spec.variant) for each in world.instances()} == {("n2", 1)}
+
+
 @pytest.mark.parametrize("wrong", ["no ca", "no certificate", "another name", "no such file"])
 async def test_a_server_that_is_not_trusted_or_does_not_trust_is_not_asked(
     world: World, tmp_path: Path, tls: Tls, extender: Binding, wrong: str

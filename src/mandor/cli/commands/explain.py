@@ -125,8 +125,8 @@ def _head(answer: dict[str, Any]) -> None:
 
 
 def _forms(answer: dict[str, Any]) -> None:
-    """What was tried before the form it has, or each that it could have."""
-    for each in answer.get("forms", ()):
+    """What was tried before the form it has, or would have; if there is none, the sentence above has told of all."""
+    for each in answer.get("forms", ()) if answer.get("form") else ():
         if each["form"] == answer.get("form"):
             click.echo(f"  {'it is' if answer.get('node') else 'it would be'} {each['form']}")
             return
