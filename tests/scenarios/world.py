@@ -13,6 +13,7 @@ from mandor.controllers.batch_plan import batch_of
 from mandor.controllers.cron import CronController
 from mandor.controllers.drain import DrainController
 from mandor.controllers.garbage import GarbageController
+from mandor.controllers.maintenance import MaintenanceController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.runner import run_all
@@ -115,6 +116,7 @@ class World:
             NodeController(self.store, self.clock, recorder, self.times),
             DrainController(self.store, self.clock, recorder),
             TaintController(self.store, self.clock, recorder),
+            MaintenanceController(self.store, self.clock, recorder),
             VolumeController(self.store, recorder),
             GarbageController(self.store, self.clock),
         )

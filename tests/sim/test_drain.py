@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from mandor.lib.quantity import Seconds
 from mandor.model.instance import InstanceStatus
 from mandor.model.node import Drain, DrainStatus, Node
 from mandor.model.phase import Phase
+from mandor.store.base import Put
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
 
@@ -284,3 +287,98 @@ async def test_two_hundred_leave_a_node_and_ninety_percent_serve_at_every_step(w
     assert max(most) <= 220
     await world.run(5)
     assert world.serving_count("web") == 200
+
+
+# Whatever happens meanwhile.
+
+NODES = [f"n{number}" for number in range(1, 6)]
+CALM = ["drain", "cancel", "scale", "update", "controllers crash", "scheduler crash", "wait"]
+FAULTS = [*CALM, "lose", "return", "fail"]
+
+
+def steps(kinds: list[str]) -> st.SearchStrategy[list[tuple[str, str]]]:
+    return st.lists(st.tuples(st.sampled_from(kinds), st.sampled_from(NODES)), min_size=1, max_size=8)
+
+
+class Trouble:
+    """A service of 10 with a budget of 20 % on five nodes, and what happens to it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.count = 10
+        self.update = 1
+
+    async def begin(self) -> None:
+        await self.world.add_nodes(*NODES, cpu=8)
+        await self._apply()
+        await self.world.until(lambda: self.world.serving_count("web") == self.count)
+
+    async def _apply(self) -> None:
+        fields: dict[str, Any] = {"cpu": "1", "disruption": {"max_unavailable": "20%"}}
+        await self.world.apply(make_workload("web", replicas=self.count, env={"RUN": str(self.update)}, **fields))
+
+    async def do(self, kind: str, name: str) -> None:
+        world = self.world
+        if kind == "drain":
+            await drain(world, name)
+        elif kind == "cancel":
+            await world.change_node(name, drain=None)
+        elif kind == "scale":
+            self.count = 6 + int(name[1]) * 2
+            await self._apply()
+        elif kind == "update":
+            self.update += 1
+            await self._apply()
+        elif kind == "controllers crash":
+            await world.kill("controllers")
+            await world.kill("their recorder")
+            world.start_controllers()
+        elif kind == "scheduler crash":
+            await world.kill("scheduler")
+            await world.kill("its recorder")
+            world.start_scheduler()
+        elif kind in {"lose", "return"}:
+            world.nodes[name].alive = kind == "return"
+        elif kind == "fail":
+            for each in world.instances():
+                if each.node == name and each.phase is Phase.RUNNING:
+                    ended = InstanceStatus(phase=Phase.FAILED, reason="Error", since=world.clock.now())
+                    await world.store.commit(Put(each.reported(ended)))
+        await world.run(7)
+
+    async def calm_down(self) -> None:
+        for name in NODES:
+            self.world.nodes[name].alive = True
+            if name != "n1":
+                await self.world.change_node(name, drain=None)
+        await drain(self.world, "n1")
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps(FAULTS))
+async def test_once_faults_stop_the_drained_node_is_empty_and_all_serve(what: list[tuple[str, str]]) -> None:
+    async with World() as world:
+        world.checks = [world.check_capacity]
+        trouble = Trouble(world)
+        await trouble.begin()
+        for kind, name in what:
+            await trouble.do(kind, name)
+        await trouble.calm_down()
+        await world.run(300, step=2)
+        assert told(world, "n1").phase == "Drained"
+        assert not on(world, "n1")
+        assert world.serving_count("web") == len(world.instances("web")) == trouble.count
+        assert not any(each.spec.move for each in world.instances())
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps([each for each in CALM if each not in {"scale", "update"}]))
+async def test_drains_never_break_a_budget_whoever_crashes(what: list[tuple[str, str]]) -> None:
+    async with World() as world:
+        world.checks = [world.check_capacity]
+        trouble = Trouble(world)
+        await trouble.begin()
+        least = watch_least(world, "web")
+        for kind, name in what:
+            await trouble.do(kind, name)
+        assert min(least) >= 8

@@ -32,7 +32,7 @@ from mandor.model.node import Node
 from mandor.model.record import ClusterSpec, Session
 from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.model.volume import HOST_PATHS, Volume
-from mandor.store.base import Change, Store
+from mandor.store.base import Change, Filter, Store
 from mandor.store.recorder import Recorder
 
 log = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ class Agent:
             join=self._join_once,
             locate=locate,
             holds=holds,
+            turned=self._engine_turned,
         )
         self.crew = Crew(
             settings,
@@ -84,6 +85,7 @@ class Agent:
             self._recorder,
             blocking,
             self.node,
+            self._whose,
         )
         loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
         self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
@@ -133,12 +135,13 @@ class Agent:
             (Session.kind, self.streams),
             (Volume.kind, self.crew.volumes),
         )
-        feeds = [
-            Feed(self._store, kind, self._settings.name, self._clock, reader, self._whose) for kind, reader in readers
-        ]
+        where = Filter(node=self._settings.name)
+        feeds = [Feed(self._store, kind, where, self._clock, reader, self._whose) for kind, reader in readers]
+        names = [(self.crew.names_kept.run(), "names")] if self.crew.names_kept is not None else []
         return [
             (self.node.run(), "node"),
             (self.crew.volumes.run(), "volumes"),
+            *names,
             *((feed.run(), f"feed of {kind}s") for feed, (kind, _) in zip(feeds, readers, strict=True)),
         ]
 
@@ -199,6 +202,13 @@ class Agent:
 
     def _node_changed(self) -> None:
         self.crew.allow(self.node.allocatable, self.node.spec.forget_before_epoch, self.node.engines)
+
+    def _engine_turned(self, node: Node, name: str) -> None:
+        engine = node.status.engines[name]
+        if engine.up:
+            self._recorder.note(node, "EngineUp", f"{name} answers again")
+        else:
+            self._recorder.note(node, "EngineDown", f"{name}: {engine.message}", type="warning")
 
     def _extra_facts(self) -> Mapping[str, str]:
         paths = {HOST_PATHS: ",".join(self._settings.host_paths)} if self._settings.host_paths else {}

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Literal, Protocol
 
 from mandor.agent.absence import Source, judge
 from mandor.agent.fetch import Fetch
 from mandor.agent.journal import Blocking, Journal
+from mandor.agent.names import Lodger, NamesKeeper
+from mandor.agent.names_plan import NOBODY_KNOWN, Known
 from mandor.agent.observer import Observer
 from mandor.agent.order import Entry, Order
 from mandor.agent.presence import Presence
@@ -25,6 +27,7 @@ from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Capabilities
 from mandor.model.phase import Phase
+from mandor.model.record import ClusterSpec
 from mandor.model.resources import Resources
 from mandor.store.base import Store
 from mandor.store.recorder import Recorder
@@ -57,7 +60,9 @@ class Crew:
         recorder: Recorder,
         blocking: Blocking,
         host: Host,
+        whose: Callable[[], Awaitable[ClusterSpec]],
     ) -> None:
+        """`whose`: which cluster answers."""
         self._host, self._changed = host, host.poke
         self.clock = clock
         self.fetch = Fetch(store, clock)
@@ -73,6 +78,20 @@ class Crew:
             clock,
             blocking,
             in_use=self.has_volume,
+        )
+        self.names_kept = (
+            NamesKeeper(
+                settings.name,
+                settings.data / "names",
+                store,
+                clock,
+                blocking,
+                lodgers=self._lodgers,
+                address=lambda: host.address,
+                whose=whose,
+            )
+            if settings.names
+            else None
         )
         self._node = settings.name
         self._journal, self._presence, self._recorder, self._blocking = journal, presence, recorder, blocking
@@ -283,6 +302,12 @@ class Crew:
             if not worker.memory.over
         )
 
+    async def know_names(self, order: Order) -> Known:
+        return await self.names_kept.know(order) if self.names_kept is not None else NOBODY_KNOWN
+
+    def _lodgers(self) -> Iterable[Lodger]:
+        return [Lodger(each.order, each.status) for each in self.workers.values() if not each.memory.over]
+
     async def keep(self, entry: Entry) -> None:
         await self._blocking(self._journal.write, entry)
 
@@ -291,9 +316,13 @@ class Crew:
         self.reporter.drop(uid)
         self.workers.pop(uid, None)
         self.volumes.left(uid)
+        if self.names_kept is not None:
+            await self.names_kept.forget(uid)
 
     def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None:
         self.reporter.report(order.uid, status)
+        if self.names_kept is not None:
+            self.names_kept.poke()
         note = _note(before, status)
         if note is not None:
             kind, reason, message = note

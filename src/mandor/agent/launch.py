@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from mandor.agent.order import Order
 from mandor.agent.ports import ports_of
+from mandor.agent.seen import Seen
 from mandor.engines.base import Launch, Mount, variable
 from mandor.lib.words import did_you_mean
 from mandor.model.instance import PortStatus
@@ -11,18 +12,21 @@ from mandor.model.node import Capabilities
 from mandor.model.task import Task
 from mandor.model.workload import GroupTemplate
 
+HOSTS = "/etc/hosts"
 
-def make_launch(
-    order: Order, task_name: str, engine: str, sources: Mapping[str, str] | None = None, *, published: bool = True
-) -> Launch:
-    """The task with everything resolved; the environment says who and where it is. `sources`: of its volumes;
-    `published`: its engine leads ports of the node to it."""
+
+def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch:
+    """The task with everything resolved; the environment says who and where it is, and who else is there."""
     assert order.template is not None, "an order is launched after its release was read"
     task, instance = order.template.tasks[task_name], order.instance
     several = len(order.template.tasks) > 1
     limits = task.resources.limits
-    mounts = _mounts(task, order.template, sources or {})
-    ports = ports_of(order, published=published)
+    mounts = _mounts(task, order.template, seen.sources)
+    ports = ports_of(order, published=seen.published)
+    hosts = seen.names.hosts
+    if hosts and seen.mounts_hosts and seen.published and _takes_hosts(task, engine):
+        mounts += (Mount(path=HOSTS, source=hosts, read_only=True),)
+        hosts = HOSTS
     return Launch(
         name=f"{order.name}/{task_name}" if several else order.name,
         namespace=instance.meta.namespace,
@@ -32,6 +36,8 @@ def make_launch(
         env={
             **_about(order, task_name),
             **port_variables(ports),
+            **seen.names.variables,
+            **({"MANDOR_HOSTS": hosts} if hosts else {}),
             **{each.variable: each.path for each in mounts if each.name},
             **task.env,
         },
@@ -49,6 +55,13 @@ def make_launch(
         stop_signal=task.stop.signal,
         options=task.options.get(engine, {}),
     )
+
+
+def _takes_hosts(task: Task, engine: str) -> bool:
+    """Not who brings a hosts file, or lines for one; and nobody mounts a single file into a virtual machine."""
+    options = task.options.get(engine, {})
+    own = HOSTS in {*(each.path for each in task.files), *(each.path for each in task.mounts)}
+    return not own and not options.get("extra_hosts") and options.get("type") != "virtual-machine"
 
 
 def _about(order: Order, task_name: str) -> dict[str, str]:

@@ -40,9 +40,11 @@ class NodeKeeper:
         join: Callable[[], Awaitable[None]],
         locate: Callable[[], str] | None = None,
         holds: Holds = nobody_holds,
+        turned: Callable[[Node, str], None] = lambda node, engine: None,
     ) -> None:
+        """`turned`: told which engine of the node is down now, or up again."""
         self._settings, self._store, self._engines, self._clock = settings, store, engines, clock
-        self._extra, self._changed, self._join = extra, changed, join
+        self._extra, self._changed, self._join, self._turned = extra, changed, join, turned
         self._locate = locate or self._find_address
         self._node: Node | None = None
         self._news = asyncio.Event()
@@ -139,6 +141,10 @@ class NodeKeeper:
             except Conflict:
                 self._node = await self._read()
             else:
+                for name, engine in status.engines.items():
+                    known = node.status.engines.get(name)
+                    if known is not None and known.up != engine.up:
+                        self._turned(value, name)
                 return
         raise Conflict("the node's object changes or disappears again and again")
 

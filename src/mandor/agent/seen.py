@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mandor.agent.names_plan import NOBODY_KNOWN, Known
 from mandor.engines.base import Observed, Unit
 from mandor.model.instance import REFUSED, InstanceStatus
 
@@ -41,6 +42,10 @@ class Seen:
     """Its engine leads ports of the node to it; see `publishes`."""
     host: str = ""
     """The address of this node."""
+    names: Known = NOBODY_KNOWN
+    """How it finds others of its namespace."""
+    mounts_hosts: bool = False
+    """Its engine gives its tasks the hosts file as theirs."""
     wait: str = ""
     """Why it may not begin yet."""
     sources: Mapping[str, str] = field(default_factory=dict)

@@ -34,6 +34,8 @@ class AgentSettings:
     """Folders of this machine that tasks may mount, with all below them."""
     ports: PortRange = USUAL_PORTS
     """From which ports are chosen for instances that ask for any."""
+    names: bool = False
+    """Instances find others of their namespace by name: each has a hosts file that follows changes."""
     heartbeat_seconds: float = 10.0
     fingerprint_seconds: float = 60.0
     """How often facts, capacity and engines are looked at."""

@@ -258,7 +258,7 @@ def _begin(step: _Step, order: Order, unit: Unit, known: TaskMemory, seen: Seen,
         step.wake(now + LACKS_SECONDS)
         return
     step.memory = step.memory.with_task(unit.task, msgspec.structs.replace(known, attempt=unit.attempt))
-    launch = make_launch(order, unit.task, step.memory.engine, seen.sources, published=seen.published)
+    launch = make_launch(order, unit.task, step.memory.engine, seen)
     step.actions.append(Start(unit, launch))
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from mandor.agent.fetch import Fetch
 from mandor.agent.launch import pick_engine
+from mandor.agent.names_plan import NOBODY_KNOWN, Known
 from mandor.agent.nursing import Nursing
 from mandor.agent.order import Entry, Memory, Order
 from mandor.agent.ports import ports_of, publishes
@@ -58,6 +59,7 @@ class Surroundings(Protocol):
     def ask_room(self, order: Order, *, begun: bool) -> Answer: ...
     def leave_room(self, uid: str, *, over: bool) -> None: ...
     async def furnish(self, order: Order, *, begun: bool) -> Furnished: ...
+    async def know_names(self, order: Order) -> Known: ...
     def taken_ports(self, order: Order) -> str:
         """Why it cannot have its ports of this node; empty: it can."""
 
@@ -88,6 +90,11 @@ class Worker:
         self._last: tuple[Action, ...] = ()
         self._repeats = 0
         self._nursing = Nursing(around.clock, self.poke)
+
+    @property
+    def status(self) -> InstanceStatus:
+        """As last described."""
+        return self._status
 
     @property
     def uid(self) -> str:
@@ -225,6 +232,9 @@ class Worker:
         if template is not None and template.volumes and not (refusal or self.memory.over or self.gone):
             furnished = await around.furnish(self.order, begun=begun)
             refusal = furnished.refusal
+        known = NOBODY_KNOWN
+        if not (refusal or self.memory.over or self.gone) and self._may_start(units):
+            known = await around.know_names(self.order)
         if self._ended(units):
             await self._refresh_care()
         return Seen(
@@ -238,6 +248,8 @@ class Worker:
             refused_as=refused_as,
             published=self._published,
             host=around.address,
+            names=known,
+            mounts_hosts="hosts" in self._extras,
             wait=wait,
             sources=furnished.sources,
             lacks=furnished.lacks,
@@ -257,8 +269,18 @@ class Worker:
         return f"{name} is down, and it is as it was last seen{why}"
 
     @property
+    def _extras(self) -> frozenset[str]:
+        known = self._around.engines().get(self.memory.engine)
+        return known.extras if known is not None else frozenset()
+
+    @property
     def _published(self) -> bool:
         return publishes(self.order, self.memory.engine, self._around.engines())
+
+    def _may_start(self, units: Sequence[Observed] | None) -> bool:
+        """Not everything of it runs yet."""
+        running = sum(each.phase is UnitPhase.RUNNING for each in units or ())
+        return self.order.template is not None and running < len(self.order.template.tasks)
 
     def _ended(self, units: Sequence[Observed] | None) -> bool:
         """Some unit's end is about to be judged."""

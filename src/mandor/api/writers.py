@@ -40,6 +40,7 @@ _ADMIN: Rights = {
     "priority-class": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "quota": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "limit-defaults": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "node-pool": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _OWN_NODE_STATUS = frozenset(
     f"status.{name}"
@@ -64,13 +65,14 @@ _CONTROLLERS: Rights = {
     "volume": frozenset({EXISTENCE, "status"}),
     "workload": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),  # it begins the runs of a schedule
     "quota": frozenset({"status"}),
+    "node-pool": frozenset({"status"}),
     "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "instance": frozenset(
         {EXISTENCE, "meta.labels", "status"}
         | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt")}
         | {f"spec.{name}" for name in ("pin", "avoid", "move", "instead_of")}
     ),
-    "node": frozenset(f"status.{name}" for name in ("phase", "reason", "since", "drain")),
+    "node": frozenset(f"status.{name}" for name in ("phase", "reason", "since", "drain", "maintenance")),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "decision": frozenset({EXISTENCE}),
     "audit": frozenset({EXISTENCE}),

@@ -45,6 +45,8 @@ def _node_phase(item: Object) -> str:
     words = [str(item["status"]["phase"])]
     if item["spec"].get("cordoned"):
         words.append("cordoned")
+    if item["status"].get("maintenance"):
+        words.append("maintenance")
     drain = item["status"].get("drain")
     if drain:
         total, left = drain.get("total", 0), drain.get("left", 0)
@@ -199,6 +201,17 @@ def _amounts(*path: str) -> Callable[[Object], str]:
     return shown
 
 
+def _windows(item: Object) -> str:
+    return "; ".join(each["cron"] for each in item["spec"].get("maintenance", ())) or "-"
+
+
+def _window(item: Object) -> str:
+    status = item.get("status", {})
+    if status.get("opened_at"):
+        return f"open until {moment(status['until'])} UTC"
+    return f"opens {moment(status['next_at'])} UTC" if status.get("next_at") else "-"
+
+
 NAME = Column("NAME", _name)
 AGE = Column("AGE", _age)
 LABELS = Column("LABELS", labels, wide=True)
@@ -312,6 +325,15 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("INSTANCES", _of_quota("instances")),
         Column("DEVICES", _devices_of_quota),
         Column("PRIORITY-CLASS", _spec("priority_class")),
+        AGE,
+        LABELS,
+    ),
+    "node-pool": (
+        NAME,
+        Column("MAINTENANCE", _windows),
+        Column("WINDOW", _window),
+        Column("DONE", lambda item: len(item.get("status", {}).get("done", ()))),
+        Column("LEFT OUT", lambda item: ",".join(item.get("status", {}).get("left_out", ())) or "-"),
         AGE,
         LABELS,
     ),

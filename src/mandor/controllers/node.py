@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.hearing import Ears
-from mandor.controllers.node_plan import NodeSeen, NodeTimes, Permits, judged, lost, lost_after, permit
+from mandor.controllers.node_plan import NodeSeen, NodeTimes, Permits, judged, lost, lost_after, permit, why_so_slowly
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
@@ -100,16 +100,21 @@ class NodeController(Controller[str]):
 
     def _judge(self, seen: Sequence[NodeSeen]) -> list[Write]:
         writes: list[Write] = []
-        now = self._clock.now()
+        now, lost = self._clock.now(), 0
         for each in seen:
             name = each.node.meta.name
             permitted = name in self._permits.given
-            after = judged(each, self._times, permitted=permitted, now=now)
+            pool = each.node.spec.pool
+            mass = why_so_slowly(pool, self._times) if pool in self._permits.mass else ""
+            after = judged(each, self._times, permitted=permitted, now=now, mass=mass)
             if after is not None:
                 writes.append(Put(after))
-                self._tell_phase(after)
-            if permitted and each.wants:
-                writes += self._lose(name, each.silence_seconds)
+                if after.status.phase is not each.node.status.phase:
+                    self._tell_phase(after)
+            if permitted and each.wants and lost < self._times.losses_most:
+                given_up = self._lose(name, each.silence_seconds)[: self._times.losses_most - lost]
+                lost += len(given_up)
+                writes += given_up
         return writes
 
     def _lose(self, node: str, silence: float) -> list[Write]:

@@ -17,6 +17,7 @@ from mandor.model.codec import KINDS
 from mandor.model.limit_defaults import LimitDefaults, LimitDefaultsSpec
 from mandor.model.meta import Key, Meta, Object, check_labels, check_name
 from mandor.model.near_cycle import HINT, find_deadlocks
+from mandor.model.pool import NodePool, NodePoolSpec
 from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.model.quota import Quota, QuotaSpec
 from mandor.model.reading import FAILED, LATER, Mistake, Reader
@@ -30,7 +31,6 @@ OBJECTS_MOST = 5000
 
 LATER_KINDS = frozenset(
     {
-        "node-pool",
         "secret",
         "scheduler-config",
         "reservation",
@@ -44,6 +44,7 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "quota": QuotaSpec,
     "limit-defaults": LimitDefaultsSpec,
     "volume": VolumeSpec,
+    "node-pool": NodePoolSpec,
 }
 _MADE: dict[str, Callable[..., Object]] = {
     "workload": Workload,
@@ -52,6 +53,7 @@ _MADE: dict[str, Callable[..., Object]] = {
     "quota": Quota,
     "limit-defaults": LimitDefaults,
     "volume": Volume,
+    "node-pool": NodePool,
 }
 
 _META = ("kind", "name", "namespace", "labels")
@@ -218,7 +220,7 @@ def _check_kind(reader: Reader, source: Map, kind: Any, line: int) -> bool:
     elif isinstance(kind, str) and kind in LATER_KINDS:
         reader.wrong(at, "kind", f"`{kind}` is not supported yet")
     elif isinstance(kind, str) and kind in KINDS and kind not in _SPECS:
-        change = "`mandor cordon` and `mandor uncordon` change a node; `mandor agent --label` labels a new one"
+        change = "`mandor cordon`, `drain`, `taint` and `label` change a node"
         hint = change if kind == "node" else None
         reader.wrong(at, "kind", f"the cluster makes its {KINDS[kind].plural} itself; they cannot be applied", hint)
     elif not isinstance(kind, str) or kind not in _SPECS:
@@ -236,7 +238,7 @@ def _split_object(reader: Reader, source: Map, line: int) -> tuple[Map, Map]:
     parts = []
     for name in ("meta", "spec"):
         part = source.get(name)
-        if part is None and name == "spec" and source.get("kind") in {"namespace", "volume"}:
+        if part is None and name == "spec" and source.get("kind") in {"namespace", "volume", "node-pool"}:
             part = Map(line)
         if not isinstance(part, Map):
             reader.wrong(source.lines.get(name, line), "", f"`{name}` is missing, or not a mapping")

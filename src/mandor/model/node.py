@@ -173,8 +173,21 @@ class DrainStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
     """What the others wait for."""
 
 
+class Maintenance(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """The maintenance window of its pool has come to it: it is emptied, kept empty for a while, and given back."""
+
+    window: float
+    """When that opened."""
+    drain: Drain
+    """How it is emptied."""
+    empty_since: float = 0.0
+    """0: it is not empty yet."""
+    until: float = 0.0
+    """When it takes work again, at the latest."""
+
+
 class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """Written by the node's agent, except `phase`, `reason`, `since` and `drain`: the controllers'."""
+    """Written by the node's agent, except `phase`, `reason`, `since`, `drain` and `maintenance`: the controllers'."""
 
     phase: NodePhase
     reason: str = ""
@@ -193,6 +206,8 @@ class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     """What is really used, as the agent last measured it; absent: not measured."""
     drain: DrainStatus | None = None
     """How far its drain is; absent: it is not drained."""
+    maintenance: Maintenance | None = None
+    """Its turn in the maintenance window of its pool; absent: it is not its turn."""
 
 
 UNKNOWN = NodeStatus(phase=NodePhase.UNKNOWN)
@@ -212,8 +227,9 @@ class Node(Object, frozen=True, tag="node"):
 
     @property
     def drain(self) -> Drain | None:
-        """How it is to be emptied; None: it is not."""
-        return self.spec.drain
+        """How it is to be emptied, as somebody ordered or for its maintenance; None: it is not."""
+        turn = self.status.maintenance
+        return self.spec.drain or (turn.drain if turn is not None else None)
 
     @property
     def closed(self) -> bool:
@@ -223,7 +239,8 @@ class Node(Object, frozen=True, tag="node"):
     @property
     def opened(self) -> "Node":
         """The same node as it would be if nobody had."""
-        return self.changed(spec=msgspec.structs.replace(self.spec, cordoned=False, drain=None))
+        spec = msgspec.structs.replace(self.spec, cordoned=False, drain=None)
+        return self.changed(spec=spec, status=msgspec.structs.replace(self.status, maintenance=None))
 
     @property
     def allocatable(self) -> Resources:

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from mandor.model.json_schema import Schema, schemas
 from mandor.model.limit_defaults import LimitDefaultsSpec
+from mandor.model.pool import NodePoolSpec
 from mandor.model.priority import PriorityClassSpec
 from mandor.model.quota import QuotaSpec
 from mandor.model.record import NamespaceSpec
@@ -37,6 +38,7 @@ _OTHERS: dict[str, tuple[type[Struct], bool, str]] = {
         "What tasks of a namespace ask for that say nothing about it, and the most that one may.",
     ),
     "volume": (VolumeSpec, True, "A volume, made before anybody uses it."),
+    "node-pool": (NodePoolSpec, False, "What holds for all nodes of a pool."),
 }
 """Kinds beside workloads: what they say, whether they live in a namespace, what they are."""
 

@@ -84,7 +84,7 @@ def _more_nodes(nodes: Snapshot) -> Iterator[Candidate]:
         twin = Node(
             meta=Meta(name=NEW_NODE, labels=node.meta.labels),
             spec=node.opened.spec,
-            status=msgspec.structs.replace(node.status, phase=NodePhase.READY, usage=None),
+            status=msgspec.structs.replace(node.opened.status, phase=NodePhase.READY, usage=None),
         )
         yield Candidate("node", f"add a node like {node.meta.name}", 60, nodes=(twin,))
 

@@ -10,7 +10,7 @@ from mandor.placement.framework.ask import Shape
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.identity import NOBODY, Identity
 from mandor.placement.framework.kept import Kept
-from mandor.placement.framework.lodging import SETTLED, Level, Lodger, Tenure
+from mandor.placement.framework.lodging import SETTLED, Going, Level, Lodger, Tenure
 from mandor.placement.levels import Levels
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ class Lodgings:
 
     def stopping(self) -> list[tuple[str, Lodger]]:
         return self._named(self._stopping) if self._stopping else []
+
+    def going(self) -> Going:
+        return self._levels.going()
 
     def held(self) -> list[tuple[str, Lodger]]:
         return self._named(self._held) if self._held else []

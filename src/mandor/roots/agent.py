@@ -86,6 +86,7 @@ def agent_settings(settings: AgentRootSettings) -> AgentSettings:
         capacity=_capacity(settings),
         devices=_devices(settings.device),
         host_paths=settings.allow_host_path,
+        names=settings.names,
         ports=PortRange.parse(settings.port_range),
         heartbeat_seconds=float(settings.heartbeat),
     )

@@ -26,6 +26,7 @@ from mandor.controllers.base import Controller
 from mandor.controllers.cron import CronController
 from mandor.controllers.drain import DrainController
 from mandor.controllers.garbage import GarbageController
+from mandor.controllers.maintenance import MaintenanceController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.quota import QuotaController
@@ -225,13 +226,16 @@ def _config_source(settings: ServerSettings, pulse: Pulse) -> ConfigSource:
 
 async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
     recorder = Recorder(store, "controllers", clock)
-    times = NodeTimes(suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after)
+    times = NodeTimes(
+        suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after, mass_share=settings.mass_share
+    )
     controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
         CronController(store, clock, recorder),
         NodeController(store, clock, recorder, times),
         DrainController(store, clock, recorder),
         TaintController(store, clock, recorder),
+        MaintenanceController(store, clock, recorder),
         QuotaController(store, clock),
         VolumeController(store, recorder),
         GarbageController(store, clock),

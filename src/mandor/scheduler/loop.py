@@ -43,6 +43,7 @@ from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
 from mandor.scheduler.territory import Pools
 from mandor.scheduler.truth import compare
+from mandor.scheduler.unclaimed import Unclaimed
 from mandor.scheduler.view import Promise, View
 from mandor.scheduler.volumes import VolumeWriter
 from mandor.scheduler.waiting import Denied, Seat, WaitingRoom
@@ -155,6 +156,7 @@ class Scheduler:
         self._to_write_whole: list[Sequence[Promise]] = []
         self._pools = pools
         self._busy = 0
+        self._unclaimed = Unclaimed(store, clock, pools, self.view.elsewhere, self._reasons.tell)
         self._returning = Returning(store, clock, recorder, self._gangs, self._instances, self._keeps_gangs)
         self.timed: Callable[[float], None] | None = None
         """Told what each decision took, in seconds."""
@@ -200,6 +202,7 @@ class Scheduler:
                 tasks.start(self._reasons.run(), "refusals")
                 tasks.start(self._journal.run(), "decisions")
                 tasks.start(self._returning.run(), "gangs in pieces")
+                tasks.start(self._unclaimed.run(), "work for pools of nobody")
                 await self._schedule(tasks)
 
     def _hear(self, change: Change) -> None:

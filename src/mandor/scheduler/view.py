@@ -117,6 +117,8 @@ class View:
         """What all instances of a group of a release ask for, by namespace, workload, release and group: as long as
         no object changes that it was made of."""
         self._promises: dict[Key, Promise] = {}
+        self.elsewhere: dict[Key, tuple[str, str]] = {}
+        """Instances that wait for nodes of other schedulers, with their uid and pool."""
         self._waiting_for: dict[Key, set[Key]] = {}
         """Instances whose release or workload is not here yet, by that."""
 
@@ -353,6 +355,8 @@ class View:
             self._wait_for(workload_key(instance), instance)
             return None
         shape = self._shape(instance)
+        if shape is not None and not self.owns(shape.home):
+            self.elsewhere[instance.key] = instance.meta.uid, shape.home
         if shape is None or not self.owns(shape.home):
             return None
         return ask_of(instance, workload, shape, self._who(instance), self._rank(instance))
@@ -418,6 +422,9 @@ class View:
 
     def displaced(self, node: str, priority: int) -> list[Key]:
         """Those of lower priority for whom room is held there."""
+        lowest = self.table.lodgings.lowest_held()
+        if lowest is None or lowest >= priority:
+            return []
         return [each.key for where, each in self.table.lodgings.held() if where == node and each.priority < priority]
 
     def evict(self, instances: Iterable[Instance], now: float) -> None:

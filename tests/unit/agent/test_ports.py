@@ -18,7 +18,7 @@ from mandor.model.instance import PORT_TAKEN
 from mandor.model.node import Capabilities, PortRange
 from mandor.model.phase import Phase
 from mandor.model.workload import GroupTemplate
-from tests.unit.agent.make import make_order
+from tests.unit.agent.make import NOTHING_SEEN, make_order
 from tests.unit.agent.world import World, open_world
 
 pytestmark = pytest.mark.req("S2-7")
@@ -55,7 +55,7 @@ def test_a_task_listens_where_it_says_unless_it_has_the_nodes_own_network(
 
 
 def test_the_environment_tells_both_numbers() -> None:
-    launch = make_launch(order(PORTS, CHOSEN), "main", "docker")
+    launch = make_launch(order(PORTS, CHOSEN), "main", "docker", NOTHING_SEEN)
     assert {key: value for key, value in launch.env.items() if "PORT" in key} == {
         "MANDOR_PORT_PLAIN": "1000",
         "MANDOR_PORT_FIXED": "2000",

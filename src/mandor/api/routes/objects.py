@@ -28,7 +28,7 @@ CHUNK = 2000
 TRIES = 5
 """Read, change, write is tried so often when somebody else writes in between."""
 
-WRITABLE = ("workload", "node", "namespace", "priority-class", "quota", "limit-defaults", "volume")
+WRITABLE = ("workload", "node", "namespace", "priority-class", "quota", "limit-defaults", "volume", "node-pool")
 """Kinds that users put and patch."""
 DELETABLE = (*WRITABLE, "instance", "token")
 

@@ -292,6 +292,7 @@ def _tell_node(client: "Client", item: Object) -> list[str]:
             ("capacity", f"cpu {cpu}, memory {memory}"),
             ("ports", _port_range(status.get("ports", {}))),
             ("taints", ", ".join(map(tables.taint, spec.get("taints", ())))),
+            ("maintenance", _maintenance(status.get("maintenance"))),
             ("drain", _drain(spec, status)),
             ("facts", ", ".join(f"{key} {value}" for key, value in sorted(status.get("facts", {}).items()))),
             ("agent", status.get("agent_version", "")),
@@ -337,6 +338,13 @@ def _abilities(engine: Object) -> str:
     return ", ".join(
         [*(["images"] if engine.get("images") else []), *sorted(engine.get("extras", ())), *sorted(limits)]
     )
+
+
+def _maintenance(turn: Object | None) -> str:
+    if not turn:
+        return ""
+    how = "it is kept empty" if turn.get("empty_since") else "it is emptied"
+    return f"{how}, and takes work again at {tables.moment(turn['until'])} UTC at the latest"
 
 
 def _drain(spec: Object, status: Object) -> str:

@@ -48,7 +48,12 @@ def uncordon_command(client: "Client", names: tuple[str, ...]) -> None:
     This ends a drain, too.
     """
     for node in get_nodes(client, names):
-        name, spec = node["meta"]["name"], node["spec"]
+        name, spec, turn = node["meta"]["name"], node["spec"], node["status"].get("maintenance")
+        if turn and not spec.get("cordoned", False) and "drain" not in spec:
+            raise Conflict(
+                f"it is the turn of {name} in the maintenance window of the pool {spec.get('pool', 'default')}",
+                hint="take the window out of the pool and apply it, or wait: `mandor describe node` says how long",
+            )
         if not spec.get("cordoned", False) and "drain" not in spec:
             click.echo(f"node {name} is not cordoned already")
             continue

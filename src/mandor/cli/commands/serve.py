@@ -107,6 +107,7 @@ def server_command(config: str | None, roles: tuple[str, ...], pools: tuple[str,
 @click.option("--capacity", metavar="WHAT=AMOUNT", multiple=True, help="cpu=2, memory=4Gi …: part of the machine.")
 @click.option("--device", metavar="KIND=COUNT", multiple=True, help="gpu=4, nvidia/gpu=4 …: what tasks may ask for.")
 @click.option("--port-range", metavar="FIRST-LAST", help="Ports to choose from, for tasks.  [default: 20000-32000]")
+@click.option("--names/--no-names", default=None, help="Hosts files for instances.  [default: names]")
 @click.option("--heartbeat", metavar="DURATION", help="How often it says that it lives.  [default: 10s]")
 @_log_options
 def agent_command(

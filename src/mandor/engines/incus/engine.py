@@ -86,6 +86,7 @@ class IncusEngine(ContainerEngine):
                 hint="add its certificate: `incus config trust add-certificate`",
             )
         extras = EXTRAS | ({"machines"} if "qemu" in str(found["environment"].get("driver", "")) else frozenset())
+        extras |= {"hosts"} if self._api.server.local else frozenset()
         version = str(found["environment"].get("server_version", ""))
         return Capabilities(version=version, images=True, limits=LIMITS, extras=extras, loads=frozenset({"incus"}))
 

@@ -143,7 +143,7 @@ def _promising(rehearsal: Rehearsal) -> Iterator[tuple[Bound, int]]:
     lodging = rehearsal.lodging
     if not len(rehearsal.nodes):
         return
-    anyway = _taken(rehearsal, [*lodging.stopping(), *lodging.held()])
+    anyway = _taken(rehearsal)
     levels = lodging.levels(rehearsal.ask.priority)
     tight = [(node, each) for node, each in lodging.tight() if not each.tenure.rank.spared]
     # The least short first, then by luck.
@@ -175,15 +175,20 @@ def _level_by_level(
         yield value, found
 
 
-def _taken(rehearsal: Rehearsal, lodgers: Iterable[tuple[str, Lodger]]) -> Amounts | None:
-    """What those take who go anyway; None: nobody does."""
-    nodes = rehearsal.nodes
-    going = [(node, lodger) for node, lodger in lodgers if node in nodes.slots and goes_anyway(lodger, rehearsal)]
-    if not going:
+def _taken(rehearsal: Rehearsal) -> Amounts | None:
+    """What those take who go anyway; None: nobody does. Many may be going while many wait: where all of a node go in
+    time, nobody is looked at by himself."""
+    nodes, lodging = rehearsal.nodes, rehearsal.lodging
+    going, lowest = lodging.going(), lodging.lowest_held()
+    held = lodging.held() if lowest is not None and lowest < rehearsal.ask.priority else ()
+    if not held and not going.taken[-1].any():
         return None
-    taken = np.zeros((len(nodes.rows) + 1, len(nodes)), dtype=np.int64)
-    for node, lodger in going:
-        _add(taken, rehearsal, node, lodger, 1)
+    late = going.latest > rehearsal.soon
+    taken = np.where(late, 0, going.taken)
+    for node, lodger in (*(lodging.stopping() if late.any() else ()), *held):
+        slot = nodes.slots.get(node)
+        if slot is not None and (lodger.tenure.held or late[slot]) and goes_anyway(lodger, rehearsal):
+            _add(taken, rehearsal, node, lodger, 1)
     return taken
 
 
