@@ -41,7 +41,10 @@ def check_options(engine: str, options: Mapping[str, Any], path: str) -> None:
     """`Invalid` for what the engine would refuse at the start; engines that are not installed here judge later."""
     if engine not in known_engines():
         return
-    kind = getattr(_load(engine), "options", None)
+    try:
+        kind = getattr(_load(engine), "options", None)
+    except Invalid:
+        return  # An extra of the package is missing here.
     if kind is not None:
         read_options(engine, options, kind, path)
 
