@@ -36,11 +36,10 @@ class DrainController(Overseer):
 
     def observe(self, change: Change) -> Iterable[str]:
         after = change.after
-        if isinstance(change.value, Instance):
-            if isinstance(after, Instance) and must_leave(after) and not after.phase.over:
-                self._leaving[change.key] = after
-            elif self._leaving:
-                self._leaving.pop(change.key, None)
+        if isinstance(after, Instance) and must_leave(after) and not after.phase.over:
+            self._leaving[change.key] = after
+        elif self._leaving and isinstance(change.value, Instance):
+            self._leaving.pop(change.key, None)
         return super().observe(change)
 
     def plan(self, nodes: Sequence[Node], residents: Residents, now: float) -> Draft:

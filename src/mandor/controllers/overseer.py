@@ -47,13 +47,14 @@ class Overseer(Controller[str]):
         self._writer = Writer(self._store, mirrors)
 
     def observe(self, change: Change) -> Iterable[str]:
-        value = change.value
+        before, after = change.before, change.after
+        value = before if after is None else after
         if isinstance(value, Instance):
             if self._residents is not None:
-                self._residents.see(change.before, change.after)
+                self._residents.see(before, after)
         elif isinstance(value, Node):
-            if isinstance(change.after, Node) and self.concerns(change.after):
-                self._nodes[value.meta.name] = change.after
+            if isinstance(after, Node) and self.concerns(after):
+                self._nodes[value.meta.name] = after
             elif self._nodes.pop(value.meta.name, None) is not None:
                 return (LOOK,)
         return (LOOK,) if self.busy() else ()

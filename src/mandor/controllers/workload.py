@@ -138,7 +138,7 @@ class WorkloadController(Controller[Name]):
         return found if isinstance(found, Workload) else None
 
     def _taken(self, key: Name, name: str) -> bool:
-        found = self._all_instances.get(Key(Instance.kind, key.namespace, name))
+        found = self._all_instances.get(_new_tuple(Key, (Instance.kind, key.namespace, name)))
         return isinstance(found, Instance) and found.spec.workload != key.workload
 
     def _rooted(self, instance: Instance) -> bool:

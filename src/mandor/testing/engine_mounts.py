@@ -50,8 +50,7 @@ class EngineMounts(EngineWatch):
 
     async def test_a_command_beside_the_task_sees_the_same(self, engine: Engine, volume: Path) -> None:
         if not {"mounts", "exec"} <= (await engine.probe()).extras:
-            await self._refuses(engine, self.sleeps(mounts=self._at(volume)))
-            return
+            return  # Other tests say what happens then.
         unit = await self._start(engine, self.sleeps(mounts=self._at(volume)))
         await self._running(engine, unit)
         command = self.tells_file(f"{self.mount_path}/seen")

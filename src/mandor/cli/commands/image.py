@@ -90,6 +90,8 @@ def choose(
     by_name = {node["meta"]["name"]: node for node in found}
     wanted = dict(_label(each) for each in labels)
     if not (nodes or pools or labels or everywhere):
+        if not found:
+            raise NotFound("there are no nodes yet", hint="`mandor agent` makes a machine one")
         if len(found) == 1:
             return found
         raise click.UsageError(f"there are {len(found)} nodes: choose with --node, --pool, --label or --all")

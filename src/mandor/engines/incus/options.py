@@ -31,6 +31,8 @@ class IncusOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Where the image comes from, if it is not a remote that is known by name (`images:`, `ubuntu:`)."""
     protocol: Literal["simplestreams", "incus"] | None = None
     """How that server is spoken to."""
+    server_certificate: str | None = None
+    """That server's certificate (PEM), if nobody whom the node trusts has signed it."""
     pool: str | None = None
     """The storage pool of its root disk; absent: the profile's."""
     privileged: bool = False
@@ -46,7 +48,8 @@ def source_of(image: str, options: IncusOptions) -> dict[str, Any]:
     remote, colon, alias = image.partition(":")
     if options.server is not None:
         named = alias if colon else image
-        return _remote(options.server, options.protocol or "simplestreams", named)
+        found = _remote(options.server, options.protocol or "simplestreams", named)
+        return found | ({"certificate": options.server_certificate} if options.server_certificate else {})
     if colon and remote == "local":
         image = alias
     elif colon and remote in REMOTES:
