@@ -197,6 +197,12 @@ class Engine(ABC):
         """Of everything running here; empty where the engine cannot tell."""
         return {}
 
+    async def disk(self) -> Mapping[Unit, int]:
+        """Bytes that each unit takes on disk, volumes not counted; empty where the engine cannot tell.
+
+        It may take long: it is asked only when there is little disk left."""
+        return {}
+
     async def images(self) -> Mapping[str, int]:
         """The images that are here already, with their sizes in bytes; empty where the engine runs none."""
         return {}

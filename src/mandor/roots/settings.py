@@ -127,6 +127,9 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """Instances find others of their namespace by name (hosts files, MANDOR_ADDR_…); without it, less is watched."""
     port_range: str = str(USUAL_PORTS)
     """`FIRST-LAST`: the node's ports from which one is chosen for a task that asks for any."""
+    pressure: tuple[str, ...] = ()
+    """`memory=6%:3%:60s`: with less than 6 % left the node is under pressure, and ends instances after a minute; with
+    less than 3 %, at once. Also of `disk` and `inodes`; `memory=off` looks away."""
     heartbeat: Seconds = Seconds(10)
 
     def __post_init__(self) -> None:

@@ -108,6 +108,12 @@ def server_command(config: str | None, roles: tuple[str, ...], pools: tuple[str,
 @click.option("--capacity", metavar="WHAT=AMOUNT", multiple=True, help="cpu=2, memory=4Gi …: part of the machine.")
 @click.option("--device", metavar="KIND=COUNT", multiple=True, help="gpu=4, nvidia/gpu=4 …: what tasks may ask for.")
 @click.option("--port-range", metavar="FIRST-LAST", help="Ports to choose from, for tasks.  [default: 20000-32000]")
+@click.option(
+    "--pressure",
+    metavar="WHAT=SOFT:HARD[:GRACE]",
+    multiple=True,
+    help="memory=6%:3%:60s, disk=10%:5%:2m, inodes=off …: what must be left, or instances go.",
+)
 @click.option("--names/--no-names", default=None, help="Hosts files for instances.  [default: names]")
 @click.option("--heartbeat", metavar="DURATION", help="How often it says that it lives.  [default: 10s]")
 @_log_options
@@ -120,6 +126,7 @@ def agent_command(
     allow_host_path: tuple[str, ...],
     capacity: tuple[str, ...],
     device: tuple[str, ...],
+    pressure: tuple[str, ...],
     **flags: Any,
 ) -> None:
     """Run the agent of this node.
@@ -133,7 +140,7 @@ def agent_command(
     shared = (click.get_current_context().find_root().obj or {}).get("server")
     flags |= {"server": _split(server or ((shared,) if shared else ())), "engine": _split(engine), "label": list(label)}
     flags |= {"allow_host_path": list(allow_host_path), "engine_option": list(engine_option)}
-    flags |= {"capacity": _split(capacity), "device": _split(device)}
+    flags |= {"capacity": _split(capacity), "device": _split(device), "pressure": _split(pressure)}
     agent.run(load(AgentRootSettings, "agent", file=config, environ=os.environ, flags=flags))
 
 

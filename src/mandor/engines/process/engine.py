@@ -22,7 +22,7 @@ from mandor.engines.process.logs import read_logs
 from mandor.engines.process.spawn import mounts_possible, spawn_supervisor
 from mandor.engines.process.tracked import Tracked
 from mandor.engines.process.trash import discard, empty
-from mandor.engines.process.usage import measure
+from mandor.engines.process.usage import measure, measure_disk
 from mandor.engines.shim import groups
 from mandor.engines.ticks import Ticks
 from mandor.errors import EngineDown, Invalid, NotFound
@@ -169,6 +169,11 @@ class ProcessEngine(Engine):
         self._open()
         running = {unit: tracked.watch.pid for unit, tracked in self._units.items() if tracked.watch is not None}
         return await asyncio.to_thread(measure, running, self._trees)
+
+    async def disk(self) -> Mapping[Unit, int]:
+        self._open()
+        folders = {unit: self._units_folder / str(unit) for unit in self._units}
+        return await asyncio.to_thread(measure_disk, folders)
 
     def events(self) -> AsyncIterator[None]:
         self._open()
