@@ -259,7 +259,7 @@ async def check_deletable(store: Store, value: Object) -> None:
         if held:
             raise Conflict(
                 f"the node {value.meta.name} still holds {len(held)} instances, {held[0].meta.name} among them",
-                hint=f"`mandor cordon {value.meta.name}` and delete them, or wait until the node counts as lost",
+                hint=f"`mandor drain {value.meta.name}` first, or wait until the node counts as lost",
                 left=len(held),
             )
 
