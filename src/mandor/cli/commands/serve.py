@@ -62,6 +62,7 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
 @click.option("--roles", metavar="ROLE[,ROLE]", multiple=True, help="Of api, scheduler, controllers.  [default: all]")
 @click.option("--suspect-after", metavar="DURATION", help="Silence after which a node gets no work.  [default: 20s]")
 @click.option("--lost-after", metavar="DURATION", help="Silence after which a node's work is replaced.  [default: 60s]")
+@click.option("--mass-share", metavar="PERCENT", help="More of a pool silent is a broken network.  [default: 50%]")
 @click.option("--lease", metavar="DURATION", help="Silence after which another server leads.  [default: 10s]")
 @click.option("--image-most", metavar="SIZE", help="How large an image to be loaded may be.  [default: 32Gi]")
 @click.option("--pools", metavar="POOL[,POOL]", multiple=True, help="What this scheduler owns.  [default: all]")
