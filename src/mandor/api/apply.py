@@ -153,14 +153,15 @@ def merged(stored: Object | None, given: Object) -> Object:
         return given.changed(meta=meta)
     spec = given.spec
     if isinstance(stored, Workload) and isinstance(given, Workload):
-        groups = {
-            name: msgspec.structs.replace(group, replicas=stored.spec.groups[name].replicas)
-            if group.replicas is None and name in stored.spec.groups
-            else group
-            for name, group in given.spec.groups.items()
-        }
+        orders = {"restarted": stored.spec.restarted, "rollout": stored.spec.rollout}
         try:
-            spec = msgspec.structs.replace(given.spec, groups=groups, restarted=stored.spec.restarted)
+            groups = {
+                name: msgspec.structs.replace(group, replicas=stored.spec.groups[name].replicas)
+                if group.replicas is None and name in stored.spec.groups
+                else group
+                for name, group in given.spec.groups.items()
+            }
+            spec = msgspec.structs.replace(given.spec, groups=groups, **orders)
         except Misfit as error:  # with the count that is kept
             raise Invalid(str(error), hint=error.hint) from error
     return stored.changed(meta=msgspec.structs.replace(stored.meta, labels=given.meta.labels), spec=spec)

@@ -53,8 +53,10 @@ _MADE: dict[str, Callable[..., Object]] = {
 }
 
 _META = ("kind", "name", "namespace", "labels")
+_ORDERS = frozenset({"restarted", "rollout"})
+"""What commands write, and manifests leave alone."""
 _WORKLOAD = tuple(
-    name for name in (each.encode_name for each in msgspec.structs.fields(WorkloadSpec)) if name != "restarted"
+    name for name in (each.encode_name for each in msgspec.structs.fields(WorkloadSpec)) if name not in _ORDERS
 )
 _TASK = frozenset(each.encode_name for each in msgspec.structs.fields(Task)) - {"role"}
 _GROUP = (frozenset(each.encode_name for each in msgspec.structs.fields(Group)) | {"count"}) - {"tasks"}

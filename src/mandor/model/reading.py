@@ -26,7 +26,7 @@ MISTAKES_MOST = 50
 
 LATER: dict[type, frozenset[str]] = {
     WorkloadSpec: frozenset({"schedule"}),
-    Group: frozenset({"depends_on", "services", "update", "autoscale", "alternatives"}),
+    Group: frozenset({"depends_on", "services", "autoscale", "alternatives"}),
     Placement: frozenset({"clusters"}),
     Task: frozenset({"secrets", "startup", "identity"}),
     Security: frozenset({"read_only_root", "cap_drop", "cap_add", "privileged"}),
