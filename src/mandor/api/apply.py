@@ -18,6 +18,7 @@ from mandor.api.writing import Author, commit_as
 from mandor.errors import Conflict, Invalid, MandorError
 from mandor.model.manifest import Document
 from mandor.model.meta import Key, Meta, Misfit, Object
+from mandor.model.rollout import NO_ORDERS, RolloutOrders
 from mandor.model.workload import Workload
 from mandor.store.base import WRITES_MOST, Delete, Filter, Put, Write
 
@@ -153,7 +154,11 @@ def merged(stored: Object | None, given: Object) -> Object:
         return given.changed(meta=meta)
     spec = given.spec
     if isinstance(stored, Workload) and isinstance(given, Workload):
-        orders = {"restarted": stored.spec.restarted, "rollout": stored.spec.rollout}
+        rollout = stored.spec.rollout
+        if given.spec.template != stored.spec.template:
+            rollout = (
+                RolloutOrders(paused=True) if rollout.paused else NO_ORDERS
+            )  # what was promoted, or given up, was another one
         try:
             groups = {
                 name: msgspec.structs.replace(group, replicas=stored.spec.groups[name].replicas)
@@ -161,7 +166,7 @@ def merged(stored: Object | None, given: Object) -> Object:
                 else group
                 for name, group in given.spec.groups.items()
             }
-            spec = msgspec.structs.replace(given.spec, groups=groups, **orders)
+            spec = msgspec.structs.replace(given.spec, groups=groups, restarted=stored.spec.restarted, rollout=rollout)
         except Misfit as error:  # with the count that is kept
             raise Invalid(str(error), hint=error.hint) from error
     return stored.changed(meta=msgspec.structs.replace(stored.meta, labels=given.meta.labels), spec=spec)

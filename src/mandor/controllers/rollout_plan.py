@@ -103,10 +103,15 @@ def _views(
     members: Members,
     world: World,
 ) -> dict[str, _View]:
+    target = releases[rollout.target]
+    tried = any(releases[name].spec.hash == target.spec.hash for name in rollout.proven if name in releases)
     found = {}
     for name in workload.spec.groups:
-        if name in releases[rollout.target].spec.groups:
-            found[name] = _view(draft, workload, rollout, name, members[name], world)
+        if name in target.spec.groups:
+            view = found[name] = _view(draft, workload, rollout, name, members[name], world)
+            # What was healthy before, and is gone back to, has nothing to prove.
+            if not tried and rollout.ongoing and view.mixed and not view.state.promoted:
+                _hold_canaries(draft, workload, rollout, name, view, world)
     return found
 
 
@@ -126,10 +131,7 @@ def _view(
         progress_at=before.progress_at if known and healthy <= before.best and before.progress_at else world.now,
         promoted=before.promoted,
     )
-    view = _View(group, state, late, mixed=len(new) < len(members))
-    if rollout.target == rollout.release and rollout.ongoing and view.mixed and not state.promoted:
-        _hold_canaries(draft, workload, rollout, name, view, world)
-    return view
+    return _View(group, state, late, mixed=len(new) < len(members))
 
 
 def _hold_canaries(draft: Draft, workload: Workload, rollout: Rollout, name: str, view: _View, world: World) -> None:

@@ -39,7 +39,8 @@ def _plan_one_release(
             slot.renew(draft, each, group, release, world)
     missing = group.count - len(kept)
     if missing > 0:
-        slot.create_some(draft, workload, name, members, missing, release, world)
+        used = {each.spec.index for each in members}
+        slot.create_some(draft, workload, name, used, missing, release, world)
         if workload.status.release:
             draft.note(workload, "ScaledUp", f"more of {name}: {group.count} are wanted")
     if surplus and not all(each.spec.stop for each in surplus):

@@ -1,7 +1,7 @@
 """One instance of a workload among others: what it is worth, when its name is free, what comes after it."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 
 from mandor.controllers.draft import Draft
@@ -163,30 +163,18 @@ def create(draft: Draft, workload: Workload, group: str, index: int, release: Re
 
 
 def create_some(
-    draft: Draft,
-    workload: Workload,
-    group: str,
-    members: Sequence[Instance],
-    count: int,
-    release: Release,
-    world: World,
+    draft: Draft, workload: Workload, group: str, used: set[int], count: int, release: Release, world: World
 ) -> None:
-    """The lowest free numbers, and no more than one plan should make."""
-    now = min(count, at_once(len(members)))
-    for index in _free_indices(workload.meta.name, group, members, now, world):
+    """The lowest numbers that are not used yet, and no more than one plan should make."""
+    now = min(count, at_once(len(used)))
+    index = 0
+    for _ in range(now):
+        while index in used or world.taken(instance_name(workload.meta.name, group, index)):
+            index += 1
         create(draft, workload, group, index, release)
+        used.add(index)
     if count > now:
         draft.again(0.0)
-
-
-def _free_indices(workload: str, group: str, members: Sequence[Instance], count: int, world: World) -> Iterator[int]:
-    used = {each.spec.index for each in members}
-    index = 0
-    while count:
-        if index not in used and not world.taken(instance_name(workload, group, index)):
-            yield index
-            count -= 1
-        index += 1
 
 
 def replace(draft: Draft, old: Instance, release: Release, *, attempt: int = 0, avoid: tuple[str, ...] = ()) -> None:

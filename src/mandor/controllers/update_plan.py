@@ -5,7 +5,7 @@ stopped unless `count` less those that may be away are available without it. So 
 gets no further than that, and whatever crashes meanwhile is made good with the release it had.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from mandor.controllers import slot
@@ -51,6 +51,8 @@ class _Sides:
     """That have not ended."""
     over: list[Instance] = field(default_factory=list)
     """Old ones that have ended, or are lost: their names are free."""
+    numbers: set[int] = field(default_factory=set)
+    """Those that are used."""
     coming: int = 0
     """Made by this plan."""
 
@@ -70,7 +72,8 @@ def plan_update(
     surge, away = group.update_room()
     most = group.count + extra(members) + (step.canaries or surge)
     sides = _sorted(members, group, step, world)
-    _trim(draft, sides, group, most, step, world)
+    if len(members) > min(group.count, most):
+        _trim(draft, sides, group, most, step, world)
     moving = plan_moves(draft, [*sides.new, *sides.old], step.target, group.count, world.now)
     for each in sides.new:
         if not slot.settled(each, step.target.meta.name) and each.meta.uid not in moving:
@@ -80,16 +83,16 @@ def plan_update(
         _stop_old(draft, sides, group, healthy, group.count - away, step, world)
     _make_good(draft, sides, group, healthy, group.count - away, most, step, world)
     wanted = len(sides.new) if step.frozen else step.canaries or group.count
-    _fill(draft, workload, name, members, sides, min(wanted - len(sides.new), most - sides.used), step.target, world)
+    _fill(draft, workload, name, sides, min(wanted - len(sides.new), most - sides.used), step.target, world)
     if step.held:
         lacking = group.count - (sides.staying if step.canaries else sides.used)
-        _fill(draft, workload, name, members, sides, min(lacking, most - sides.used), step.base, world)
+        _fill(draft, workload, name, sides, min(lacking, most - sides.used), step.base, world)
     for each in sides.over:
         draft.delete(each)
 
 
 def _sorted(members: Sequence[Instance], group: Group, step: Step, world: World) -> _Sides:
-    sides, target = _Sides(), step.target.meta.name
+    sides, target = _Sides(numbers={each.spec.index for each in members}), step.target.meta.name
     for each in members:
         if each.spec.release == target:
             sides.new.append(each)
@@ -102,11 +105,15 @@ def _sorted(members: Sequence[Instance], group: Group, step: Step, world: World)
 
 def _trim(draft: Draft, sides: _Sides, group: Group, most: int, step: Step, world: World) -> None:
     """Some are too many since somebody wants fewer, or has promoted the canaries; whoever is worth least goes."""
-    target = step.target.meta.name
-    going = _worst(sides.new, group.count) + (_worst(sides.old, group.count) if step.canaries else [])
+    young = {each.meta.uid for each in sides.new if not slot.healthy(draft, each, group, world)}
+
+    def rank(each: Instance) -> tuple[object, ...]:
+        return -slot.worth(each), each.meta.uid in young, *slot.rank(each, step.target.meta.name)
+
+    going = _worst(sides.new, group.count, rank) + (_worst(sides.old, group.count, rank) if step.canaries else [])
     left = {each.meta.uid for each in going}
     rest = [each for each in (*sides.new, *sides.old) if each.meta.uid not in left]
-    going += _worst(rest, most, target)
+    going += _worst(rest, most, rank)
     if going:
         ends = {each.meta.uid for each in going}
         sides.new = _without(draft, sides.new, ends, slot.SCALED_DOWN, world)
@@ -125,11 +132,9 @@ def _without(draft: Draft, side: Sequence[Instance], ends: Set[str], reason: str
     return left
 
 
-def _worst(members: Sequence[Instance], most: int, target: str = "") -> list[Instance]:
+def _worst(members: Sequence[Instance], most: int, rank: Callable[[Instance], tuple[object, ...]]) -> list[Instance]:
     """Those beyond the `most` that are worth most."""
-    if len(members) <= most:
-        return []
-    return sorted(members, key=lambda each: slot.rank(each, target))[most:]
+    return sorted(members, key=rank)[most:] if len(members) > most else []
 
 
 def _stop_old(draft: Draft, sides: _Sides, group: Group, healthy: int, least: int, step: Step, world: World) -> None:
@@ -162,12 +167,9 @@ def _make_good(
     draft: Draft, sides: _Sides, group: Group, healthy: int, least: int, most: int, step: Step, world: World
 ) -> None:
     """Old ones that ended by themselves come back as they were, while they are needed."""
-    if step.frozen:
-        lacking = group.count - sides.used
-    elif step.canaries:
-        lacking = group.count - sides.staying
-    else:
-        lacking = least - healthy - sides.staying
+    lacking = least - healthy - sides.staying
+    if step.held:
+        lacking = max(lacking, group.count - (sides.staying if step.canaries else sides.used))
     lacking = min(lacking, most - sides.used)
     over, sides.over = sides.over, []
     for each in over:
@@ -189,7 +191,6 @@ def _fill(
     draft: Draft,
     workload: Workload,
     name: str,
-    members: Sequence[Instance],
     sides: _Sides,
     count: int,
     release: Release,
@@ -204,4 +205,4 @@ def _fill(
         slot.replace(draft, each, release)
     del sides.over[:reused]
     if count > reused:
-        slot.create_some(draft, workload, name, members, count - reused, release, world)
+        slot.create_some(draft, workload, name, sides.numbers, count - reused, release, world)

@@ -21,6 +21,9 @@ class RolloutOrders(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """The release that somebody has given up."""
 
 
+NO_ORDERS = RolloutOrders()
+
+
 class GroupRollout(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """How far one group is."""
 

@@ -12,7 +12,7 @@ from mandor.model.meta import Meta, Misfit, Object, check_name
 from mandor.model.placement import Placement
 from mandor.model.priority import Priority
 from mandor.model.resources import Resources
-from mandor.model.rollout import Rollout, RolloutOrders
+from mandor.model.rollout import NO_ORDERS, Rollout, RolloutOrders
 from mandor.model.share import Share, check_share, is_none, share_of
 from mandor.model.task import PortNumber, Task
 from mandor.model.update import Update
@@ -300,7 +300,7 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
     """How often and how many at a time; absent: every replica once."""
     restarted: int = 0
     """How often someone asked for a restart of all its instances."""
-    rollout: RolloutOrders = RolloutOrders()
+    rollout: RolloutOrders = NO_ORDERS
     """What someone ordered about its roll-out."""
     groups: dict[str, Group]
     """Groups by name."""

@@ -269,7 +269,7 @@ def test_a_mistake_gets_its_line_its_path_and_a_hint(
         "autoscale: {min: 1, max: 2}",
         "schedule: {cron: '* * * * *'}",
         "secrets: {A: b}",
-                "type: daemon",
+        "type: daemon",
         "placement: {clusters: [a]}",
         "startup: {}",
         "batch: {indexed: true}",
