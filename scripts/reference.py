@@ -42,7 +42,7 @@ _TITLES = {
 }
 _ORDER = ("Group", "Task", "TaskResources", "Device", "Limits", "Probe", "File", "TaskMount", "Stop", "Security",
           "Port", "GroupVolume", "Placement", "Pool", "Where", "Near", "Apart", "Spread", "Toleration", "Restart",
-          "Reschedule", "Disconnect", "Disruption", "Gang", "Batch")  # fmt: skip
+          "Reschedule", "Disconnect", "Disruption", "Update", "Gang", "Batch")  # fmt: skip
 
 
 # The manifest.

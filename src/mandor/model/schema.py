@@ -31,6 +31,7 @@ def _manifest_schema() -> Schema:
     defs = schemas([WorkloadSpec, NamespaceSpec, PriorityClassSpec, QuotaSpec, VolumeSpec])
     _shorten(defs)
     spec = defs.pop("WorkloadSpec")["properties"]
+    del defs["RolloutOrders"]  # what commands write, and no manifest
     namespace = defs.pop("NamespaceSpec")["properties"]
     priority = defs.pop("PriorityClassSpec")["properties"]
     quota = defs.pop("QuotaSpec")["properties"]
