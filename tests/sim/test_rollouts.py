@@ -308,7 +308,8 @@ async def test_a_crash_of_the_controllers_in_the_middle_changes_nothing(world: W
 @pytest.mark.parametrize("seed", range(8))
 async def test_with_nodes_and_controllers_that_die_it_still_ends_as_wanted(world: World, seed: int) -> None:
     chance = random.Random(seed)
-    update = chance.choice([{}, {"order": "stop-first"}, {"canary": 1, "auto_promote": True}, {"max_unavailable": 2}])
+    ways: list[dict[str, Any]] = [{}, {"order": "stop-first"}, {"canary": 1, "auto_promote": True}, {"max_surge": 2}]
+    update = chance.choice(ways)
     await running(world, web("1", update=update))
     await world.apply(web("2", update={**update, "deadline": "10m"}))
     for _ in range(6):

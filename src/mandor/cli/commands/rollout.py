@@ -22,7 +22,7 @@ PAUSE_SECONDS = 0.5
 
 @click.group("rollout")
 def rollout_command() -> None:
-    """Follow the change of a service from one release to the next; pause it, promote it, take it back."""
+    """Follow a roll-out; pause, promote, undo it."""
 
 
 def _about_one(command: Callable[..., Any]) -> Callable[..., Any]:
