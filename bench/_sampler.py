@@ -1,9 +1,10 @@
-"""Where the processor's time goes: the main thread is looked at a thousand times in a second of it."""
+"""Where the main thread's time on the processor goes: it is looked at a thousand times in a second of it."""
 
 from __future__ import annotations
 
 import re
 import signal
+import time
 from collections import Counter
 from pathlib import Path
 from types import FrameType
@@ -22,9 +23,10 @@ class Sampler:
         self._own: Counter[str] = Counter()
         self._with: Counter[str] = Counter()
         self._tasks: Counter[str] = Counter()
-        self._count = 0
+        self._seen = 0
 
     def start(self) -> None:
+        self._seen = time.thread_time_ns()
         signal.signal(signal.SIGPROF, self._look)
         signal.setitimer(signal.ITIMER_PROF, EACH_SECONDS, EACH_SECONDS)
 
@@ -32,7 +34,9 @@ class Sampler:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
     def _look(self, _: int, frame: FrameType | None) -> None:
-        self._count += 1
+        # The timer runs with every thread of the process; what others used while this one waited is not its own.
+        now = time.thread_time_ns()
+        used, self._seen = now - self._seen, now
         names: list[str] = []
         while frame is not None:
             code = frame.f_code
@@ -40,14 +44,16 @@ class Sampler:
             names.append(f"{file}:{code.co_firstlineno} {code.co_name}")
             frame = frame.f_back
         if names:
-            self._own[names[0]] += 1
-        self._with.update(set(names))
+            self._own[names[0]] += used
+        for name in set(names):
+            self._with[name] += used
         own = [name for name in names if name.startswith("/src/")]
-        self._tasks[own[-1] if own else "(nobody's)"] += 1
+        self._tasks[own[-1] if own else "(nobody's)"] += used
 
     def show(self, out: TextIO, most: int = 60) -> None:
+        whole = max(1, self._tasks.total())
         found = (("by task", self._tasks), ("by itself", self._own), ("with what it calls", self._with))
         for title, counts in found:
             print(f"== {title}", file=out)
             for name, count in counts.most_common(most):
-                print(f"{100 * count / max(1, self._count):6.1f} %  {name}", file=out)
+                print(f"{100 * count / whole:6.1f} %  {name}", file=out)

@@ -57,9 +57,10 @@ class Holds:
 
 
 def _name(owner: object) -> str:
-    """What ran: the coroutine of a task, or the class whose method it was."""
-    coroutine = owner.get_coro() if isinstance(owner, asyncio.Task) else None
-    return str(getattr(coroutine, "__qualname__", type(owner).__name__))
+    """What ran: a task and its coroutine, or the class whose method it was."""
+    if not isinstance(owner, asyncio.Task):
+        return type(owner).__name__
+    return f"{owner.get_name()}: {getattr(owner.get_coro(), '__qualname__', '')}"
 
 
 HOLDS = Holds()

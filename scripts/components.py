@@ -76,6 +76,16 @@ COMPONENTS = {
             hint="as root on Debian or Ubuntu: make components; elsewhere: put a static busybox on PATH",
         ),
         Component(
+            name="bubblewrap",
+            purpose="the example of an engine in a package of its own",
+            binaries=("bwrap",),
+            version=("--version",),
+            at_least=(0, 5),
+            packages=("bubblewrap",),
+            suite="bookworm",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: install bubblewrap 0.5 or newer",
+        ),
+        Component(
             name="docker",
             purpose="the docker engine",
             binaries=("dockerd", "docker"),

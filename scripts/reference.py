@@ -39,10 +39,13 @@ _TITLES = {
     "Pool": "pool",
     "GroupVolume": "volumes",
     "TaskMount": "mounts",
+    "Alternative": "alternatives",
+    "TaskVariant": "tasks-of-an-alternative",
 }
-_ORDER = ("Group", "Task", "TaskResources", "Device", "Limits", "Probe", "File", "TaskMount", "Stop", "Security",
-          "Port", "GroupVolume", "Placement", "Pool", "Where", "Near", "Apart", "Spread", "Toleration", "Restart",
-          "Reschedule", "Disconnect", "Disruption", "Update", "Gang", "Batch")  # fmt: skip
+_ORDER = ("Group", "Alternative", "TaskVariant", "Task", "TaskResources", "Device", "Limits", "Probe", "File",
+          "TaskMount", "Stop", "Security", "Port", "GroupVolume", "Placement", "Pool", "Where", "Near", "Apart",
+          "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Disruption", "Update", "Gang", "Batch",
+          "Schedule", "Window")  # fmt: skip
 
 
 # The manifest.
@@ -65,7 +68,7 @@ def manifest_page() -> str:
         described = defs[name].get("description", "")
         lines += ["", f"## {_title(name)}", "", *([_sentence(described), ""] if described else [])]
         lines += _table(defs[name]["properties"], set(defs[name].get("required", ())))
-    for kind in ("namespace", "priority-class", "quota", "volume"):
+    for kind in ("namespace", "priority-class", "quota", "limit-defaults", "volume", "node-pool"):
         lines += ["", f"## {kind}", "", _sentence(defs[kind]["description"]), ""]
         lines += _table(defs[kind]["properties"], set(defs[kind]["required"]))
     lines += ["", "## Not yet", "", "These keys are known, and refused with that word until a later version has them:"]

@@ -289,3 +289,34 @@ async def test_those_who_are_asked_over_http_are_asked_for_an_explanation_too(
         await runner.cleanup()
     assert asked
     assert found["summary"].startswith("0/1 nodes fit: 1 HTTPExtender")
+
+
+@pytest.mark.req("S0-2", "S0-35")
+async def test_which_form_was_chosen_is_told_and_why_those_before_had_no_place(dev: Api) -> None:
+    fields = {"image": "web:1", "alternatives": [{"engine": ["process"], "command": ["run"]}]}
+    workload = make_workload("web", replicas=2, version=0, cpu="3", **fields)
+    placed = make_instance(0, Phase.RUNNING, version=0)
+    await put(
+        dev,
+        make_node("n1"),
+        workload,
+        release_of(workload),
+        placed.changed(spec=msgspec.structs.replace(placed.spec, variant=1)),
+        make_instance(1, Phase.PENDING, version=0),
+    )
+    found = await ask(dev, "instances/web-0")
+    assert found["form"] == "alternative 1 (process)"
+    assert [(each["form"], each["fits"]) for each in found["forms"]] == [
+        ("the main form", 0),
+        ("alternative 1 (process)", 1),
+    ]
+    assert "EngineFit" in found["forms"][0]["message"]
+    assert found["summary"] == "it is on n1, the only node that fits"
+
+    waits = await ask(dev, "instances/web-1")
+    assert "the main form: 0/1 nodes fit: 1 EngineFit" in waits["summary"]
+    assert "alternative 1 (process): 0/1 nodes fit: 1 NodeResourcesFit" in waits["summary"]
+    texts = [each["text"] for each in waits["remedies"]]
+    assert "ask for 1 cpu instead of 3 (2 less) in alternative 1 (process)" in texts
+    assert "end web-0 on n1" in texts
+    assert len((await ask(dev, "workloads/web"))["instances"]) == 2

@@ -8,14 +8,14 @@ import pytest
 from mandor.api.heartbeat import HEARD_SECONDS, LEASE_SECONDS, Heartbeats, Report
 from mandor.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated, Unavailable
 from mandor.lib.clock import ManualClock, SystemClock
-from mandor.model.instance import Instance, InstanceStatus
+from mandor.model.instance import Instance, InstanceStatus, PortStatus
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Node, NodePhase, NodeStatus
 from mandor.model.phase import Phase
 from mandor.model.record import Event, EventSpec, Hearing, Lease
 from mandor.model.resources import Resources
 from mandor.model.usage import NodeUsage
-from mandor.store.base import Delete, Put, Write
+from mandor.store.base import Delete, Filter, Put, Write
 from mandor.store.memory import MemoryStore
 from mandor.store.remote import RemoteStore
 from mandor.testing.store import make_instance, make_node, make_workload
@@ -475,3 +475,48 @@ async def test_an_agent_that_chose_its_secret_may_join_again_when_the_answer_was
         with pytest.raises((Conflict, Invalid)):
             await joiner.call("POST", "/v1/nodes/n1/join", dict, body={"secret": short})
     await (await api.client(first["credential"])).call("GET", "/v1/nodes/n1", dict)
+
+
+def serving(instance: Instance, node: str, *ports: PortStatus) -> Instance:
+    status = InstanceStatus(phase=Phase.RUNNING, ready=True, ports=ports, host="10.0.0.9")
+    return instance.changed(spec=msgspec.structs.replace(instance.spec, node=node), status=status)
+
+
+@pytest.mark.req("S2-6", "S0-31")
+async def test_a_node_sees_who_can_be_reached_in_its_namespaces_and_no_more(api: Api) -> None:
+    http = PortStatus(name="http", port=80, host=8080)
+    other = make_instance("far-0")
+    elsewhere = other.changed(meta=msgspec.structs.replace(other.meta, namespace="other"))
+    await api.store.commit(
+        Put(serving(make_instance("web-0"), "n1")),
+        Put(serving(make_instance("web-1"), "n2", http)),
+        Put(serving(make_instance("web-2"), "n2")),
+        Put(serving(elsewhere, "n2", http)),
+    )
+    store = await remote(api, "node", "node:n1")
+
+    async def seen(where: Filter) -> set[str]:
+        return {each.meta.name for each in (await store.list("instance", where)).items}
+
+    assert await seen(Filter(namespace="default")) == {"web-0", "web-1"}
+    assert await seen(Filter(namespace="other")) == set()
+    assert await seen(Filter(node="n1")) == {"web-0"}
+    assert await seen(Filter()) == {"web-0"}
+    with pytest.raises(Forbidden):
+        await seen(Filter(node="n2"))
+    with pytest.raises(Forbidden):
+        await store.get(Key("instance", "default", "web-1"))
+
+
+async def test_a_watch_of_neighbours_ends_with_the_last_instance_there(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mandor.api.watch.CHECK_SECONDS", -1.0)
+    await api.store.commit(Put(serving(make_instance("web-0"), "n1")))
+    store = await remote(api, "node", "node:n1")
+    mine = await instance_of(api, "web-0")
+    stream = store.watch("instance", since=mine.meta.version, where=Filter(namespace="default"))
+    await anext(stream)
+    await api.store.commit(Delete(mine.key, mine.meta.version))
+    with pytest.raises(Forbidden, match="any more"):
+        await anext(stream)

@@ -5,62 +5,39 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import signal
 import ssl
-import subprocess
-import time
-from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from scripts.components import HOME, environment
 from tests.components.cgroups import remove_cgroups
-from tests.components.enclosure import Enclosure
+from tests.components.daemon import Daemon
 
-READY_SECONDS = 60.0
 PAUSE = "mandor.test/pause:1"
 NAMESPACE = "k8s.io"
 """Where the runtime interface keeps its containers."""
 
 
-@dataclass
-class Containerd:
-    """A running containerd; `stop`, `kill`, `pause` and `start` are for tests of bad luck."""
+class Containerd(Daemon):
+    program, client = "containerd", "ctr"
 
-    binary: Path
-    folder: Path
-    process: subprocess.Popen[bytes] | None = None
-    enclosure: Enclosure = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.enclosure = Enclosure(self.folder)
+    def __init__(self, binary: Path, folder: Path) -> None:
+        super().__init__(folder)
+        self.binary = binary
 
     @property
     def socket(self) -> Path:
         return self.folder / "containerd.sock"
 
     @property
-    def cgroup(self) -> str:
-        return f"mandor-test-{os.getpid()}-{self.folder.name}"
+    def environ(self) -> dict[str, str]:
+        """runc comes with docker's packages."""
+        folders = [str(self.binary.parent), environment("docker").get("PATH", ""), os.environ.get("PATH", os.defpath)]
+        return os.environ | environment("docker") | {"PATH": ":".join(folders)}
 
     def start(self) -> None:
         self._configure()
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self.enclosure.command([self.binary, "--config", self.folder / "config.toml"]),
-                env=os.environ | environment("docker") | self._environment,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        self._wait_ready()
-
-    @property
-    def _environment(self) -> dict[str, str]:
-        """runc comes with docker's packages."""
-        folders = [str(self.binary.parent), environment("docker").get("PATH", ""), os.environ.get("PATH", os.defpath)]
-        return {"PATH": ":".join(folders)}
+        command = self.enclosure.command([self.binary, "--config", self.folder / "config.toml"])
+        self.launch(command, lambda: self.run("version").returncode == 0)
 
     def _configure(self) -> None:
         (self.folder / "cni").mkdir(parents=True, exist_ok=True)
@@ -97,22 +74,8 @@ state = "{self.folder}/state"
         network = {"cniVersion": "0.4.0", "name": "mandor", "plugins": [bridge, ports]}
         (self.folder / "cni" / "10-mandor.conflist").write_text(json.dumps(network))
 
-    def _wait_ready(self) -> None:
-        deadline = time.monotonic() + READY_SECONDS
-        while subprocess.run(self._command("version"), capture_output=True, check=False).returncode:
-            assert self.process is not None
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"containerd is not ready:\n{(self.folder / 'log').read_text()[-3000:]}")
-            time.sleep(0.1)
-
-    def ctr(self, *words: str, data: bytes | None = None) -> str:
-        """containerd's own command."""
-        done = subprocess.run(self._command(*words), input=data, capture_output=True, timeout=120, check=False)
-        assert done.returncode == 0, f"ctr {' '.join(words)}: {done.stderr.decode().strip()}"
-        return done.stdout.decode().strip()
-
     def load(self, archive: bytes) -> None:
-        self.ctr("images", "import", "-", data=archive)
+        self.cli("images", "import", "-", data=archive)
 
     def _command(self, *words: str) -> list[str]:
         inside = self.enclosure.command([self.binary.with_name("ctr"), "--address", self.socket])
@@ -125,44 +88,17 @@ state = "{self.folder}/state"
         connected = await asyncio.to_thread(self.enclosure.connect, host, port)
         return await asyncio.open_connection(sock=connected, ssl=context)
 
-    def stop(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(60)
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait(60)
-
-    def pause(self) -> None:
-        """It hangs: connections are taken, nothing answers."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
+    def end_all(self) -> None:
+        for task in self.cli("tasks", "list", "--quiet").split():
+            self.cli("tasks", "kill", "--signal", "SIGKILL", task)
 
     def close(self) -> None:
-        """Everything it ran ends, and nothing of it is left on the machine."""
-        if self.process is not None and self.process.poll() is None:
-            self.resume()
-            with suppress(AssertionError, subprocess.TimeoutExpired):
-                for task in self.ctr("tasks", "list", "--quiet").split():
-                    self.ctr("tasks", "kill", "--signal", "SIGKILL", task)
-            self.stop()
-        self.enclosure.close()
+        super().close()
         remove_cgroups(NAMESPACE)
 
 
 def start_containerd(binary: Path, folder: Path) -> Containerd:
     """The caller closes it."""
-    folder.mkdir(parents=True, exist_ok=True)
     containerd = Containerd(binary, folder)
-    try:
-        containerd.start()
-    except BaseException:
-        containerd.close()
-        raise
+    containerd.open(containerd.start)
     return containerd

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -17,9 +16,8 @@ import psutil
 from mandor.engines.docker.engine import find_socket
 from scripts.components import environment
 from tests.components.cgroups import remove_cgroups
-from tests.components.enclosure import Enclosure, fetch
-
-READY_SECONDS = 60.0
+from tests.components.daemon import READY_SECONDS, Daemon
+from tests.components.enclosure import fetch
 
 
 class RunningDocker:
@@ -54,15 +52,20 @@ class RunningDocker:
         """It goes on."""
 
 
-class Docker(RunningDocker):
-    """A dockerd of the tests' own; `stop`, `kill`, `pause` and `start` are for tests of bad luck."""
+class Docker(Daemon, RunningDocker):
+    program, client = "dockerd", "docker"
 
     def __init__(self, binary: Path, folder: Path, options: Sequence[str] = ()) -> None:
-        super().__init__(client_beside(binary), folder / "docker.sock")
-        self.folder = folder
-        self.enclosure = Enclosure(folder)
-        self.process: subprocess.Popen[bytes] | None = None
+        Daemon.__init__(self, folder)
+        RunningDocker.__init__(self, client_beside(binary), folder / "docker.sock")
         self._binary, self._options = binary, options
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return os.environ | environment("docker")
+
+    def _command(self, *words: str) -> list[str]:
+        return RunningDocker._command(self, *words)
 
     @property
     def cgroup(self) -> str:
@@ -83,33 +86,12 @@ class Docker(RunningDocker):
             f"--cgroup-parent=/{self.cgroup}",
             *self._options,
         ]
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self.enclosure.command(words),
-                env=os.environ | environment("docker"),
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        deadline = time.monotonic() + READY_SECONDS
-        while not self.answers:
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"dockerd is not ready:\n{(self.folder / 'log').read_text()[-3000:]}")
-            time.sleep(0.1)
-
-    def stop(self) -> None:
-        """As a service manager does."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(60)
+        self.launch(self.enclosure.command(words), lambda: self.answers)
 
     def kill(self) -> None:
         """`kill -9`, and wait for the containerd it leaves: it ends by itself a moment later."""
-        assert self.process is not None
         containerd = self._containerd()
-        self.process.kill()
-        self.process.wait(60)
+        super().kill()
         deadline = time.monotonic() + READY_SECONDS
         while containerd is not None and _lives(containerd) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -122,29 +104,16 @@ class Docker(RunningDocker):
         except (OSError, ValueError):
             return None
 
-    def pause(self) -> None:
-        """It hangs: connections are taken, nothing answers."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
+    def end_all(self) -> None:
+        left = self.cli("ps", "--all", "--quiet").split()
+        if left:
+            self.cli("rm", "--force", "--volumes", *left)
 
     def close(self) -> None:
-        """Everything it ran ends, and nothing of it is left on the machine."""
-        if self.process is not None and self.process.poll() is None:
-            self.resume()
-            with suppress(AssertionError, subprocess.TimeoutExpired):
-                left = self.cli("ps", "--all", "--quiet").split()
-                if left:
-                    self.cli("rm", "--force", "--volumes", *left)
-            self.stop()
-        self._end_shims()
-        self.enclosure.close()
+        super().close()
         remove_cgroups(self.cgroup)
 
-    def _end_shims(self) -> None:
+    def sweep(self) -> None:
         """A dockerd that was killed in the middle of a start forgets the shim it had begun."""
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -173,11 +142,6 @@ def find_running(binary: Path) -> RunningDocker | None:
 
 def start_docker(binary: Path, folder: Path, *, options: Sequence[str] = ()) -> Docker:
     """The caller closes it."""
-    folder.mkdir(parents=True, exist_ok=True)
     docker = Docker(binary, folder, options)
-    try:
-        docker.start()
-    except BaseException:
-        docker.close()
-        raise
+    docker.open(docker.start)
     return docker

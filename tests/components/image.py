@@ -6,10 +6,14 @@ import hashlib
 import io
 import json
 import tarfile
+import tempfile
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from mandor.client.image_file import open_image
+from mandor.model.image import ImageFile
 from scripts.components import find, missing
 
 NAME = "mandor.test/busybox:1"
@@ -17,9 +21,16 @@ _SKIPPED = {"linuxrc", "busybox"}
 
 
 def busybox_image(
-    name: str = NAME, *, config: Mapping[str, Any] | None = None, files: Mapping[str, bytes] | None = None
+    name: str = NAME,
+    *,
+    config: Mapping[str, Any] | None = None,
+    files: Mapping[str, bytes] | None = None,
+    only: str = "",
 ) -> bytes:
-    """An archive that is a docker archive and an OCI layout at once, so that every engine can load it."""
+    """An archive that is a docker archive and an OCI layout at once, so that every engine can load it.
+
+    `only="docker"`, `only="oci"`: just one of the two.
+    """
     layer = _layer(files or {})
     settings = {"Env": ["PATH=/bin"], "Cmd": ["sh"]} | dict(config or {})
     image = _json(
@@ -49,14 +60,23 @@ def busybox_image(
     blobs = {f"blobs/sha256/{_hash(blob)}": blob for blob in (layer, image, manifest)}
     config_path, layer_path = f"blobs/sha256/{_hash(image)}", f"blobs/sha256/{_hash(layer)}"
     described = [{"Config": config_path, "RepoTags": [name], "Layers": [layer_path]}]
-    return _tar(
-        {
-            "oci-layout": _json({"imageLayoutVersion": "1.0.0"}),
-            "index.json": _json(index),
-            "manifest.json": _json(described),
-            **blobs,
-        }
-    )
+    oci = {"oci-layout": _json({"imageLayoutVersion": "1.0.0"}), "index.json": _json(index)}
+    docker = {"manifest.json": _json(described)}
+    return _tar(({} if only == "docker" else oci) | ({} if only == "oci" else docker) | blobs)
+
+
+def image_files() -> list[tuple[ImageFile, bytes]]:
+    """Archives of both forms, of images that nobody has: what a node is told of each, and what it gets."""
+    found = []
+    for only in ("docker", "oci"):
+        word = uuid.uuid4().hex[:8]
+        content = busybox_image(f"mandor.test/{only}:{word}", files={"etc/word": word.encode()}, only=only)
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(content)
+            file.flush()
+            source = open_image([Path(file.name)], names=[f"also/{only}:{word}"])
+            found.append((source.image, b"".join(source.read())))
+    return found
 
 
 def busybox_layer() -> bytes:

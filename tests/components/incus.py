@@ -5,19 +5,18 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import signal
-import subprocess
 import tarfile
-import time
-from contextlib import suppress
-from dataclasses import dataclass, field
+import tempfile
+import uuid
+from collections.abc import Callable
 from pathlib import Path
 
+from mandor.client.image_file import open_image
+from mandor.model.image import ImageFile
 from scripts.components import HOME
-from tests.components.enclosure import Enclosure
+from tests.components.daemon import Daemon
 from tests.components.image import busybox_layer
 
-READY_SECONDS = 60.0
 IMAGE = "mandor-busybox"
 BRIDGE = "10.78.0.1"
 
@@ -39,28 +38,24 @@ exit 0
 """
 
 
-@dataclass
-class Incus:
-    """A running incusd; `stop`, `kill`, `pause` and `start` are for tests of bad luck."""
+class Incus(Daemon):
+    program, client = "incusd", "incus"
 
-    binary: Path
-    folder: Path
-    process: subprocess.Popen[bytes] | None = None
-    enclosure: Enclosure = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.enclosure = Enclosure(self.folder)
+    def __init__(self, binary: Path, folder: Path) -> None:
+        super().__init__(folder)
+        self.binary = binary
 
     @property
     def url(self) -> str:
         return f"unix://{self.folder}/unix.socket"
 
     @property
-    def _environment(self) -> dict[str, str]:
-        return dict(os.environ) | {"INCUS_DIR": str(self.folder), "HOME": str(self.folder / "home")}
+    def environ(self) -> dict[str, str]:
+        return os.environ | {"INCUS_DIR": str(self.folder), "HOME": str(self.folder / "home")}
 
     def prepare(self) -> None:
         """Once; what is unpacked is seen as if it were installed, in there only."""
+        (self.folder / "home").mkdir()
         if self.binary.is_relative_to(HOME):
             self.enclosure.install(HOME / "incus")
         self.enclosure.own_sys()
@@ -69,20 +64,9 @@ class Incus:
 
     def start(self) -> None:
         daemon = "/usr/libexec/incus/incusd" if self.binary.is_relative_to(HOME) else self.binary
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self.enclosure.command([daemon, "--group", "root"]),
-                env=self._environment,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-            )
-        deadline = time.monotonic() + READY_SECONDS
-        while self._run("query", "/1.0").returncode:
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"incusd is not ready:\n{(self.folder / 'log').read_text()[-3000:]}")
-            time.sleep(0.1)
+        self.launch(
+            self.enclosure.command([daemon, "--group", "root"]), lambda: self.run("query", "/1.0").returncode == 0
+        )
 
     def configure(self) -> None:
         self.cli("storage", "create", "default", "dir")
@@ -94,79 +78,72 @@ class Incus:
         image.write_bytes(incus_image())
         self.cli("image", "import", str(image), "--alias", IMAGE)
 
-    def cli(self, *words: str) -> str:
-        done = self._run(*words)
-        assert done.returncode == 0, f"incus {' '.join(words)}: {done.stderr.decode().strip()}"
-        return done.stdout.decode().strip()
+    def _command(self, *words: str) -> list[str]:
+        return self.enclosure.command(["incus", *words])
 
-    def _run(self, *words: str) -> subprocess.CompletedProcess[bytes]:
-        command = self.enclosure.command(["incus", *words])
-        return subprocess.run(command, env=self._environment, capture_output=True, timeout=120, check=False)
-
-    def stop(self) -> None:
-        """As its service manager does: what runs in it goes on."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(60)
-
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait(60)
-
-    def pause(self) -> None:
-        """It hangs: connections are taken, nothing answers."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
-
-    def close(self) -> None:
-        """Everything it ran ends, and nothing of it is left on the machine."""
-        if self.process is not None and self.process.poll() is None:
-            self.resume()
-            with suppress(AssertionError, subprocess.TimeoutExpired):
-                for name in self.cli("list", "--format", "csv", "--columns", "n").split():
-                    self.cli("delete", "--force", name)
-            self.stop()
-        self.enclosure.close()
+    def end_all(self) -> None:
+        for name in self.cli("list", "--format", "csv", "--columns", "n").split():
+            self.cli("delete", "--force", name)
 
 
 def start_incus(binary: Path, folder: Path) -> Incus:
     """The caller closes it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "home").mkdir()
     incus = Incus(binary, folder)
-    try:
-        incus.prepare()
-        incus.start()
-        incus.configure()
-    except BaseException:
-        incus.close()
-        raise
+    incus.open(incus.prepare, incus.start, incus.configure)
     return incus
 
 
 def incus_image() -> bytes:
     """Busybox with a small init, as Incus' own kind of archive."""
-    about = b"architecture: x86_64\ncreation_date: 1700000000\nproperties: {description: busybox, os: busybox}\n"
+    return gzip.compress(_packed(_write_both), 1)
+
+
+def incus_image_files() -> list[tuple[ImageFile, bytes]]:
+    """Images that nobody has, in one file and in two: what a node is told of each, and what it gets."""
+    words = [uuid.uuid4().hex[:8] for _ in range(2)]
+    whole = gzip.compress(_packed(lambda tar: _write_both(tar, words[0])), 1)
+    metadata = gzip.compress(_packed(lambda tar: _write_metadata(tar, words[1])), 1)
+    rootfs = gzip.compress(_packed(_write_rootfs), 1)
+    found = []
+    for word, *parts in ((words[0], whole), (words[1], metadata, rootfs)):
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [Path(folder, str(number)) for number in range(len(parts))]
+            for path, content in zip(paths, parts, strict=True):
+                path.write_bytes(content)
+            source = open_image(paths, names=[f"loaded/{word}"])
+            found.append((source.image, b"".join(source.read())))
+    return found
+
+
+def _packed(write: Callable[[tarfile.TarFile], None]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as tar:
-        _add(tar, "metadata.yaml", about, 0o644)
-        with tarfile.open(fileobj=io.BytesIO(busybox_layer())) as layer:
-            for member in layer.getmembers():
-                content = layer.extractfile(member) if member.isfile() else None
-                member.name = f"rootfs/{member.name}"
-                tar.addfile(member, content)
-        for folder in ("sbin", "root", "run"):
-            entry = tarfile.TarInfo(f"rootfs/{folder}")
-            entry.type, entry.mode = tarfile.DIRTYPE, 0o755
-            tar.addfile(entry)
-        _add(tar, "rootfs/sbin/init", INIT, 0o755)
-        _add(tar, "rootfs/etc/udhcpc", DHCP, 0o755)
-    return gzip.compress(out.getvalue(), 1)
+        write(tar)
+    return out.getvalue()
+
+
+def _write_both(tar: tarfile.TarFile, word: str = "busybox") -> None:
+    _write_metadata(tar, word)
+    _write_rootfs(tar, "rootfs/")
+
+
+def _write_metadata(tar: tarfile.TarFile, word: str) -> None:
+    about = f"architecture: x86_64\ncreation_date: 1700000000\nproperties: {{description: {word}, os: busybox}}\n"
+    _add(tar, "metadata.yaml", about.encode(), 0o644)
+
+
+def _write_rootfs(tar: tarfile.TarFile, root: str = "") -> None:
+    with tarfile.open(fileobj=io.BytesIO(busybox_layer())) as layer:
+        for member in layer.getmembers():
+            content = layer.extractfile(member) if member.isfile() else None
+            member.name = f"{root}{member.name}"
+            tar.addfile(member, content)
+    for folder in ("sbin", "root", "run"):
+        entry = tarfile.TarInfo(f"{root}{folder}")
+        entry.type, entry.mode = tarfile.DIRTYPE, 0o755
+        tar.addfile(entry)
+    _add(tar, f"{root}sbin/init", INIT, 0o755)
+    _add(tar, f"{root}etc/udhcpc", DHCP, 0o755)
 
 
 def _add(tar: tarfile.TarFile, path: str, content: bytes, mode: int) -> None:

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import os
 import resource
-import signal
 import subprocess
-import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
 from scripts.components import environment
 from tests.components.cgroups import remove_empty
-from tests.components.enclosure import Enclosure
+from tests.components.daemon import Daemon
 
-READY_SECONDS = 60.0
 USER, USER_ID = "mandor-test", 64_321
 """Known inside the enclosure only."""
 
 
-@dataclass
-class Podman:
-    binary: Path
-    folder: Path
-    enclosure: Enclosure
-    rootless: bool = False
-    process: subprocess.Popen[bytes] | None = None
+class Podman(Daemon):
+    """What it runs goes on without it: podman has no daemon that containers depend on."""
+
+    program = client = "podman"
+
+    def __init__(self, binary: Path, folder: Path, *, rootless: bool = False) -> None:
+        super().__init__(folder)
+        self.binary, self.rootless = binary, rootless
 
     @property
     def socket(self) -> Path:
@@ -97,34 +94,8 @@ network_config_dir = "{self.folder}/net"
 
     def start(self) -> None:
         self.socket.unlink(missing_ok=True)
-        with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(
-                self._command("system", "service", "--time=0", f"unix://{self.socket}"),
-                env=self.environ,
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                cwd="/",
-            )
-        deadline = time.monotonic() + READY_SECONDS
-        while not self.socket.exists():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"podman is not ready:\n{(self.folder / 'log').read_text()[-3000:]}")
-            time.sleep(0.05)
-
-    def cli(self, *words: str, data: bytes | None = None) -> str:
-        done = subprocess.run(
-            self._command(*words),
-            input=data,
-            env=self.environ,
-            capture_output=True,
-            timeout=120,
-            check=False,
-            cwd="/",
-        )
-        assert done.returncode == 0, f"podman {' '.join(words)}: {done.stderr.decode().strip()}"
-        return done.stdout.decode().strip()
+        command = self._command("system", "service", "--time=0", f"unix://{self.socket}")
+        self.launch(command, self.socket.exists)
 
     def _command(self, *words: str) -> list[str]:
         become: Sequence[str] = ()
@@ -132,31 +103,16 @@ network_config_dir = "{self.folder}/net"
             become = ("setpriv", f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups", "--")
         return self.enclosure.command([*become, self.binary, *words])
 
-    def stop(self) -> None:
-        """What it runs goes on: podman has no daemon that containers depend on."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(60)
+    def end_all(self) -> None:
+        self.cli("rm", "--force", "--all", "--time", "0")
 
-    def kill(self) -> None:
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait(60)
-
-    def pause(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
+    def sweep(self) -> None:
+        with suppress(AssertionError, subprocess.TimeoutExpired):
+            self.end_all()  # Needs no service, and there may have been none.
+        _end_inside(self.folder)
 
     def close(self) -> None:
-        with suppress(AssertionError, subprocess.TimeoutExpired):
-            self.cli("rm", "--force", "--all", "--time", "0")
-        self.stop()
-        _end_inside(self.folder)
-        self.enclosure.close()
+        super().close()
         remove_empty("libpod_parent/conmon", "libpod_parent")
 
 
@@ -178,12 +134,6 @@ def _end_inside(folder: Path) -> None:
 
 def start_podman(binary: Path, folder: Path, *, rootless: bool = False) -> Podman:
     """The caller closes it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    podman = Podman(binary, folder, Enclosure(folder), rootless)
-    try:
-        podman.set_up()
-        podman.start()
-    except BaseException:
-        podman.close()
-        raise
+    podman = Podman(binary, folder, rootless=rootless)
+    podman.open(podman.set_up, podman.start)
     return podman

@@ -12,9 +12,11 @@ import pytest
 
 from mandor.engines.base import Engine, Launch
 from mandor.engines.cri import CriEngine
+from mandor.engines.cri.images import whole
+from mandor.model.image import ImageFile
 from mandor.testing.engine import EngineSuite
 from tests.components.containerd import Containerd
-from tests.components.image import NAME
+from tests.components.image import NAME, image_files
 
 
 @pytest.mark.req("S2-27")
@@ -29,20 +31,26 @@ class TestCriEngine(EngineSuite):
         return CriEngine(directory, socket=self.containerd.socket, dial=self.containerd.dial)
 
     def traces(self, uids: Sequence[str]) -> Sequence[str]:
-        ids = self.containerd.ctr("containers", "list", "--quiet").split()
-        told = [self.containerd.ctr("containers", "info", each) for each in ids]
+        ids = self.containerd.cli("containers", "list", "--quiet").split()
+        told = [self.containerd.cli("containers", "info", each) for each in ids]
         left = [f"container {each}" for each, text in zip(ids, told, strict=True) if any(uid in text for uid in uids)]
         return [*super().traces(uids), *left]
+
+    def image_files(self) -> Sequence[tuple[ImageFile, bytes]]:
+        return image_files()
+
+    def forget_image(self, name: str) -> None:
+        self.containerd.cli("images", "rm", "--sync", whole(name))
 
     @contextmanager
     def foreigner(self) -> Iterator[Callable[[], bool]]:
         other = f"foreign-{uuid.uuid4().hex[:8]}"
-        self.containerd.ctr("run", "--detach", NAME, other, "sleep", "3600")
+        self.containerd.cli("run", "--detach", NAME, other, "sleep", "3600")
         try:
-            yield lambda: other in self.containerd.ctr("tasks", "list")
+            yield lambda: other in self.containerd.cli("tasks", "list")
         finally:
-            self.containerd.ctr("tasks", "kill", "--signal", "SIGKILL", other)
-            self.containerd.ctr("containers", "delete", other)
+            self.containerd.cli("tasks", "kill", "--signal", "SIGKILL", other)
+            self.containerd.cli("containers", "delete", other)
 
     def dies(self, signal: str, **parts: Any) -> Launch:
         """The first process of a container cannot kill itself."""

@@ -11,9 +11,10 @@ import pytest
 
 from mandor.engines.base import Engine, Launch, Unit
 from mandor.engines.docker import DockerEngine
+from mandor.model.image import ImageFile
 from mandor.testing.engine import EngineSuite
 from tests.components.docker import Docker, RunningDocker
-from tests.components.image import NAME
+from tests.components.image import NAME, image_files
 
 
 class TestDockerEngine(EngineSuite):
@@ -29,6 +30,12 @@ class TestDockerEngine(EngineSuite):
     def traces(self, uids: Sequence[str]) -> Sequence[str]:
         listed = self.docker.cli("ps", "--all", "--no-trunc", "--format", "{{.Names}} {{.Labels}}").splitlines()
         return [*super().traces(uids), *(line for line in listed if any(uid in line for uid in uids))]
+
+    def image_files(self) -> Sequence[tuple[ImageFile, bytes]]:
+        return image_files()
+
+    def forget_image(self, name: str) -> None:
+        self.docker.cli("image", "rm", "--force", name)
 
     @contextmanager
     def foreigner(self) -> Iterator[Callable[[], bool]]:

@@ -12,8 +12,9 @@ import pytest
 
 from mandor.engines.base import Engine, Launch
 from mandor.engines.incus import IncusEngine
+from mandor.model.image import ImageFile
 from mandor.testing.engine import EngineSuite
-from tests.components.incus import IMAGE, Incus
+from tests.components.incus import IMAGE, Incus, incus_image_files
 
 
 @pytest.mark.req("S0-2", "S0-6")
@@ -30,6 +31,12 @@ class TestIncusEngine(EngineSuite):
     def traces(self, uids: Sequence[str]) -> Sequence[str]:
         listed = self.incus.cli("list", "--format", "csv", "--columns", "n").splitlines()
         return [*super().traces(uids), *(f"instance {line}" for line in listed if any(uid in line for uid in uids))]
+
+    def image_files(self) -> Sequence[tuple[ImageFile, bytes]]:
+        return incus_image_files()
+
+    def forget_image(self, name: str) -> None:
+        self.incus.cli("image", "delete", name)
 
     @contextmanager
     def foreigner(self) -> Iterator[Callable[[], bool]]:

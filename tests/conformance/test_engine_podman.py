@@ -12,8 +12,9 @@ import pytest
 
 from mandor.engines.base import Engine, Launch, Unit
 from mandor.engines.podman import PodmanEngine
+from mandor.model.image import ImageFile
 from mandor.testing.engine import EngineSuite
-from tests.components.image import NAME
+from tests.components.image import NAME, image_files
 from tests.components.podman import USER_ID, Podman, open_up
 
 
@@ -27,6 +28,12 @@ class PodmanSuite(EngineSuite):
     def traces(self, uids: Sequence[str]) -> Sequence[str]:
         listed = self.podman.cli("ps", "--all", "--no-trunc", "--format", "{{.Names}} {{.Labels}}").splitlines()
         return [*super().traces(uids), *(line for line in listed if any(uid in line for uid in uids))]
+
+    def image_files(self) -> Sequence[tuple[ImageFile, bytes]]:
+        return image_files()
+
+    def forget_image(self, name: str) -> None:
+        self.podman.cli("image", "rm", "--force", name)
 
     @contextmanager
     def foreigner(self) -> Iterator[Callable[[], bool]]:

@@ -105,13 +105,13 @@ class Cluster:
 
     # Programs.
 
-    def start_server(self) -> Program:
+    def start_server(self, **environ: str) -> Program:
         number = len(self.servers)
         home = self.directory / f"server{number}"
         home.mkdir(parents=True)
         port = free_port()
         command = [sys.executable, "-m", "mandor.roots.server", "--dev", "--data", str(home)]
-        env = self.settings | ({"MANDOR_STORE": self.store} if self.store else {})
+        env = self.settings | ({"MANDOR_STORE": self.store} if self.store else {}) | environ
         server = Program(f"server{number}", [*command, "--listen", f"127.0.0.1:{port}"], home / "log", env)
         self.servers.append(server)
         self.urls.append(f"http://127.0.0.1:{port}")

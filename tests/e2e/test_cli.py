@@ -94,7 +94,24 @@ def test_a_workload_is_applied_seen_scaled_restarted_and_deleted(mandor: Mandor)
     assert mandor("get", "instances", "-o", "name").stdout == ""
 
 
-@pytest.mark.parametrize("name", ["batch", "gang", "groups", "limits", "probes"])
+def test_a_schedule_is_shown_and_can_be_run_now(mandor: Mandor) -> None:
+    assert "runs next at" in mandor("apply", "-f", str(EXAMPLES / "cron.yaml"), "--wait").stderr
+    assert "Scheduled" in mandor("get", "workload", "nightly").stdout
+    assert "runs now" in mandor("restart", "nightly").stdout
+
+    def run_has_succeeded() -> bool:
+        found = json.loads(mandor("get", "workloads", "-o", "json").stdout)["items"]
+        return [each["status"]["phase"] for each in found if each["spec"].get("run_of") == "nightly"] == ["Succeeded"]
+
+    eventually("its run has succeeded", run_has_succeeded)
+    told = mandor("describe", "workload", "nightly").stdout
+    assert "30 1 * * * (Asia/Jakarta)" in told
+    assert "runs: 1" in told
+    mandor("delete", "workload", "nightly", "--wait")
+    eventually("its run goes, too", lambda: mandor("get", "workloads", "-o", "name").stdout == "")
+
+
+@pytest.mark.parametrize("name", ["batch", "gang", "groups", "namespace", "limits", "probes"])
 @pytest.mark.req("S0-32")
 def test_an_example_runs(mandor: Mandor, name: str) -> None:
     mandor("apply", "-f", str(EXAMPLES / f"{name}.yaml"), "--wait", "--timeout", "60s")

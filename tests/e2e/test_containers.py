@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,7 @@ def test_an_agent_that_is_killed_adopts_its_containers(cluster: Cluster, own_doc
     assert all(not one["status"].get("restarts") for one in cluster.instances("web"))
 
 
+@pytest.mark.req("S0-2", "S0-14")
 def test_a_docker_that_goes_away_costs_the_node_this_engine_and_comes_back(
     cluster: Cluster, own_docker: Docker
 ) -> None:
@@ -100,10 +103,22 @@ def test_a_docker_that_goes_away_costs_the_node_this_engine_and_comes_back(
     assert node(cluster)["status"]["engines"]["process"].get("up", True)
     cluster.apply("name: plain\ncommand: [sleep, '1000']\nstop: {grace: 1s}\n")
     cluster.wait_running("plain", 1)
+
+    def told() -> bool:
+        shown = [each["status"] for each in cluster.instances("web")]
+        return all((each["phase"], each.get("reason")) == ("Running", "EngineDown") for each in shown)
+
+    eventually("its instances are as they were last seen, and say that nobody knows more", told)
+    cluster.apply(f"name: next\nimage: {NAME}\nengine: docker\ncommand: [sleep, '1000']\nstop: {{grace: 0s}}\n")
+    eventually("what wants it waits", lambda: cluster.instances("next", phase="Pending"))
+    said = cluster.call("GET", "/v1/explain/instances/next-0")[1]["summary"]
+    assert "no docker that is up and runs images; docker is down: " in said
     own_docker.start()
     eventually("the engine is up again", lambda: node(cluster)["status"]["engines"]["docker"].get("up", True))
+    cluster.wait_running("next", 1)
+    eventually("nothing is said any more", lambda: not any("reason" in each["status"] for each in cluster.instances()))
     cluster.wait_running("web", 2)
-    assert sorted(containers(own_docker)) == before
+    assert set(containers(own_docker)) >= set(before)
 
 
 @pytest.mark.req("S2-8", "S2-9", "S2-45", "S2-49")
@@ -148,3 +163,62 @@ def test_an_instance_says_how_far_its_image_is(cluster: Cluster, own_docker: Doc
         cluster.wait_running("slow", 1)
     finally:
         registry.close()
+
+
+SERVER = f"""
+name: web
+replicas: {{replicas}}
+image: {NAME}
+command: [sh, -c, 'mkdir -p /tmp/www; echo "$TEXT" > /tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www']
+env: {{{{TEXT: {{text}}}}}}
+ports: {{{{http: 8080}}}}
+stop: {{{{grace: 0s}}}}
+"""
+CLIENT = f"""
+name: client
+image: {NAME}
+command: [sh, -c, 'while :; do sleep 0.1; done']
+stop: {{grace: 0s}}
+"""
+
+
+@pytest.mark.req("S2-6", "S2-31")
+def test_containers_find_each_other_by_name_and_their_hosts_file_follows(cluster: Cluster, own_docker: Docker) -> None:
+    cluster.apply(CLIENT)
+    (client,) = cluster.wait_running("client", 1)
+    (box,) = containers(own_docker)
+    cluster.apply(SERVER.format(replicas=1, text="first"))
+    cluster.wait_running("web", 1)
+
+    def inside(*command: str) -> str:
+        return own_docker.cli("exec", box.split()[0], *command)
+
+    def says(name: str, text: str) -> bool:
+        try:
+            # A static busybox looks names up for ping alone; the page is fetched where that leads.
+            found = re.search(r"\(([0-9.]+)\)", inside("ping", "-c", "1", "-W", "5", name))
+            return found is not None and inside("wget", "-q", "-O-", f"http://{found[1]}:8080/") == text
+        except AssertionError:
+            return False
+
+    for name in ("web", "main.web", "web-0"):
+        eventually(f"{name} answers", partial(says, name, "first"))
+    assert inside("hostname").strip() == "client-0"
+    assert "client-0" in inside("cat", "/etc/hosts")
+
+    cluster.apply(SERVER.format(replicas=2, text="second"))
+    cluster.wait_running("web", 2)
+    eventually("the other one is known, too", lambda: says("web-1", "second"))
+    eventually("the first was replaced", lambda: says("web-0", "second"))
+    addresses = {one["status"]["address"] for one in cluster.wait_running("web", 2)}
+
+    def named() -> bool:
+        lines = [line.split() for line in inside("cat", "/etc/hosts").splitlines()]
+        return {line[0] for line in lines if "web" in line[1:]} == addresses
+
+    eventually("the name leads to both", named)
+    assert cluster.call("DELETE", "/v1/workloads/web")[0] == 200
+    eventually("who is gone has no name", lambda: "web" not in inside("cat", "/etc/hosts"))
+    (same,) = cluster.instances("client")
+    assert same["meta"]["uid"] == client["meta"]["uid"]
+    assert not same["status"].get("restarts")

@@ -49,6 +49,50 @@ def test_two_servers_share_one_etcd_and_either_one_may_die(tmp_path: Path, etcd:
         assert after["status"].get("restarts", 0) == 0
 
 
+def _work(name: str, pool: str) -> str:
+    return f"name: {name}\nengine: process\ncommand: [sleep, '1000']\nplacement: {{pool: {pool}}}\n"
+
+
+@pytest.mark.real("etcd")
+@pytest.mark.req("S0-7", "S1-30")
+def test_two_schedulers_place_the_work_of_their_own_pools_and_one_may_die(tmp_path: Path, etcd: Etcd) -> None:
+    store = f"etcd://{','.join(etcd.endpoints)}{etcd.prefix()}"
+    with Cluster(tmp_path, store=store) as cluster:
+        cluster.start_server(MANDOR_POOLS="default")
+        cluster.start_server(MANDOR_POOLS="gpu")
+        cluster.start_agent("d1")
+        cluster.start_agent("g1", environ={"MANDOR_POOL": "gpu"})
+        cluster.wait_nodes("d1", "g1")
+        for name, pool in (("plain", "default"), ("train", "gpu")):
+            cluster.apply(_work(name, pool))
+            (placed,) = cluster.wait_running(name, 1)
+            assert placed["spec"]["node"] == {"default": "d1", "gpu": "g1"}[pool]
+
+        cluster.servers[1].kill()
+        cluster.urls[1] = cluster.urls[0]
+        cluster.apply(_work("second", "default"))
+        cluster.wait_running("second", 1)
+        # Nobody takes over what belongs to the other one; and it is said.
+        cluster.apply(_work("late", "gpu") + "---\n" + _work("vm", "metal"))
+
+        def told(name: str) -> str:
+            (each,) = cluster.instances(name) or [{"status": {}}]
+            return str(each["status"].get("message", ""))
+
+        eventually("nobody takes metal", lambda: told("vm") == "no scheduler takes the pool metal")
+        gone = "no scheduler takes the pool gpu: the one that owns it is gone"
+        eventually("gpu's scheduler is gone", lambda: told("late") == gone)
+        status, body = cluster.call("GET", "/v1/explain/instances/late-0")
+        assert status == 200
+        assert gone in body["summary"]
+        (still,) = cluster.instances("train", phase="Running")
+        assert still["status"].get("restarts", 0) == 0
+
+        cluster.start_server(MANDOR_POOLS="gpu")
+        (placed,) = cluster.wait_running("late", 1)
+        assert placed["spec"]["node"] == "g1"
+
+
 @pytest.mark.req("S0-4")
 def test_a_server_on_another_address_needs_tls_or_does_not_start(tmp_path: Path) -> None:
     done = subprocess.run(

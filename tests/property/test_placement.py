@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Capabilities, Node, NodePhase, Taint
 from mandor.model.placement import Strength, Toleration, Where
 from mandor.model.workload import GroupTemplate
-from mandor.placement.cycle import decide
-from mandor.placement.framework.ask import Ask, HostPort, Shape
+from mandor.placement.cycle import decide, find_node, ladder
+from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import SKIP, FilterPlugin, PreFilterPlugin, ScorePlugin
 from mandor.placement.framework.snapshot import node_facts
+from mandor.placement.framework.watch import Unwatched
 from mandor.placement.plugins.avoid import Avoid
 from mandor.placement.plugins.engine_fit import EngineFit
 from mandor.placement.plugins.node_affinity import NodeAffinity
@@ -65,7 +68,7 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         phase=draw(st.sampled_from(list(NodePhase))),
         cordoned=draw(st.booleans()),
         pool=draw(words),
-        taints=tuple(draw(st.lists(taints, max_size=2))),
+        taints=tuple(draw(st.lists(taints, max_size=2, unique_by=lambda each: (each.key, each.effect)))),
         engines=draw(engines),
         labels=draw(st.dictionaries(st.sampled_from(["zone", "disk"]), words)),
         facts=draw(st.dictionaries(st.sampled_from(["zone", "arch"]), words)),
@@ -216,7 +219,7 @@ def plain_affinity(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> boo
 
 
 def plain_ports(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> bool:
-    taken: set[HostPort] = {port for name, shape in placed if name == node.meta.name for port in shape.host_ports}
+    taken = {port for name, shape in placed if name == node.meta.name for port in shape.host_ports}
     return not taken & set(ask.shape.host_ports)
 
 
@@ -398,6 +401,60 @@ def test_a_table_kept_change_by_change_equals_one_built_anew(steps: Any, ask: An
         )
         assert kept == anew, plugin.name
     assert decide(PROFILE, asking, table.snapshot()).node == decide(PROFILE, asking, fresh.snapshot()).node
+
+
+@st.composite
+def forms(draw: st.DrawFn, main: Shape) -> Shape:
+    """The same rules, and other forms."""
+    others = [Shape.of(draw(templates())) for _ in range(draw(st.integers(1, 3)))]
+    common = {name: getattr(main, name) for name in ("pool", "tolerate", "must", "should", "prefer", "home")}
+    made = [replace(each, **common, variant=number) for number, each in enumerate(others, 1)]
+    return replace(main, alternatives=tuple(made))
+
+
+def plain_pair(found: list[Node], placed: list[tuple[str, Shape]], ask: Ask) -> tuple[str, int, tuple[str, ...]] | None:
+    """The first form, in their order, that has a place as if it were the only one: with all rules, then with fewer."""
+    for eased, relaxed in ladder(ask, disliked=False):
+        for shape in (ask.shape, *ask.shape.alternatives):
+            alone = structs.replace(eased, shape=replace(shape, alternatives=()))
+            if any(all(plain(alone, node, placed) for _, plain in FILTERS) for node in found):
+                node = find_node(PROFILE, CycleState(), alone, build(found, placed).snapshot(), Unwatched())
+                assert isinstance(node, str)
+                return node, shape.variant, relaxed
+    return None
+
+
+@pytest.mark.req("S0-2", "S0-10")
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_the_pair_of_form_and_node_is_the_one_that_a_plain_loop_over_forms_finds(data: st.DataObject) -> None:
+    found, placed, ask = data.draw(clusters())
+    ask = structs.replace(ask, shape=data.draw(forms(ask.shape)))
+    decision = decide(PROFILE, ask, build(found, placed).snapshot())
+    expected = plain_pair(found, placed, ask)
+    assert not decision.fault
+    if expected is None:
+        assert not decision.node
+        told = ["the main form", *(f"alternative {number + 1}" for number in range(len(ask.shape.alternatives)))]
+        assert all(f"{name}" in decision.message for name in told)
+    else:
+        assert decision.ask is not None
+        assert (decision.node, decision.ask.shape.variant, decision.relaxed) == expected
+        assert bool(decision.message) == bool(expected[1]), "why the forms before had no place"
+
+
+@BRIEFLY
+@given(data=st.data(), count=st.integers(1, 30))
+def test_whichever_forms_are_chosen_no_node_is_ever_over_its_capacity(data: st.DataObject, count: int) -> None:
+    found, _, ask = data.draw(clusters())
+    shape, table = data.draw(forms(ask.shape)), build(found, [])
+    for index in range(count):
+        decision = decide(PROFILE, Ask(key(index), shape), table.snapshot())
+        if decision.node:
+            assert decision.ask is not None
+            table.set_charge(key(index), decision.node, decision.ask.shape)
+    for name in (node.meta.name for node in found):
+        assert all(amount >= 0 for amount in table.free(name).values())
 
 
 @BRIEFLY

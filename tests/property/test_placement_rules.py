@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.model.node import Node, NodeStatus
+from mandor.model.node import Node, NodeStatus, PortRange
 from mandor.model.placement import Apart, Near, Spread, Strength
 from mandor.model.resources import Resources
 from mandor.placement.cycle import decide
@@ -131,6 +132,7 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         capacity=status.capacity,
         engines=status.engines,
         facts=status.facts,
+        ports=PortRange(80, draw(st.integers(80, 83)), draw(st.sampled_from([(), (81,)]))),
         usage=usage,
         images={image: size * MI for image, size in images.items()},
     )
@@ -708,8 +710,8 @@ def test_rules_that_are_not_musts_never_leave_anybody_waiting(cluster: Any) -> N
     mild = [(name, replace(shape, must=(), dedicated=False, known={}, tied={}), who) for name, shape, who in placed]
     soft = replace(ask.shape, must=(), known={}, tied={}, dedicated=False, pool=None)
     free = replace(soft, should=(), prefer=(), known={}, tied={})
-    asked = replace(ask, shape=soft, dropped=0, lenient=False)
-    unbound = replace(ask, shape=free, dropped=0, lenient=True)
+    asked = structs.replace(ask, shape=soft, dropped=0, lenient=False)
+    unbound = structs.replace(ask, shape=free, dropped=0, lenient=True)
     snapshot = build(found, mild).snapshot()
     assert bool(decide(PROFILE, asked, snapshot).node) == bool(decide(PROFILE, unbound, snapshot).node)
 
@@ -728,7 +730,7 @@ def plain_shapes(draw: st.DrawFn) -> Shape:
         "placement": {"where": draw(st.sampled_from([[], [{"rule": "zone == a", "strength": "should"}]]))},
     }
     if draw(st.integers(0, 4)) == 0:
-        fields["ports"] = {"http": {"port": 80, "host": draw(st.sampled_from([80, 81]))}}
+        fields["ports"] = {"http": {"port": 80, "host": draw(st.sampled_from([80, 81, "auto"]))}}
     return Shape.of(make_template(**fields))
 
 

@@ -51,6 +51,11 @@ rules: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
         {"placement": {"spread": [{"over": "zone", "strength": "should"}]}},
         {"placement": {"apart": [{"workload": "self", "strength": "should"}]}},
         {"placement": {"apart": [{"workload": "self", "over": "zone"}]}},
+        {"image": "web:1", "alternatives": [{"engine": ["process"], "command": ["run"], "resources": {"cpu": "500m"}}]},
+        {
+            "alternatives": [{"resources": {"cpu": "100m"}}],
+            "placement": {"spread": [{"over": "zone", "strength": "should"}]},
+        },
         {"placement": {"near": [{"match": {"app": "first"}, "over": "zone", "strength": "prefer", "weight": 50}]}},
     ]
 )
@@ -231,5 +236,27 @@ async def test_who_has_to_make_room_is_planned_as_it_then_happens() -> None:
         await world.apply(high)
         await world.run(60)
         assert really(world, {"high-0"}) == {"high-0": planned["high-0"]}
+        waiting = {each.meta.name for each in world.instances("low") if not each.node}
+        assert waiting == {key.name for key in outcome.left} == {key.name for key in outcome.victims}
+
+
+@pytest.mark.req("S1-35", "S3-27")
+async def test_a_gang_that_takes_the_place_of_others_is_planned_as_it_then_happens() -> None:
+    async with World() as world:
+        await start(world, [{"cpu": 2, "memory": 4, "zone": "a"}] * 3)
+        await world.apply(make_workload("low", replicas=6, cpu="1", priority=1))
+        await world.run(8)
+        crew = make_workload("crew", replicas=2, cpu="2", priority=100, gang={})
+
+        forecast = forecast_of(world, DEFAULT)
+        forecast.put(crew)
+        outcome = forecast.run()
+        planned = told(outcome)
+        assert len(outcome.victims) == 4
+        assert len({planned["crew-0"], planned["crew-1"]}) == 2
+
+        await world.apply(crew)
+        await world.run(60)
+        assert really(world, {"crew-0", "crew-1"}) == {name: planned[name] for name in ("crew-0", "crew-1")}
         waiting = {each.meta.name for each in world.instances("low") if not each.node}
         assert waiting == {key.name for key in outcome.left} == {key.name for key in outcome.victims}

@@ -253,3 +253,10 @@ def test_levels_kept_up_are_levels_made_anew(
                         expected[0, slot] += dict(each.shape.wanted)["cpu"]
                         expected[-1, slot] += 1
             np.testing.assert_array_equal(level.taken, expected)
+        going = table.lodgings.going()
+        stopping = [(table.charges[each.key].node, each) for _, each in table.lodgings.stopping()]
+        for slot, known in enumerate(table.nodes):
+            here = [each for node, each in stopping if node == known.meta.name]
+            taken = sum(dict(each.shape.wanted)["cpu"] for each in here)
+            latest = max((each.tenure.until or 0.0 for each in here), default=-np.inf)
+            assert (going.taken[0, slot], going.taken[-1, slot], going.latest[slot]) == (taken, len(here), latest)

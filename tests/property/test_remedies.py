@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
@@ -89,7 +90,7 @@ def carried_out(table: Table, ask: Ask, remedy: Remedy) -> Ask:
             if f" {unit} instead of" in remedy.text:
                 text = remedy.text.split(f" {unit} instead of")[0].split()[-1]
                 amounts[resource] = dict(Shape.of(make_template(**{resource: text})).wanted)[resource]
-        ask = replace(ask, shape=replace(ask.shape, wanted=tuple(amounts.items()), known={}, tied={}))
+        ask = structs.replace(ask, shape=replace(ask.shape, wanted=tuple(amounts.items()), known={}, tied={}))
     return ask
 
 
@@ -133,7 +134,9 @@ def test_one_megabyte_more_than_proposed_does_not_fit(nodes: list[dict[str, Any]
         (name,) = [each for each, amount in changed.shape.wanted if amount != dict(ask.shape.wanted)[each]]
         amounts = dict(changed.shape.wanted)
         amounts[name] += 1 if name == "cpu" else MI
-        greedy = replace(changed, shape=replace(changed.shape, wanted=tuple(amounts.items()), known={}, tied={}))
+        greedy = structs.replace(
+            changed, shape=replace(changed.shape, wanted=tuple(amounts.items()), known={}, tied={})
+        )
         assert decide(PROFILE, greedy, table.snapshot()).node == ""
 
 

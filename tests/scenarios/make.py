@@ -7,7 +7,7 @@ from typing import Any
 from mandor.model.codec import from_plain
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus, StopOrder, instance_name
 from mandor.model.meta import Meta
-from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatus, Taint
+from mandor.model.node import USUAL_PORTS, Capabilities, Node, NodePhase, NodeSpec, NodeStatus, PortRange, Taint
 from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.model.resources import Resources
@@ -36,6 +36,7 @@ def make_node(
     facts: dict[str, str] | None = None,
     version: int = 0,
     reserved: Resources | None = None,
+    ports: PortRange = USUAL_PORTS,
 ) -> Node:
     return Node(
         meta=Meta(name=name, labels=labels or {}, version=version),
@@ -45,6 +46,7 @@ def make_node(
             capacity=Resources(int(cpu * 1000), memory, disk, devices or {}),
             engines=PROCESS if engines is None else engines,
             facts=facts or {},
+            ports=ports,
         ),
     )
 

@@ -10,10 +10,14 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from mandor.controllers.batch_plan import batch_of
+from mandor.controllers.cron import CronController
+from mandor.controllers.drain import DrainController
 from mandor.controllers.garbage import GarbageController
+from mandor.controllers.maintenance import MaintenanceController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.runner import run_all
+from mandor.controllers.taint import TaintController
 from mandor.controllers.volume import VolumeController
 from mandor.controllers.workload import WorkloadController
 from mandor.errors import Conflict
@@ -108,7 +112,11 @@ class World:
         recorder = Recorder(self.store, "controllers", self.clock)
         controllers = (
             WorkloadController(self.store, self.clock, recorder),
+            CronController(self.store, self.clock, recorder),
             NodeController(self.store, self.clock, recorder, self.times),
+            DrainController(self.store, self.clock, recorder),
+            TaintController(self.store, self.clock, recorder),
+            MaintenanceController(self.store, self.clock, recorder),
             VolumeController(self.store, recorder),
             GarbageController(self.store, self.clock),
         )
@@ -292,7 +300,8 @@ class World:
             if each.node and not each.phase.over:
                 release = self.find(Release, each.spec.release)
                 assert release is not None, f"{each.meta.name} has no release"
-                used[each.node] = used.get(each.node, Resources()) + release.spec.groups[each.spec.group].request
+                form = release.spec.groups[each.spec.group].form(each.spec.variant)
+                used[each.node] = used.get(each.node, Resources()) + form.request
         for name, amount in used.items():
             node = self.find(Node, name, "")
             assert node is None or amount.fits(node.allocatable), f"{name} is over its capacity: {amount}"

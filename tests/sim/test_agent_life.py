@@ -18,6 +18,7 @@ from mandor.lib.clock import settle
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase
+from mandor.model.record import Event
 from mandor.model.resources import Resources
 from mandor.store.base import Change, Delete, Put
 from tests.unit.agent.world import World, open_world, release_key
@@ -303,14 +304,20 @@ async def test_an_engine_that_is_down_costs_nothing_but_time(world: World) -> No
     await world.apply()
     await world.order()
     await world.until_phase(Phase.RUNNING)
+    before = await world.status()
     world.engine.down()
     await world.pass_time(120, step=5)
     assert (await world.node()).status.engines["fake"].up is False
+    status = await world.status()
+    assert (status.phase, status.ready, status.reason) == (Phase.RUNNING, True, "EngineDown")
+    assert status.message.startswith("fake is down, and it is as it was last seen: ")
     world.engine.up()
     await world.pass_time(120, step=5)
     assert (await world.node()).status.engines["fake"].up is True
     assert len(world.starts) == 1
-    assert (await world.status()).phase is Phase.RUNNING
+    assert await world.status() == before, "as if nothing had been"
+    told = [each.spec.reason for each in (await world.store.list(Event.kind)).items if isinstance(each, Event)]
+    assert sorted(reason for reason in told if reason.startswith("Engine")) == ["EngineDown", "EngineUp"]
 
 
 async def test_a_start_the_engine_refuses_for_a_while_is_tried_again(world: World) -> None:

@@ -17,7 +17,7 @@ from mandor.roots.inquiry import HttpInquiry
 from tests.components.etcd import Tls
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
-from tests.sim.test_outside_plugins import ExtenderServer, configure, extended, until
+from tests.sim.test_outside_plugins import Answer, ExtenderServer, configure, extended, until
 
 
 class Binding(ExtenderServer):
@@ -76,6 +76,21 @@ async def test_an_extender_is_asked_over_https_with_a_certificate(
     await world.apply(make_workload("web", replicas=2))
     await until(world, lambda: world.serving_count("web") == 2)
     assert {each.node for each in world.instances()} == {"n2"}
+
+
+async def test_an_extender_is_asked_about_each_form_and_may_let_only_another_pass(
+    world: World, tmp_path: Path, tls: Tls, extender: Binding
+) -> None:
+    def small_only(args: dict[str, Any]) -> dict[str, Any]:
+        asked = args["Pod"]["spec"]["containers"][0]["resources"]["requests"]["cpu"]
+        return {"NodeNames": ["n2"] if asked == "500m" else []}
+
+    extender.filter = small_only
+    configure(world, tmp_path, extended(extender.url, tlsConfig=files(tls)))
+    await world.add_nodes("n1", "n2")
+    await world.apply(make_workload("web", replicas=2, cpu="2", alternatives=[{"resources": {"cpu": "500m"}}]))
+    await until(world, lambda: world.serving_count("web") == 2)
+    assert {(each.node, each.spec.variant) for each in world.instances()} == {("n2", 1)}
 
 
 @pytest.mark.parametrize("wrong", ["no ca", "no certificate", "another name", "no such file"])
@@ -147,7 +162,6 @@ def _with_gpu(spec: Any) -> Any:
     [
         ("tlsConfig: {insecure: true}", "anybody can pose as"),
         ("tlsConfig: {certFile: a.pem}", "come together"),
-        ("preemptVerb: preempt", "not supported yet"),
         ("enableHTTPS: true, urlPrefix: 'http://x'", "https://"),
         ("tlsConfig: {}, urlPrefix: 'http://x'", "belongs to"),
     ],
@@ -163,3 +177,151 @@ def test_only_one_extender_binds() -> None:
     text = "extenders:\n- {urlPrefix: 'http://x', bindVerb: b}\n- {urlPrefix: 'http://y', bindVerb: b}\n"
     with pytest.raises(Invalid, match="only one extender"):
         read_config(text, find_plugins())
+
+
+# A say in who has to go.
+
+
+class Preempting(ExtenderServer):
+    def __init__(self) -> None:
+        super().__init__()
+        self.preempt: Answer = lambda args: {"NodeNameToMetaVictims": self.victims(args)}
+
+    def victims(self, args: dict[str, Any]) -> dict[str, Any]:
+        """As they were offered."""
+        named: dict[str, Any] = args["NodeNameToMetaVictims"]
+        return named
+
+    async def handle(self, request: web.Request) -> web.Response:
+        if request.match_info["verb"] != "preempt":
+            return await super().handle(request)
+        args = await request.json()
+        self.asked.append(("preempt", args))
+        return web.json_response(self.preempt(args), status=self.status)
+
+    def questions(self, verb: str = "preempt") -> list[dict[str, Any]]:
+        return [args for asked, args in self.asked if asked == verb]
+
+
+@pytest.fixture
+async def preempting() -> AsyncIterator[Preempting]:
+    server = Preempting()
+    app = web.Application()
+    app.router.add_post("/api/{verb}", server.handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}/api"
+    yield server
+    await runner.cleanup()
+
+
+async def _full(world: World, folder: Path, extender: Preempting, **fields: Any) -> None:
+    """Three nodes with two instances of `low` on each."""
+    verbs = {"filterVerb": None, "prioritizeVerb": None, "weight": None, "preemptVerb": "preempt"}
+    configure(world, folder, extended(extender.url, **{**verbs, **fields}))
+    await world.add_nodes("n1", "n2", "n3", cpu=2)
+    await world.apply(make_workload("low", replicas=6, cpu="1", priority=1))
+    await until(world, lambda: world.serving_count("low") == 6)
+
+
+def reason(world: World) -> str:
+    return next((each.status.reason for each in world.instances("high")), "")
+
+
+HIGH = make_workload("high", replicas=1, cpu="1", priority=10)
+
+
+@pytest.mark.req("S1-29", "S1-35")
+async def test_an_extender_is_asked_who_may_have_to_go_and_drops_nodes(
+    world: World, tmp_path: Path, preempting: Preempting
+) -> None:
+    await _full(world, tmp_path, preempting)
+    preempting.preempt = lambda args: {"NodeNameToMetaVictims": {"n2": preempting.victims(args)["n2"]}}
+    await world.apply(HIGH)
+    await until(world, lambda: world.serving_count("high") == 1)
+
+    assert world.instance("high-0").node == "n2"
+    asked = preempting.questions()[0]
+    assert asked["Pod"]["metadata"]["name"] == "high-0"
+    assert asked["NodeNameToMetaVictims"].keys() == {"n1", "n2", "n3"}
+    assert all(len(each["Pods"]) == 1 for each in asked["NodeNameToMetaVictims"].values())
+    assert {each["NumPDBViolations"] for each in asked["NodeNameToMetaVictims"].values()} == {0}
+    assert len(world.events("Preempted")) == 1
+
+
+async def test_an_extender_that_knows_no_nodes_gets_whole_pods_and_may_name_others(
+    world: World, tmp_path: Path, preempting: Preempting
+) -> None:
+    await _full(world, tmp_path, preempting, nodeCacheCapable=False)
+    there = {each.meta.name: each.node for each in world.instances("low")}
+    offered: list[str] = []
+
+    def instead(args: dict[str, Any]) -> Any:
+        pod = args["NodeNameToVictims"]["n3"]["Pods"][0]
+        assert (pod["spec"]["nodeName"], pod["spec"]["priority"]) == ("n3", 1)
+        offered.append(pod["metadata"]["name"])
+        both = [{"UID": f"default/{name}"} for name, node in there.items() if node == "n3"]
+        return {"nodeNameToMetaVictims": {"n3": {"pods": [each for each in both if offered[0] not in each["UID"]]}}}
+
+    preempting.preempt = instead
+    await world.apply(HIGH)
+    await until(world, lambda: world.serving_count("high") == 1)
+    gone = {each.spec.about for each in world.events("Preempted")}
+    assert gone == {f"instance default/{name}" for name, node in there.items() if node == "n3" and name != offered[0]}
+
+
+async def test_nobody_has_to_go_when_an_extender_agrees_to_nothing(
+    world: World, tmp_path: Path, preempting: Preempting
+) -> None:
+    await _full(world, tmp_path, preempting)
+    preempting.preempt = lambda args: {"NodeNameToMetaVictims": {}}
+    await world.apply(HIGH)
+    await until(world, lambda: bool(preempting.questions()) and reason(world) != "")
+    assert world.instance("high-0").status.reason == "Unschedulable"
+    assert not world.events("Preempted")
+    # It is asked again when something has changed.
+    preempting.preempt = lambda args: {"NodeNameToMetaVictims": preempting.victims(args)}
+    await world.apply(make_workload("high", replicas=2, cpu="1", priority=10))
+    await until(world, lambda: world.serving_count("high") >= 1)
+
+
+async def test_an_extender_that_refuses_every_node_with_room_is_asked_about_the_others(
+    world: World, tmp_path: Path, preempting: Preempting
+) -> None:
+    await _full(world, tmp_path, preempting, filterVerb="filter")
+    preempting.filter = lambda args: {"NodeNames": [each for each in args["NodeNames"] if each != "n4"]}
+    await world.add_nodes("n4", cpu=2)
+    await world.apply(HIGH)
+    await until(world, lambda: world.serving_count("high") == 1)
+    assert world.instance("high-0").node in {"n1", "n2", "n3"}
+    assert preempting.questions()
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ({"n9": {"Pods": [{"UID": "default/low-0"}]}}, "names the node n9, about which it was not asked"),
+        ({"n1": {"Pods": [{"UID": "default/who"}]}}, "names default/who on n1, who is not there"),
+        ({"n1": {"Pods": []}}, "names nobody who has to go on n1"),
+    ],
+)
+async def test_what_an_extender_cannot_mean_fails_the_try_with_its_name(
+    world: World, tmp_path: Path, preempting: Preempting, answer: dict[str, Any], told: str
+) -> None:
+    await _full(world, tmp_path, preempting)
+    preempting.preempt = lambda args: {"NodeNameToMetaVictims": answer}
+    await world.apply(HIGH)
+    await until(world, lambda: reason(world) == "PluginFault")
+    assert told in world.instance("high-0").status.message
+    assert preempting.url in world.instance("high-0").status.message
+    assert not world.events("Preempted")
+
+
+async def test_without_an_answer_an_extender_that_can_be_ignored_agrees(
+    world: World, tmp_path: Path, preempting: Preempting
+) -> None:
+    await _full(world, tmp_path, preempting, ignorable=True)
+    preempting.status = 500
+    await world.apply(HIGH)
+    await until(world, lambda: world.serving_count("high") == 1)

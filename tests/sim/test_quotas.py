@@ -78,6 +78,22 @@ async def test_use_that_falls_lets_the_next_one_in(world: World) -> None:
     assert (await quota(world)).status.used.instances == 2
 
 
+async def test_a_quota_that_comes_later_counts_who_is_there_already(world: World) -> None:
+    await world.apply(make_workload("web", replicas=2, cpu="1"))
+    await world.until(lambda: world.serving_count("web") == 2)
+    await limit(world, cpu=5000, instances=10)
+    await world.run(5)
+    found = await quota(world)
+    assert found.status.used == QuotaAmounts(cpu=2000, instances=2)  # type: ignore[arg-type]
+
+    await world.store.commit(Delete(found.key, found.meta.version))
+    await world.apply(make_workload("web", replicas=1, cpu="1"))
+    await world.until(lambda: len(world.instances()) == 1)
+    await limit(world, cpu=5000, instances=10)
+    await world.run(5)
+    assert (await quota(world)).status.used == QuotaAmounts(cpu=1000, instances=1)  # type: ignore[arg-type]
+
+
 async def test_a_quota_of_a_priority_class_holds_for_those_who_name_it(world: World) -> None:
     await world.store.commit(Put(make_class("low", -5)))
     await limit(world, instances=1, priority_class="low")

@@ -149,3 +149,28 @@ async def test_what_a_dead_scheduler_owned_is_taken_over_and_it_can_write_nothin
     await lead(store, second)
     with pytest.raises(Invalid):
         await claiming(store, clock, first, renewing=second)
+
+
+async def test_work_for_a_pool_that_nobody_owns_says_so_until_somebody_does(world: World) -> None:
+    await world.add_nodes("m1", cpu=4, pool="metal")
+    await claim(world.store, world.clock, frozenset({"default", "web"}))
+    await world.apply(make_workload("vm", replicas=2, placement={"pool": "metal"}))
+    await world.run(8)
+    told = {(each.status.reason, each.status.message) for each in world.instances("vm")}
+    assert told == {("Unclaimed", "no scheduler takes the pool metal")}
+    await claim(world.store, world.clock, frozenset({"metal"}))
+    recorder = Recorder(world.store, "scheduler", world.clock)
+    world._start("third", Scheduler(world.store, world.clock, recorder, pools=frozenset({"metal"})).run())
+    await world.until(lambda: world.serving_count("vm") == 2)
+
+
+async def test_work_for_a_pool_whose_scheduler_is_gone_says_so(world: World) -> None:
+    await claim(world.store, world.clock, frozenset({"gpu"}))
+    lease = Lease(
+        meta=Meta(name=f"leader-{election_of(frozenset({'gpu'}))}"), spec=LeaseSpec("somebody", 3.0, address="there")
+    )
+    await world.store.commit(Put(lease))
+    await world.kill("other")
+    await world.apply(make_workload("train", replicas=1, placement={"pool": "gpu"}))
+    await world.run(15)
+    assert world.instance("train-0").status.message == "no scheduler takes the pool gpu: the one that owns it is gone"

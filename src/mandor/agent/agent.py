@@ -10,11 +10,13 @@ from mandor.agent.crew import Crew
 from mandor.agent.feed import Feed
 from mandor.agent.fingerprint import boot_id
 from mandor.agent.heartbeat import Heart
+from mandor.agent.image import ImageLoader
 from mandor.agent.journal import Blocking, Journal
 from mandor.agent.link import Link
 from mandor.agent.load import used_by_all, used_by_own
 from mandor.agent.node import NodeKeeper
 from mandor.agent.own_store import OwnStore
+from mandor.agent.ports import Holds, nobody_holds
 from mandor.agent.presence import Presence
 from mandor.agent.settings import AgentSettings
 from mandor.agent.stream import Streams, choose_task
@@ -30,7 +32,7 @@ from mandor.model.node import Node
 from mandor.model.record import ClusterSpec, Session
 from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.model.volume import HOST_PATHS, Volume
-from mandor.store.base import Change, Store
+from mandor.store.base import Change, Filter, Store
 from mandor.store.recorder import Recorder
 
 log = logging.getLogger(__name__)
@@ -52,7 +54,9 @@ class Agent:
         blocking: Blocking = asyncio.to_thread,
         boot: str | None = None,
         locate: Callable[[], str] | None = None,
+        holds: Holds = nobody_holds,
     ) -> None:
+        """`holds`: whether anybody on this machine has a port; by itself, nobody does."""
         self._settings, self._link, self._clock = settings, link, clock
         self._engines = dict(engines)
         self._journal = journal or Journal(settings.data)
@@ -68,6 +72,8 @@ class Agent:
             changed=self._node_changed,
             join=self._join_once,
             locate=locate,
+            holds=holds,
+            turned=self._engine_turned,
         )
         self.crew = Crew(
             settings,
@@ -78,9 +84,11 @@ class Agent:
             self.presence,
             self._recorder,
             blocking,
-            changed=self.node.poke,
+            self.node,
+            self._whose,
         )
-        self.streams = Streams(link, self._find_unit, most=settings.sessions_most)
+        loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
+        self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
         self._meter = InstanceMeter(clock)
         self.joined = asyncio.Event()
         self._said = ""
@@ -127,12 +135,13 @@ class Agent:
             (Session.kind, self.streams),
             (Volume.kind, self.crew.volumes),
         )
-        feeds = [
-            Feed(self._store, kind, self._settings.name, self._clock, reader, self._whose) for kind, reader in readers
-        ]
+        where = Filter(node=self._settings.name)
+        feeds = [Feed(self._store, kind, where, self._clock, reader, self._whose) for kind, reader in readers]
+        names = [(self.crew.names_kept.run(), "names")] if self.crew.names_kept is not None else []
         return [
             (self.node.run(), "node"),
             (self.crew.volumes.run(), "volumes"),
+            *names,
             *((feed.run(), f"feed of {kind}s") for feed, (kind, _) in zip(feeds, readers, strict=True)),
         ]
 
@@ -193,6 +202,13 @@ class Agent:
 
     def _node_changed(self) -> None:
         self.crew.allow(self.node.allocatable, self.node.spec.forget_before_epoch, self.node.engines)
+
+    def _engine_turned(self, node: Node, name: str) -> None:
+        engine = node.status.engines[name]
+        if engine.up:
+            self._recorder.note(node, "EngineUp", f"{name} answers again")
+        else:
+            self._recorder.note(node, "EngineDown", f"{name}: {engine.message}", type="warning")
 
     def _extra_facts(self) -> Mapping[str, str]:
         paths = {HOST_PATHS: ",".join(self._settings.host_paths)} if self._settings.host_paths else {}

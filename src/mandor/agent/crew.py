@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Literal, Protocol
 
 from mandor.agent.absence import Source, judge
 from mandor.agent.fetch import Fetch
 from mandor.agent.journal import Blocking, Journal
+from mandor.agent.names import Lodger, NamesKeeper
+from mandor.agent.names_plan import NOBODY_KNOWN, Known
 from mandor.agent.observer import Observer
 from mandor.agent.order import Entry, Order
 from mandor.agent.presence import Presence
@@ -25,11 +27,23 @@ from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Capabilities
 from mandor.model.phase import Phase
+from mandor.model.record import ClusterSpec
 from mandor.model.resources import Resources
 from mandor.store.base import Store
 from mandor.store.recorder import Recorder
 
 log = logging.getLogger(__name__)
+
+
+class Host(Protocol):
+    """The node that they are on."""
+
+    address: str
+
+    def poke(self) -> None:
+        """It has something new to show: an engine came or went, something is held."""
+
+    def taken_ports(self, order: Order) -> str: ...
 
 
 class Crew:
@@ -45,11 +59,11 @@ class Crew:
         presence: Presence,
         recorder: Recorder,
         blocking: Blocking,
-        *,
-        changed: Callable[[], None] = lambda: None,
+        host: Host,
+        whose: Callable[[], Awaitable[ClusterSpec]],
     ) -> None:
-        """`changed` is called when the node has something new to show: an engine came or went, something is held."""
-        self._changed = changed
+        """`whose`: which cluster answers."""
+        self._host, self._changed = host, host.poke
         self.clock = clock
         self.fetch = Fetch(store, clock)
         self.starts = asyncio.Semaphore(settings.starts_most)
@@ -65,10 +79,24 @@ class Crew:
             blocking,
             in_use=self.has_volume,
         )
+        self.names_kept = (
+            NamesKeeper(
+                settings.name,
+                settings.data / "names",
+                store,
+                clock,
+                blocking,
+                lodgers=self._lodgers,
+                address=lambda: host.address,
+                whose=whose,
+            )
+            if settings.names
+            else None
+        )
         self._node = settings.name
         self._journal, self._presence, self._recorder, self._blocking = journal, presence, recorder, blocking
         self._observers = {
-            name: Observer(engine, clock, self._engine_changed, poll_seconds=settings.poll_seconds, turned=changed)
+            name: Observer(engine, clock, self._engine_changed, poll_seconds=settings.poll_seconds, turned=host.poke)
             for name, engine in engines.items()
         }
         self._capabilities: Mapping[str, Capabilities] = {}
@@ -180,6 +208,7 @@ class Crew:
 
     def allow(self, allocatable: Resources, forget_before_epoch: int, engines: Mapping[str, Capabilities]) -> None:
         self._room.allocatable = allocatable
+        turned = {name for name in engines if engines[name].up != self._is_up(name)}
         self._capabilities = engines
         if forget_before_epoch != self._forget_before_epoch:
             self._forget_before_epoch = forget_before_epoch
@@ -187,7 +216,12 @@ class Crew:
                 if worker.memory.held and self._source is not None:
                     self._judge(worker, self._source)
             self._judge_strangers()
-        self._poke(uid for uid, worker in self.workers.items() if not worker.memory.tasks)
+        begun = {uid: worker for uid, worker in self.workers.items() if worker.memory.tasks}
+        self._poke(uid for uid in self.workers if uid not in begun or begun[uid].memory.engine in turned)
+
+    def _is_up(self, engine: str) -> bool:
+        known = self._capabilities.get(engine)
+        return known is None or known.up
 
     def names(self) -> dict[str, str]:
         found = ((uid, worker.order.instance.meta) for uid, worker in self.workers.items())
@@ -254,12 +288,25 @@ class Crew:
     async def furnish(self, order: Order, *, begun: bool) -> Furnished:
         return await self.volumes.furnish(order, begun=begun)
 
+    def taken_ports(self, order: Order) -> str:
+        return self._host.taken_ports(order)
+
+    @property
+    def address(self) -> str:
+        return self._host.address
+
     def has_volume(self, key: Key) -> bool:
         return any(
             key.name in worker.order.instance.spec.volumes and key.namespace == worker.order.instance.meta.namespace
             for worker in self.workers.values()
             if not worker.memory.over
         )
+
+    async def know_names(self, order: Order) -> Known:
+        return await self.names_kept.know(order) if self.names_kept is not None else NOBODY_KNOWN
+
+    def _lodgers(self) -> Iterable[Lodger]:
+        return [Lodger(each.order, each.status) for each in self.workers.values() if not each.memory.over]
 
     async def keep(self, entry: Entry) -> None:
         await self._blocking(self._journal.write, entry)
@@ -269,9 +316,13 @@ class Crew:
         self.reporter.drop(uid)
         self.workers.pop(uid, None)
         self.volumes.left(uid)
+        if self.names_kept is not None:
+            await self.names_kept.forget(uid)
 
     def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None:
         self.reporter.report(order.uid, status)
+        if self.names_kept is not None:
+            self.names_kept.poke()
         note = _note(before, status)
         if note is not None:
             kind, reason, message = note

@@ -40,13 +40,13 @@ class Feed:
         self,
         store: Store,
         kind: str,
-        node: str,
+        where: Filter,
         clock: Clock,
         reader: Reader,
         whose: Callable[[], Awaitable[ClusterSpec]],
     ) -> None:
         self._store, self._kind, self._clock = store, kind, clock
-        self._where = Filter(node=node)
+        self._where = where
         self._reader, self._whose = reader, whose
         self._revision: int | None = None
         self._cluster: ClusterSpec | None = None

@@ -24,7 +24,8 @@ class Fetch:
         self._asked: dict[Key, asyncio.Task[Object | None]] = {}
 
     async def template(self, instance: Instance) -> GroupTemplate:
-        """`NotFound` when there is no such release: then the order can never be carried out."""
+        """In the form it was placed in. `NotFound` when there is no such release, or no such form of it: then the order
+        can never be carried out."""
         key = Key(Release.kind, instance.meta.namespace, instance.spec.release)
         release = self._releases.get(key)
         if release is None:
@@ -39,7 +40,9 @@ class Fetch:
         template = release.spec.groups.get(instance.spec.group)
         if template is None:
             raise NotFound(f"its release {instance.spec.release} has no group {instance.spec.group}")
-        return template
+        if instance.spec.variant > len(template.alternatives):
+            raise NotFound(f"its release {instance.spec.release} has no alternative {instance.spec.variant}")
+        return template.form(instance.spec.variant)
 
     async def care(self, instance: Instance) -> Care | None:
         """None: the workload, or its group, is gone; what was known before still counts."""

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import platform
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -15,7 +15,7 @@ import psutil
 from mandor import __version__
 from mandor.engines.base import Engine
 from mandor.errors import MandorError, NotFound
-from mandor.model.node import Capabilities, NodeStatus
+from mandor.model.node import Capabilities, NodeStatus, PortRange
 from mandor.model.resources import Resources
 
 log = logging.getLogger(__name__)
@@ -91,21 +91,21 @@ def local_address(server: str) -> str:
         return ""
 
 
-async def capabilities(engines: Mapping[str, Engine]) -> dict[str, Capabilities]:
+async def capabilities(engines: Mapping[str, Engine], known: Collection[str] = ()) -> dict[str, Capabilities]:
     """What each engine can do now; one that does not answer is not up, and the node goes on without it.
 
-    One that says `NotFound` is not on this machine at all, and is left out.
+    One that says `NotFound` is not on this machine at all, and is left out; unless it is `known`, for it was there.
     """
-    found = await asyncio.gather(*(_probe(name, engine) for name, engine in engines.items()))
+    found = await asyncio.gather(*(_probe(name, engine, name in known) for name, engine in engines.items()))
     return {name: each for name, each in zip(engines, found, strict=True) if each is not None}
 
 
-async def _probe(name: str, engine: Engine) -> Capabilities | None:
+async def _probe(name: str, engine: Engine, known: bool) -> Capabilities | None:
     try:
         async with asyncio.timeout(PROBE_SECONDS):
             return await engine.probe()
-    except NotFound:
-        return None
+    except NotFound as error:
+        return Capabilities(up=False, message=str(error)) if known else None
     except TimeoutError:
         return Capabilities(up=False, message=f"no answer within {PROBE_SECONDS:.0f}s")
     except (MandorError, OSError) as error:
@@ -141,6 +141,7 @@ def node_status(
     has: Resources,
     engines: Mapping[str, Capabilities],
     images: Mapping[str, int],
+    ports: PortRange,
     usage: Resources | None,
     extra: Mapping[str, str],
 ) -> NodeStatus:
@@ -155,15 +156,11 @@ def node_status(
         capacity=has,
         engines=shown,
         images=dict(images),
+        ports=ports,
         usage=before.usage if usage is None else usage,
-        facts={**facts(), **_engine_facts(shown), **extra},
+        facts={**facts(), **extra},
         agent_version=__version__,
     )
-
-
-def _engine_facts(engines: Mapping[str, Capabilities]) -> dict[str, str]:
-    """For placement rules: `engine.docker.version >= 24`."""
-    return {f"engine.{name}.version": each.version for name, each in engines.items() if each.version}
 
 
 def _shown(now: Capabilities, before: Capabilities | None) -> Capabilities:

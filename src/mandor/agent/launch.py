@@ -1,22 +1,32 @@
 """From an order to what an engine is told: pure."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from mandor.agent.order import Order
-from mandor.engines.base import Launch, Mount
+from mandor.agent.ports import ports_of
+from mandor.agent.seen import Seen
+from mandor.engines.base import Launch, Mount, variable
 from mandor.lib.words import did_you_mean
+from mandor.model.instance import PortStatus
 from mandor.model.node import Capabilities
 from mandor.model.task import Task
 from mandor.model.workload import GroupTemplate
 
+HOSTS = "/etc/hosts"
 
-def make_launch(order: Order, task_name: str, engine: str, sources: Mapping[str, str] | None = None) -> Launch:
-    """The task with everything resolved; the environment says who and where it is. `sources`: of its volumes."""
+
+def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch:
+    """The task with everything resolved; the environment says who and where it is, and who else is there."""
     assert order.template is not None, "an order is launched after its release was read"
     task, instance = order.template.tasks[task_name], order.instance
     several = len(order.template.tasks) > 1
     limits = task.resources.limits
-    mounts = _mounts(task, order.template, sources or {})
+    mounts = _mounts(task, order.template, seen.sources)
+    ports = ports_of(order, published=seen.published)
+    hosts = seen.names.hosts
+    if hosts and seen.mounts_hosts and seen.published and _takes_hosts(task, engine):
+        mounts += (Mount(path=HOSTS, source=hosts, read_only=True),)
+        hosts = HOSTS
     return Launch(
         name=f"{order.name}/{task_name}" if several else order.name,
         namespace=instance.meta.namespace,
@@ -25,6 +35,9 @@ def make_launch(order: Order, task_name: str, engine: str, sources: Mapping[str,
         args=task.args,
         env={
             **_about(order, task_name),
+            **port_variables(ports),
+            **seen.names.variables,
+            **({"MANDOR_HOSTS": hosts} if hosts else {}),
             **{each.variable: each.path for each in mounts if each.name},
             **task.env,
         },
@@ -35,18 +48,25 @@ def make_launch(order: Order, task_name: str, engine: str, sources: Mapping[str,
         cpu_milli=None if limits.cpu is None else int(limits.cpu),
         memory_bytes=None if limits.memory is None else int(limits.memory),
         processes=limits.processes,
-        ports={name: port.port for name, port in order.template.ports.items()},
-        host_ports={name: port.host for name, port in order.template.ports.items() if port.host is not None},
-        protocols={name: port.protocol for name, port in order.template.ports.items() if port.protocol != "tcp"},
+        ports={each.name: each.port for each in ports},
+        host_ports={each.name: each.host for each in ports if each.host is not None},
+        protocols={each.name: each.protocol for each in ports if each.protocol != "tcp"},
         sandbox=several,
         stop_signal=task.stop.signal,
         options=task.options.get(engine, {}),
     )
 
 
+def _takes_hosts(task: Task, engine: str) -> bool:
+    """Not who brings a hosts file, or lines for one; and nobody mounts a single file into a virtual machine."""
+    options = task.options.get(engine, {})
+    own = HOSTS in {*(each.path for each in task.files), *(each.path for each in task.mounts)}
+    return not own and not options.get("extra_hosts") and options.get("type") != "virtual-machine"
+
+
 def _about(order: Order, task_name: str) -> dict[str, str]:
     meta, spec = order.instance.meta, order.instance.spec
-    about = {
+    return {
         "MANDOR_NAMESPACE": meta.namespace,
         "MANDOR_WORKLOAD": spec.workload,
         "MANDOR_GROUP": spec.group,
@@ -55,9 +75,16 @@ def _about(order: Order, task_name: str) -> dict[str, str]:
         "MANDOR_TASK": task_name,
         "MANDOR_NODE": spec.node,
     }
-    for name, port in (order.template.ports if order.template else {}).items():
-        about["MANDOR_PORT_" + name.upper().replace("-", "_").replace(".", "_")] = str(port.port)
-    return about
+
+
+def port_variables(ports: Iterable[PortStatus]) -> dict[str, str]:
+    """`MANDOR_PORT_<NAME>`: where it is to listen; `MANDOR_HOST_PORT_<NAME>`: the node's port that leads there."""
+    found = {}
+    for each in ports:
+        found[f"MANDOR_PORT_{variable(each.name)}"] = str(each.port)
+        if each.host is not None:
+            found[f"MANDOR_HOST_PORT_{variable(each.name)}"] = str(each.host)
+    return found
 
 
 def _mounts(task: Task, template: GroupTemplate, sources: Mapping[str, str]) -> tuple[Mount, ...]:
@@ -75,13 +102,8 @@ def _mounts(task: Task, template: GroupTemplate, sources: Mapping[str, str]) -> 
     return tuple(found)
 
 
-def can_run(template: GroupTemplate, engine: Capabilities) -> bool:
-    """Images need an engine that runs images; a bare command one that runs the node's own programs; some do both."""
-    return template.mount_needs <= engine.extras and all(_takes(engine, task) for task in template.tasks.values())
-
-
-def _takes(engine: Capabilities, task: Task) -> bool:
-    return engine.images if task.image else not engine.images or "commands" in engine.extras
+def can_run(template: GroupTemplate, name: str, engine: Capabilities) -> bool:
+    return engine.runs((task.image is not None for task in template.tasks.values()), template.needs(name))
 
 
 def pick_engine(template: GroupTemplate, engines: Mapping[str, Capabilities]) -> tuple[str, str]:
@@ -90,10 +112,10 @@ def pick_engine(template: GroupTemplate, engines: Mapping[str, Capabilities]) ->
     if template.engine and not wanted:
         names = " or ".join(template.engine)
         return "", f"this node has no engine {names}; {did_you_mean(template.engine[0], engines)}"
-    able = [name for name in wanted if can_run(template, engines[name])]
+    able = [name for name in wanted if can_run(template, name, engines[name])]
     if not able:
         kind = "images" if any(task.image for task in template.tasks.values()) else "plain commands"
-        needs = template.mount_needs
+        needs = frozenset[str]().union(*(template.needs(name) for name in wanted))
         kind += f" and has {', '.join(sorted(needs))}" if needs else ""
         return "", f"no engine of this node runs {kind}: {', '.join(wanted) or 'there is none'}"
     return next((name for name in able if engines[name].up), able[0]), ""

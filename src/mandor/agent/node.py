@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from mandor.agent.absence import Source
 from mandor.agent.fingerprint import capabilities, capacity, images, local_address, node_status
 from mandor.agent.load import Load
+from mandor.agent.order import Order
+from mandor.agent.ports import Holds, Strangers, nobody_holds, unchosen
 from mandor.agent.settings import AgentSettings
 from mandor.agent.wait import sleep_or
 from mandor.engines.base import Engine
@@ -37,9 +39,12 @@ class NodeKeeper:
         changed: Callable[[], None],
         join: Callable[[], Awaitable[None]],
         locate: Callable[[], str] | None = None,
+        holds: Holds = nobody_holds,
+        turned: Callable[[Node, str], None] = lambda node, engine: None,
     ) -> None:
+        """`turned`: told which engine of the node is down now, or up again."""
         self._settings, self._store, self._engines, self._clock = settings, store, engines, clock
-        self._extra, self._changed, self._join = extra, changed, join
+        self._extra, self._changed, self._join, self._turned = extra, changed, join, turned
         self._locate = locate or self._find_address
         self._node: Node | None = None
         self._news = asyncio.Event()
@@ -47,6 +52,8 @@ class NodeKeeper:
         self.images: dict[str, int] = {}
         self.capacity = settings.capacity or Resources()
         self._load = Load(clock)
+        self._strangers = Strangers(holds, {})
+        self.address = settings.address
 
     @property
     def spec(self) -> NodeSpec:
@@ -58,17 +65,33 @@ class NodeKeeper:
 
     async def look(self) -> None:
         """At the machine and its engines, not at the store."""
-        self.engines = await capabilities(self._engines)
+        self.engines = await capabilities(self._engines, self.engines)
         up = [name for name, each in self.engines.items() if each.up]
         self.images = await images(self._engines[name] for name in up)
         self.capacity = self._settings.has(capacity(self._settings.data))
+        self._strangers.look_again()
+        self.address = self._locate()
         self._changed()
+
+    async def refresh(self) -> None:
+        """Look now, and write what is new."""
+        await self.look()
+        await self.write()
 
     def measured(self, used: Resources, instances: Iterable[str]) -> None:
         """How busy the node is, at each heartbeat; most measures are not worth a write."""
         stored = self._node.status.usage if self._node is not None else None
         if self._load.measured(used, self.capacity, instances, stored=stored):
             self.poke()
+
+    def taken_ports(self, order: Order) -> str:
+        """Why an instance cannot have its ports of this node; empty: it can."""
+        if missing := unchosen(order):
+            return f"no port of this node was chosen for its port {missing}"
+        why = self._strangers.taken(order)
+        if why:
+            self.poke()
+        return why
 
     def poke(self) -> None:
         """Something may be different: an engine came or went, something is held."""
@@ -98,12 +121,14 @@ class NodeKeeper:
             if node is None:
                 await self._join()  # Deleted, or another store: it is made known again if we may.
                 continue
+            self.address = self._locate()
             status = node_status(
                 node.status,
-                address=self._locate(),
+                address=self.address,
                 has=self.capacity,
                 engines=self.engines,
                 images=self.images,
+                ports=self._strangers.within(self._settings.ports),
                 usage=self._load.told,
                 extra=self._extra(),
             )
@@ -116,6 +141,10 @@ class NodeKeeper:
             except Conflict:
                 self._node = await self._read()
             else:
+                for name, engine in status.engines.items():
+                    known = node.status.engines.get(name)
+                    if known is not None and known.up != engine.up:
+                        self._turned(value, name)
                 return
         raise Conflict("the node's object changes or disappears again and again")
 

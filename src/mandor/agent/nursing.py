@@ -11,6 +11,7 @@ from mandor.agent.probes import Tally, keep_asking
 from mandor.agent.seen import Opinion
 from mandor.engines.base import Engine, Observed, Unit
 from mandor.lib.clock import Clock
+from mandor.model.instance import PortStatus
 from mandor.model.task import Probe
 
 log = logging.getLogger(__name__)
@@ -33,8 +34,16 @@ class Nursing:
         units = {unit for unit, _ in self._tallies}
         return {unit: Opinion(self._good(unit, "health"), self._good(unit, "readiness")) for unit in units}
 
-    def attend(self, order: Order, memory: Memory, running: Sequence[Observed], engines: _Engines) -> None:
+    def attend(
+        self,
+        order: Order,
+        memory: Memory,
+        running: Sequence[Observed],
+        engines: _Engines,
+        ports: Sequence[PortStatus] = (),
+    ) -> None:
         """Probe exactly these units; a unit that is not among them any more is forgotten."""
+        numbers = {each.name: each.port for each in ports}
         wanted = {
             (each.unit, kind): (each, probe)
             for each in running
@@ -46,12 +55,11 @@ class Nursing:
             self._tallies.pop(key)
         for key, (observed, probe) in wanted.items():
             if key not in self._tasks:
-                assert order.template is not None
                 # Alive until shown otherwise; ready only once shown.
                 tally = self._tallies[key] = Tally(probe, good=key[1] == "health")
                 told = partial(self._told, order.name, key)
                 engine = engines.engine(memory.engine)
-                asking = keep_asking(probe, observed, engine, order.template.ports, self._clock, tally, told)
+                asking = keep_asking(probe, observed, engine, numbers, self._clock, tally, told)
                 self._tasks[key] = asyncio.ensure_future(asking)
 
     async def close(self) -> None:

@@ -96,10 +96,12 @@ class Observer:
 
     def _lose(self, error: Exception) -> None:
         self._failures += 1
-        self._units = None
+        before, self._units = self._units, None
         if not self.looked:
             self.looked = True
             self._changed(None)
+        elif before:
+            self._changed(before)
         if self._failures == 1 and isinstance(error, NotFound):
             log.debug("engine %s: %s", self.engine.name, error)
         elif self._failures == 1:

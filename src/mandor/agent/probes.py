@@ -9,7 +9,6 @@ from mandor.engines.base import Engine, Observed
 from mandor.errors import MandorError
 from mandor.lib.clock import Clock
 from mandor.model.task import Probe
-from mandor.model.workload import Port
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ class Tally:
         return True
 
 
-async def ask(probe: Probe, observed: Observed, engine: Engine, ports: Mapping[str, Port]) -> str:
+async def ask(probe: Probe, observed: Observed, engine: Engine, ports: Mapping[str, int]) -> str:
     """Empty: a good answer; otherwise what was wrong with it."""
     try:
         async with asyncio.timeout(probe.timeout):
@@ -50,7 +49,7 @@ async def ask(probe: Probe, observed: Observed, engine: Engine, ports: Mapping[s
                 return await _ask_command(probe.command, observed, engine)
             host = observed.address or LOCAL
             asked = probe.port if probe.http is not None else probe.tcp
-            port = ports[asked].port if isinstance(asked, str) else asked
+            port = ports[asked] if isinstance(asked, str) else asked
             assert port is not None, "the model sees to it that a probe has a port"
             return await (_ask_tcp(host, port) if probe.http is None else _ask_http(host, port, probe.http))
     except TimeoutError:
@@ -101,7 +100,7 @@ async def keep_asking(
     probe: Probe,
     observed: Observed,
     engine: Engine,
-    ports: Mapping[str, Port],
+    ports: Mapping[str, int],
     clock: Clock,
     tally: Tally,
     changed: Callable[[str], None],

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mandor.agent.names_plan import NOBODY_KNOWN, Known
 from mandor.engines.base import Observed, Unit
-from mandor.model.instance import InstanceStatus
+from mandor.model.instance import REFUSED, InstanceStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Seen:
 
     units: tuple[Observed, ...] | None
     """Of this instance; None: the engine does not answer, so nothing is known."""
+    down: str = ""
+    """Why the engine does not answer, where that is known."""
     known: frozenset[Unit] = frozenset()
     """Units this agent saw before: one that is missing now has vanished."""
     opinions: Mapping[Unit, Opinion] = field(default_factory=dict)
@@ -33,6 +36,16 @@ class Seen:
     """A list that may be trusted no longer has it."""
     refusal: str = ""
     """Why it cannot run here, if it has not begun yet."""
+    refused_as: str = REFUSED
+    """The reason of that, in one word."""
+    published: bool = True
+    """Its engine leads ports of the node to it; see `publishes`."""
+    host: str = ""
+    """The address of this node."""
+    names: Known = NOBODY_KNOWN
+    """How it finds others of its namespace."""
+    mounts_hosts: bool = False
+    """Its engine gives its tasks the hosts file as theirs."""
     wait: str = ""
     """Why it may not begin yet."""
     sources: Mapping[str, str] = field(default_factory=dict)

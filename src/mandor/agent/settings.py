@@ -8,6 +8,7 @@ import msgspec
 
 from mandor.errors import Invalid
 from mandor.model.meta import check_labels, check_name
+from mandor.model.node import USUAL_PORTS, PortRange
 from mandor.model.resources import Resources
 
 
@@ -31,6 +32,10 @@ class AgentSettings:
     """How many of each kind there are."""
     host_paths: Sequence[str] = ()
     """Folders of this machine that tasks may mount, with all below them."""
+    ports: PortRange = USUAL_PORTS
+    """From which ports are chosen for instances that ask for any."""
+    names: bool = False
+    """Instances find others of their namespace by name: each has a hosts file that follows changes."""
     heartbeat_seconds: float = 10.0
     fingerprint_seconds: float = 60.0
     """How often facts, capacity and engines are looked at."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from mandor.agent.order import Memory, Order, TaskMemory
+from mandor.agent.ports import ports_of
 from mandor.agent.seen import Seen
 from mandor.engines.base import Observed, Unit, UnitPhase
 from mandor.lib.quantity import Seconds
@@ -48,6 +49,14 @@ def describe(order: Order, memory: Memory, seen: Seen, now: float, phase: Phase 
     )
 
 
+def unseen(seen: Seen) -> InstanceStatus | None:
+    """While its engine is down: it is what it was last seen to be, and probably still is."""
+    status = seen.status
+    if not seen.down or status.phase not in _BETWEEN:
+        return None
+    return msgspec.structs.replace(status, reason="EngineDown", message=seen.down[:MESSAGE_MOST])
+
+
 def over(order: Order, memory: Memory, seen: Seen, now: float) -> InstanceStatus:
     """The last status."""
     assert memory.ending is not None
@@ -86,6 +95,7 @@ def _filled(status: InstanceStatus, order: Order, memory: Memory, seen: Seen, no
     started = [each.started_at for each in _latest(seen, memory) if each.phase is UnitPhase.RUNNING]
     # The engine knows since when it runs: an agent that comes back says the same as before.
     began = max(started) if status.phase is Phase.RUNNING and started else now
+    ports = ports_of(order, published=seen.published) if memory.engine and not status.phase.over else ()
     since = before.since if before.phase is status.phase and before.since else began
     return msgspec.structs.replace(
         status,
@@ -94,6 +104,8 @@ def _filled(status: InstanceStatus, order: Order, memory: Memory, seen: Seen, no
         restarts=sum(max(0, task.attempt - 1) for task in memory.tasks.values()),
         engine=memory.engine,
         address=next((each.address for each in _latest(seen, memory) if each.address), ""),
+        host=seen.host if ports else "",
+        ports=ports,
         since=since,
         started_at=min(started) if started else before.started_at,
         tasks=_tasks(order, memory, seen),

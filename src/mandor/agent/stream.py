@@ -1,8 +1,8 @@
-"""Serves logs and exec: sees a session, dials the server that holds its caller, and joins it with the engine."""
+"""Serves logs, exec and images: sees a session, dials the server that holds its caller, and joins the two ends."""
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 import msgspec
 
@@ -24,6 +24,8 @@ DIAL_SECONDS = 20.0
 
 FindUnit = Callable[[str, str], tuple[Engine, Unit]]
 """(instance uid, task or empty) to where it runs; raises `NotFound` or `Invalid`."""
+LoadImage = Callable[[SessionSpec, Duplex], Awaitable[bytes]]
+"""Take the image that comes over the line; what the caller is told at the end."""
 
 
 class _Size(msgspec.Struct):
@@ -34,8 +36,8 @@ class _Size(msgspec.Struct):
 class Streams:
     """At most so many at once; each ends with whichever side ends first."""
 
-    def __init__(self, link: Link, find: FindUnit, *, most: int) -> None:
-        self._link, self._find, self._most = link, find, most
+    def __init__(self, link: Link, find: FindUnit, load: LoadImage, *, most: int) -> None:
+        self._link, self._find, self._load, self._most = link, find, load, most
         self._open: dict[str, asyncio.Task[None]] = {}
         self._served: dict[str, None] = {}
 
@@ -92,6 +94,9 @@ class Streams:
                 await _send_problem(line, MandorError(f"{type(error).__name__}: {error}"))
 
     async def _join(self, spec: SessionSpec, line: Duplex) -> None:
+        if spec.verb == "load":
+            await line.send(bytes([END]) + await self._load(spec, line))
+            return
         engine, unit = self._find(spec.uid, spec.task)
         if spec.verb == "logs":
             await _until_either(_send_logs(engine, unit, spec, line), _until_closed(line))

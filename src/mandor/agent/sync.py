@@ -2,7 +2,7 @@
 
 One rule a situation, the first that applies:
 
-* its engine does not answer, or it is held: nothing
+* its engine does not answer, or it is held: nothing is done; that the engine is down is told
 * nobody wants it any more: stop what lives, remove what ended, then forget it
 * it is ending (stop order, completed, failed, refused, cut off): stop what lives, then report it over
 * otherwise: init tasks one after the other, then mains and sidecars, each restarted alone
@@ -17,7 +17,7 @@ from mandor.agent.launch import make_launch
 from mandor.agent.order import Memory, Order, TaskMemory
 from mandor.agent.restart import after, end_of
 from mandor.agent.seen import FINE, Seen
-from mandor.agent.status import describe, ending_of, failed, final, over
+from mandor.agent.status import describe, ending_of, failed, final, over, unseen
 from mandor.engines.base import Launch, Observed, Unit, UnitPhase
 from mandor.model.instance import InstanceStatus
 from mandor.model.phase import Phase
@@ -63,7 +63,7 @@ class Decision:
 def sync(order: Order, memory: Memory, seen: Seen, now: float) -> Decision:
     """What to do about one instance; doing it and asking again leads to rest."""
     if seen.units is None:
-        return Decision(memory)
+        return Decision(memory, status=unseen(seen))
     if seen.gone:
         return _clear(order, memory, seen.units)
     if memory.held:
@@ -118,7 +118,7 @@ def _end_from_outside(order: Order, memory: Memory, seen: Seen, now: float) -> I
         return final(Phase.STOPPED, "StopOrdered", stop.reason)
     begun = bool(memory.tasks)
     if seen.refusal and not begun:
-        return final(Phase.FAILED, "Refused", seen.refusal)
+        return final(Phase.FAILED, seen.refused_as, seen.refusal)
     limit = order.care.stop_after
     if seen.settled and begun and seen.silence >= limit:
         return final(Phase.STOPPED, "Disconnected", f"no control plane for {limit}")
@@ -258,7 +258,8 @@ def _begin(step: _Step, order: Order, unit: Unit, known: TaskMemory, seen: Seen,
         step.wake(now + LACKS_SECONDS)
         return
     step.memory = step.memory.with_task(unit.task, msgspec.structs.replace(known, attempt=unit.attempt))
-    step.actions.append(Start(unit, make_launch(order, unit.task, step.memory.engine, seen.sources)))
+    launch = make_launch(order, unit.task, step.memory.engine, seen)
+    step.actions.append(Start(unit, launch))
 
 
 def _tidy(step: _Step, units: Iterable[Observed]) -> None:

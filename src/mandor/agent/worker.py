@@ -9,8 +9,10 @@ import msgspec
 
 from mandor.agent.fetch import Fetch
 from mandor.agent.launch import pick_engine
+from mandor.agent.names_plan import NOBODY_KNOWN, Known
 from mandor.agent.nursing import Nursing
 from mandor.agent.order import Entry, Memory, Order
+from mandor.agent.ports import ports_of, publishes
 from mandor.agent.room import Answer
 from mandor.agent.seen import Seen
 from mandor.agent.status import describe, failed
@@ -21,7 +23,7 @@ from mandor.engines.base import Engine, Observed, Unit, UnitPhase
 from mandor.errors import MandorError, NotFound
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
-from mandor.model.instance import Instance, InstanceStatus
+from mandor.model.instance import PORT_TAKEN, REFUSED, Instance, InstanceStatus
 from mandor.model.node import Capabilities
 
 log = logging.getLogger(__name__)
@@ -57,6 +59,14 @@ class Surroundings(Protocol):
     def ask_room(self, order: Order, *, begun: bool) -> Answer: ...
     def leave_room(self, uid: str, *, over: bool) -> None: ...
     async def furnish(self, order: Order, *, begun: bool) -> Furnished: ...
+    async def know_names(self, order: Order) -> Known: ...
+    def taken_ports(self, order: Order) -> str:
+        """Why it cannot have its ports of this node; empty: it can."""
+
+    @property
+    def address(self) -> str:
+        """This node's."""
+
     async def keep(self, entry: Entry) -> None: ...
     async def forget(self, uid: str) -> None: ...
     def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None: ...
@@ -80,6 +90,11 @@ class Worker:
         self._last: tuple[Action, ...] = ()
         self._repeats = 0
         self._nursing = Nursing(around.clock, self.poke)
+
+    @property
+    def status(self) -> InstanceStatus:
+        """As last described."""
+        return self._status
 
     @property
     def uid(self) -> str:
@@ -151,7 +166,8 @@ class Worker:
         self._remember(seen.units or ())
         await self._write_down(decision)
         self._tell(decision)
-        self._nursing.attend(self.order, self.memory, self._nursed(seen.units), self._around)
+        ports = ports_of(self.order, published=seen.published)
+        self._nursing.attend(self.order, self.memory, self._nursed(seen.units), self._around, ports)
         if decision.forget:
             await self._around.forget(self.uid)
             self._around.leave_room(self.uid, over=True)
@@ -208,19 +224,32 @@ class Worker:
         if template is not None and not refusal and not self.memory.over and not self.gone:
             answer = around.ask_room(self.order, begun=begun)
             refusal, wait = answer.refusal, wait or answer.wait
+        refused_as = REFUSED
+        if template is not None and template.ports and not (begun or refusal or wait or self.memory.over or self.gone):
+            refusal = around.taken_ports(self.order)
+            refused_as = PORT_TAKEN if refusal else refused_as
         furnished = Furnished()
         if template is not None and template.volumes and not (refusal or self.memory.over or self.gone):
             furnished = await around.furnish(self.order, begun=begun)
             refusal = furnished.refusal
+        known = NOBODY_KNOWN
+        if not (refusal or self.memory.over or self.gone) and self._may_start(units):
+            known = await around.know_names(self.order)
         if self._ended(units):
             await self._refresh_care()
         return Seen(
             units=units,
+            down=self._down() if units is None else "",
             known=frozenset(self._known),
             opinions=self._nursing.opinions,
             status=self._status,
             gone=self.gone,
             refusal=refusal,
+            refused_as=refused_as,
+            published=self._published,
+            host=around.address,
+            names=known,
+            mounts_hosts="hosts" in self._extras,
             wait=wait,
             sources=furnished.sources,
             lacks=furnished.lacks,
@@ -229,6 +258,29 @@ class Worker:
             heard=around.heard,
             trouble=_words(self._trouble),
         )
+
+    def _down(self) -> str:
+        """Why its engine does not answer; empty: nobody knows that it is down."""
+        name = self.memory.engine
+        engine = self._around.engines().get(name)
+        if not name or (engine is not None and engine.up):
+            return ""
+        why = f": {engine.message}" if engine is not None and engine.message else ""
+        return f"{name} is down, and it is as it was last seen{why}"
+
+    @property
+    def _extras(self) -> frozenset[str]:
+        known = self._around.engines().get(self.memory.engine)
+        return known.extras if known is not None else frozenset()
+
+    @property
+    def _published(self) -> bool:
+        return publishes(self.order, self.memory.engine, self._around.engines())
+
+    def _may_start(self, units: Sequence[Observed] | None) -> bool:
+        """Not everything of it runs yet."""
+        running = sum(each.phase is UnitPhase.RUNNING for each in units or ())
+        return self.order.template is not None and running < len(self.order.template.tasks)
 
     def _ended(self, units: Sequence[Observed] | None) -> bool:
         """Some unit's end is about to be judged."""

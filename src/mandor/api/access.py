@@ -1,6 +1,6 @@
 """Who may read what: users by namespace, a node only what concerns it, components everything."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -28,14 +28,20 @@ class Sight:
     where: Filter
     shows: Shows | None = None
     """None: all that the store gives."""
+    still: Callable[[], Awaitable[None]] | None = None
+    """Raises `Forbidden` when the caller may see it no longer: a watch asks now and then. None: always."""
 
 
-async def sight(store: Store, caller: Caller, kind: str | None, where: Filter, *, live: bool = False) -> Sight:
-    """Raise `Forbidden` if the caller may see nothing of this at all; `live`: for a watch."""
+async def sight(
+    store: Store, caller: Caller, kind: str | None, where: Filter, *, live: bool = False, wide: bool = False
+) -> Sight:
+    """Raise `Forbidden` if the caller may see nothing of this at all; `live`: for a watch; `wide`: a node that asks for
+    the instances of a namespace means those of others, too."""
     if caller.role == "component":
         return Sight(where)
     if caller.role == "node":
-        return await _sight_of_node(store, caller, kind, where, live=live)
+        near = await _neighbours(store, caller, where) if wide and kind == "instance" else None
+        return near or await _sight_of_node(store, caller, kind, where, live=live)
     if not caller.user:
         raise Forbidden(f"{caller.identity} ({caller.role}) may only join")
     if where.namespace and not caller.sees(where.namespace):
@@ -69,6 +75,28 @@ async def _sight_of_node(store: Store, caller: Caller, kind: str | None, where: 
         f"{caller.identity} may not {'watch' if live else 'list'} {KINDS[kind].plural if kind else 'everything'}",
         hint="a node sees itself, its instances, volumes and sessions, and by name their workloads and releases",
     )
+
+
+async def _neighbours(store: Store, caller: Caller, where: Filter) -> Sight | None:
+    """The instances of a namespace that can be reached from elsewhere, for a node that has one of it. None: it has
+    none, or did not ask for them."""
+    if where.namespace is None or where.node is not None:
+        return None
+    mine = Filter(where.namespace, caller.node)
+
+    async def still() -> None:
+        if not (await store.list("instance", mine)).items:
+            raise Forbidden(f"{caller.identity} has no instance in the namespace {where.namespace} any more")
+
+    try:
+        await still()
+    except Forbidden:
+        return None
+    return Sight(where, lambda value: value.node == caller.node or _reachable(value), still)
+
+
+def _reachable(value: Object) -> bool:
+    return isinstance(value, Instance) and bool(value.status.ports)
 
 
 async def _of_instances(store: Store, node: str, kind: str) -> Shows:

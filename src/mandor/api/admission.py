@@ -2,11 +2,13 @@
 
 from collections.abc import Collection, Mapping
 
+from mandor.api.allowance import check_most, check_rules, forms_of
 from mandor.api.caller import Caller
 from mandor.engines.registry import known_engines as registered
-from mandor.errors import Conflict, Forbidden, Invalid
+from mandor.errors import Conflict, Invalid
 from mandor.lib.words import did_you_mean
 from mandor.model.instance import Instance, instance_prefix
+from mandor.model.limit_defaults import LimitDefaults, filled
 from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Key, Object
 from mandor.model.near_cycle import HINT, find_deadlocks
@@ -15,7 +17,7 @@ from mandor.model.phase import Phase
 from mandor.model.priority import NO_CLASS, PriorityClass, PriorityClassSpec
 from mandor.model.quota import Quota
 from mandor.model.record import Namespace
-from mandor.model.volume import Volume, path_allowed
+from mandor.model.volume import Volume
 from mandor.model.workload import GroupTemplate, Workload
 from mandor.store.base import Check, Filter, Store
 
@@ -45,21 +47,36 @@ async def admit(
         await _check_default(store, value, beside or {})
     if isinstance(value, Quota):
         return await _admit_quota(store, value, beside or {})
+    if isinstance(value, LimitDefaults):
+        return await _admit_defaults(store, value, beside or {})
     if not isinstance(value, Workload):
         return []
     if len(value.meta.name) > NAME_MOST:
         raise Invalid(
             f"the name {value.meta.name[:20]!r}… has {len(value.meta.name)} characters; at most {NAME_MOST} are allowed"
         )
-    for group in value.spec.groups.values():
-        _check_engines(group, engines)
+    for path, form in forms_of(value):
+        _check_engines(form, engines, path)
     await _check_names(store, value, beside or {})
     await _check_near(store, value, beside or {})
     priority, checks = await _priority(store, value, beside or {})
     namespace, more = await _namespace(store, value, beside or {})
     if namespace is not None:
-        _check_rules(value, namespace, priority)
+        check_rules(value, namespace, priority)
+    defaults = await defaults_of(store, value.meta.namespace, beside or {})
+    if defaults is not None:
+        check_most(value, defaults)
     return checks + more
+
+
+async def completed(store: Store, stored: Object | None, value: Object, beside: Mapping[Key, Object]) -> Object:
+    """With the defaults of its namespace; what is not touched stays as it was: scaling restarts nothing."""
+    if not isinstance(value, Workload):
+        return value
+    if isinstance(stored, Workload) and stored.spec.template == value.spec.template:
+        return value
+    defaults = await defaults_of(store, value.meta.namespace, beside)
+    return filled(value, defaults.spec) if defaults is not None else value
 
 
 async def _admit_quota(store: Store, value: Quota, beside: Mapping[Key, Object]) -> list[Check]:
@@ -68,6 +85,29 @@ async def _admit_quota(store: Store, value: Quota, beside: Mapping[Key, Object])
         _, checks = await _class(store, value.spec.priority_class, beside, "spec.priority_class")
     _, more = await _namespace(store, value, beside)
     return checks + more
+
+
+async def _admit_defaults(store: Store, value: LimitDefaults, beside: Mapping[Key, Object]) -> list[Check]:
+    for other in await _all_defaults(store, value.meta.namespace, beside):
+        if other.key == value.key:
+            continue
+        raise Conflict(
+            f"the namespace {value.meta.namespace} has limit-defaults already: {other.meta.name}",
+            hint=f"change those, or delete them: `mandor delete limit-defaults {other.meta.name}`",
+            path="meta.name",
+        )
+    return (await _namespace(store, value, beside))[1]
+
+
+async def defaults_of(store: Store, namespace: str, beside: Mapping[Key, Object]) -> LimitDefaults | None:
+    """What is in the namespace, or about to be stored there: one at most, unless two are made at the same time."""
+    return next(iter(await _all_defaults(store, namespace, beside)), None)
+
+
+async def _all_defaults(store: Store, namespace: str, beside: Mapping[Key, Object]) -> list[LimitDefaults]:
+    known = {each.key: each for each in (await store.list(LimitDefaults.kind, Filter(namespace=namespace))).items}
+    known.update(beside)
+    return [each for each in known.values() if isinstance(each, LimitDefaults) and each.meta.namespace == namespace]
 
 
 async def _namespace(store: Store, value: Object, beside: Mapping[Key, Object]) -> tuple[Namespace | None, list[Check]]:
@@ -169,60 +209,18 @@ async def _check_near(store: Store, value: Workload, beside: Mapping[Key, Object
             raise Invalid(found.message, hint=HINT, path=f"spec.groups.{found.group}.placement.near[{found.rule}]")
 
 
-def _check_engines(group: GroupTemplate, known: Collection[str]) -> None:
+def _check_engines(group: GroupTemplate, known: Collection[str], path: str) -> None:
     for name in group.engine:
         if name not in known:
-            raise Invalid(f"there is no engine {name!r}", hint=did_you_mean(name, known), engine=name, path="engine")
-
-
-def _check_rules(workload: Workload, namespace: Namespace, priority: int) -> None:
-    rules, name = namespace.spec, namespace.meta.name
-    if rules.priority_most is not None and priority > rules.priority_most:
-        raise Forbidden(
-            f"the namespace {name} allows no priority above {rules.priority_most}; this is {priority}",
-            path="spec.priority",
-        )
-    for group in workload.spec.groups.values():
-        if rules.engines is not None:
-            _check_allowed_engines(group, rules.engines, name)
-        if rules.host_paths is not None:
-            _check_host_paths(group, rules.host_paths, name)
-        if rules.users is not None:
-            for task in group.tasks.values():
-                user = task.security.user
-                if user is None or str(user) not in rules.users:
-                    raise Forbidden(
-                        f"the namespace {name} does not allow tasks to run as "
-                        f"{'the user of the agent' if user is None else user}",
-                        hint=f"set security.user to one of: {', '.join(rules.users) or '(none)'}",
-                        path="security.user",
-                    )
-
-
-def _check_allowed_engines(group: GroupTemplate, allowed: Collection[str], namespace: str) -> None:
-    hint = f"it allows: {', '.join(allowed) or '(none)'}"
-    if not group.engine:
-        raise Forbidden(f"the namespace {namespace} allows only some engines, so `engine` must be given", hint=hint)
-    for name in group.engine:
-        if name not in allowed:
-            raise Forbidden(f"the namespace {namespace} does not allow the engine {name}", hint=hint, path="engine")
-
-
-def _check_host_paths(group: GroupTemplate, allowed: Collection[str], namespace: str) -> None:
-    for name, volume in group.volumes.items():
-        if volume.path is not None and not path_allowed(volume.path, allowed):
-            raise Forbidden(
-                f"the namespace {namespace} does not allow the host path {volume.path}",
-                hint=f"it allows: {', '.join(allowed) or '(none)'}",
-                path=f"volumes.{name}",
-            )
+            hint = did_you_mean(name, known)
+            raise Invalid(f"there is no engine {name!r}", hint=hint, engine=name, path=f"{path}.engine")
 
 
 async def check_deletable(store: Store, value: Object) -> None:
     """Raise `Conflict` where deleting would leave something behind."""
     if isinstance(value, Namespace):
         where = Filter(namespace=value.meta.name)
-        kinds = ("workload", "instance", "quota", "volume")
+        kinds = ("workload", "instance", "quota", "limit-defaults", "volume")
         left = [each for kind in kinds for each in (await store.list(kind, where)).items]
         if left:
             raise Conflict(

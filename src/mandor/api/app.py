@@ -17,6 +17,7 @@ from mandor.api.routes import (
     backup,
     debug,
     explain,
+    images,
     meta,
     nodes,
     objects,
@@ -57,7 +58,8 @@ def build_app(parts: ApiParts) -> Starlette:
     for each in [*OPERATIONS, *_documentation()]:
         grouped.setdefault(each.path, []).append(each)
     routes: list[BaseRoute] = [Route(path, Endpoint(parts, group)) for path, group in grouped.items()]
-    routes += [WebSocketRoute(path, _Socket(partial(run, parts))) for path, run in sessions.WEBSOCKETS.items()]
+    sockets = sessions.WEBSOCKETS | images.WEBSOCKETS
+    routes += [WebSocketRoute(path, _Socket(partial(run, parts))) for path, run in sockets.items()]
     routes.append(Route("/{rest:path}", _nothing_here))
 
     app = Starlette(routes=routes)

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from mandor.api.access import sight
-from mandor.api.admission import admit, check_deletable, known_engines
+from mandor.api.admission import admit, check_deletable, completed, known_engines
 from mandor.api.changes import FieldChange, differences
 from mandor.api.parts import ApiParts
 from mandor.api.selector import Selector
@@ -124,7 +124,7 @@ async def _plan_one(
     if rehearsed:
         await sight(parts.store, author.caller, given.kind, Filter(namespace=given.meta.namespace or None))
     stored = await parts.store.get(given.key)
-    wanted = merged(stored, given)
+    wanted = await completed(parts.store, stored, merged(stored, given), beside)
     if not rehearsed:
         check_write(author.caller, stored, wanted)
     if author.caller.user:
@@ -166,7 +166,13 @@ def merged(stored: Object | None, given: Object) -> Object:
                 else group
                 for name, group in given.spec.groups.items()
             }
-            spec = msgspec.structs.replace(given.spec, groups=groups, restarted=stored.spec.restarted, rollout=rollout)
+            spec = msgspec.structs.replace(
+                given.spec,
+                groups=groups,
+                restarted=stored.spec.restarted,
+                rollout=rollout,
+                run_of=stored.spec.run_of,
+            )
         except Misfit as error:  # with the count that is kept
             raise Invalid(str(error), hint=error.hint) from error
     return stored.changed(meta=msgspec.structs.replace(stored.meta, labels=given.meta.labels), spec=spec)
@@ -187,13 +193,22 @@ async def delete_named(parts: ApiParts, author: Author, documents: Sequence[Docu
                 continue
             check_write(author.caller, stored, None)
             if last and not dry_run:
-                await check_deletable(parts.store, stored)
+                await _check_last(parts, stored, plan)
             step.add(key, "deleted", (), Delete(key, stored.meta.version))
         if step.writes and not dry_run:
             step = await _commit(parts, author, step)
         plan.results |= step.results
         plan.revision = max(plan.revision, step.revision)
     return plan
+
+
+async def _check_last(parts: ApiParts, stored: Object, done: Plan) -> None:
+    """Instances take a moment to stop; whoever waits for that should know what is deleted already."""
+    try:
+        await check_deletable(parts.store, stored)
+    except Conflict as error:
+        error.facts["results"] = [msgspec.to_builtins(each) for each in done.results.values()]
+        raise
 
 
 async def _commit(parts: ApiParts, author: Author, plan: Plan) -> Plan:

@@ -27,6 +27,8 @@ class Placement(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The node it would leave."""
     relaxed: tuple[str, ...] = ()
     """The soft rules that would be given up for it."""
+    form: str = ""
+    """The alternative that it would be; empty: the main form."""
 
 
 class Pending(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -191,6 +193,7 @@ def report(
                 node=placed.node,
                 before=placed.before,
                 relaxed=placed.relaxed,
+                form=placed.form,
             )
             for key, placed in _seen(outcome.placed, sees)
         ),

@@ -1,10 +1,10 @@
-"""Logs and exec: a caller waits here, the node's agent dials back, and the two ends are joined."""
+"""Logs, exec and images: a caller waits here, the node's agent dials back, and the two ends are joined."""
 
 import asyncio
 import hmac
 import logging
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ from mandor.api.caller import Caller
 from mandor.api.settings import ApiSettings
 from mandor.errors import Forbidden, MandorError, NotFound, TooMany, Unavailable
 from mandor.lib.clock import Clock
-from mandor.model.instance import Instance
+from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Meta
 from mandor.model.record import Session, SessionSpec
 from mandor.store.base import Delete, Put, Store
@@ -48,12 +48,12 @@ class Sessions:
         return len(self._waiting)
 
     @asynccontextmanager
-    async def dial(self, instance: Instance, spec: SessionSpec) -> AsyncIterator[WebSocket]:
-        """Ask the instance's node to dial back; the block has the agent's connection, leaving it ends both."""
+    async def dial(self, spec: SessionSpec, namespace: str = DEFAULT_NAMESPACE) -> AsyncIterator[WebSocket]:
+        """Ask the node to dial back; the block has the agent's connection, leaving it ends both."""
         if len(self._waiting) >= self._settings.sessions_most:
             raise TooMany(f"{self._settings.sessions_most} sessions are open", hint="close one, then try again")
         spec = msgspec.structs.replace(spec, server=self._settings.address, secret=secrets.token_hex(32))
-        session = Session(meta=Meta(name=secrets.token_hex(8), namespace=instance.meta.namespace), spec=spec)
+        session = Session(meta=Meta(name=secrets.token_hex(8), namespace=namespace), spec=spec)
         waiting = Waiting(session, asyncio.get_running_loop().create_future())
         name = session.meta.name
         self._waiting[name] = waiting
@@ -61,7 +61,7 @@ class Sessions:
         try:
             revision = await self._store.commit(Put(session))
             async with asyncio.timeout(self._settings.session_seconds_most):
-                yield await self._arrived(waiting, instance)
+                yield await self._arrived(waiting, spec.node)
         except TimeoutError as error:
             raise Unavailable("the session has lasted too long") from error
         finally:
@@ -71,15 +71,15 @@ class Sessions:
             if revision:
                 await asyncio.shield(self._remove(session, revision))
 
-    async def _arrived(self, waiting: Waiting, instance: Instance) -> WebSocket:
+    async def _arrived(self, waiting: Waiting, node: str) -> WebSocket:
         try:
             async with asyncio.timeout(self._settings.dial_seconds):
                 return await waiting.dialled
         except TimeoutError as error:
             raise Unavailable(
-                f"the node {instance.node} did not answer within {self._settings.dial_seconds:g} s",
-                hint=f"`mandor get node {instance.node}` shows whether it is heard",
-                node=instance.node,
+                f"the node {node} did not answer within {self._settings.dial_seconds:g} s",
+                hint=f"`mandor get node {node}` shows whether it is heard",
+                node=node,
             ) from error
 
     async def _remove(self, session: Session, revision: int) -> None:
@@ -109,8 +109,13 @@ async def hand_over(waiting: Waiting, websocket: WebSocket) -> None:
     await close(websocket)
 
 
-async def splice(caller: WebSocket, agent: WebSocket, idle_seconds: float) -> None:
-    """Carry frames both ways until either end closes, or nothing moved for long; one frame each way is in hand."""
+async def splice(
+    caller: WebSocket, agent: WebSocket, idle_seconds: float, *, check: Callable[[bytes], None] = lambda frame: None
+) -> None:
+    """Carry frames both ways until either end closes, or nothing moved for long; one frame each way is in hand.
+
+    `check` sees what the caller sends, and raises to end it.
+    """
     moved = asyncio.Event()
 
     async def carry(source: WebSocket, target: WebSocket) -> None:
@@ -118,6 +123,8 @@ async def splice(caller: WebSocket, agent: WebSocket, idle_seconds: float) -> No
             frame = await receive_frame(source)
             if frame is None:
                 return
+            if source is caller:
+                check(frame)
             moved.set()
             await target.send_bytes(frame)
 
@@ -135,11 +142,14 @@ async def splice(caller: WebSocket, agent: WebSocket, idle_seconds: float) -> No
     idle = asyncio.ensure_future(watch_idle())
     tasks = {down, up, idle}
     try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        if isinstance(error := task.exception(), MandorError):
+            raise error
 
 
 async def receive_frame(websocket: WebSocket) -> bytes | None:

@@ -12,6 +12,8 @@ class ApiSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     """Without tokens only this machine is served, and no web page."""
     body_bytes_most: int = 4 * MIB
     manifest_bytes_most: int = 1 * MIB
+    image_bytes_most: int = 32 * 1024 * MIB
+    """Of one image that passes through to a node; nothing of it is kept here."""
     body_seconds_most: float = 60.0
     """A body that has not come by then is not waited for."""
     list_default: int = 500

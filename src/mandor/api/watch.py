@@ -112,6 +112,8 @@ class OpenWatch:
                 # A token that was revoked ends its watches, too.
                 checked = now
                 await parts.auth.check_still(self.stream.caller)
+                if self.stream.sight.still is not None:
+                    await self.stream.sight.still()
             if not plain:
                 batch = await self.stream.narrowed(batch)
             for start in range(0, len(batch), CHUNK):

@@ -10,15 +10,19 @@ from mandor.api.caller import Caller
 from mandor.errors import Forbidden, Invalid
 from mandor.model.codec import KINDS
 from mandor.model.instance import Instance, InstanceStatus
+from mandor.model.limit_defaults import LimitDefaults
 from mandor.model.meta import Object
 from mandor.model.node import NodePhase, NodeStatus
 from mandor.model.phase import Phase, may_move
 from mandor.model.quota import Quota
 from mandor.model.record import Event
-from mandor.model.workload import WorkloadStatus
+from mandor.model.workload import Workload, WorkloadStatus
 
 EXISTENCE = "existence"
 """Creating, deleting, or putting another object in its place."""
+
+_BOUNDS = frozenset({Quota.kind, LimitDefaults.kind})
+"""Nobody sets the bounds of his own namespace: an admin of the whole cluster does."""
 
 Fields = frozenset[str]
 Rights = Mapping[str, Fields]
@@ -35,9 +39,12 @@ _ADMIN: Rights = {
     "namespace": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "priority-class": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "quota": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "limit-defaults": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "node-pool": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _OWN_NODE_STATUS = frozenset(
-    f"status.{name}" for name in ("address", "capacity", "engines", "facts", "agent_version", "images", "usage")
+    f"status.{name}"
+    for name in ("address", "capacity", "engines", "facts", "agent_version", "images", "ports", "usage")
 )
 _NODE: Rights = {
     "node": _OWN_NODE_STATUS,
@@ -46,7 +53,9 @@ _NODE: Rights = {
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _SCHEDULER: Rights = {
-    "instance": frozenset({"spec.node", "spec.volumes", "spec.relaxed", "spec.stop", "status"}),
+    "instance": frozenset(
+        {f"spec.{name}" for name in ("node", "variant", "volumes", "ports", "relaxed", "stop")} | {"status"}
+    ),
     "volume": frozenset({EXISTENCE, "spec", "status.node", "status.workload"}),
     "decision": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
@@ -54,15 +63,16 @@ _SCHEDULER: Rights = {
 }
 _CONTROLLERS: Rights = {
     "volume": frozenset({EXISTENCE, "status"}),
-    "workload": frozenset({"status"}),
+    "workload": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),  # it begins the runs of a schedule
     "quota": frozenset({"status"}),
+    "node-pool": frozenset({"status"}),
     "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "instance": frozenset(
         {EXISTENCE, "meta.labels", "status"}
         | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt")}
         | {f"spec.{name}" for name in ("pin", "avoid", "move", "instead_of")}
     ),
-    "node": frozenset({"status.phase", "status.reason", "status.since"}),
+    "node": frozenset(f"status.{name}" for name in ("phase", "reason", "since", "drain", "maintenance")),
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "decision": frozenset({EXISTENCE}),
     "audit": frozenset({EXISTENCE}),
@@ -102,8 +112,8 @@ def check_write(caller: Caller, before: Object | None, after: Object | None) -> 
     assert value is not None
     if caller.user and not caller.sees(value.meta.namespace) and not (not value.meta.namespace and caller.everywhere):
         raise Forbidden(f"{caller.identity} may not write {value.key}", hint="the token is for other namespaces")
-    if caller.user and value.kind == Quota.kind:
-        caller.require("admin", what="write quotas")  # nobody sets the bounds of his own namespace
+    if caller.user and value.kind in _BOUNDS:
+        caller.require("admin", what=f"write {value.plural}")
     allowed = rights_of(caller).get(value.kind, frozenset())
     for field in changed_fields(before, after):
         if field not in allowed and field.partition(".")[0] not in allowed:
@@ -118,6 +128,8 @@ def check_write(caller: Caller, before: Object | None, after: Object | None) -> 
         _check_node(caller, before, after, value)
     if caller.identity == "component:scheduler" and isinstance(before, Instance) and isinstance(after, Instance):
         _check_bind(before, after)
+    if caller.identity == "component:controllers" and isinstance(value, Workload):
+        _check_run(before, after, value)
 
 
 def changed_fields(before: Object | None, after: Object | None) -> list[str]:
@@ -181,6 +193,13 @@ def _check_bind(before: Instance, after: Instance) -> None:
     if before.spec.node and after.spec.node != before.spec.node:
         raise Forbidden(f"{before.key} has the node {before.spec.node}, and a node is given once", field="spec.node")
     check_move(before, after)
+
+
+def _check_run(before: Object | None, after: Object | None, value: Workload) -> None:
+    """Controllers make and delete the runs of a schedule; what a workload says is its author's."""
+    made = [field for field in changed_fields(before, after) if not field.startswith("status")]
+    if made and not (value.spec.run_of and EXISTENCE in made):
+        raise Forbidden(f"{value.key} is no run of a schedule: people write it", field=made[0], key=value.key)
 
 
 def _verb(before: Object | None, after: Object | None) -> str:

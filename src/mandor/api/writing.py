@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mandor.api.access import sight
-from mandor.api.admission import admit, check_deletable, known_engines
+from mandor.api.admission import admit, check_deletable, completed, known_engines
 from mandor.api.audit import audits_of
 from mandor.api.caller import Caller
 from mandor.api.parts import ApiParts
@@ -14,6 +14,9 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.record import Event
 from mandor.store.base import OPERATIONS_MOST, WRITES_MOST, Check, Delete, Filter, Put, Write, check_writes
+
+_Paired = Sequence[tuple[Write, Object | None]]
+"""What is to be written, and what is stored in its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,10 @@ async def commit_as(parts: ApiParts, author: Author, writes: Sequence[Write], *,
     caller = author.caller
     if caller.user and sum(not isinstance(write, Check) for write in writes) >= WRITES_MOST:
         raise Invalid(f"at most {WRITES_MOST - 1} writes in one commit: one is left for the audit", hint="split it")
-    paired = [(write, await _before(parts, write)) for write in writes]
+    paired: _Paired = [(write, await _before(parts, write)) for write in writes]
+    if caller.user:
+        paired = await _completed(parts, paired)
+        writes = [write for write, _ in paired]
     for write, before in paired:
         await _check(parts, caller, write, before)
     checks = await _admit(parts, caller, paired) if caller.user else []
@@ -40,6 +46,14 @@ async def commit_as(parts: ApiParts, author: Author, writes: Sequence[Write], *,
     audits = audits_of(parts.clock, caller, author.verb, author.address, paired) if caller.user else []
     room = OPERATIONS_MOST - len(writes) - len(along) - len(audits)
     return await parts.store.commit(*writes, *along, *audits, *checks[:room])
+
+
+async def _completed(parts: ApiParts, paired: _Paired) -> _Paired:
+    beside = {write.key: write.value for write, _ in paired if isinstance(write, Put)}
+    return [
+        (Put(await completed(parts.store, before, write.value, beside)) if isinstance(write, Put) else write, before)
+        for write, before in paired
+    ]
 
 
 async def _before(parts: ApiParts, write: Write) -> Object | None:
@@ -88,7 +102,7 @@ async def _check_event(parts: ApiParts, caller: Caller, event: Event) -> None:
         raise Forbidden(f"{caller.identity} may tell only of itself and of its instances")
 
 
-async def _admit(parts: ApiParts, caller: Caller, paired: Sequence[tuple[Write, Object | None]]) -> list[Check]:
+async def _admit(parts: ApiParts, caller: Caller, paired: _Paired) -> list[Check]:
     values = {write.key: write.value for write, _ in paired if isinstance(write, Put)}
     if not values:
         return []

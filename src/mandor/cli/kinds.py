@@ -21,6 +21,8 @@ KINDS = (
     Kind("volume", "volumes", short=("vol",)),
     Kind("priority-class", "priority-classes", namespaced=False, short=("pc",)),
     Kind("quota", "quotas"),
+    Kind("node-pool", "node-pools", namespaced=False, short=("np",)),
+    Kind("limit-defaults", "limit-defaults", short=("ld",)),
     Kind("decision", "decisions", short=("dec",)),
     Kind("event", "events", short=("ev",)),
     Kind("audit", "audits", namespaced=False),

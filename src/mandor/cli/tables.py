@@ -42,7 +42,21 @@ def labels(item: Object) -> str:
 
 
 def _node_phase(item: Object) -> str:
-    return str(item["status"]["phase"]) + (",cordoned" if item["spec"].get("cordoned") else "")
+    words = [str(item["status"]["phase"])]
+    if item["spec"].get("cordoned"):
+        words.append("cordoned")
+    if item["status"].get("maintenance"):
+        words.append("maintenance")
+    drain = item["status"].get("drain")
+    if drain:
+        total, left = drain.get("total", 0), drain.get("left", 0)
+        words.append("drained" if drain["phase"] == "Drained" else f"draining {total - left}/{total}")
+    return ",".join(words)
+
+
+def _form(item: Object) -> str:
+    variant = item["spec"].get("variant", 0)
+    return f"alternative {variant}" if variant else "-"
 
 
 def _engines(item: Object) -> str:
@@ -50,6 +64,11 @@ def _engines(item: Object) -> str:
     return (
         ",".join(name if engine.get("up", True) else f"{name} (down)" for name, engine in sorted(found.items())) or "-"
     )
+
+
+def taint(found: Object) -> str:
+    value = f"={found['value']}" if found.get("value") else ""
+    return f"{found['key']}{value}:{found.get('effect', 'NoSchedule')}"
 
 
 def cores(milli: int) -> str:
@@ -93,6 +112,8 @@ def _fact(name: str) -> Callable[[Object], Any]:
 
 def _progress(item: Object) -> str:
     status = item["status"]
+    if "schedule" in item["spec"]:
+        return "-"
     done = status.get("succeeded", 0) if item["spec"].get("type") == "batch" else status.get("ready", 0)
     return f"{done}/{status.get('wanted', 0)}"
 
@@ -113,6 +134,23 @@ def _rollout(item: Object) -> str:
 
 def _ready(item: Object) -> str:
     return "yes" if item["status"].get("ready") else "no"
+
+
+def ports(item: Object) -> str:
+    """`http 10.0.0.7:20017→8080`: where on the node, and where inside; before it runs, what was chosen."""
+    host = item["status"].get("host", "")
+    shown = [_port(each, host) for each in item["status"].get("ports", ())]
+    chosen = [f"{name} :{number}" for name, number in (item["spec"].get("ports") or {}).items()]
+    return ", ".join(shown or chosen) or "-"
+
+
+def _port(port: Object, host: str) -> str:
+    kind = "" if port.get("protocol", "tcp") == "tcp" else f"/{port['protocol']}"
+    inside = port["port"]
+    if not port.get("host"):
+        return f"{port['name']} {inside}{kind}"
+    leads = f"→{inside}" if inside != port["host"] else ""
+    return f"{port['name']} {host}:{port['host']}{leads}{kind}"
 
 
 def _stopping(item: Object) -> str:
@@ -165,6 +203,29 @@ def _devices_of_quota(item: Object) -> str:
     return ",".join(f"{kind} {used.get(kind, 0)}/{count}" for kind, count in sorted(most.items())) or "-"
 
 
+def _amounts(*path: str) -> Callable[[Object], str]:
+    """`cpu 2, memory 4Gi`: what stands at a path of the spec."""
+
+    def shown(item: Object) -> str:
+        found = item["spec"]
+        for step in path:
+            found = found.get(step, {})
+        return ", ".join(f"{name} {value}" for name, value in found.items() if not isinstance(value, dict)) or "-"
+
+    return shown
+
+
+def _windows(item: Object) -> str:
+    return "; ".join(each["cron"] for each in item["spec"].get("maintenance", ())) or "-"
+
+
+def _window(item: Object) -> str:
+    status = item.get("status", {})
+    if status.get("opened_at"):
+        return f"open until {moment(status['until'])} UTC"
+    return f"opens {moment(status['next_at'])} UTC" if status.get("next_at") else "-"
+
+
 NAME = Column("NAME", _name)
 AGE = Column("AGE", _age)
 LABELS = Column("LABELS", labels, wide=True)
@@ -187,6 +248,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("KERNEL", _fact("kernel.version"), wide=True),
         Column("VERSION", _status("agent_version"), wide=True),
         Column("REASON", _status("reason"), wide=True),
+        Column("TAINTS", lambda item: ",".join(map(taint, item["spec"].get("taints", ()))) or "-", wide=True),
         LABELS,
     ),
     "workload": (
@@ -209,10 +271,12 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("READY", _ready),
         Column("RESTARTS", _status("restarts", 0)),
         Column("NODE", _spec("node")),
+        Column("PORTS", ports),
         Column("AGE", _age),
         Column("REASON", _stopping),
         Column("RELEASE", _spec("release"), wide=True),
         Column("WITHOUT", lambda item: "; ".join(item["spec"].get("relaxed", ())) or "-", wide=True),
+        Column("FORM", _form, wide=True),
         Column("ENGINE", _status("engine"), wide=True),
         Column("ADDRESS", _status("address"), wide=True),
         Column("MESSAGE", _status("message"), wide=True),
@@ -240,6 +304,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("AGO", lambda item: age(item["spec"].get("at", 0.0), time.time())),
         Column("TRY", _spec("attempts", 1)),
         Column("SCORE", _score),
+        Column("FORM", _spec("form"), wide=True),
         Column("WITHOUT", _words("relaxed")),
         Column("WHY NOT", _why_not),
         Column("PROFILE", _spec("profile"), wide=True),
@@ -276,6 +341,23 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("INSTANCES", _of_quota("instances")),
         Column("DEVICES", _devices_of_quota),
         Column("PRIORITY-CLASS", _spec("priority_class")),
+        AGE,
+        LABELS,
+    ),
+    "node-pool": (
+        NAME,
+        Column("MAINTENANCE", _windows),
+        Column("WINDOW", _window),
+        Column("DONE", lambda item: len(item.get("status", {}).get("done", ()))),
+        Column("LEFT OUT", lambda item: ",".join(item.get("status", {}).get("left_out", ())) or "-"),
+        AGE,
+        LABELS,
+    ),
+    "limit-defaults": (
+        NAME,
+        Column("ASKS FOR", _amounts("resources")),
+        Column("LIMITS", _amounts("resources", "limits")),
+        Column("MOST", _amounts("most")),
         AGE,
         LABELS,
     ),

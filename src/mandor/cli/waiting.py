@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mandor.cli.progress import Progress
+from mandor.cli.tables import moment
 from mandor.errors import MandorError, NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def wait_until_ready(client: "Client", workloads: Names, patience: float) -> Non
                         hint=f"`mandor describe workload {name} -n {namespace}` tells more",
                     )
                 time.sleep(PAUSE_SECONDS)
-            click.echo(f"workload {namespace}/{name} is ready", err=True)
+            click.echo(f"workload {namespace}/{name} is ready{_next(client, namespace, name)}", err=True)
 
 
 def wait_until_gone(client: "Client", workloads: Names, patience: float) -> None:
@@ -45,6 +46,11 @@ def wait_until_gone(client: "Client", workloads: Names, patience: float) -> None
                 time.sleep(PAUSE_SECONDS)
 
 
+def _next(client: "Client", namespace: str, name: str) -> str:
+    at = client.get("workloads", name, namespace)["status"].get("next_at", 0.0)
+    return f", runs next at {moment(at)} UTC" if at else ""
+
+
 def _left(client: "Client", namespace: str, name: str) -> list[str]:
     items, _ = client.list("instances", {"namespace": namespace})
     return [item["meta"]["name"] for item in items if item["spec"]["workload"] == name]
@@ -55,6 +61,8 @@ def _missing(client: "Client", namespace: str, name: str) -> str | None:
     workload = client.get("workloads", name, namespace)
     status = workload["status"]
     shown = f"{name} is {status['phase']}"
+    if "schedule" in workload["spec"]:
+        return None if status.get("schedule") else f"{name} is not taken up yet"
     if not taken_up(client, workload):
         return f"{name} is not taken up yet"
     rollout = status.get("rollout") or {}

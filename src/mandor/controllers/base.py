@@ -66,6 +66,9 @@ class Grouped(Generic[G, O]):
             members.pop(before.meta.uid, None)
         members[after.meta.uid] = after
 
+    def forget(self, group: G) -> None:
+        self._groups.pop(group, None)
+
     def of(self, group: G) -> list[O]:
         return list(self._groups.get(group, {}).values())
 

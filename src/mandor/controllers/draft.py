@@ -40,3 +40,9 @@ class Draft:
     def again(self, seconds: float) -> None:
         if self.again_seconds is None or seconds < self.again_seconds:
             self.again_seconds = seconds
+
+    def add(self, other: "Draft") -> None:
+        self.writes += other.writes
+        self.notes += other.notes
+        if other.again_seconds is not None:
+            self.again(other.again_seconds)

@@ -1,97 +1,187 @@
-"""Plan for an instance that moves: another one first, where it was sent; then the old one stops."""
+"""Plan for instances that move: another one first, then the old one stops, as far as the group's budget lets it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
-from mandor.model.instance import Instance, InstanceSpec, instance_name
+from mandor.model.instance import Instance, InstanceSpec, Move, instance_name
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase
-from mandor.model.workload import Release
+from mandor.model.workload import Release, Workload
+from mandor.placement.budgets import spare
 
 MOVE_SECONDS = 300.0
-"""Whoever does not serve by then was sent in vain."""
+"""Whoever was sent to a certain node and does not serve by then was sent in vain."""
+AT_ONCE_PERCENT = 10
+"""So much of a group is on its way at the same time when it has to leave; at least one."""
+AT_ONCE_MOST = 50
 
 
-def extra(members: Sequence[Instance]) -> int:
+Leaving = Mapping[str, Instance]
+"""Those who are to leave their place, by uid."""
+
+
+def who_leave(members: Sequence[Instance]) -> Leaving:
+    return {each.meta.uid: each for each in members if each.spec.move is not None and not slot.ended(each)}
+
+
+def extra(leaving: Leaving, members: Sequence[Instance]) -> int:
     """So many more than wanted there may be: both ends of a move."""
-    return len(_pairs(members))
+    return len(_pairs(leaving, members)) if leaving else 0
 
 
-def _pairs(members: Sequence[Instance]) -> list[tuple[Instance, Instance]]:
+def _pairs(leaving: Leaving, members: Sequence[Instance]) -> list[tuple[Instance, Instance]]:
     """Who leaves, and who takes his place."""
-    leaving = {each.meta.uid: each for each in members if each.spec.move is not None and not slot.ended(each)}
     heirs = [each for each in members if each.spec.instead_of in leaving]
     return [(leaving[heir.spec.instead_of], heir) for heir in heirs]
 
 
-def plan_moves(draft: Draft, members: Sequence[Instance], release: Release, count: int, now: float) -> set[str]:
-    """One after another; the uids of those who are on the move. `count`: how many are wanted."""
-    for leaving, heir in _pairs(members):
-        if leaving.spec.stop is None:
-            _follow(draft, leaving, heir, release, now)
-        return {leaving.meta.uid, heir.meta.uid}
-    for each in members:
-        if each.spec.move is not None and each.spec.stop is None and not slot.ended(each):
-            _begin(draft, each, members, release, count)
-            return {each.meta.uid}
-    return set()
+def plan_moves(
+    draft: Draft,
+    workload: Workload,
+    group: str,
+    leaving: Leaving,
+    members: Sequence[Instance],
+    release: Release,
+    free: Iterator[int],
+    now: float,
+) -> set[str]:
+    """The uids of those who are on the move: nobody else replaces or updates them meanwhile. `free`: indices for new
+    ones, from which each is taken once."""
+    if not leaving:
+        return set()
+    pairs = _pairs(leaving, members)
+    moves = _Moves(draft, workload, group, members, release, free, now)
+    busy: set[str] = set()
+    for old, heir in pairs:
+        moves.follow(old, heir)
+        busy.add(old.meta.uid)
+        if _order(old).to or not (slot.ended(heir) or heir.phase is Phase.LOST):
+            busy.add(heir.meta.uid)  # else another one is made in its place, as in that of any other
+    under_way = len(pairs)
+    for each in _waiting(leaving, pairs):
+        if moves.ends_first(each):
+            moves.stop(each, _order(each).reason)
+        elif under_way < moves.at_once and (not under_way or not _order(each).to):
+            under_way += moves.begin(each)
+            busy.add(each.meta.uid)
+    return busy
 
 
-def _begin(draft: Draft, each: Instance, members: Sequence[Instance], release: Release, count: int) -> None:
-    assert each.spec.move is not None
-    newest = all(one.spec.release == release.meta.name for one in members)
-    if len(members) != count or not newest or not all(slot.serving(one) for one in members):
-        _call_off(draft, each, "its group is not whole")
-        return
-    spec, used = each.spec, {one.spec.index for one in members}
-    index = next(number for number in range(len(used) + 1) if number not in used)
-    draft.put(
-        Instance(
-            meta=Meta(name=instance_name(spec.workload, spec.group, index), namespace=each.meta.namespace),
-            spec=InstanceSpec(
-                workload=spec.workload,
-                group=spec.group,
-                release=release.meta.name,
-                index=index,
-                pin=each.spec.move.to,
-                instead_of=each.meta.uid,
-            ),
+def _waiting(leaving: Leaving, pairs: Sequence[tuple[Instance, Instance]]) -> list[Instance]:
+    """Those for whom there is nobody else yet: the oldest order first."""
+    followed = {old.meta.uid for old, _ in pairs}
+    found = [each for uid, each in leaving.items() if each.spec.stop is None and uid not in followed]
+    return sorted(found, key=lambda each: (_order(each).at, each.spec.index))
+
+
+def _order(instance: Instance) -> Move:
+    assert instance.spec.move is not None
+    return instance.spec.move
+
+
+@dataclass(slots=True)
+class _Moves:
+    """The moves of one group, in one plan: what one of them takes of the budget, the next one does not have."""
+
+    draft: Draft
+    workload: Workload
+    group: str
+    members: Sequence[Instance]
+    release: Release
+    free: Iterator[int]
+    now: float
+    taken: int = 0
+
+    @property
+    def at_once(self) -> int:
+        count = self.workload.spec.groups[self.group].count
+        return min(AT_ONCE_MOST, max(1, count * AT_ONCE_PERCENT // 100))
+
+    def stop(self, each: Instance, reason: str) -> bool:
+        """If the budget lets it go; one that does not serve costs nothing."""
+        if slot.serving(each):
+            left = spare(self.workload.spec, self.group, self.members)
+            if left is not None and left <= self.taken:
+                return False
+            self.taken += 1
+        slot.lose(self.draft, each, reason, self.now)
+        return True
+
+    def ends_first(self, each: Instance) -> bool:
+        """It has to go, and nobody can or need be there before."""
+        return not _order(each).to and (_order(each).first == "stop" or not slot.serving(each))
+
+    def begin(self, each: Instance) -> int:
+        """How many more there are for it: one, or none."""
+        order = _order(each)
+        if order.to and not self._whole:
+            self._call_off(each, "its group is not whole")
+            return 0
+        self._heir(each, pin=order.to)
+        return 1
+
+    @property
+    def _whole(self) -> bool:
+        """Only then one leaves for a better place."""
+        newest = self.release.meta.name
+        serving = all(slot.serving(each) and each.spec.release == newest for each in self.members)
+        return serving and len(self.members) == self.workload.spec.groups[self.group].count
+
+    def _heir(self, each: Instance, *, pin: str) -> None:
+        """Of the same release: a move is no update."""
+        made = InstanceSpec(
+            workload=each.spec.workload,
+            group=each.spec.group,
+            release=each.spec.release,
+            index=next(self.free),
+            pin=pin,
+            instead_of=each.meta.uid,
         )
-    )
+        name = instance_name(made.workload, made.group, made.index)
+        self.draft.put(Instance(meta=Meta(name=name, namespace=each.meta.namespace), spec=made))
+
+    def follow(self, leaving: Instance, heir: Instance) -> None:
+        if leaving.spec.stop is not None:
+            return
+        order = _order(leaving)
+        if slot.serving(heir) and not (order.to and _no_better(leaving, heir)):
+            if self.stop(leaving, f"moved to {heir.spec.node}: {order.reason}"):
+                self.draft.note(leaving, "Moved", f"{heir.meta.name} has taken its place on {heir.spec.node}")
+        elif not order.to:
+            if not slot.serving(leaving):
+                self.stop(leaving, order.reason)
+        elif why := self._in_vain(leaving, heir):
+            self._call_off(leaving, why)
+        else:
+            self.draft.again(max(0.0, order.at + MOVE_SECONDS - self.now))
+
+    def _in_vain(self, leaving: Instance, heir: Instance) -> str:
+        order = _order(leaving)
+        if leaving.spec.release != self.release.meta.name:
+            return f"{self.release.meta.name} is wanted now"
+        if not slot.serving(leaving):
+            return "it does not serve any more itself"
+        if slot.ended(heir) or heir.phase is Phase.LOST or heir.spec.stop is not None:
+            return f"{heir.meta.name} ended on {heir.spec.node or order.to}"
+        if heir.spec.node and (why := _no_better(leaving, heir)):
+            return why
+        if self.now >= order.at + MOVE_SECONDS:
+            return f"{heir.meta.name} did not serve in time"
+        return ""
+
+    def _call_off(self, each: Instance, why: str) -> None:
+        """There is one too many then, and the one that is worth least goes."""
+        self.draft.put(each.changed(spec=replace(each.spec, move=None)))
+        self.draft.note(each, "MoveCalledOff", f"it stays where it is: {why}", warning=True)
 
 
-def _follow(draft: Draft, leaving: Instance, heir: Instance, release: Release, now: float) -> None:
-    assert leaving.spec.move is not None
-    if slot.serving(heir) and not heir.spec.relaxed:
-        slot.stop(draft, leaving, f"moved to {heir.spec.node}", now)
-        draft.note(leaving, "Moved", f"{heir.meta.name} has taken its place on {heir.spec.node}")
-        return
-    why = _in_vain(leaving, heir, release, now)
-    if why:
-        _call_off(draft, leaving, why)
-    else:
-        draft.again(max(0.0, leaving.spec.move.at + MOVE_SECONDS - now))
-
-
-def _in_vain(leaving: Instance, heir: Instance, release: Release, now: float) -> str:
-    assert leaving.spec.move is not None
-    if leaving.spec.release != release.meta.name:
-        return f"{release.meta.name} is wanted now"
-    if not slot.serving(leaving):
-        return "it does not serve any more itself"
-    if slot.ended(heir) or heir.phase is Phase.LOST or heir.spec.stop is not None:
-        return f"{heir.meta.name} ended on {heir.spec.node or leaving.spec.move.to}"
-    if heir.spec.node and heir.spec.relaxed:
+def _no_better(leaving: Instance, heir: Instance) -> str:
+    """Why nothing is won; empty: something is."""
+    if heir.spec.relaxed:
         return f"{heir.meta.name} could not keep its rules either"
-    if now >= leaving.spec.move.at + MOVE_SECONDS:
-        return f"{heir.meta.name} did not serve in time"
-    return ""
-
-
-def _call_off(draft: Draft, each: Instance, why: str) -> None:
-    """There is one too many then, and the one that is worth least goes."""
-    draft.put(each.changed(spec=replace(each.spec, move=None)))
-    draft.note(each, "MoveCalledOff", f"it stays where it is: {why}", warning=True)
+    same_form = heir.spec.variant and heir.spec.variant >= leaving.spec.variant
+    return f"{heir.meta.name} has no better form either" if same_form and not leaving.spec.relaxed else ""

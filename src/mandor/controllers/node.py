@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.hearing import Ears
-from mandor.controllers.node_plan import NodeSeen, NodeTimes, Permits, judged, lost, lost_after, permit
+from mandor.controllers.node_plan import NodeSeen, NodeTimes, Permits, judged, lost, lost_after, permit, why_so_slowly
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
@@ -50,10 +50,9 @@ class NodeController(Controller[str]):
     def observe(self, change: Change) -> Iterable[str]:
         value, after = change.value, change.after
         if isinstance(value, Instance):
-            before = change.before
-            self._by_node.update(
-                before if isinstance(before, Instance) else None, after if isinstance(after, Instance) else None
-            )
+            before = change.before if isinstance(change.before, Instance) else None
+            if value.spec.node or (before is not None and before.spec.node):
+                self._by_node.update(before, after if isinstance(after, Instance) else None)
         elif isinstance(value, Lease) and value.meta.name.startswith(SERVER):
             self._observe_lease(value, gone=after is None)
         elif isinstance(value, Hearing):
@@ -77,13 +76,10 @@ class NodeController(Controller[str]):
         now = self._clock.monotonic()
         nodes = [each for each in self._nodes.items() if isinstance(each, Node)]
         self._ears.listen((each.meta.name for each in nodes), now)
-        heard = Counter(each.spec.pool for each in nodes if each.meta.name in self._ears.heard)
+        audible, ready = self._ears.heard, NodePhase.READY
+        heard = Counter(each.spec.pool for each in nodes if each.meta.name in audible)
         # Of thousands of nodes, nearly all are heard and Ready: there is nothing to say about those.
-        seen = [
-            self._see(each)
-            for each in nodes
-            if each.meta.name not in self._ears.heard or each.status.phase is not NodePhase.READY
-        ]
+        seen = [self._see(each) for each in nodes if each.meta.name not in audible or each.status.phase is not ready]
         unheard = [each for each in seen if not each.heard]
         before = self._permits
         self._permits = permit(unheard, heard, before, self._times, now)
@@ -104,16 +100,21 @@ class NodeController(Controller[str]):
 
     def _judge(self, seen: Sequence[NodeSeen]) -> list[Write]:
         writes: list[Write] = []
-        now = self._clock.now()
+        now, lost = self._clock.now(), 0
         for each in seen:
             name = each.node.meta.name
             permitted = name in self._permits.given
-            after = judged(each, self._times, permitted=permitted, now=now)
+            pool = each.node.spec.pool
+            mass = why_so_slowly(pool, self._times) if pool in self._permits.mass else ""
+            after = judged(each, self._times, permitted=permitted, now=now, mass=mass)
             if after is not None:
                 writes.append(Put(after))
-                self._tell_phase(after)
-            if permitted and each.wants:
-                writes += self._lose(name, each.silence_seconds)
+                if after.status.phase is not each.node.status.phase:
+                    self._tell_phase(after)
+            if permitted and each.wants and lost < self._times.losses_most:
+                given_up = self._lose(name, each.silence_seconds)[: self._times.losses_most - lost]
+                lost += len(given_up)
+                writes += given_up
         return writes
 
     def _lose(self, node: str, silence: float) -> list[Write]:

@@ -30,6 +30,8 @@ class NodeTimes:
     mass_window_seconds: float = 300.0
     trickle_seconds: float = 30.0
     """While that lasts, one node of the pool is given up in each such time."""
+    losses_most: int = 200
+    """So many instances are given up in one tick: whoever replaces them, and the nodes where they go, keep up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +105,25 @@ def _mass_silence(
     return counted >= times.mass_least and recent > times.mass_share * counted
 
 
-def judged(seen: NodeSeen, times: NodeTimes, *, permitted: bool, now: float) -> Node | None:
-    """The node in its new phase; None: it stays as it is."""
+def judged(seen: NodeSeen, times: NodeTimes, *, permitted: bool, now: float, mass: str = "") -> Node | None:
+    """The node in its new phase; None: it stays as it is. `mass`: why it is not given up though it is silent."""
     status = seen.node.status
     phase = _phase(seen, times, permitted=permitted)
-    if phase is status.phase:
+    if phase is not status.phase:
+        reason = "" if phase is NodePhase.READY else f"not heard for {Seconds(round(seen.silence_seconds))}"
+        if mass and phase is NodePhase.SUSPECT:
+            reason = f"{reason}; {mass}"
+        return seen.node.changed(status=msgspec.structs.replace(status, phase=phase, reason=reason, since=now))
+    silent, _, told = status.reason.partition("; ")
+    if phase is not NodePhase.SUSPECT or told == mass:
         return None
-    reason = "" if phase is NodePhase.READY else f"not heard for {Seconds(round(seen.silence_seconds))}"
-    return seen.node.changed(status=msgspec.structs.replace(status, phase=phase, reason=reason, since=now))
+    reason = f"{silent}; {mass}" if mass else silent
+    return seen.node.changed(status=msgspec.structs.replace(status, reason=reason))
+
+
+def why_so_slowly(pool: str, times: NodeTimes) -> str:
+    """Told of every node of a pool that fell silent as a whole."""
+    return f"most of the pool {pool} is silent: one node is given up every {Seconds(times.trickle_seconds)} at most"
 
 
 def _phase(seen: NodeSeen, times: NodeTimes, *, permitted: bool) -> NodePhase:

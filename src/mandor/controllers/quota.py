@@ -30,25 +30,39 @@ class QuotaController(Controller[str]):
         self._clock = clock
         self._quotas: Grouped[str, Quota] = Grouped(_namespace)
         self._instances: Grouped[str, Instance] = Grouped(_namespace)
+        """Of the namespaces that have a quota."""
         self._rest_until: dict[str, float] = {}
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
+        self._all_instances = mirrors[Instance.kind]
         self._releases = mirrors[Release.kind]
         self._workloads = mirrors[Workload.kind]
         self._writer = Writer(self._store, mirrors)
 
     def observe(self, change: Change) -> Iterable[str]:
-        before, after = change.before, change.after
-        if isinstance(change.value, Quota):
-            self._quotas.update(
-                before if isinstance(before, Quota) else None, after if isinstance(after, Quota) else None
-            )
-        elif isinstance(change.value, Instance):
+        before, after, value = change.before, change.after, change.value
+        namespace = value.meta.namespace
+        if isinstance(value, Quota):
+            self._observe_quota(namespace, before, after)
+            return (namespace,)
+        if namespace not in self._quotas:
+            return ()
+        if isinstance(value, Instance):
             self._instances.update(
                 before if isinstance(before, Instance) else None, after if isinstance(after, Instance) else None
             )
-        namespace = change.key.namespace
-        return (namespace,) if namespace in self._quotas else ()
+        return (namespace,)
+
+    def _observe_quota(self, namespace: str, before: object, after: object) -> None:
+        """The first of a namespace has its instances counted, and after the last they are forgotten."""
+        had = namespace in self._quotas
+        self._quotas.update(before if isinstance(before, Quota) else None, after if isinstance(after, Quota) else None)
+        if not had:
+            for each in self._all_instances.items():
+                if isinstance(each, Instance) and each.meta.namespace == namespace:
+                    self._instances.change(namespace, None, each)
+        elif namespace not in self._quotas:
+            self._instances.forget(namespace)
 
     async def reconcile(self, key: str) -> float | None:
         rest = self._rest_until.get(key, 0.0) - self._clock.monotonic()
@@ -66,7 +80,7 @@ class QuotaController(Controller[str]):
     def _request(self, instance: Instance) -> Resources:
         release = self._releases.get(Key(Release.kind, instance.meta.namespace, instance.spec.release))
         group = release.spec.groups.get(instance.spec.group) if isinstance(release, Release) else None
-        return group.request if group is not None else Resources()
+        return group.form(instance.spec.variant).request if group is not None else Resources()
 
     def _class(self, instance: Instance) -> str:
         workload = self._workloads.get(Key(Workload.kind, instance.meta.namespace, instance.spec.workload))

@@ -1,17 +1,18 @@
-"""The restore controller: an instance that was placed without one of its `should` rules goes back when it can."""
+"""The restore controller: an instance that was placed without one of its `should` rules, or not in its main form, goes
+back when it can."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from msgspec.structs import replace
 
-from mandor.controllers.base import Controller, Grouped
-from mandor.controllers.restore_plan import destination, may_move, relaxed
+from mandor.controllers.base import Controller
+from mandor.controllers.restore_plan import destination, may_move, relaxed, second_best
 from mandor.controllers.writer import Writer
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.model.instance import Instance, Move
-from mandor.model.meta import Key
+from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
@@ -62,7 +63,6 @@ class RestoreController(Controller[str]):
         self._store, self._clock, self._recorder, self._profiles = store, clock, recorder, profiles
         self._after, self._guard = after_seconds, guard
         self._pause = Backoff(after_seconds, 60 * after_seconds)
-        self._members: Grouped[Key, Instance] = Grouped(workload_key)
         self._relaxed: dict[Key, Instance] = {}
         """Those who could move, the one that was not looked at longest first."""
         self._moving: set[Key] = set()
@@ -81,10 +81,11 @@ class RestoreController(Controller[str]):
 
     def observe(self, change: Change) -> Iterable[str]:
         before, after = change.before, change.after
-        if isinstance(change.value, Instance):
-            now = after if isinstance(after, Instance) else None
-            self._members.update(before if isinstance(before, Instance) else None, now)
-            self._note(change.key, now)
+        if isinstance(after, Instance):
+            if _noted(after) or _noted(before):
+                self._note(change.key, after)
+        elif isinstance(before, Instance):
+            self._note(change.key, None)
         if self._board is not None:
             if after is None:
                 self._board.remove(change.key)
@@ -94,7 +95,7 @@ class RestoreController(Controller[str]):
 
     def _note(self, key: Key, instance: Instance | None) -> None:
         live = instance is not None and instance.spec.stop is None and not instance.phase.over
-        if instance is not None and live and relaxed(instance):
+        if instance is not None and live and second_best(instance):
             self._relaxed[key] = instance
         else:
             gone = self._relaxed.pop(key, None)
@@ -138,7 +139,7 @@ class RestoreController(Controller[str]):
         """Where it goes now; empty: nowhere, or not yet."""
         key, uid, now = workload_key(instance), instance.meta.uid, self._clock.monotonic()
         ask = board.ask(instance)
-        if ask is None or not may_move(instance, board.workloads.get(key), self._members.of(key)):
+        if ask is None or not may_move(instance, board.workloads.get(key), board.of(key)):
             self._since.pop(uid, None)
             return ""
         if now < self._not_before.get(uid, 0.0):
@@ -158,8 +159,17 @@ class RestoreController(Controller[str]):
         self._tries[uid] = self._tries.get(uid, 0) + 1
         self._not_before[uid] = self._clock.monotonic() + self._pause.pause(self._tries[uid])
         self._since.pop(uid, None)
-        rules = ", ".join(f"`{rule}`" for rule in relaxed(instance))
-        order = Move(to=node, reason=f"{rules} can be kept on {node}", at=self._clock.now())
+        order = Move(to=node, reason=_reason(instance, node), at=self._clock.now())
         await self._writer.commit([Put(instance.changed(spec=replace(instance.spec, move=order)))])
         self._recorder.note(instance, "Moving", f"it moves from {instance.spec.node}: {order.reason}")
         log.info("%s moves from %s: %s", instance.key, instance.spec.node, order.reason)
+
+
+def _reason(instance: Instance, node: str) -> str:
+    rules = ", ".join(f"`{rule}`" for rule in relaxed(instance))
+    return f"{rules} can be kept on {node}" if rules else f"a form that comes first has a place on {node}"
+
+
+def _noted(value: Object | None) -> bool:
+    """Of nearly all there is nothing to note."""
+    return isinstance(value, Instance) and (second_best(value) or value.spec.move is not None)

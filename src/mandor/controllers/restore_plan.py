@@ -1,7 +1,8 @@
-"""Which instance goes back to where its rules are kept, and where that is."""
+"""Which instance goes back to where its rules are kept, or to the form that its author wants first; and where."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase
@@ -20,7 +21,8 @@ NOT_ITS_OWN = frozenset({AVOIDED, DISLIKED})
 
 def relaxed(instance: Instance) -> tuple[str, ...]:
     """The author's rules that were given up for its place."""
-    return tuple(rule for rule in instance.spec.relaxed if rule not in NOT_ITS_OWN)
+    given_up = instance.spec.relaxed
+    return tuple(rule for rule in given_up if rule not in NOT_ITS_OWN) if given_up else ()
 
 
 def may_move(instance: Instance, workload: Workload | None, members: Sequence[Instance]) -> bool:
@@ -43,28 +45,40 @@ def _settled(instance: Instance) -> bool:
     return serves and spec.stop is None and spec.move is None
 
 
+def second_best(instance: Instance) -> bool:
+    """It lacks a rule of its author, or is not in its main form."""
+    return bool(instance.spec.variant or relaxed(instance))
+
+
 def destination(
     instance: Instance, ask: Ask, table: Table, profiles: Mapping[str, Profile], watch: Watch | None = None
 ) -> str:
-    """The node where it would keep all its rules, beside the one that it is to take the place of; empty: none, or
-    it keeps them where it stands by now."""
+    """The node where it would keep all its rules, and be in no later form, beside the one that it is to take the place
+    of; empty: none, or it has all that where it stands by now."""
     profile, watch = profiles.get(ask.profile), watch or Unwatched()
     if profile is None:
         return ""
     ask = replace(ask, pin="")  # what sent it to where it is does not hold any more
+    spec = instance.spec
+    forms = ask.forms[: spec.variant + 1]
     try:
         with table.trial():
             table.drop_charge(instance.key)
-            if instance.spec.node in _keeping(profile, ask, table, watch):
-                return ""
-        if not _keeping(profile, ask, table, watch):
+            lacking = bool(relaxed(instance)) and spec.node not in _keeping(profile, forms[-1], table, watch)
+        better = [
+            form for form in forms if (lacking or form is not forms[-1]) and _keeping(profile, form, table, watch)
+        ]
+        if not better:
             return ""
-        decision = decide(profile, ask, table.snapshot(), watch=watch)
+        decision = decide(profile, better[0], table.snapshot(), watch=watch)
     except PluginFault:
         return ""  # the scheduler meets the same fault, and tells of it
     finally:
         watch.end()
-    return "" if decision.relaxed or decision.node == instance.spec.node else decision.node
+    chosen = decision.ask
+    if not decision.node or decision.relaxed or chosen is None:
+        return ""
+    return decision.node if chosen.shape.variant < spec.variant or decision.node != spec.node else ""
 
 
 def _keeping(profile: Profile, ask: Ask, table: Table, watch: Watch) -> set[str]:

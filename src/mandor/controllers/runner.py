@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Hashable, Sequence
 from contextlib import AsyncExitStack
-from functools import partial
 from typing import Any
 
 from mandor.controllers.base import Controller
@@ -13,7 +12,7 @@ from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.keyed_queue import KeyedQueue
 from mandor.store.base import Change, Store
-from mandor.store.mirror import Mirror
+from mandor.store.mirror import Listener, Mirror
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ async def run_all(
         queues.append(queue)
         controller.begin(mirrors)
         for kind in controller.watches:
-            mirrors[kind].listen(partial(_offer, controller, queue))
+            mirrors[kind].listen(_listener(controller, queue))
         for key in controller.first():
             queue.add(key)
     async with AsyncExitStack() as stack:
@@ -56,9 +55,14 @@ async def run_all(
                     tasks.create_task(_work(controller, queue), name=f"{controller.name} {number}")
 
 
-def _offer(controller: Controller[Any], queue: Queue, change: Change) -> None:
-    for key in controller.observe(change):
-        queue.add(key)
+def _listener(controller: Controller[Any], queue: Queue) -> Listener:
+    observe, add = controller.observe, queue.add  # thousands of changes may come in a second
+
+    def offer(change: Change) -> None:
+        for key in observe(change):
+            add(key)
+
+    return offer
 
 
 async def _work(controller: Controller[Any], queue: Queue) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
-from mandor.controllers.move_plan import extra, plan_moves
+from mandor.controllers.move_plan import extra, plan_moves, who_leave
 from mandor.controllers.slot import World
 from mandor.controllers.update_plan import Step, plan_update
 from mandor.model.instance import Instance
@@ -27,20 +27,23 @@ def _plan_one_release(
     group, release = workload.spec.groups[name], step.target
     kept: Sequence[Instance] = members
     surplus: Sequence[Instance] = ()
-    wanted = group.count + extra(members)
+    leaving = who_leave(members)
+    wanted = group.count + extra(leaving, members)
     if len(members) > wanted:
         by_worth = sorted(members, key=slot.rank)
         kept, surplus = by_worth[:wanted], by_worth[wanted:]
     for each in surplus:
         slot.lose(draft, each, slot.SCALED_DOWN, world.now)
-    moving = plan_moves(draft, kept, release, group.count, world.now) if not surplus else set()
+    free = slot.free_indices(workload.meta.name, name, members, world)
+    moving: set[str] = set()
+    if leaving and not surplus:
+        moving = plan_moves(draft, workload, name, leaving, kept, release, free, world.now)
     for each in kept:
         if not slot.settled(each, release.meta.name) and each.meta.uid not in moving:
             slot.renew(draft, each, group, release, world)
-    missing = group.count - len(kept)
+    missing = wanted - len(kept)
     if missing > 0:
-        used = {each.spec.index for each in members}
-        slot.create_some(draft, workload, name, used, missing, release, world)
+        slot.create_some(draft, workload, name, free, missing, len(members), release)
         if workload.status.release:
             draft.note(workload, "ScaledUp", f"more of {name}: {group.count} are wanted")
     if surplus and not all(each.spec.stop for each in surplus):

@@ -1,12 +1,14 @@
 """One instance of a workload among others: what it is worth, when its name is free, what comes after it."""
 
 import math
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import count as numbers
+from itertools import filterfalse, islice
 
 from mandor.controllers.draft import Draft
 from mandor.lib.backoff import Backoff
-from mandor.model.instance import Instance, InstanceSpec, instance_name
+from mandor.model.instance import PORT_TAKEN, REFUSED, Instance, InstanceSpec, instance_name
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase
 from mandor.model.workload import Group, Release, Workload
@@ -15,6 +17,7 @@ AVOID_MOST = 5
 """So many nodes where earlier copies failed are remembered."""
 
 
+_CALM = frozenset({Phase.PENDING, Phase.RESERVED, Phase.STARTING, Phase.RUNNING})
 CREATED_LEAST = 1_000
 REFUSED_SECONDS = 2.0
 """So long after its node refused it, an instance is placed again."""
@@ -63,13 +66,8 @@ def ended(instance: Instance) -> bool:
 
 def settled(instance: Instance, release: str) -> bool:
     """It waits or runs, and nobody wants anything else of it: true of nearly all, nearly always."""
-    phase = instance.status.phase
     spec = instance.spec
-    return (
-        (phase is Phase.RUNNING or phase is Phase.PENDING or phase is Phase.RESERVED or phase is Phase.STARTING)
-        and spec.stop is None
-        and spec.release == release
-    )
+    return spec.stop is None and spec.release == release and instance.status.phase in _CALM
 
 
 def at_once(members: int) -> int:
@@ -113,10 +111,11 @@ def updated_away(instance: Instance) -> bool:
     return instance.spec.stop is not None and instance.spec.stop.reason.startswith(_UPDATED)
 
 
-def rank(instance: Instance, release: str = "") -> tuple[int, bool, float, int]:
-    """Those most worth keeping come first; among equals those of the release, then the older instance."""
+def rank(instance: Instance, release: str = "") -> tuple[int, bool, bool, float, int]:
+    """Those most worth keeping come first; among equals who need not leave, those of the release, the older ones."""
     return (
         -worth(instance),
+        instance.spec.move is not None,
         bool(release) and instance.spec.release != release,
         instance.meta.created_at,
         instance.spec.index,
@@ -163,18 +162,22 @@ def create(draft: Draft, workload: Workload, group: str, index: int, release: Re
 
 
 def create_some(
-    draft: Draft, workload: Workload, group: str, used: set[int], count: int, release: Release, world: World
+    draft: Draft, workload: Workload, group: str, free: Iterator[int], count: int, members: int, release: Release
 ) -> None:
-    """The lowest numbers that are not used yet, and no more than one plan should make."""
-    now = min(count, at_once(len(used)))
-    index = 0
-    for _ in range(now):
-        while index in used or world.taken(instance_name(workload.meta.name, group, index)):
-            index += 1
+    """No more than one plan should make, of a group that has so many members."""
+    now = min(count, at_once(members))
+    for index in islice(free, now):
         create(draft, workload, group, index, release)
-        used.add(index)
     if count > now:
         draft.again(0.0)
+
+
+def free_indices(workload: str, group: str, members: Sequence[Instance], world: World) -> Iterator[int]:
+    """The lowest first, without end; nothing is done before the first is asked for."""
+    used = {each.spec.index for each in members}
+    for index in filterfalse(used.__contains__, numbers()):
+        if not world.taken(instance_name(workload, group, index)):
+            yield index
 
 
 def replace(draft: Draft, old: Instance, release: Release, *, attempt: int = 0, avoid: tuple[str, ...] = ()) -> None:
@@ -190,6 +193,7 @@ def replace(draft: Draft, old: Instance, release: Release, *, attempt: int = 0, 
                 index=spec.index,
                 attempt=attempt,
                 avoid=avoid,
+                instead_of=spec.instead_of,
             ),
         )
     )
@@ -231,7 +235,7 @@ def retry(draft: Draft, old: Instance, release: Release, earlier: int) -> None:
 
 def refused(instance: Instance) -> bool:
     """Its node did not take it, and it never began: no failure of its own, only to be placed again."""
-    return instance.phase is Phase.FAILED and instance.status.reason == "Refused"
+    return instance.phase is Phase.FAILED and instance.status.reason in {REFUSED, PORT_TAKEN}
 
 
 def avoiding(old: Instance) -> tuple[str, ...]:

@@ -5,16 +5,18 @@ stopped unless `count` less those that may be away are available without it. So 
 gets no further than that, and whatever crashes meanwhile is made good with the release it had.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
-from mandor.controllers.move_plan import extra, plan_moves
+from mandor.controllers.move_plan import Leaving, extra, plan_moves, who_leave
 from mandor.controllers.slot import World
 from mandor.model.instance import Instance
+from mandor.model.meta import Key
 from mandor.model.phase import Phase
 from mandor.model.workload import Group, Release, Workload
+from mandor.store.base import Put, Write
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,8 @@ class _Sides:
     """That have not ended."""
     over: list[Instance] = field(default_factory=list)
     """Old ones that have ended, or are lost: their names are free."""
-    numbers: set[int] = field(default_factory=set)
-    """Those that are used."""
+    free: Iterator[int] = field(default_factory=lambda: iter(()))
+    """Numbers that are not used."""
     coming: int = 0
     """Made by this plan."""
 
@@ -70,17 +72,20 @@ def plan_update(
 ) -> None:
     group = workload.spec.groups[name]
     surge, away = group.update_room()
-    most = group.count + extra(members) + (step.canaries or surge)
+    leaving = who_leave(members)
+    both = extra(leaving, members)
+    most = group.count + both + (step.canaries or surge)
     sides = _sorted(members, group, step, world)
-    if len(members) > min(group.count, most):
-        _trim(draft, sides, group, most, step, world)
-    moving = plan_moves(draft, [*sides.new, *sides.old], step.target, group.count, world.now)
+    sides.free = slot.free_indices(workload.meta.name, name, members, world)
+    if len(members) > group.count:
+        _trim(draft, sides, group.count + both, most, group, step, world)
+    moving = _move(draft, workload, name, sides, leaving, step, world) if leaving else set()
     for each in sides.new:
         if not slot.settled(each, step.target.meta.name) and each.meta.uid not in moving:
             slot.renew(draft, each, group, step.target, world)
-    healthy = sum(slot.healthy(draft, each, group, world) for each in sides.new)
-    if not step.held and not moving:
-        _stop_old(draft, sides, group, healthy, group.count - away, step, world)
+    healthy = sum(slot.healthy(draft, each, group, world) for each in sides.new if each.meta.uid not in moving)
+    if not step.held:
+        _stop_old(draft, sides, group, healthy, group.count - away, moving, step, world)
     _make_good(draft, sides, group, healthy, group.count - away, most, step, world)
     wanted = len(sides.new) if step.frozen else step.canaries or group.count
     _fill(draft, workload, name, sides, min(wanted - len(sides.new), most - sides.used), step.target, world)
@@ -92,7 +97,7 @@ def plan_update(
 
 
 def _sorted(members: Sequence[Instance], group: Group, step: Step, world: World) -> _Sides:
-    sides, target = _Sides(numbers={each.spec.index for each in members}), step.target.meta.name
+    sides, target = _Sides(), step.target.meta.name
     for each in members:
         if each.spec.release == target:
             sides.new.append(each)
@@ -103,14 +108,14 @@ def _sorted(members: Sequence[Instance], group: Group, step: Step, world: World)
     return sides
 
 
-def _trim(draft: Draft, sides: _Sides, group: Group, most: int, step: Step, world: World) -> None:
+def _trim(draft: Draft, sides: _Sides, count: int, most: int, group: Group, step: Step, world: World) -> None:
     """Some are too many since somebody wants fewer, or has promoted the canaries; whoever is worth least goes."""
     young = {each.meta.uid for each in sides.new if not slot.healthy(draft, each, group, world)}
 
     def rank(each: Instance) -> tuple[object, ...]:
         return -slot.worth(each), each.meta.uid in young, *slot.rank(each, step.target.meta.name)
 
-    going = _worst(sides.new, group.count, rank) + (_worst(sides.old, group.count, rank) if step.canaries else [])
+    going = _worst(sides.new, count, rank) + (_worst(sides.old, count, rank) if step.canaries else [])
     left = {each.meta.uid for each in going}
     rest = [each for each in (*sides.new, *sides.old) if each.meta.uid not in left]
     going += _worst(rest, most, rank)
@@ -137,11 +142,52 @@ def _worst(members: Sequence[Instance], most: int, rank: Callable[[Instance], tu
     return sorted(members, key=rank)[most:] if len(members) > most else []
 
 
-def _stop_old(draft: Draft, sides: _Sides, group: Group, healthy: int, least: int, step: Step, world: World) -> None:
+def _move(
+    draft: Draft, workload: Workload, name: str, sides: _Sides, leaving: Leaving, step: Step, world: World
+) -> set[str]:
+    """Those who are on the move are left alone. An old one that has to leave, and is to be replaced anyway, needs no
+    other one of its release: the update does without the move."""
+    members = [*sides.new, *sides.old]
+    followed = {each.spec.instead_of for each in members}
+    rest = {uid: each for uid, each in leaving.items() if uid in followed or not _updated_instead(each, step)}
+    start = len(draft.writes)
+    moving = plan_moves(draft, workload, name, rest, members, step.target, sides.free, world.now)
+    written = {write.key: write for write in draft.writes[start:]}
+    sides.new, sides.old = (_as_written(side, written) for side in (sides.new, sides.old))
+    return moving
+
+
+def _updated_instead(each: Instance, step: Step) -> bool:
+    order = each.spec.move
+    anywhere = order is not None and not order.to and order.first != "stop"
+    return anywhere and not step.held and each.spec.release != step.target.meta.name
+
+
+def _as_written(side: Sequence[Instance], written: Mapping[Key, Write]) -> list[Instance]:
+    left = []
+    for each in side:
+        write = written.get(each.key)
+        if write is None:
+            left.append(each)
+        elif isinstance(write, Put) and isinstance(write.value, Instance):
+            left.append(write.value)
+    return left
+
+
+def _stop_old(
+    draft: Draft,
+    sides: _Sides,
+    group: Group,
+    healthy: int,
+    least: int,
+    moving: Set[str],
+    step: Step,
+    world: World,
+) -> None:
     """Those that serve nobody first. What was never healthy as a whole, and is not now, has no claim to stay."""
     serving, hoped_for, going = list[Instance](), list[Instance](), list[Instance]()
     for each in sides.old:
-        if each.spec.stop is not None:
+        if each.spec.stop is not None or each.meta.uid in moving:
             continue
         if each.phase is Phase.LOST:
             # Nobody knows whether it still runs: it is given up when it is not missed any more, and not before.
@@ -155,7 +201,7 @@ def _stop_old(draft: Draft, sides: _Sides, group: Group, healthy: int, least: in
     room = min(room - len(idle), len(serving) + healthy - least)
     going += idle
     if room > 0:
-        going += sorted(serving, key=lambda each: each.spec.index)[:room]
+        going += sorted(serving, key=lambda each: (each.spec.move is None, each.spec.index))[:room]
     sides.over += [each for each in going if not each.spec.node]  # their names are taken over at once
     unplaced = {each.meta.uid for each in going if not each.spec.node}
     placed = {each.meta.uid for each in going if each.spec.node}
@@ -205,4 +251,4 @@ def _fill(
         slot.replace(draft, each, release)
     del sides.over[:reused]
     if count > reused:
-        slot.create_some(draft, workload, name, sides.numbers, count - reused, release, world)
+        slot.create_some(draft, workload, name, sides.free, count - reused, sides.used, release)

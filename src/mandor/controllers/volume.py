@@ -34,7 +34,11 @@ class VolumeController(Controller[Key]):
         self._writer = Writer(self._store, mirrors)
 
     def observe(self, change: Change) -> Iterable[Key]:
-        before, after, value = change.before, change.after, change.value
+        before, after = change.before, change.after
+        # Most instances have no volumes, and cost nothing.
+        if type(after) is Instance and not after.spec.volumes and (before is None or not before.spec.volumes):
+            return ()
+        value = change.value
         if isinstance(value, Volume):
             old, new = (each if isinstance(each, Volume) else None for each in (before, after))
             self._on_node.update(old, new)
@@ -51,7 +55,6 @@ class VolumeController(Controller[Key]):
         return ()
 
     def _observe_instance(self, before: object, after: object) -> Iterable[Key]:
-        """Most have no volumes, and cost nothing."""
         concerned = []
         for each, here in ((before, False), (after, True)):
             if not isinstance(each, Instance):

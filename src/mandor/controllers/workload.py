@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.draft import Note
+from mandor.controllers.residents import rooted
 from mandor.controllers.slot import World
 from mandor.controllers.workload_plan import Seen, plan
 from mandor.controllers.writer import Writer
@@ -25,6 +26,7 @@ PACE_LEAST = 0.02
 PACE_MOST = 2.0
 
 _new_tuple = tuple.__new__
+_LOST = Phase.LOST  # Python 3.11 looks a member of an enum up in a function of its own each time.
 
 
 class Name(NamedTuple):
@@ -83,7 +85,7 @@ class WorkloadController(Controller[Name]):
             self._instances.change(name, before, after)
         else:
             self._instances.update(before, after)
-        if after.status.phase is Phase.LOST:
+        if after.status.phase is _LOST:
             self._with_lost.add(name)
         if not after.status.ready and name in self._ready_since:
             self._ready_since[name].pop(after.meta.uid, None)
@@ -149,13 +151,11 @@ class WorkloadController(Controller[Name]):
         return found if isinstance(found, Workload) else None
 
     def _taken(self, key: Name, name: str) -> bool:
-        found = self._all_instances.get(Key(Instance.kind, key.namespace, name))
+        found = self._all_instances.get(_new_tuple(Key, (Instance.kind, key.namespace, name)))
         return isinstance(found, Instance) and found.spec.workload != key.workload
 
     def _rooted(self, instance: Instance) -> bool:
-        keys = (Key(Volume.kind, instance.meta.namespace, name) for name in instance.spec.volumes)
-        found = (self._volumes.get(key) for key in keys)
-        return any(each is not None and each.node == instance.spec.node for each in found)
+        return rooted(instance, self._volumes)
 
     def _tell(self, note: Note) -> None:
         self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")

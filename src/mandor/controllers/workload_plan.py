@@ -29,9 +29,12 @@ class Seen:
 def plan(seen: Seen, world: World) -> Draft:
     draft = Draft()
     if seen.workload is None:
-        _plan_end(draft, seen, world)
+        _plan_end(draft, seen, "its workload was deleted", world)
         return draft
     workload = seen.workload
+    if workload.spec.schedule is not None:
+        _plan_end(draft, seen, "it runs by a schedule now", world)  # Only its runs have instances.
+        return draft
     release = current_release(draft, workload, seen.releases)
     members: dict[str, list[Instance]] = {name: [] for name in workload.spec.groups}
     for each in seen.instances:
@@ -88,10 +91,10 @@ def _plan_service(
     return rollout
 
 
-def _plan_end(draft: Draft, seen: Seen, world: World) -> None:
+def _plan_end(draft: Draft, seen: Seen, reason: str, world: World) -> None:
     """Its instances stop; the releases, which agents still read, go last."""
     for each in seen.instances:
-        slot.lose(draft, each, "its workload was deleted", world.now)
+        slot.lose(draft, each, reason, world.now)
     if not seen.instances:
         for release in seen.releases:
             draft.delete(release)
@@ -169,22 +172,25 @@ class _Counts:
 def _count(instances: Sequence[Instance], newest: str) -> _Counts:
     """In one pass: there may be a hundred thousand of them."""
     counts = _Counts()
+    # Python 3.11 looks a member of an enum up in a function of its own each time.
+    running, failed, succeeded, stopped = Phase.RUNNING, Phase.FAILED, Phase.SUCCEEDED, Phase.STOPPED
+    pending, lost = Phase.PENDING, Phase.LOST
     for each in instances:
         spec, status = each.spec, each.status
         phase = status.phase
         if spec.release != newest and not counts.outdated:
             counts.outdated = not slot.ended(each)
-        if phase is Phase.RUNNING:
+        if phase is running:
             counts.running += 1
             counts.ready += status.ready and spec.stop is None
-        elif phase is Phase.FAILED:
+        elif phase is failed:
             counts.failed += 1
             counts.troubled.append(each)
-        elif phase is Phase.SUCCEEDED:
+        elif phase is succeeded:
             counts.succeeded += spec.release == newest
-        elif phase is not Phase.STOPPED:
+        elif phase is not stopped:
             counts.pending += 1
-            if phase is Phase.LOST or (phase is Phase.PENDING and status.message):
+            if phase is lost or (phase is pending and status.message):
                 counts.troubled.append(each)
     return counts
 

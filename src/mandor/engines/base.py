@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from mandor.errors import Unsupported
+from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 from mandor.model.task import File
 
@@ -26,6 +27,11 @@ class Unit(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.uid}.{self.task}.{self.attempt}"
+
+
+def variable(name: str) -> str:
+    """A name as a part of the name of an environment variable."""
+    return name.upper().replace("-", "_").replace(".", "_")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +56,7 @@ class Mount:
     @property
     def variable(self) -> str:
         """The environment variable that tells a task where it is; the agent sets it to `path`."""
-        return "MANDOR_VOLUME_" + self.name.upper().replace("-", "_").replace(".", "_")
+        return f"MANDOR_VOLUME_{variable(self.name)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +81,8 @@ class Launch:
     ports: Mapping[str, int] = field(default_factory=dict)
     """Port number by name, as the task listens on it."""
     host_ports: Mapping[str, int] = field(default_factory=dict)
+    """The node's port that leads to it, by name, for those that have one. An engine that can lead ports announces
+    `ports`; where it does not, `ports` has the node's numbers already."""
     protocols: Mapping[str, str] = field(default_factory=dict)
     """By the name of the port, where it is not tcp."""
     sandbox: bool = False
@@ -192,6 +200,14 @@ class Engine(ABC):
     async def images(self) -> Mapping[str, int]:
         """The images that are here already, with their sizes in bytes; empty where the engine runs none."""
         return {}
+
+    async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
+        """Take an image from its file, which comes in pieces and is never whole in memory; True: it is new here.
+
+        What is here already, under its names, is not taken again: `content` need not be read to its end. Raise
+        `Invalid` for a file that is no such image, `Unavailable` where the disk is full.
+        """
+        raise Unsupported(f"{self.name} takes no images from files", kind=image.kind)
 
     def events(self) -> AsyncIterator[None]:
         """A tick whenever `list` may answer something new; the agent polls engines that cannot tell."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from importlib import import_module
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -15,12 +14,10 @@ from mandor.lib import registry
 from mandor.lib.words import did_you_mean
 
 GROUP = "mandor.engines"
-OWN = ("docker", "fake", "podman", "process")
-"""Known without the package's metadata too: a source tree that was updated has them before it is installed again."""
 
 
 def known_engines() -> list[str]:
-    return sorted({*OWN, *registry.names(GROUP)})
+    return registry.names(GROUP)
 
 
 def make_engine(name: str, *, directory: Path, **settings: Any) -> Engine:
@@ -60,8 +57,6 @@ def _from_text(kind: type, value: Any) -> Any:
 
 def _load(name: str) -> Any:
     try:
-        if name in OWN:
-            return getattr(import_module(f"mandor.engines.{name}"), f"{name.capitalize()}Engine")
         return registry.load(GROUP, name)
     except LookupError:
         raise Invalid(f"there is no engine called {name!r}", hint=did_you_mean(name, known_engines())) from None

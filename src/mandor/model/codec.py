@@ -9,8 +9,10 @@ from mandor.errors import Invalid
 from mandor.lib.quantity import Cpu, Seconds, Size
 from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
+from mandor.model.limit_defaults import LimitDefaults
 from mandor.model.meta import Object
 from mandor.model.node import Node
+from mandor.model.pool import NodePool
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
 from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Session, Token
@@ -22,14 +24,14 @@ T = TypeVar("T")
 KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
-        *(Node, Workload, Release, Instance, Namespace, PriorityClass, Quota, Volume),
+        *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
         *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Cluster),
     )
 }
 """Every kind of object there is."""
 
 _QUANTITIES = (Cpu, Size, Seconds)
-_APPLIED = Workload | Namespace | PriorityClass | Quota | Volume
+_APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume
 _RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Cluster
 _ANY = _APPLIED | Node | Release | Instance | _RECORDS
 

@@ -41,6 +41,8 @@ class DecisionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     """Who said no and on how many nodes: now, or at the last try before this one."""
     relaxed: tuple[str, ...] = ()
     """The soft rules that were given up, in the order they were."""
+    form: str = ""
+    """The alternative that was chosen, if it is not the main form; `message` tells why those before had no place."""
     victims: tuple[str, ...] = ()
     """The instances that make room for it."""
     fault: str = ""

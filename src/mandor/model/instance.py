@@ -1,7 +1,7 @@
 """Instance: one copy of a group, on at most one node, with a phase."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -24,14 +24,17 @@ class StopOrder(Struct, frozen=True, gc=False, omit_defaults=True):
 class Move(Struct, frozen=True, gc=False, omit_defaults=True):
     """Another one is started where it is sent, and takes its place when it serves."""
 
-    to: str
-    """The node."""
     reason: str
+    to: str = ""
+    """The node; empty: any other, for it has to leave the one it is on."""
     at: float = 0.0
+    first: Literal["start", "stop"] = "start"
+    """`stop`: another one can only begin when this one has ended."""
 
 
 class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """`node`, `volumes` and `relaxed` are written by the scheduler, once; `stop` and the rest by the controller."""
+    """`node`, `variant`, `volumes`, `ports` and `relaxed` are written by the scheduler, once; `stop` and the rest by
+    the controller."""
 
     workload: str
     group: str = FLAT
@@ -51,8 +54,13 @@ class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     """Nodes where earlier copies failed: elsewhere first."""
     volumes: tuple[str, ...] = ()
     """The volume objects it uses, all on its node; written with it."""
+    ports: dict[str, int] | None = None
+    """The node's ports that were chosen for it, by the names its group gives them; written with it. None: it asks for
+    none, and takes no room for them here."""
     relaxed: tuple[str, ...] = ()
     """The `should` rules that were given up to place it, in the order they were."""
+    variant: int = 0
+    """The form of its group that it was placed in: 0 is the main one, 1 the first of its `alternatives`."""
 
 
 class TaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
@@ -63,6 +71,17 @@ class TaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     restarts: int = 0
     exit_code: int | None = None
     reason: str = ""
+
+
+class PortStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """One port of an instance, as it is on its node."""
+
+    name: str
+    port: int
+    """Where the task listens, on its own address."""
+    host: int | None = None
+    """The node's port that leads to it; None: none does."""
+    protocol: Literal["tcp", "udp"] = "tcp"
 
 
 class InstanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
@@ -78,6 +97,10 @@ class InstanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     exit_code: int | None = None
     engine: str = ""
     address: str = ""
+    """Its own; empty: it has none, or shares its node's."""
+    host: str = ""
+    """The address of its node, where its ports are; only with `ports`."""
+    ports: tuple[PortStatus, ...] = ()
     nominated: str = ""
     """The node where there will be room for it; while it is Pending."""
     since: float = 0.0
@@ -86,6 +109,9 @@ class InstanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     tasks: tuple[TaskStatus, ...] = ()
     """Only for groups of several tasks."""
 
+
+REFUSED, PORT_TAKEN = "Refused", "PortTaken"
+"""Reasons of a node that did not take an instance, which then never began: it is placed again."""
 
 PENDING = InstanceStatus(phase=Phase.PENDING)
 
@@ -113,10 +139,19 @@ class Instance(Object, frozen=True, tag="instance"):
         return self.changed(spec=msgspec.structs.replace(self.spec, stop=order))
 
     def bound(
-        self, node: str, *, at: float, relaxed: tuple[str, ...] = (), volumes: tuple[str, ...] = ()
+        self,
+        node: str,
+        *,
+        at: float,
+        relaxed: tuple[str, ...] = (),
+        volumes: tuple[str, ...] = (),
+        variant: int = 0,
+        ports: dict[str, int] | None = None,
     ) -> "Instance":
         return self.changed(
-            spec=msgspec.structs.replace(self.spec, node=node, relaxed=relaxed, volumes=volumes),
+            spec=msgspec.structs.replace(
+                self.spec, node=node, relaxed=relaxed, volumes=volumes, variant=variant, ports=ports
+            ),
             status=InstanceStatus(phase=Phase.RESERVED, since=at),
         )
 

@@ -14,8 +14,10 @@ from mandor.errors import Invalid, TooLarge
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Malformed, Map, load_all
 from mandor.model.codec import KINDS
+from mandor.model.limit_defaults import LimitDefaults, LimitDefaultsSpec
 from mandor.model.meta import Key, Meta, Object, check_labels, check_name
 from mandor.model.near_cycle import HINT, find_deadlocks
+from mandor.model.pool import NodePool, NodePoolSpec
 from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.model.quota import Quota, QuotaSpec
 from mandor.model.reading import FAILED, LATER, Mistake, Reader
@@ -29,8 +31,6 @@ OBJECTS_MOST = 5000
 
 LATER_KINDS = frozenset(
     {
-        "node-pool",
-        "limit-defaults",
         "secret",
         "scheduler-config",
         "reservation",
@@ -42,19 +42,23 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "namespace": NamespaceSpec,
     "priority-class": PriorityClassSpec,
     "quota": QuotaSpec,
+    "limit-defaults": LimitDefaultsSpec,
     "volume": VolumeSpec,
+    "node-pool": NodePoolSpec,
 }
 _MADE: dict[str, Callable[..., Object]] = {
     "workload": Workload,
     "namespace": Namespace,
     "priority-class": PriorityClass,
     "quota": Quota,
+    "limit-defaults": LimitDefaults,
     "volume": Volume,
+    "node-pool": NodePool,
 }
 
 _META = ("kind", "name", "namespace", "labels")
-_ORDERS = frozenset({"restarted", "rollout"})
-"""What commands write, and manifests leave alone."""
+_ORDERS = frozenset({"restarted", "rollout", "run_of"})
+"""What commands and controllers write, and manifests leave alone."""
 _WORKLOAD = tuple(
     name for name in (each.encode_name for each in msgspec.structs.fields(WorkloadSpec)) if name not in _ORDERS
 )
@@ -77,13 +81,17 @@ class Document:
     def line_of(self, path: str) -> int:
         """Where `spec.priority` stands, or as close to it as is known."""
         line, here = self.line, self.source
-        steps = path.split(".")
+        path = _unfolded(path) if _is_flat(here) else path
+        steps = path.replace("[", ".").replace("]", "").split(".")
         if steps[0] in {"meta", "spec"} and isinstance(here, Map) and steps[0] not in here:
             del steps[0]
         for step in steps:
-            if not isinstance(here, Map) or step not in here:
+            if isinstance(here, List) and step.isdecimal() and int(step) < len(here):
+                line, here = here.lines[int(step)], here[int(step)]
+            elif isinstance(here, Map) and step in here:
+                line, here = here.lines.get(step, line), here[step]
+            else:
                 break
-            line, here = here.lines.get(step, line), here[step]
         return line
 
 
@@ -169,11 +177,16 @@ def _is_flat(source: Any) -> bool:
 
 
 def _flat(mistake: Mistake) -> Mistake:
+    return mistake._replace(path=_unfolded(mistake.path))
+
+
+def _unfolded(path: str) -> str:
     """A flat manifest knows no groups, so neither does the path of its mistakes."""
+    bare = path.removeprefix("spec.")
     for prefix in _FLAT_PATHS:
-        if mistake.path == prefix or mistake.path.startswith(f"{prefix}."):
-            return mistake._replace(path=mistake.path[len(prefix) :].lstrip("."))
-    return mistake
+        if bare == prefix or bare.startswith(f"{prefix}."):
+            return bare[len(prefix) :].lstrip(".")
+    return path
 
 
 def _read(reader: Reader, source: Any, line: int, namespace: str) -> Object | None:
@@ -191,7 +204,11 @@ def _read(reader: Reader, source: Any, line: int, namespace: str) -> Object | No
     spec = reader.read(spec_source, _SPECS[kind], "spec" if "spec" in source else "", spec_source.line or line)
     if reader.mistakes or meta is None or spec is FAILED:
         return None
-    return _MADE[kind](meta=meta, spec=spec)
+    try:
+        return _MADE[kind](meta=meta, spec=spec)
+    except ValueError as error:  # a name that does not go with what it says
+        reader.wrong(meta_source.lines.get("name", line), "name", str(error))
+        return None
 
 
 def _check_kind(reader: Reader, source: Map, kind: Any, line: int) -> bool:
@@ -203,7 +220,7 @@ def _check_kind(reader: Reader, source: Map, kind: Any, line: int) -> bool:
     elif isinstance(kind, str) and kind in LATER_KINDS:
         reader.wrong(at, "kind", f"`{kind}` is not supported yet")
     elif isinstance(kind, str) and kind in KINDS and kind not in _SPECS:
-        change = "`mandor cordon` and `mandor uncordon` change a node; `mandor agent --label` labels a new one"
+        change = "`mandor cordon`, `drain`, `taint` and `label` change a node"
         hint = change if kind == "node" else None
         reader.wrong(at, "kind", f"the cluster makes its {KINDS[kind].plural} itself; they cannot be applied", hint)
     elif not isinstance(kind, str) or kind not in _SPECS:
@@ -221,7 +238,7 @@ def _split_object(reader: Reader, source: Map, line: int) -> tuple[Map, Map]:
     parts = []
     for name in ("meta", "spec"):
         part = source.get(name)
-        if part is None and name == "spec" and source.get("kind") in {"namespace", "volume"}:
+        if part is None and name == "spec" and source.get("kind") in {"namespace", "volume", "node-pool"}:
             part = Map(line)
         if not isinstance(part, Map):
             reader.wrong(source.lines.get(name, line), "", f"`{name}` is missing, or not a mapping")
@@ -368,11 +385,13 @@ def _no_such_engine(document: Document, engines: Collection[str]) -> list[tuple[
         return []
     found = []
     for group, spec in value.spec.groups.items():
-        for index, name in enumerate(spec.engine):
+        named = [(name, f"engine[{index}]") for index, name in enumerate(spec.engine)]
+        for number, each in enumerate(spec.alternatives):
+            named += [(name, f"alternatives[{number}].engine[{index}]") for index, name in enumerate(each.engine)]
+        inside = "" if _is_flat(document.source) else f"groups.{group}."
+        for name, place in named:
             if name not in engines:
-                line = _line_of(document, group, "engine", index)
-                path = "engine" if _is_flat(document.source) else f"groups.{group}.engine"
-                found.append(
-                    (document.file, Mistake(line, path, f"there is no engine {name!r}", did_you_mean(name, engines)))
-                )
+                line, path = document.line_of(f"spec.groups.{group}.{place}"), inside + place.rpartition("[")[0]
+                wrong = Mistake(line, path, f"there is no engine {name!r}", did_you_mean(name, engines))
+                found.append((document.file, wrong))
     return found

@@ -6,7 +6,8 @@ from msgspec import Meta as Bounds
 from msgspec import Struct
 
 from mandor.lib.quantity import Seconds
-from mandor.model.meta import check_name
+from mandor.model.meta import Misfit, check_name
+from mandor.model.node import Effect, Taint
 from mandor.model.rule import Rule, parse_rule
 
 Strength = Literal["must", "should", "prefer"]
@@ -149,8 +150,24 @@ class Toleration(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
     """Lets a group onto nodes with such a taint; no `key`: all, no `value`: any, no `effect`: every."""
 
     key: str = ""
+    """The taint's key; absent: any."""
     value: str | None = None
-    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+    """The taint's value; absent: any."""
+    effect: Effect | None = None
+    """`NoSchedule`, `PreferNoSchedule` or `NoExecute`; absent: every."""
+    seconds: Seconds | None = None
+    """So long it may stay when a `NoExecute` taint comes; absent: for good."""
+
+    def __post_init__(self) -> None:
+        if self.seconds is not None and self.effect not in {None, "NoExecute"}:
+            raise Misfit(
+                f"`seconds` belongs to `effect: NoExecute`: {self.effect} drives nobody off",
+                "seconds",
+                hint="leave `seconds` out, or `effect`",
+            )
+
+    def covers(self, taint: Taint) -> bool:
+        return self.key in {"", taint.key} and self.value in {None, taint.value} and self.effect in {None, taint.effect}
 
 
 class Placement(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):

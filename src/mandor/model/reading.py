@@ -19,16 +19,21 @@ from mandor.lib.yaml12 import List, Map
 from mandor.model.codec import from_plain
 from mandor.model.meta import Misfit
 from mandor.model.placement import KINDS, Placement, Where
+from mandor.model.schedule import Schedule
 from mandor.model.task import File, Security, Task
-from mandor.model.workload import Batch, Disruption, Group, Port, Reschedule, WorkloadSpec
+from mandor.model.variant import TaskVariant
+from mandor.model.workload import AUTO, Alternative, Batch, Disruption, Group, Port, Reschedule, WorkloadSpec
 
 MISTAKES_MOST = 50
 
+_TASK_LATER = frozenset({"secrets", "startup", "identity"})
 LATER: dict[type, frozenset[str]] = {
-    WorkloadSpec: frozenset({"schedule"}),
-    Group: frozenset({"depends_on", "services", "autoscale", "alternatives"}),
+    WorkloadSpec: frozenset(),
+    Group: frozenset({"depends_on", "services", "autoscale"}),
     Placement: frozenset({"clusters"}),
-    Task: frozenset({"secrets", "startup", "identity"}),
+    Task: _TASK_LATER,
+    TaskVariant: _TASK_LATER,
+    Alternative: _TASK_LATER,
     Security: frozenset({"read_only_root", "cap_drop", "cap_add", "privileged"}),
     File: frozenset({"on_change"}),
     Reschedule: frozenset({"unlimited"}),
@@ -220,6 +225,8 @@ class Reader:
 def _long_port(value: Any, line: int, text: str | None) -> Any:
     if isinstance(value, int) and not isinstance(value, bool):
         return _pair("port", value, line, text)
+    if value == AUTO:
+        return _pair("host", value, line, text)
     return value
 
 
@@ -253,13 +260,40 @@ def _long_group(value: Any, line: int, text: str | None) -> Any:
     for key in source:
         if key == "count" and "replicas" not in source:
             group.take(key, source, "replicas")
-        elif key == "engine" and isinstance(source[key], str):
-            engines = List(source.lines.get(key, line))
-            engines.add(source[key], engines.line)
-            group.set(key, engines, engines.line)
         else:
             group.take(key, source)
-    return group
+    return _long_engine(group, line, text)
+
+
+def _long_engine(value: Any, line: int, text: str | None) -> Any:
+    if not isinstance(value, dict) or not isinstance(value.get("engine"), str):
+        return value
+    source = _as_map(value, line)
+    made = Map(source.line)
+    for key in source:
+        if key == "engine":
+            engines = List(source.lines.get(key, line))
+            engines.add(source[key], engines.line)
+            made.set(key, engines, engines.line)
+        else:
+            made.take(key, source)
+    return made
+
+
+def _long_schedule(value: Any, line: int, text: str | None) -> Any:
+    """`schedule: "*/5 * * * *"`; one expression need not be a list."""
+    source = _as_map(value, line) if isinstance(value, dict) else _pair("cron", value, line, text)
+    if not isinstance(source.get("cron"), str):
+        return source
+    schedule = Map(source.line)
+    for key in source:
+        if key == "cron":
+            lines = List(source.lines.get(key, line))
+            lines.add(source[key], lines.line)
+            schedule.set(key, lines, lines.line)
+        else:
+            schedule.take(key, source)
+    return schedule
 
 
 def _as_it_is(value: Any, line: int, text: str | None) -> Any:
@@ -271,6 +305,8 @@ _SHORT: dict[type, Callable[[Any, int, str | None], Any]] = {
     Where: _long_where,
     Placement: _long_placement,
     Group: _long_group,
+    Schedule: _long_schedule,
+    Alternative: _long_engine,
 }
 
 
@@ -329,11 +365,14 @@ def _at(source: Map, keys: tuple[str, ...], line: int) -> tuple[int, str]:
     walked: list[str] = []
     value: Any = source
     for key in keys:
-        if not isinstance(value, Map) or key not in value:
+        if isinstance(value, List) and key.isdecimal() and int(key) < len(value):
+            line, value = value.lines[int(key)], value[int(key)]
+            walked[-1] += f"[{key}]"
+        elif isinstance(value, Map) and key in value:
+            line, value = value.lines.get(key, line), value[key]
+            walked.append(key)
+        else:
             break
-        line = value.lines.get(key, line)
-        walked.append(key)
-        value = value[key]
     return line, ".".join(walked)
 
 

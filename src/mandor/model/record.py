@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
+from mandor.model.image import ImageFile
 from mandor.model.meta import Object
 
 Role = Literal["admin", "operator", "viewer", "node", "join", "component"]
@@ -71,6 +72,8 @@ class NamespaceSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """The system users its tasks may run as; absent: all."""
     host_paths: tuple[str, ...] | None = None
     """The host paths its workloads may mount, with all below; absent: whatever a node's agent allows."""
+    options: tuple[str, ...] | None = None
+    """The engine options its tasks may use: `docker.shm_size`, or `incus.*` for all of an engine; absent: all."""
     priority_most: int | None = None
     """The highest priority its workloads may have; absent: any."""
 
@@ -107,9 +110,10 @@ class Token(Object, frozen=True, tag="token"):
 class SessionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """A caller waits at `server`; the node's agent dials back and the two are joined."""
 
-    verb: Literal["logs", "exec"]
-    instance: str
-    uid: str
+    verb: Literal["logs", "exec", "load"]
+    instance: str = ""
+    """Empty: it is about the node itself."""
+    uid: str = ""
     task: str = ""
     node: str
     server: str
@@ -123,6 +127,10 @@ class SessionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
     tail: int | None = None
     since: float | None = None
     stdin: bool = False
+    image: ImageFile | None = None
+    """What is loaded; it comes as standard input."""
+    engine: str = ""
+    """Only into this one; empty: into every one that takes it."""
 
 
 class Session(Object, frozen=True, tag="session"):

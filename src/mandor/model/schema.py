@@ -3,7 +3,11 @@
 from copy import deepcopy
 from functools import cache
 
+from msgspec import Struct
+
 from mandor.model.json_schema import Schema, schemas
+from mandor.model.limit_defaults import LimitDefaultsSpec
+from mandor.model.pool import NodePoolSpec
 from mandor.model.priority import PriorityClassSpec
 from mandor.model.quota import QuotaSpec
 from mandor.model.record import NamespaceSpec
@@ -20,6 +24,24 @@ _LABELS: Schema = {
     "description": "Words by which objects are found: `mandor get workloads -l app=shop`.",
 }
 
+_OTHERS: dict[str, tuple[type[Struct], bool, str]] = {
+    "namespace": (NamespaceSpec, False, "A namespace, and what its workloads may use."),
+    "priority-class": (PriorityClassSpec, False, "A name for a priority."),
+    "quota": (
+        QuotaSpec,
+        True,
+        "How much of the cluster the instances of a namespace may take together; more of them wait.",
+    ),
+    "limit-defaults": (
+        LimitDefaultsSpec,
+        True,
+        "What tasks of a namespace ask for that say nothing about it, and the most that one may.",
+    ),
+    "volume": (VolumeSpec, True, "A volume, made before anybody uses it."),
+    "node-pool": (NodePoolSpec, False, "What holds for all nodes of a pool."),
+}
+"""Kinds beside workloads: what they say, whether they live in a namespace, what they are."""
+
 
 def manifest_schema() -> Schema:
     """The schema of one document of a manifest: flat, with groups, or another kind."""
@@ -28,20 +50,20 @@ def manifest_schema() -> Schema:
 
 @cache
 def _manifest_schema() -> Schema:
-    defs = schemas([WorkloadSpec, NamespaceSpec, PriorityClassSpec, QuotaSpec, VolumeSpec])
+    defs = schemas([WorkloadSpec, *(spec for spec, _, _ in _OTHERS.values())])
     _shorten(defs)
     spec = defs.pop("WorkloadSpec")["properties"]
     del defs["RolloutOrders"]  # what commands write, and no manifest
-    namespace = defs.pop("NamespaceSpec")["properties"]
-    priority = defs.pop("PriorityClassSpec")["properties"]
-    quota = defs.pop("QuotaSpec")["properties"]
-    volume = defs.pop("VolumeSpec")["properties"]
     shared = {
         "kind": {"const": "workload", "description": "What this is; absent: a workload."},
         "name": _NAME | {"description": "The workload's name."},
         "namespace": _NAME | {"description": "Where it lives; absent: `default`."},
         "labels": _LABELS,
         **{key: spec[key] for key in ("type", "priority", "profile", "gates", "batch")},
+        "schedule": {
+            "anyOf": [{"type": "string"}, *spec["schedule"]["anyOf"]],
+            "description": spec["schedule"]["description"],
+        },
     }
     group = {key: value for key, value in defs["Group"]["properties"].items() if key != "tasks"}
     task = {key: value for key, value in defs["Task"]["properties"].items() if key != "role"}
@@ -49,38 +71,24 @@ def _manifest_schema() -> Schema:
     defs["flat"] = flat | {"anyOf": [{"required": ["image"]}, {"required": ["command"]}]}
     grouped = {**shared, "groups": spec["groups"]}
     defs["grouped"] = _mapping("A workload of groups of tasks.", grouped, ["name", "groups"])
-    defs["namespace"] = _mapping(
-        "A namespace, and what its workloads may use.",
-        {"kind": {"const": "namespace"}, "name": _NAME, "labels": _LABELS, **namespace},
-        ["kind", "name"],
-    )
-    defs["volume"] = _mapping(
-        "A volume, made before anybody uses it.",
-        {"kind": {"const": "volume"}, "name": _NAME, "namespace": shared["namespace"], "labels": _LABELS, **volume},
-        ["kind", "name"],
-    )
-    defs["priority-class"] = _mapping(
-        "A name for a priority.",
-        {"kind": {"const": "priority-class"}, "name": _NAME, "labels": _LABELS, **priority},
-        ["kind", "name", "value"],
-    )
-    place = _NAME | {"description": "Whose it is; absent: `default`."}
-    defs["quota"] = _mapping(
-        "How much of the cluster the instances of a namespace may take together; more of them wait.",
-        {"kind": {"const": "quota"}, "name": _NAME, "namespace": place, "labels": _LABELS, **quota},
-        ["kind", "name"],
-    )
-    workload: Schema = {
+    chosen: Schema = {
         "if": {"required": ["groups"]},
         "then": {"$ref": "#/$defs/grouped"},
         "else": {"$ref": "#/$defs/flat"},
     }
+    place = _NAME | {"description": "Whose it is; absent: `default`."}
+    for kind, (cls, namespaced, description) in _OTHERS.items():
+        own = defs.pop(cls.__name__)
+        meta = {"kind": {"const": kind}, "name": _NAME, **({"namespace": place} if namespaced else {})}
+        properties = {**meta, "labels": _LABELS, **own["properties"]}
+        defs[kind] = _mapping(description, properties, ["kind", "name", *own.get("required", ())])
+        chosen = _of_kind(kind, chosen)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": SCHEMA_ID,
         "title": "Mandor manifest",
         "type": "object",
-        **_of_kind("namespace", _of_kind("priority-class", _of_kind("quota", _of_kind("volume", workload)))),
+        **chosen,
         "$defs": dict(sorted(defs.items())),
     }
 
@@ -95,17 +103,26 @@ def _of_kind(kind: str, otherwise: Schema) -> Schema:
 
 def _shorten(defs: dict[str, Schema]) -> None:
     """The short forms that people may write, and numbers where text belongs."""
-    group = defs["Group"]["properties"]
-    engines = group["engine"]
-    group["engine"] = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
-    group["engine"]["description"] = engines["description"]
+    group, alternative = defs["Group"]["properties"], defs["Alternative"]["properties"]
+    for form in (group, alternative):
+        described = form["engine"]["description"]
+        form["engine"] = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+        form["engine"]["description"] = described
     group["count"] = group["replicas"] | {"description": "The same as `replicas`."}
     number = {"type": "integer", "minimum": 1, "maximum": 65535}
-    group["ports"]["additionalProperties"] = {"anyOf": [number, {"$ref": "#/$defs/Port"}]}
+    for ports in (group["ports"], alternative["ports"]["anyOf"][0]):
+        ports["additionalProperties"] = {"anyOf": [number, {"const": "auto"}, {"$ref": "#/$defs/Port"}]}
     defs["Placement"]["properties"]["where"]["items"] = {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Where"}]}
-    task = defs["Task"]["properties"]
-    task["env"]["additionalProperties"] = _SCALAR
-    for words in (task["command"], task["args"], defs["Probe"]["properties"]["command"]["anyOf"][0]):
+    times = defs["Schedule"]["properties"]["cron"]
+    times |= {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+    del times["type"], times["items"]
+    task, variant = defs["Task"]["properties"], defs["TaskVariant"]["properties"]
+    commands = [task["command"], task["args"], defs["Probe"]["properties"]["command"]["anyOf"][0]]
+    for each in (variant, alternative):
+        commands += [each["command"]["anyOf"][0], each["args"]["anyOf"][0]]
+    for each in (task, variant, alternative):
+        each["env"]["additionalProperties"] = _SCALAR
+    for words in commands:
         words["items"] = _SCALAR
     for folder in (defs["File"], defs["GroupVolume"], defs["VolumeSpec"]):
         folder["properties"]["mode"] |= {"type": ["string", "integer"]}

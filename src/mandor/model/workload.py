@@ -8,14 +8,16 @@ from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
 from mandor.lib.quantity import NEVER, Seconds, SecondsOrNever
-from mandor.model.meta import Meta, Misfit, Object, check_name
+from mandor.model.meta import NAME_MOST, Meta, Misfit, Object, check_name
 from mandor.model.placement import Placement
 from mandor.model.priority import Priority
 from mandor.model.resources import Resources
 from mandor.model.rollout import NO_ORDERS, Rollout, RolloutOrders
+from mandor.model.schedule import RUN_NAME_MOST, Schedule
 from mandor.model.share import Share, check_share, is_none, share_of
 from mandor.model.task import PortNumber, Task
 from mandor.model.update import Update
+from mandor.model.variant import TaskVariant
 from mandor.model.volume import GroupVolume
 
 WorkloadType = Literal["service", "batch"]
@@ -25,14 +27,23 @@ FLAT = "main"
 """The name of the only group, and of its only task, of a flat manifest."""
 
 
+AUTO: Literal["auto"] = "auto"
+"""As a port of the node: one that the scheduler chooses."""
+
+
 class Port(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """A port a task listens on; `host`: the node's port that leads to it."""
 
-    port: PortNumber
-    """The number the task listens on."""
-    host: PortNumber | None = None
-    """The node's port; two instances that ask for the same one cannot share a node."""
+    port: PortNumber | None = None
+    """The number the task listens on; absent: the same as the node's port, as `MANDOR_PORT_<NAME>` tells it."""
+    host: PortNumber | Literal["auto"] | None = None
+    """The node's port; two instances that ask for the same one cannot share a node. `auto`: one that is free, chosen
+    by the scheduler from the node's range; `MANDOR_HOST_PORT_<NAME>` tells it."""
     protocol: Literal["tcp", "udp"] = "tcp"
+
+    def __post_init__(self) -> None:
+        if self.port is None and self.host is None:
+            raise ValueError("a port has a number, a `host` port, or both")
 
 
 class Restart(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -106,6 +117,7 @@ class Batch(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
 
 
 GANG_SECONDS_MOST = 86_400
+PORTS_MOST = 64
 
 
 class Gang(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -121,23 +133,63 @@ class Gang(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
             raise Misfit(f"{self.timeout} is no time for a gang to wait", "timeout", hint="1s to 24h")
 
 
+ALTERNATIVES_MOST = 8
+MACHINE = "virtual-machine"
+"""What `options.<engine>.type` says of a task that is to be a virtual machine."""
+
+
+class Alternative(TaskVariant, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """Another form of a group: what is different from the main form, of its only task or, by name, of its `tasks`."""
+
+    engine: tuple[str, ...] = ()
+    """Any of these, in order of preference; absent: as in the main form."""
+    ports: dict[str, Port] | None = None
+    """All of its ports; absent: as in the main form."""
+    tasks: dict[str, TaskVariant] = {}
+    """What is different about its tasks, by name; for groups of several tasks."""
+
+    def form(self, main: "GroupTemplate") -> "GroupTemplate":
+        """The group in this form; a `ValueError` when that is none."""
+        return msgspec.structs.replace(
+            main,
+            engine=self.engine or main.engine,
+            ports=main.ports if self.ports is None else self.ports,
+            tasks=main.tasks | {name: each.over(main.tasks[name]) for name, each in self._changes(main).items()},
+            alternatives=(),
+        )
+
+    def _changes(self, main: "GroupTemplate") -> dict[str, TaskVariant]:
+        for name in self.tasks:
+            if name not in main.tasks:
+                raise ValueError(f"there is no task {name!r}; there are: {', '.join(main.tasks)}")
+        if self.empty:
+            return self.tasks
+        if self.tasks or len(main.tasks) > 1:
+            raise ValueError("a group of several tasks says under `tasks`, by name, what is different about each")
+        return dict.fromkeys(main.tasks, self)
+
+
 class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """What a release fixes: a change here makes a new one."""
 
     engine: tuple[str, ...] = ()
     """Any of these, in order of preference; empty: whichever can run it."""
     ports: dict[str, Port] = {}
-    """Ports by name; a number alone is the port the task listens on."""
+    """Ports by name; a number alone is the port the task listens on, `auto` alone one of the node's that is chosen."""
     volumes: dict[str, GroupVolume] = {}
     """Data that outlives its instances, by name; tasks mount them."""
     placement: Placement = Placement()
     """Where it may go."""
     tasks: dict[str, Task]
     """Programs by name."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Other forms of it, tried in this order when the main form has no place."""
 
     def __post_init__(self) -> None:
         for engine in self.engine:
             check_name(engine, "engine name")
+        if len(self.ports) > PORTS_MOST:
+            raise ValueError(f"a group has at most {PORTS_MOST} ports")
         for name in self.ports:
             check_name(name, "port name")
         if not self.tasks:
@@ -162,10 +214,35 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
                     raise ValueError(
                         f"the probe of task {task_name} names the port {asked!r}, which is not among `ports`"
                     )
+        if self.alternatives:
+            self._check_alternatives()
+
+    def _check_alternatives(self) -> None:
+        if len(self.alternatives) > ALTERNATIVES_MOST:
+            raise Misfit(f"a group has at most {ALTERNATIVES_MOST} alternatives", "alternatives")
+        for number, each in enumerate(self.alternatives):
+            if each == Alternative():
+                raise Misfit("an alternative names what is different from the main form", "alternatives", str(number))
+            try:
+                each.form(self)
+            except ValueError as error:
+                raise Misfit(f"alternative {number + 1}: {error}", "alternatives", str(number)) from None
+
+    @property
+    def forms(self) -> "tuple[GroupTemplate, ...]":
+        """What an instance of it can be, the main form first: each for itself, without alternatives."""
+        if not self.alternatives:
+            return (self,)
+        main = Alternative().form(self)
+        return (main, *(each.form(main) for each in self.alternatives))
+
+    def form(self, variant: int) -> "GroupTemplate":
+        """The form that an instance was placed in; 0: the main one."""
+        return self.forms[variant] if self.alternatives else self
 
     @property
     def mount_needs(self) -> frozenset[str]:
-        """What its engine has to be able to do, in the words of `Capabilities.extras`."""
+        """What any engine has to be able to do for its mounts."""
         found: set[str] = set()
         for mount in (mount for task in self.tasks.values() for mount in task.mounts):
             absolute = mount.path.startswith("/")
@@ -184,7 +261,17 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
             return True
         # Without an image a task is a process of the node, and listens on the node's own ports.
         plain = any(task.image is None for task in self.tasks.values())
-        return any(port.host is not None or plain for port in self.ports.values())
+        return any(isinstance(port.host, int) or (plain and port.port is not None) for port in self.ports.values())
+
+    @property
+    def machine_on(self) -> frozenset[str]:
+        """The engines that are told to make a virtual machine of it."""
+        options = (each for task in self.tasks.values() for each in task.options.items())
+        return frozenset(engine for engine, told in options if told.get("type") == MACHINE)
+
+    def needs(self, engine: str) -> frozenset[str]:
+        """What that engine has to be able to do, in the words of `Capabilities.extras`."""
+        return self.mount_needs | ({"machines"} if engine in self.machine_on else frozenset())
 
     @property
     def request(self) -> Resources:
@@ -222,6 +309,12 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_update()
+        if self.gang is not None and self.alternatives:
+            raise Misfit(
+                "a gang with `alternatives` is not supported yet",
+                "alternatives",
+                hint="leave `gang` or `alternatives` out: the members of a gang have one form",
+            )
         quiet = self.disconnect
         if quiet.stop_after != NEVER and quiet.lost_after is not None:
             grace = max(task.stop.grace for task in self.tasks.values())
@@ -278,7 +371,12 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
     @property
     def template(self) -> GroupTemplate:
         return GroupTemplate(
-            engine=self.engine, ports=self.ports, volumes=self.volumes, placement=self.placement, tasks=self.tasks
+            engine=self.engine,
+            ports=self.ports,
+            volumes=self.volumes,
+            placement=self.placement,
+            tasks=self.tasks,
+            alternatives=self.alternatives,
         )
 
     @property
@@ -298,6 +396,10 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
     """While one is named here, new instances wait outside the queue; whoever set it takes it away."""
     batch: Batch | None = None
     """How often and how many at a time; absent: every replica once."""
+    schedule: Schedule | None = None
+    """When it runs, again and again; absent: at once."""
+    run_of: str = ""
+    """The workload with a schedule that this is a run of."""
     restarted: int = 0
     """How often someone asked for a restart of all its instances."""
     rollout: RolloutOrders = NO_ORDERS
@@ -320,6 +422,8 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
             check_name(name, "group name")
         if self.batch is not None and self.type != "batch":
             raise ValueError("`batch` belongs to `type: batch`")
+        if self.schedule is not None and self.type != "batch":
+            raise Misfit("`schedule` belongs to `type: batch`", "schedule", hint="write `type: batch` beside it")
         for name, group in self.groups.items():
             self._check_gang(name, group)
             if self.type == "batch" and group.update != Update():
@@ -389,6 +493,14 @@ class WorkloadStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     message: str = ""
     rollout: Rollout | None = None
     """Of a service: how far its latest roll-out is."""
+    schedule: str = ""
+    """The schedule that the times below are about."""
+    last_at: float = 0.0
+    """Runs up to this time have begun, or were left out."""
+    next_at: float = 0.0
+    """When the next run begins."""
+    asked: int = 0
+    """How many restarts were answered with a run."""
 
 
 class Workload(Object, frozen=True, tag="workload"):
@@ -399,7 +511,8 @@ class Workload(Object, frozen=True, tag="workload"):
     status: WorkloadStatus = field(default_factory=lambda: WorkloadStatus(phase="Pending"))
 
     def __post_init__(self) -> None:
-        check_name(self.meta.name, "workload name")  # shorter than most: its instances' names begin with it
+        most = NAME_MOST if self.spec.schedule is None else RUN_NAME_MOST
+        check_name(self.meta.name, "workload name", most)  # shorter than most: its instances' names begin with it
 
 
 class ReleaseSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):

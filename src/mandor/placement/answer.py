@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from mandor.errors import Invalid
 from mandor.model.decision import DecisionSpec, NodeScore
@@ -10,16 +10,16 @@ from mandor.model.instance import Instance
 from mandor.model.workload import Workload
 from mandor.placement.board import Board
 from mandor.placement.consult import Consult
-from mandor.placement.cycle import Decision
-from mandor.placement.explain import NodeVerdict, Step, node_verdicts, score_table, steps_of
-from mandor.placement.forecast import decided
+from mandor.placement.cycle import Decision, widest
+from mandor.placement.explain import FormStep, NodeVerdict, Step, forms_of, node_verdicts, score_table, steps_of
+from mandor.placement.forecast import decided, kept_out
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Watch
 from mandor.placement.remedy import Remedy, remedies
 from mandor.placement.standing import Standing, standing
-from mandor.placement.together import decide_together
+from mandor.placement.together import Gathered, decide_together
 
 NODES_MOST = 1000
 """So many nodes are told about one by one."""
@@ -39,10 +39,16 @@ class Explanation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     profile: str = "default"
     priority: int = 0
     node: str = ""
+    ports: dict[str, int] = {}
+    """The node's ports that were chosen for it."""
     said: str = ""
     """What the scheduler last said about it."""
     steps: tuple[Step, ...] = ()
     """The tries of a cycle: with all rules, then with ever fewer of the soft ones."""
+    form: str = ""
+    """The form it has, or would have, where its group has `alternatives`."""
+    forms: tuple[FormStep, ...] = ()
+    """Of a group with `alternatives`: each form, in the order in which they are tried."""
     nodes: tuple[NodeVerdict, ...] = ()
     """Node by node, where that was asked for."""
     remedies: tuple[Remedy, ...] = ()
@@ -106,7 +112,8 @@ class Explainer:
             counts[each.spec.node] = counts.get(each.spec.node, 0) + 1
         kinds: dict[object, Instance] = {}
         for each in (*waiting, *placed):
-            kinds.setdefault((bool(each.spec.node), each.spec.group, each.spec.release, each.spec.avoid), each)
+            spec = each.spec
+            kinds.setdefault((bool(spec.node), spec.group, spec.release, spec.avoid, spec.variant), each)
         chosen = list(kinds.values())[:EACH_MOST]
         return WorkloadExplanation(
             workload=workload.meta.name,
@@ -146,42 +153,61 @@ class Explainer:
     def _waiting(
         self, instance: Instance, ask: Ask, profile: Profile, kept: DecisionSpec | None, *, nodes: bool
     ) -> Explanation:
+        together = None
+        if kept_out(profile, ask) is None:
+            together = decide_together(self._board, profile, ask, self._consult, self._watch)
         with self._board.table.trial():
             held = self._board.held(instance.key)
             if held:  # it is not in its own way
                 self._board.table.drop_charge(instance.key)
-            return self._refused(instance, ask, profile, kept, held, nodes=nodes)
+            return self._refused(instance, ask, profile, kept, held, together, nodes=nodes)
 
     def _refused(
-        self, instance: Instance, ask: Ask, profile: Profile, kept: DecisionSpec | None, held: str, *, nodes: bool
+        self,
+        instance: Instance,
+        ask: Ask,
+        profile: Profile,
+        kept: DecisionSpec | None,
+        held: str,
+        together: Gathered | None,
+        *,
+        nodes: bool,
     ) -> Explanation:
+        """`together`: what becomes of its gang, if that is decided as a whole."""
         table = self._board.table
         consulted = self._consult(profile, ask, table.snapshot()) if profile.consults else None
         steps, verdict, eased = steps_of(profile, ask, table.snapshot(), consulted, self._watch)
         # At once: a verdict is a window on the table, which is changed below.
         each_node = node_verdicts(verdict, eased, table.snapshot(), NODES_MOST) if nodes else []
-        decision = decided(profile, ask, table.snapshot(), self._consult, self._watch, held=held)
+        if together is None:
+            decision = decided(profile, ask, table.snapshot(), self._consult, self._watch, held=held)
+            victims, message = decision.victims, ""
+        else:
+            decision, victims, message = together.about(ask.key), together.victims, together.message
+        forms = self._forms(profile, ask, decision.ask or widest(ask), consulted)
         helped = decision.node or decision.fault or decision.nominated
         told = [] if helped else self._remedies(profile, ask)
         return _told(
             instance,
             kept,
             ask,
-            summary=self._gang_message(ask, profile) or _waiting_summary(instance, decision, profile),
+            summary=message or _waiting_summary(instance, decision, profile),
             steps=tuple(steps),
+            form=_form_name(ask, decision.ask.shape.variant) if decision.ask is not None else "",
+            forms=forms,
             nodes=tuple(each_node),
             remedies=tuple(told),
             nominated=decision.nominated,
-            victims=tuple(key.name for key in decision.victims if self._sees(key.namespace)),
+            victims=tuple(key.name for key in victims if self._sees(key.namespace)),
             relaxed=decision.relaxed,
             chosen_now=decision.node,
             versions=profile.versions,
         )
 
-    def _gang_message(self, ask: Ask, profile: Profile) -> str:
-        """Why its gang has no nodes; empty: it has, or would have."""
-        found = decide_together(self._board, profile, ask, self._consult, self._watch)
-        return found.message if found is not None else ""
+    def _forms(
+        self, profile: Profile, ask: Ask, rules: Ask, consulted: Mapping[str, object] | None
+    ) -> tuple[FormStep, ...]:
+        return tuple(forms_of(profile, ask, rules, self._board.table.snapshot(), consulted, self._watch))
 
     def _remedies(self, profile: Profile, ask: Ask) -> list[Remedy]:
         stopping = [
@@ -209,9 +235,12 @@ class Explainer:
             snapshot = table.snapshot()
             decision = decided(profile, ask, snapshot, self._consult, self._watch)
             consulted = self._consult(profile, ask, snapshot) if profile.consults else None
-            eased = decision.ask or ask
+            form = ask.forms[min(instance.spec.variant, len(ask.shape.alternatives))]
+            rules = decision.ask or ask
+            eased = structs.replace(rules, shape=form.shape)
             scores = score_table(profile, eased, snapshot, also=(node,), consulted=consulted, watch=self._watch)
-            steps, verdict, last = steps_of(profile, ask, snapshot, consulted, self._watch)
+            steps, verdict, last = steps_of(profile, form, snapshot, consulted, self._watch)
+            forms = self._forms(profile, ask, rules, consulted)
             everyone = node_verdicts(verdict, last, snapshot, len(snapshot))
         own = next((each for each in everyone if each.node == node), None)
         relaxed = kept.relaxed if kept is not None else decision.relaxed
@@ -221,6 +250,8 @@ class Explainer:
             ask,
             summary=_placed_summary(node, decision, scores, own),
             steps=tuple(steps),
+            form=_form_name(ask, instance.spec.variant),
+            forms=forms,
             nodes=tuple(everyone[:NODES_MOST]) if nodes else (),
             relaxed=relaxed,
             chosen_now=decision.node,
@@ -250,6 +281,8 @@ class Explainer:
             said.append(f"the profile was {kept.profile}, and is {profile.name} now")
         if kept.versions != profile.versions:
             said.append(f"the plugins were {', '.join(kept.versions) or 'others'}")
+        if kept.form and decision.node and decision.ask is not None and not decision.ask.shape.variant:
+            said.append(f"the main form would have a place on {decision.node} now")
         if kept.relaxed and not decision.relaxed and decision.node:
             said.append(f"{' and '.join(f'`{rule}`' for rule in kept.relaxed)} could be kept now")
         return said
@@ -267,11 +300,17 @@ def _told(
         workload=instance.spec.workload,
         phase=instance.phase.value,
         node=instance.spec.node,
+        ports=instance.spec.ports or {},
         said=instance.status.message if not instance.spec.node else "",
         decision=kept,
         summary=summary,
         **fields,  # type: ignore[arg-type]
     )
+
+
+def _form_name(ask: Ask, variant: int) -> str:
+    """Empty where there is only one."""
+    return ask.shape.form(variant).form_name if ask.shape.alternatives else ""
 
 
 def _waiting_summary(instance: Instance, decision: Decision, profile: Profile) -> str:

@@ -14,6 +14,7 @@ from mandor.placement.budgets import Budgets
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.lodging import ORDINARY, Rank, Tenure
+from mandor.placement.framework.ports import recorded
 from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.standing import (
     NOTHING,
@@ -143,18 +144,20 @@ class Board:
 
     def _count(self, instance: Instance) -> None:
         """Where it is; and where room is held for it."""
-        shape, stands = self._shape(instance) or NOTHING, standing(instance)
+        shape, stands = (self._shape(instance) or NOTHING).form(instance.spec.variant), standing(instance)
         rank, who = self._rank(instance), self._who(instance)
         if stands is Standing.PLACED:
-            self.table.set_charge(instance.key, instance.spec.node, shape, who, tenure_of(instance, shape, rank))
+            ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
+            tenure = tenure_of(instance, shape, rank)
+            self.table.set_charge(instance.key, instance.spec.node, shape, who, tenure, ports)
         elif stands is Standing.WAITING and instance.status.nominated:
             self.hold(instance, instance.status.nominated)
         else:
             self.table.drop_charge(instance.key)
 
-    def hold(self, instance: Instance, node: str) -> None:
-        """Room for one that waits."""
-        shape, rank = self._shape(instance), self._rank(instance)
+    def hold(self, instance: Instance, node: str, shape: Shape | None = None) -> None:
+        """Room for one that waits; `shape`: for which form of it, if not the main one."""
+        shape, rank = shape or self._shape(instance), self._rank(instance)
         if shape is not None:
             tenure = Tenure(rank, instance.meta.created_at, held=True)
             self.table.set_charge(instance.key, node, shape, self._who(instance), tenure)
@@ -181,6 +184,7 @@ class Board:
                 self._count(each)
 
     def _shape(self, instance: Instance) -> Shape | None:
+        """Of the main form of its group."""
         return self._shapes.get(release_key(instance), {}).get(instance.spec.group)
 
     def _who(self, instance: Instance) -> Identity:

@@ -1,16 +1,37 @@
-"""How many more of each group may be disrupted: kept by changes, and told to the table."""
+"""How many more of a group may be disrupted now: the one answer for whoever has a choice.
+
+Only what is available counts, so everything that is under way is counted: roll-outs, moves, drains, preemption, and
+what crashed or was lost, which asked nobody.
+"""
 
 from collections.abc import Iterable
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.phase import Phase
-from mandor.model.workload import Workload
+from mandor.model.workload import Workload, WorkloadSpec
 from mandor.placement.lodgings import Group, Lodgings
 
 
+def spare(spec: WorkloadSpec, group: str, members: Iterable[Instance]) -> int | None:
+    """How many more of the group may be disrupted now, which has these members; None: any number."""
+    least = _least(spec, group)
+    return None if least is None else sum(map(available, members)) - least
+
+
+def available(instance: Instance) -> bool:
+    return instance.phase is Phase.RUNNING and instance.status.ready and instance.spec.stop is None
+
+
+def _least(spec: WorkloadSpec, group: str) -> int | None:
+    """So many of the group must stay available; None: it has no budget."""
+    wanted = spec.batch.parallelism if spec.batch is not None else spec.groups[group].count
+    most = spec.groups[group].disruption.most_unavailable(wanted)
+    return None if most is None else max(0, wanted - most)
+
+
 class Budgets:
-    """Only groups with a budget cost anything."""
+    """The same of all groups, kept by changes and told to the table. Only groups with a budget cost anything."""
 
     def __init__(self, lodgings: Lodgings) -> None:
         self._lodgings = lodgings
@@ -20,7 +41,7 @@ class Budgets:
 
     def set_workload(self, key: Key, workload: Workload | None, instances: Iterable[Object]) -> None:
         """`instances`: all there are; they are looked at only if there is a new budget."""
-        least = _least(workload) if workload is not None else {}
+        least = _all_least(workload) if workload is not None else {}
         old = {group for group in self._least if group[:2] == (key.namespace, key.name)}
         for group in old - least.keys():
             del self._least[group], self._available[group]
@@ -30,7 +51,7 @@ class Budgets:
         if new:
             self._available |= {group: set() for group in new}
             for each in instances:
-                if isinstance(each, Instance) and _group(each) in new and _available(each):
+                if isinstance(each, Instance) and _group(each) in new and available(each):
                     self._available[_group(each)].add(each.key)
         for group in least:
             self._tell(group)
@@ -40,7 +61,7 @@ class Budgets:
         known = after if isinstance(after, Instance) else before
         if not self._least or not isinstance(known, Instance) or _group(known) not in self._least:
             return
-        if isinstance(after, Instance) and _available(after):
+        if isinstance(after, Instance) and available(after):
             self._available[_group(known)].add(known.key)
         else:
             self._available[_group(known)].discard(known.key)
@@ -50,19 +71,10 @@ class Budgets:
         self._lodgings.allow(group, len(self._available[group]) - self._least[group])
 
 
-def _least(workload: Workload) -> dict[Group, int]:
-    spec, meta = workload.spec, workload.meta
-    found = {}
-    for name, group in spec.groups.items():
-        wanted = spec.batch.parallelism if spec.batch is not None else group.count
-        most = group.disruption.most_unavailable(wanted)
-        if most is not None:
-            found[meta.namespace, meta.name, name] = max(0, wanted - most)
-    return found
-
-
-def _available(instance: Instance) -> bool:
-    return instance.phase is Phase.RUNNING and instance.status.ready and instance.spec.stop is None
+def _all_least(workload: Workload) -> dict[Group, int]:
+    meta = workload.meta
+    found = {(meta.namespace, meta.name, name): _least(workload.spec, name) for name in workload.spec.groups}
+    return {group: least for group, least in found.items() if least is not None}
 
 
 def _group(instance: Instance) -> Group:

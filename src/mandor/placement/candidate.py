@@ -15,6 +15,7 @@ from mandor.model.placement import Toleration
 from mandor.placement.cycle import widest
 from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.ports import AnyPort
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import run_filters
 from mandor.placement.framework.snapshot import Snapshot
@@ -62,11 +63,10 @@ def candidates(profile: Profile, ask: Ask, table: Table, stopping: tuple[Key, ..
 
 
 def _of_nodes(nodes: Snapshot) -> Iterator[Candidate]:
-    cordoned = [node for node in nodes.nodes if node.spec.cordoned and node.status.phase is NodePhase.READY]
-    for node in cordoned[:EACH_MOST]:
-        opened = node.changed(spec=msgspec.structs.replace(node.spec, cordoned=False))
-        yield Candidate("uncordon", f"uncordon {node.meta.name}", 10, nodes=(opened,))
-    silent = [node for node in nodes.nodes if node.status.phase is not NodePhase.READY and not node.spec.cordoned]
+    closed = [node for node in nodes.nodes if node.closed and node.status.phase is NodePhase.READY]
+    for node in closed[:EACH_MOST]:
+        yield Candidate("uncordon", f"uncordon {node.meta.name}", 10, nodes=(node.opened,))
+    silent = [node for node in nodes.nodes if node.status.phase is not NodePhase.READY and not node.closed]
     for node in silent[:EACH_MOST]:
         phase = node.status.phase.value
         back = node.changed(status=msgspec.structs.replace(node.status, phase=NodePhase.READY))
@@ -83,8 +83,8 @@ def _more_nodes(nodes: Snapshot) -> Iterator[Candidate]:
         seen.add(kind)
         twin = Node(
             meta=Meta(name=NEW_NODE, labels=node.meta.labels),
-            spec=msgspec.structs.replace(node.spec, cordoned=False),
-            status=msgspec.structs.replace(node.status, phase=NodePhase.READY, usage=None),
+            spec=node.opened.spec,
+            status=msgspec.structs.replace(node.opened.status, phase=NodePhase.READY, usage=None),
         )
         yield Candidate("node", f"add a node like {node.meta.name}", 60, nodes=(twin,))
 
@@ -109,6 +109,12 @@ def _of_rules(shape: Shape, nodes: Snapshot) -> Iterator[Candidate]:
     if shape.host_ports:
         ports = ", ".join(str(each.port) for each in shape.host_ports)
         yield _reshaped("port", f"do without the host port {ports}", 30, host_ports=())
+        if not shape.any_ports:
+            names = "`host: auto`" if len(shape.host_ports) == 1 else "`host: auto` for each"
+            chosen = tuple(AnyPort(str(each.port), each.protocol) for each in shape.host_ports)
+            yield _reshaped("port", f"take any port of the node ({names})", 25, host_ports=(), any_ports=chosen)
+    if shape.any_ports:
+        yield _reshaped("port", "do without the ports that are chosen (`host: auto`)", 30, any_ports=())
     if shape.dedicated:
         yield _reshaped("dedicated", "let it share its node (`dedicated: false`)", 25, dedicated=False)
 
@@ -122,9 +128,15 @@ def _reshaped(kind: str, text: str, cost: float, **changes: Any) -> Candidate:
     return Candidate(kind, text, cost, ask=partial(_with_shape, changes))
 
 
+_OF_ALL_FORMS = frozenset({"tolerate", "must", "pool", "dedicated"})
+"""What a group says once, for its alternatives, too."""
+
+
 def _with_shape(changes: dict[str, Any], ask: Ask) -> Ask:
     # What a shape has worked out about itself does not hold for another one.
-    return replace(ask, shape=replace(ask.shape, **changes, known={}, tied={}))
+    common = {name: value for name, value in changes.items() if name in _OF_ALL_FORMS}
+    forms = tuple(replace(each, **common, known={}, tied={}) for each in ask.shape.alternatives)
+    return msgspec.structs.replace(ask, shape=replace(ask.shape, **changes, alternatives=forms, known={}, tied={}))
 
 
 # Asking for less.
@@ -188,7 +200,7 @@ def _ends(profile: Profile, ask: Ask, table: Table) -> Iterator[Candidate]:
     """One instance whose room is enough, the least important first, then the smallest."""
     nodes = table.snapshot()
     wanted = dict(ask.shape.wanted)
-    open_to_it = _open_without(profile, ask, nodes, wanted=(), host_ports=())
+    open_to_it = _open_without(profile, ask, nodes, wanted=(), host_ports=(), any_ports=())
     found: list[tuple[int, int, Key, str]] = []
     for key, charge in table.charges.items():
         slot = nodes.slots.get(charge.node)

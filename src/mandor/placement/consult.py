@@ -1,12 +1,14 @@
 """What must be asked elsewhere about an instance before it is decided: the questions, and what their answers mean."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import NamedTuple
 
 from mandor.placement.cycle import widest
 from mandor.placement.framework.ask import Ask
-from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import ConsultPlugin, Question, Reply
+from mandor.placement.framework.cycle_state import CycleState, key_of_form
+from mandor.placement.framework.points import Agreed, ConsultPlugin, Offer, PostFilterPlugin, Question, Reply
 from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.rehearsal import Rehearsal
 from mandor.placement.framework.runtime import PluginFault, blamed, run_filters
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Guard
@@ -20,29 +22,91 @@ Talk = Generator[Question, Reply, object]
 
 
 def consult(
-    profile: Profile, ask: Ask, nodes: Snapshot, guard: Guard
+    profile: Profile, ask: Ask, nodes: Snapshot, guard: Guard, *, now: float = 0.0
 ) -> Generator[Question, Reply, Mapping[str, object]]:
     """Yields questions, one after another, and returns the answers by plugin; whoever is asked is asked about the
-    nodes that all others let pass. A `PluginFault` when an answer cannot be had and is needed."""
-    eased = widest(ask)
-    verdict = guard.run(lambda: run_filters(profile, CycleState(), eased, nodes, guard))
-    if not verdict.feasible.any():
-        return {}
+    nodes that all others let pass, for each form of the instance, and if there is none, about those who would have to
+    go. A `PluginFault` when an answer cannot be had and is needed."""
     # All look at the nodes now, before anybody is waited for: the snapshot is a window on what changes.
-    talks = [(plugin, plugin.consult(eased, nodes, verdict.feasible)) for plugin in profile.consults]
-    begun = [(plugin, talk, _step(plugin, talk, None, guard)) for plugin, talk in talks]
+    forms = [_Form(form, *_begin(profile, form, nodes, guard, now)) for form in ask.forms]
     answers: dict[str, object] = {}
-    for plugin, talk, (over, value) in begun:
-        for _ in range(QUESTIONS_MOST):
-            if over:
-                break
-            assert isinstance(value, Question)
-            reply = yield value
-            over, value = _step(plugin, talk, reply, guard)
-        else:
-            raise PluginFault(plugin.name, f"asks more than {QUESTIONS_MOST} questions")
-        answers[plugin.name] = value
+    for each in forms:
+        said = {}
+        for plugin, talk, first in each.begun:
+            said[plugin] = yield from _answer(plugin, talk, first, guard)
+        left = bool(said) and not any(plugin.leaves_none(value) for plugin, value in said.items())
+        for maker, offers in each.offers:
+            agreed = () if left else (yield from _agree(profile, each.ask, offers, guard))
+            answers[key_of_form(maker, each.ask.shape.variant)] = Agreed(agreed)
+            said = {plugin: plugin.agreeing(value, agreed) for plugin, value in said.items()}
+        answers |= {key_of_form(plugin.name, each.ask.shape.variant): value for plugin, value in said.items()}
     return answers
+
+
+Begun = tuple[ConsultPlugin, Talk, tuple[bool, object]]
+Offers = tuple[str, tuple[Offer, ...]]
+"""What a PostFilter plugin of this name could nominate."""
+
+
+class _Form(NamedTuple):
+    ask: Ask
+    begun: Sequence[Begun]
+    offers: Sequence[Offers]
+
+
+def _begin(profile: Profile, ask: Ask, nodes: Snapshot, guard: Guard, now: float) -> tuple[list[Begun], list[Offers]]:
+    eased, held = widest(ask), _held(ask, nodes)
+    with nodes.lodging.trial():
+        nodes.lodging.drop_charge(ask.key)  # Room that is held for it is not in its own way.
+        verdict = guard.run(lambda: run_filters(profile, CycleState(), eased, nodes, guard))
+        begun: list[Begun] = []
+        if verdict.feasible.any():
+            talks = [(plugin, plugin.consult(eased, nodes, verdict.feasible)) for plugin in profile.consults]
+            begun = [(plugin, talk, _step(plugin, talk, None, guard)) for plugin, talk in talks]
+        if not any(each.agrees_to_victims for each in profile.consults):
+            return begun, []
+        rehearsal = Rehearsal(profile, eased, nodes, guard, nominated=held, now=now)
+        if held and rehearsal.still_waits():
+            return begun, [(each.name, ()) for each in profile.post_filters]
+        return begun, [(each.name, _offers(each, rehearsal, guard)) for each in profile.post_filters]
+
+
+def _held(ask: Ask, nodes: Snapshot) -> str:
+    return next((node for node, each in nodes.lodging.held() if each.key == ask.key), "")
+
+
+def _offers(plugin: PostFilterPlugin, rehearsal: Rehearsal, guard: Guard) -> tuple[Offer, ...]:
+    with blamed(plugin), rehearsal.trial():
+        return guard.run(lambda: tuple(plugin.offers(rehearsal)))
+
+
+def _agree(
+    profile: Profile, ask: Ask, offers: tuple[Offer, ...], guard: Guard
+) -> Generator[Question, Reply, tuple[Offer, ...]]:
+    """Each who has a say is asked about what those before him agreed to."""
+    for plugin in profile.consults:
+        if plugin.agrees_to_victims and offers:
+            talk = plugin.consult_victims(ask, offers)
+            value = yield from _answer(plugin, talk, _step(plugin, talk, None, guard), guard)
+            if not isinstance(value, tuple):
+                raise PluginFault(plugin.name, f"consult_victims answered {value!r}, not a tuple of Offers")
+            offers = value
+    return offers
+
+
+def _answer(
+    plugin: ConsultPlugin, talk: Talk, first: tuple[bool, object], guard: Guard
+) -> Generator[Question, Reply, object]:
+    over, value = first
+    for _ in range(QUESTIONS_MOST):
+        if over:
+            return value
+        assert isinstance(value, Question)
+        reply = yield value
+        over, value = _step(plugin, talk, reply, guard)
+    if over:
+        return value
+    raise PluginFault(plugin.name, f"asks more than {QUESTIONS_MOST} questions")
 
 
 def _step(plugin: ConsultPlugin, talk: Talk, reply: Reply | None, guard: Guard) -> tuple[bool, object]:

@@ -1,6 +1,6 @@
 """One decision: the node for an instance, or the reason why there is none."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from mandor.model.meta import Key
 from mandor.model.placement import PlacementRule
 from mandor.placement.framework.ask import Ask
-from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.cycle_state import CycleState, of_form
 from mandor.placement.framework.identity import NOBODY
+from mandor.placement.framework.lodging import Lodger, Lodging
 from mandor.placement.framework.luck import lots
 from mandor.placement.framework.points import ANYTHING, Happening, Nomination, Plugin
 from mandor.placement.framework.profile import Profile
@@ -21,7 +22,7 @@ from mandor.placement.framework.rehearsal import Rehearsal, run_post_filters
 from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_scores
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
-from mandor.placement.row import best_slot
+from mandor.placement.row import best_slot, fits_slot
 
 AVOIDED = "avoid nodes where it failed"
 DISLIKED = "others want to be apart from it"
@@ -34,8 +35,7 @@ GOING_MOST = 512
 """So many of those who are about to go are looked at, the soonest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(Struct, frozen=True):
     """When it is decided, and how long the ask may still wait."""
 
     now: float = 0.0
@@ -52,7 +52,7 @@ class Decision(Struct, frozen=True, eq=False):
     node: str = ""
     """Empty: there is none."""
     message: str = ""
-    """Why there is none, for people."""
+    """Why there is none, for people; of one that is placed in another form, why the forms before had no place."""
     relaxed: tuple[str, ...] = ()
     """The soft rules that were given up for it, in the order they were."""
     retry_on: frozenset[Happening] = frozenset()
@@ -91,11 +91,13 @@ def decide(
     nominated: str = "",
     consulted: Mapping[str, object] | None = None,
     watch: Watch | None = None,
-    moment: Moment = NOW,
+    moment: Moment | Callable[[], Moment] = NOW,
 ) -> Decision:
-    """All rules first; then without the soft ones, one by one, until something fits; then whoever makes room.
+    """All rules first; then without the soft ones, one by one, until something fits; then whoever makes room. Of each
+    step, the main form first, then its alternatives.
 
-    `nominated`: the node where room was made for it, which it takes if it fits there.
+    `nominated`: the node where room was made for it, which it takes if it fits there. `moment`: asked for only when
+    it is of interest, if it is not known yet.
     """
     watch = watch or Unwatched()
     try:
@@ -105,7 +107,8 @@ def decide(
             slot = best_slot(profile, state, ask, nodes, watch)
             if slot >= 0:
                 return Decision(ask.key, nodes.nodes[slot].meta.name, ask=ask, state=state)
-        cycle = _Cycle(profile, nodes, watch, consulted, nominated, moment)
+        when = moment if isinstance(moment, Moment) else moment()
+        cycle = Cycle(profile, nodes, watch, consulted, nominated, when)
         with cycle.unheld(ask) if nominated else nullcontext():
             return _decide(cycle, ask)
     except PluginFault as fault:
@@ -116,49 +119,92 @@ def decide(
         watch.end()
 
 
-def _decide(cycle: "_Cycle", ask: Ask) -> Decision:
+def _decide(cycle: "Cycle", ask: Ask) -> Decision:
+    """For each step down the ladder, every form of it: another form is better than a rule that is given up."""
     nodes = cycle.nodes
     rungs = list(ladder(ask, disliked=nodes.census.disliked(ask.who)))
     offers: list[_Offer] = []
     for index, (eased, relaxed) in enumerate(rungs):
-        state = CycleState(cycle.consulted)
-        found = cycle.find(state, eased)
-        if isinstance(found.node, str):
-            return Decision(ask.key, found.node, relaxed=relaxed, ask=eased, state=state, displaces=found.displaces)
-        verdict = found.node
-        offers.append(_Offer(eased, state, relaxed))
-        given_up = rungs[index + 1][1][-1] if index + 1 < len(rungs) else AVOIDED
-        waits = cycle.wait(eased, given_up) if given_up != AVOIDED else None
-        if waits is None and ask.shape.preempt_first:
-            waits = cycle.make_room(verdict, offers[-1:])
+        tried: list[_Offer] = []
+        for form in eased.forms:
+            state = cycle.state_of(form)
+            found = cycle.find(state, form)
+            if isinstance(found.node, str):
+                return Decision(
+                    ask.key,
+                    found.node,
+                    message=_explained(tried, nodes),
+                    relaxed=relaxed,
+                    ask=form,
+                    state=state,
+                    displaces=found.displaces,
+                )
+            tried.append(_Offer(form, state, relaxed, found.node))
+            waits = cycle.wait(form, _instead(form, ask, rungs[index + 1 :]))
+            if waits is not None:
+                return waits
+        offers += tried
+        waits = cycle.make_room(tried, tried) if ask.shape.preempt_first else None
         if waits is not None:
             return waits
     if not ask.shape.preempt_first:
-        waits = cycle.make_room(verdict, offers)
+        waits = cycle.make_room(tried, offers)
         if waits is not None:
             return waits
     # What the last step lacked, even with every soft rule given up, is what keeps it waiting.
-    refused = tuple(plugin for plugin, _ in verdict.refusals)
+    refused = _refused(tried)
     return Decision(
-        ask.key, message=verdict.explain(eased, nodes), retry_on=_retry_on(refused), blamed=refused, state=state
+        ask.key,
+        message=_explained(tried, nodes),
+        retry_on=retry_on(refused),
+        blamed=refused,
+        state=tried[0].state,
     )
 
 
+def _instead(form: Ask, ask: Ask, left: Sequence[tuple[Ask, tuple[str, ...]]]) -> str:
+    """What comes next, and is worth waiting before; empty: nothing is. `left`: the steps that are left."""
+    if form.shape.variant < len(ask.shape.alternatives):
+        return f"run as {ask.shape.form(form.shape.variant + 1).form_name}"
+    given_up = left[0][1][-1] if left else AVOIDED
+    return f"give up `{given_up}`" if given_up != AVOIDED else ""
+
+
 class _Offer(NamedTuple):
-    """An ask without the rules that are given up at this step."""
+    """An ask in one form, without the rules that are given up at this step."""
 
     ask: Ask
     state: CycleState
     relaxed: tuple[str, ...]
+    verdict: Verdict
+    """Who refused which node."""
 
 
-class _Found(NamedTuple):
+def _refused(tried: Sequence[_Offer]) -> tuple[Plugin, ...]:
+    """Who said no to any form."""
+    return tuple({id(plugin): plugin for each in tried for plugin, _ in each.verdict.refusals}.values())
+
+
+def _explained(tried: Sequence[_Offer], nodes: Snapshot, rules: Ask | None = None) -> str:
+    """Why there is no place for these forms; `rules`: with the rules that this one has."""
+    said = []
+    for each in tried:
+        ask = each.ask if rules is None else structs.replace(rules, shape=each.ask.shape)
+        said.append((each.ask.shape, each.verdict.explain(ask, nodes)))
+    if not said or not said[0][0].alternatives:
+        return "".join(text for _, text in said)
+    return "; ".join(f"{shape.form_name}: {text}" for shape, text in said)
+
+
+class Found(NamedTuple):
     node: str | Verdict
+    """The node, or who refused which."""
     displaces: bool = False
+    """In place of others of lower priority for whom room is held there."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Cycle:
+class Cycle:
     """What the steps of one decision have in common."""
 
     profile: Profile
@@ -168,6 +214,9 @@ class _Cycle:
     nominated: str
     moment: Moment
 
+    def state_of(self, ask: Ask) -> CycleState:
+        return CycleState(of_form(self.consulted, ask.shape.variant))
+
     @contextmanager
     def unheld(self, ask: Ask) -> Iterator[None]:
         """The room that is held for it is free for it."""
@@ -175,70 +224,71 @@ class _Cycle:
             self.nodes.lodging.drop_charge(ask.key)
             yield
 
-    def find(self, state: CycleState, ask: Ask) -> _Found:
+    def find(self, state: CycleState, ask: Ask) -> Found:
         """The best node beside the room that is held for others; if there is none, in the place of those of lower
         priority among them."""
         lodging = self.nodes.lodging
         lowest = lodging.lowest_held()
         if lowest is None:
-            return _Found(self._find(state, ask))
+            return Found(self._find(state, ask))
         with lodging.trial():
             for node, each in lodging.held() if ask.rules.near else ():
                 # Nobody is near to those who are not there yet, and may never be.
                 lodging.set_charge(each.key, node, each.shape, NOBODY, each.tenure)
             found = self._find(state, ask)
             if isinstance(found, str) or lowest >= ask.priority:
-                return _Found(found)
+                return Found(found)
             for _, each in lodging.held():
                 if each.priority < ask.priority:
                     lodging.drop_charge(each.key)
-            return _Found(self._find(state, ask), displaces=True)
+            return Found(self._find(state, ask), displaces=True)
 
     def _find(self, state: CycleState, ask: Ask) -> str | Verdict:
         found = find_node(self.profile, state, ask, self.nodes, self.watch, nominated=self.nominated)
         self.watch.end()  # Nobody is broken off while the table is put right again.
         return found
 
-    def wait(self, ask: Ask, given_up: str) -> Decision | None:
-        """There will be room soon, so that no rule need be given up."""
+    def wait(self, ask: Ask, instead: str) -> Decision | None:
+        """There will be room soon, so that no rule need be given up, and no other form taken."""
         lodging, moment = self.nodes.lodging, self.moment
-        going = [
-            (lodger.tenure.until, node, lodger)
-            for node, lodger in lodging.stopping()
-            if lodger.tenure.until is not None and lodger.tenure.until <= moment.now + moment.patience
-        ]
-        if moment.patience <= 0 or not going:
+        if moment.patience <= 0 or not instead:
             return None
-        going.sort(key=lambda each: each[:2])
+        going = going_soon(lodging, moment)
+        if not going:
+            return None
         with lodging.trial():
-            for _, _, lodger in going[:GOING_MOST]:
+            for _, lodger in going[:GOING_MOST]:
                 lodging.drop_charge(lodger.key)
-            node = self.find(CycleState(self.consulted), ask).node
+            node = self.find(self.state_of(ask), ask).node
         if not isinstance(node, str):
             return None
-        names = ", ".join(lodger.key.name for _, where, lodger in going if where == node)
+        names = ", ".join(lodger.key.name for where, lodger in going if where == node)
         because = f": {names} will be gone" if names else ""
         return Decision(
             ask.key,
             reason=NOMINATED,
-            message=f"waits for room on {node} rather than give up `{given_up}`{because}",
+            message=f"waits for room on {node} rather than {instead}{because}",
             retry_on=ANYTHING,
             nominated=node,
             again=moment.patience,
+            ask=ask,
         )
 
-    def make_room(self, verdict: Verdict, offers: Sequence[_Offer]) -> Decision | None:
-        """Whoever makes room makes it with as many rules kept as can be; and for nobody for whom it is being made."""
+    def make_room(self, tried: Sequence[_Offer], offers: Sequence[_Offer]) -> Decision | None:
+        """Whoever makes room makes it with as many rules kept as can be; and for nobody for whom it is being made.
+
+        `tried`: the last step, which says why there is no place.
+        """
         if not self.profile.post_filters:
             return None
         rehearsals = [(self._rehearsal(each.ask), each) for each in offers]
         for rehearsal, offer in rehearsals if self.nominated else ():
             if rehearsal.still_waits():
-                return self._nominate(verdict, offer, Nomination(self.nominated))
+                return self._nominate(tried, offer, Nomination(self.nominated))
         for rehearsal, offer in rehearsals:
             made = run_post_filters(self.profile, offer.state, rehearsal, self.watch)
             if made is not None:
-                return self._nominate(verdict, offer, made)
+                return self._nominate(tried, offer, made)
         return None
 
     def _rehearsal(self, ask: Ask) -> Rehearsal:
@@ -247,31 +297,40 @@ class _Cycle:
             ask,
             self.nodes,
             self.watch,
-            consulted=self.consulted,
+            consulted=of_form(self.consulted, ask.shape.variant),
             nominated=self.nominated,
             now=self.moment.now,
             patience=self.moment.patience,
+            quick=best_slot,
         )
 
-    def _nominate(self, verdict: Verdict, offer: _Offer, made: Nomination) -> Decision:
-        refused = tuple(plugin for plugin, _ in verdict.refusals)
+    def _nominate(self, tried: Sequence[_Offer], offer: _Offer, made: Nomination) -> Decision:
+        refused = _refused(tried)
         names = ", ".join(key.name for key in made.victims)
         how = f"takes the place of {names} on {made.node}" if names else f"there will be room on {made.node}"
         return Decision(
             offer.ask.key,
             reason=NOMINATED,
-            message=f"{verdict.explain(offer.ask, self.nodes)}; {how}",
+            message=f"{_explained(tried, self.nodes, offer.ask)}; {how}",
             relaxed=offer.relaxed,
-            retry_on=_retry_on(refused) | {Happening.ROOM_FREED},
+            retry_on=retry_on(refused) | {Happening.ROOM_FREED},
             blamed=refused,
             nominated=made.node,
             victims=made.victims,
             again=self.moment.patience if self.moment.patience > 0 else None,
+            ask=offer.ask,
             state=offer.state,
         )
 
 
-def _retry_on(refused: Iterable[Plugin]) -> frozenset[Happening]:
+def going_soon(lodging: Lodging, moment: Moment) -> list[tuple[str, Lodger]]:
+    """Those who are gone while one may still wait, by node; the soonest first."""
+    soon = moment.now + moment.patience
+    going = [each for each in lodging.stopping() if (each[1].tenure.until or 0.0) <= soon]
+    return sorted(going, key=lambda each: (each[1].tenure.until or 0.0, each[0]))
+
+
+def retry_on(refused: Iterable[Plugin]) -> frozenset[Happening]:
     return frozenset({Happening.NODE_ADDED}).union(*(plugin.retry_on for plugin in refused))
 
 
@@ -279,6 +338,9 @@ def find_node(
     profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch, *, nominated: str = ""
 ) -> str | Verdict:
     """The best node with the rules as they stand in the ask, or who refused which."""
+    slot = nodes.slots.get(nominated) if nominated else None
+    if slot is not None and fits_slot(profile, state, ask, nodes, slot, watch):
+        return nominated
     quick = -1 if nominated else best_slot(profile, state, ask, nodes, watch)
     if quick >= 0:
         return nodes.nodes[quick].meta.name
@@ -286,7 +348,6 @@ def find_node(
     among = verdict.feasible.nonzero()[0]
     if not len(among):
         return verdict
-    slot = nodes.slots.get(nominated) if nominated else None
     held = slot is not None and bool(verdict.feasible[slot])
     return nominated if held else _best(profile, state, ask, nodes, verdict, among, watch)
 

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from mandor.model.decision import NodeScore, Part
 from mandor.placement.cycle import Decision, ladder
 from mandor.placement.framework.ask import Ask
-from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.cycle_state import CycleState, of_form
+from mandor.placement.framework.luck import bits_of, lots
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import Scored, Verdict, run_filters, run_scores, why_of
 from mandor.placement.framework.snapshot import Snapshot
@@ -33,6 +34,14 @@ class Step(Struct, frozen=True, omit_defaults=True):
     gives_up: str = ""
     """What is given up beside what the steps before gave up; empty: nothing yet."""
     refusals: tuple[Refusal, ...] = ()
+
+
+class FormStep(Struct, frozen=True, omit_defaults=True):
+    """One form of a group that has `alternatives`: how many nodes fit it, and who said no to the others."""
+
+    form: str
+    fits: int
+    message: str = ""
 
 
 class NodeVerdict(Struct, frozen=True, omit_defaults=True):
@@ -66,7 +75,7 @@ def _steps(
     steps: list[Step] = []
     given_up: tuple[str, ...] = ()
     for eased, relaxed in ladder(ask, disliked=nodes.census.disliked(ask.who)):
-        verdict = run_filters(profile, CycleState(consulted), eased, nodes, watch)
+        verdict = run_filters(profile, CycleState(of_form(consulted, ask.shape.variant)), eased, nodes, watch)
         refusals = tuple(
             Refusal(plugin.name, int(refused.sum()), why_of(plugin, eased, nodes, refused))
             for plugin, refused in verdict.refusals
@@ -76,6 +85,28 @@ def _steps(
         if verdict.feasible.any():
             break
     return steps, verdict, eased
+
+
+def forms_of(
+    profile: Profile,
+    ask: Ask,
+    rules: Ask,
+    nodes: Snapshot,
+    consulted: Mapping[str, object] | None = None,
+    watch: Watch | None = None,
+) -> list[FormStep]:
+    """Each form of it, with the rules of `rules`; nothing for one that has only one."""
+    watch = watch or Unwatched()
+    found = []
+    for form in ask.forms if ask.shape.alternatives else ():
+        shape = form.shape
+        eased = structs.replace(rules, shape=shape)
+        try:
+            verdict = run_filters(profile, CycleState(of_form(consulted, shape.variant)), eased, nodes, watch)
+            found.append(FormStep(shape.form_name, int(verdict.feasible.sum()), verdict.explain(eased, nodes)))
+        finally:
+            watch.end()
+    return found
 
 
 def node_verdicts(verdict: Verdict, ask: Ask, nodes: Snapshot, most: int) -> list[NodeVerdict]:
@@ -105,7 +136,7 @@ def score_table(
     What is given up to place it must be given up in `ask`.
     """
     watch = watch or Unwatched()
-    state = CycleState(consulted)
+    state = CycleState(of_form(consulted, ask.shape.variant))
     parts: list[Scored] = []
     try:
         verdict = run_filters(profile, state, ask, nodes, watch)
@@ -115,11 +146,16 @@ def score_table(
         totals = run_scores(profile, state, ask, nodes, verdict.feasible, among, watch, parts)
     finally:
         watch.end()
-    names = [nodes.nodes[int(slot)].meta.name for slot in among]
-    ranks = list(zip((-totals).tolist(), names, strict=True))
-    order = sorted(range(len(among)), key=ranks.__getitem__)
-    shown = order[:most] + [place for place in order[most:] if names[place] in also]
-    return [NodeScore(names[place], int(totals[place]), _parts(parts, place)) for place in shown]
+    # Of equals, whom the lot favours comes first: as they would be chosen.
+    ranks = (totals << bits_of(len(nodes))) + lots(ask.who, nodes.order()[among], len(nodes))
+    order = ranks.argsort()[::-1]
+    named = np.isin(among[order], [nodes.slots[name] for name in also if name in nodes.slots])
+    named[:most] = True
+    places = [int(place) for place in order[named]]
+    return [
+        NodeScore(nodes.nodes[int(among[place])].meta.name, int(totals[place]), _parts(parts, place))
+        for place in places
+    ]
 
 
 def _parts(parts: Sequence[Scored], place: int) -> tuple[Part, ...]:

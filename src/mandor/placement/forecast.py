@@ -4,7 +4,7 @@ Programs that are told to stop are taken to end at once, and programs that get a
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -23,8 +23,8 @@ from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault, blamed
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Unwatched, Watch
-from mandor.placement.standing import Standing, standing, workload_key
-from mandor.placement.together import decide_together
+from mandor.placement.standing import NOTHING, Standing, standing, workload_key
+from mandor.placement.together import Gathered, decide_together
 
 REPLANS_MOST = 2_000_000
 """So many instances are looked at in all plans of workloads together: a long roll-out is not rehearsed to its end."""
@@ -55,6 +55,8 @@ class Placed(NamedTuple):
     relaxed: tuple[str, ...] = ()
     before: str = ""
     """The node it leaves."""
+    form: str = ""
+    """The form it would have; empty: the main one."""
 
 
 class Left(NamedTuple):
@@ -267,8 +269,14 @@ class Forecast:
         if profile is None or ask.member is None:
             return False
         try:
-            found = decide_together(self.board, profile, ask, self._consult, self._watch)
-            if found is None or kept_out(profile, ask) is not None:
+            if kept_out(profile, ask) is not None:
+                return False
+            found = self._together(profile, ask)
+            if found is not None and found.victims:
+                for each in found.nominated:
+                    self._make_room(each)
+                found = self._together(profile, ask)
+            if found is None:
                 return False
         except PluginFault as fault:
             self._refused[ask.key] = str(fault)
@@ -280,9 +288,14 @@ class Forecast:
             self._refused.update((each.key, found.message) for each in found.asks)
         return ask.key not in self._waiting or not found.placed
 
+    def _together(self, profile: Profile, ask: Ask) -> Gathered | None:
+        moment = Moment(self._now, ask.shape.patience)
+        return decide_together(self.board, profile, ask, self._consult, self._watch, moment)
+
     def _make_room(self, decision: Decision) -> None:
         """Those who have to go are gone at once, and their room is held."""
-        self.board.hold(self.board.instances[decision.key], decision.nominated)
+        shape = decision.ask.shape if decision.ask is not None else None
+        self.board.hold(self.board.instances[decision.key], decision.nominated, shape)
         for key in decision.victims:
             victim = self.board.instances.get(key)
             if victim is not None:
@@ -306,7 +319,7 @@ class Forecast:
         profile = self._profiles.get(ask.profile)
         if profile is None:
             return Decision(ask.key, message=f"there is no profile {ask.profile}")
-        like = replace(ask, key=_NOBODY)
+        like = msgspec.structs.replace(ask, key=_NOBODY)
         if self._refusals_at != self.board.table.version:
             self._refusals, self._refusals_at = {}, self.board.table.version
         held = self.board.held(ask.key)
@@ -321,12 +334,14 @@ class Forecast:
 
     def _place(self, key: Key, decision: Decision) -> None:
         instance = self.board.instances[key]
-        bound = instance.bound(decision.node, at=self._now)
+        shape = decision.ask.shape if decision.ask is not None else NOTHING
+        bound = instance.bound(decision.node, at=self._now, variant=shape.variant)
         running = InstanceStatus(phase=Phase.RUNNING, ready=True, since=self._now, started_at=self._now)
         self.board.put(bound.changed(status=running))
         del self._waiting[key]
         self._refused.pop(key, None)
-        self._outcome.placed[key] = Placed(decision.node, decision.relaxed, self._left_node.get(key, ""))
+        form = shape.form_name if shape.variant else ""
+        self._outcome.placed[key] = Placed(decision.node, decision.relaxed, self._left_node.get(key, ""), form)
         self._touched[workload_key(instance)] = None
 
     def _told(self) -> Outcome:

@@ -1,30 +1,32 @@
 """A gang: instances that are placed together or not at all, tried out on the table before any of it counts."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from itertools import islice
+
+from msgspec import structs
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.workload import Workload
-from mandor.placement.cycle import AVOIDED, DISLIKED, Decision, broken_off, find_node, shown
+from mandor.placement.cycle import NOMINATED, NOW, Decision, Moment, broken_off
 from mandor.placement.framework.ask import Ask, Membership
-from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import Happening, Plugin
+from mandor.placement.framework.eviction import by_budget, kept_budgets
+from mandor.placement.framework.lodging import Lodger
 from mandor.placement.framework.profile import Profile
-from mandor.placement.framework.runtime import PluginFault, Verdict
-from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
+from mandor.placement.gang_attempt import NOBODY, Attempt, Guard, Setting, T
+from mandor.placement.gang_stage import Kind, Stage, stages
 from mandor.placement.table import Table
 
-T = TypeVar("T")
-Guard = Callable[[Callable[[], T]], T]
-Rung = tuple[tuple[Ask, ...], tuple[str, ...]]
-"""The asks of all members with what is left of their rules, and what was given up."""
-
-_NOBODY = Key("", "", "")
 _BEGINNINGS_MOST = 4
 """So often the table may have changed under it; then it is decided in one go."""
+_BUDGETED_MOST = 24
+"""Where a budget would be broken, ways to keep all are looked for among so many whom budgets protect,"""
+_CHOICES_MOST = 512
+"""and so many members are decided for that in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,10 @@ class GangDecision:
     """So many found a node on the scratch table, whether it was enough or not."""
     refused: Decision | None = None
     """The first that found none when all soft rules were given up: why the others do not get theirs."""
+    nominated: tuple[Decision, ...] = ()
+    """Nobody is placed, but there will be room for these on the nodes they name; with those who must go for it."""
+    how: str = ""
+    """How that comes, for people."""
     fault: str = ""
     message: str = ""
     """What went wrong, if a plugin did."""
@@ -49,6 +55,11 @@ def refusal(decision: GangDecision, needed: int, bound: int) -> str:
     have = f"{bound} have a node, {decision.fitted} more would fit" if bound else ""
     would = have or f"{decision.fitted} would fit"
     return f"the gang needs {needed}: {would}; {worst.key.name} does not: {worst.message}"
+
+
+def nomination(decision: GangDecision, needed: int, bound: int) -> str:
+    """Why it has no nodes yet, and where it will."""
+    return f"{refusal(decision, needed, bound)}; {decision.how}" if decision.refused is not None else decision.how
 
 
 def membership(instance: Instance, workload: Workload) -> Membership | None:
@@ -65,7 +76,7 @@ def unguarded(work: Callable[[], T]) -> T:
 
 
 class GangTrial:
-    """Decides the members one after another, each with those before it counted, as often as there are rules to give up.
+    """Decides the members together: as things stand, with ever fewer rules, and by having others make room.
 
     Between two steps the table is as it was; whoever looks at it then does not see the trial. When it has changed
     meanwhile, the trial begins anew: what comes out is what one step for all of them would have given.
@@ -81,31 +92,35 @@ class GangTrial:
         consulted: Mapping[Key, Mapping[str, object]] | None = None,
         watch: Watch | None = None,
         guard: Guard = unguarded,  # type: ignore[type-arg]
+        moment: Moment = NOW,
     ) -> None:
         """`least`: so many of these have to fit. `guard` calls what calls plugins."""
         self._profile = profile
         # By name, whatever their order in the queue was: equal members give equal outcomes.
         self._asks = tuple(sorted(asks, key=lambda ask: (ask.key.namespace, len(ask.key.name), ask.key.name)))
         self._table = table
-        self._least = least
-        self._consulted = consulted or {}
-        self._watch = watch or Unwatched()
-        self._guard = guard
+        self._setting = Setting(profile, table, least, consulted or {}, watch or Unwatched(), guard, moment, {})
         self._version = table.version
         self._beginnings = 0
         self._begin()
 
     def _begin(self) -> None:
         self._beginnings += 1
-        self._rungs = list(_ladder(self._asks, self._table.snapshot()))
+        charges = ((ask.key, self._table.charge(ask.key)) for ask in self._asks)
+        held = {key: charge.node for key, charge in charges if charge is not None and charge.tenure.held}
+        self._setting = replace(self._setting, held=held)
+        moment, nodes = self._setting.moment, self._table.snapshot()
+        self._stages = deque(stages(self._profile, self._asks, nodes, moment, held))
+        self._as_it_stands: dict[int, Attempt] = {}
+        """By the id of their rung."""
+        self._found: GangDecision | None = None
+        """Something that is enough, but breaks a budget."""
         self._climb()
 
     def _climb(self) -> None:
-        self._next = 0
-        self._placed: list[Decision] = []
-        self._refused: Decision | None = None
-        self._alike: dict[Ask, None] = {}
-        """Those of whose like one was refused, since the last that was placed."""
+        stage = self._stages[0]
+        begun = self._as_it_stands.get(id(stage.rung)) if stage.kind is Kind.ROOM else None
+        self._attempt = Attempt(self._setting, stage, begun)
 
     def step(self, most: int) -> GangDecision | None:
         """Decide so many; None: it is not decided yet."""
@@ -120,87 +135,81 @@ class GangTrial:
         return found
 
     def _walk(self, most: int) -> GangDecision | None:
-        last = min(self._next + most, len(self._asks))
+        watch = self._setting.watch
         try:
-            with self._table.trial():
-                self._replay()
-                for index in range(self._next, last):
-                    self._decide(index)
+            over = self._attempt.step(most)
         except PluginFault as fault:
             return GangDecision(fault=fault.plugin, message=str(fault))
         except Overrun:
-            return GangDecision(fault=self._watch.current, message=broken_off(_NOBODY, self._watch.current).message)
+            return GangDecision(fault=watch.current, message=broken_off(NOBODY, watch.current).message)
         finally:
-            self._watch.end()
-        self._next = last
-        if last < len(self._asks):
-            return None
-        return self._rung_is_over()
+            watch.end()
+        return self._stage_is_over() if over else None
 
-    def _rung_is_over(self) -> GangDecision | None:
-        if len(self._placed) >= self._least:
-            return GangDecision(tuple(self._placed), len(self._placed), self._refused)
-        if len(self._rungs) == 1:
-            return GangDecision((), len(self._placed), self._refused)
-        del self._rungs[0]
+    def _stage_is_over(self) -> GangDecision | None:
+        attempt, stage = self._attempt, self._stages.popleft()
+        if stage.kind is Kind.FIND:
+            self._last = attempt
+            self._as_it_stands[id(stage.rung)] = attempt
+            if attempt.enough:
+                return GangDecision(tuple(attempt.placed), len(attempt.placed), attempt.refused)
+        elif attempt.enough and (stage.kind is not Kind.STILL or attempt.going):
+            found = self._nominated(attempt)
+            if not self._broken(attempt):
+                return found
+            if self._found is None:
+                self._found = found
+                self._stages.extendleft(reversed(list(self._choices(stage))))
+        if self._found is not None and not (self._stages and self._stages[0].spared):
+            return self._found
+        if not self._stages:
+            return GangDecision((), len(self._last.placed), self._last.refused)
         self._climb()
         return None
 
-    def _replay(self) -> None:
-        for each in self._placed:
-            assert each.ask is not None
-            self._table.set_charge(each.key, each.node, each.ask.shape, each.ask.who)
+    def _nominated(self, attempt: Attempt) -> GangDecision:
+        moment, last = self._setting.moment, self._last
+        again = moment.patience if moment.patience > 0 else None
+        by_node: dict[str, list[Key]] = {}
+        for key, victim in attempt.victims.items():
+            by_node.setdefault(victim.node, []).append(key)
+        how = _how(attempt, by_node)
+        made = []
+        for each in attempt.placed:
+            victims = tuple(sorted(by_node.pop(each.node, ())))
+            facts = {"reason": NOMINATED, "message": how, "nominated": each.node, "victims": victims, "again": again}
+            made.append(structs.replace(each, node="", ask=None, **facts))
+        return GangDecision((), len(last.placed), last.refused, tuple(made), how)
 
-    def _decide(self, index: int) -> None:
-        asks, relaxed = self._rungs[0]
-        ask = asks[index]
-        alike = replace(ask, key=_NOBODY)
-        if alike in self._alike:
+    # Budgets.
+
+    def _broken(self, attempt: Attempt) -> int:
+        victims = [each.lodger for each in attempt.victims.values()]
+        return len(by_budget(self._table.lodgings, victims)[0])
+
+    def _choices(self, stage: Stage) -> Iterator[Stage]:
+        """Ways in which no budget is broken; too many of them are not tried."""
+        lodging, priority = self._table.lodgings, max(ask.priority for ask in self._asks)
+        budgeted = [
+            Lodger(key, charge.shape, charge.who, charge.tenure)
+            for key, charge in self._table.charges.items()
+            if charge.tenure.settled and charge.tenure.rank.priority < priority and not charge.tenure.rank.spared
+            if lodging.allowed(charge.who) is not None
+        ]
+        if len(budgeted) > _BUDGETED_MOST:
             return
-        state = CycleState(self._consulted.get(ask.key))
-        nodes = self._table.snapshot()
-        found: str | Verdict = self._guard(lambda: find_node(self._profile, state, ask, nodes, self._watch))
-        if isinstance(found, str):
-            self._alike.clear()
-            self._placed.append(Decision(ask.key, found, relaxed=relaxed, ask=ask, state=state))
-            self._table.set_charge(ask.key, found, ask.shape, ask.who)
-            return
-        if self._profile.by_class:
-            self._alike[alike] = None
-        if self._refused is None:
-            self._refused = self._guard(lambda: _refusal(found, ask, nodes))
+        most = _CHOICES_MOST // self._setting.least
+        for stay in islice(kept_budgets(lodging, sorted(budgeted, key=lambda each: each.importance)), most):
+            yield Stage(Kind.ROOM, stage.rung, frozenset(each.key for each in stay))
 
 
-def _refusal(verdict: Verdict, ask: Ask, nodes: Snapshot) -> Decision:
-    blamed: tuple[Plugin, ...] = tuple(plugin for plugin, _ in verdict.refusals)
-    retry_on = frozenset({Happening.NODE_ADDED}).union(*(plugin.retry_on for plugin in blamed))
-    return Decision(ask.key, message=verdict.explain(ask, nodes), retry_on=retry_on, blamed=blamed)
-
-
-def _ladder(asks: tuple[Ask, ...], nodes: Snapshot) -> Iterator[Rung]:
-    """As for one instance, but each rung is for all members at once."""
-    relaxed: tuple[str, ...] = ()
-    yield asks, relaxed
-    if any(ask.avoid for ask in asks):
-        asks = tuple(ask.without_avoid() for ask in asks)
-        relaxed += (AVOIDED,)
-        yield asks, relaxed
-    if any(_disliked(ask, nodes) for ask in {(ask.shape, ask.who): ask for ask in asks}.values()):
-        asks = tuple(ask.without_others_should() for ask in asks)
-        relaxed += (DISLIKED,)
-        yield asks, relaxed
-    while any(_soft(ask) for ask in asks):
-        given_up = {shown(ask.hard[-1]): None for ask in asks if _soft(ask)}
-        asks = tuple(ask.without_last_should() if _soft(ask) else ask for ask in asks)
-        relaxed += tuple(given_up)
-        yield asks, relaxed
-
-
-def _soft(ask: Ask) -> bool:
-    return ask.dropped < len(ask.shape.should)
-
-
-def _disliked(ask: Ask, nodes: Snapshot) -> bool:
-    """By somebody who is placed, or by its fellows once they are."""
-    fellows = (tie for tie in ask.shape.ties(ask.who) if tie.selector.matches(ask.who))
-    return nodes.census.disliked(ask.who) or any(tie.kind == "apart" and tie.strength == "should" for tie in fellows)
+def _how(attempt: Attempt, victims: Mapping[str, Sequence[Key]]) -> str:
+    nodes = sorted({each.node for each in attempt.placed})
+    if attempt.stage.kind is Kind.WAIT:
+        names = ", ".join(name for node in nodes for name in attempt.going.get(node, ()))
+        because = f": {names} will be gone" if names else ""
+        return f"waits for room on {', '.join(nodes)} rather than give up `{attempt.stage.rung.next_up}`{because}"
+    if not victims:
+        return f"there will be room on {', '.join(nodes)}"
+    places = [f"{', '.join(key.name for key in sorted(victims[node]))} on {node}" for node in sorted(victims)]
+    return f"takes the place of {' and '.join(places)}"

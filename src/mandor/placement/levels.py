@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mandor.placement.framework.kept import Kept
-from mandor.placement.framework.lodging import Level, Lodger
+from mandor.placement.framework.lodging import Going, Level, Lodger
 from mandor.placement.framework.snapshot import Amounts
 
 LEVELS_MOST = 64
@@ -28,6 +29,8 @@ class Levels:
         self._size = size
         self._lodgers = lodgers
         self._taken: dict[int, Amounts] = {}
+        self._going: Amounts = np.zeros((0, 0), dtype=np.int64)
+        self._latest: NDArray[np.float64] = np.zeros(0)
         self._since = -1
         self._made_for: tuple[int, int, int] | None = None
         self._coarse = False
@@ -36,19 +39,26 @@ class Levels:
         self._bring_up()
         return [Level(each, taken) for each, taken in sorted(self._taken.items()) if each < priority]
 
+    def going(self) -> Going:
+        self._bring_up()
+        return Going(self._going, self._latest)
+
     def _bring_up(self) -> None:
         made_for = (self._kept.numbering, len(self._rows), self._size())
         changed = self._kept.changes_since(self._since) if made_for == self._made_for else None
         if changed is None or len(changed) > max(512, made_for[2] // 4):
             self._made_for = made_for
             self._taken.clear()
+            self._going = np.zeros((len(self._rows) + 1, made_for[2]), dtype=np.int64)
+            self._latest = np.full(made_for[2], -np.inf)
             self._coarse = False
             self._fill(range(made_for[2]))
         elif len(changed):
-            slots = np.unique(changed)
-            for taken in self._taken.values():
+            slots = sorted(set(changed.tolist()))
+            for taken in (*self._taken.values(), self._going):
                 taken[:, slots] = 0
-            self._fill(slots.tolist())
+            self._latest[slots] = -np.inf
+            self._fill(slots)
         self._since = self._kept.now
 
     def _fill(self, slots: Iterable[int]) -> None:
@@ -56,9 +66,13 @@ class Levels:
         for slot in slots:
             for lodger in self._lodgers(slot):
                 tenure = lodger.tenure
-                if not tenure.settled or tenure.rank.spared:
+                if tenure.held or (tenure.rank.spared and tenure.until is None):
                     continue
-                taken = self._level(tenure.rank.priority)
+                if tenure.until is None:
+                    taken = self._level(tenure.rank.priority)
+                else:
+                    taken = self._going
+                    self._latest[slot] = max(self._latest[slot], tenure.until)
                 for resource, amount in lodger.shape.wanted:
                     taken[rows[resource], slot] += amount
                 taken[-1, slot] += 1

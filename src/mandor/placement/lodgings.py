@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mandor.model.meta import Key
@@ -9,12 +10,13 @@ from mandor.placement.framework.ask import Shape
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.identity import NOBODY, Identity
 from mandor.placement.framework.kept import Kept
-from mandor.placement.framework.lodging import SETTLED, Level, Lodger, Tenure
+from mandor.placement.framework.lodging import SETTLED, Going, Level, Lodger, Tenure
 from mandor.placement.levels import Levels
 
 if TYPE_CHECKING:
     from mandor.placement.table import Table, Trial
 
+_new_tuple = tuple.__new__  # half the time of Lodger(…), and there are many
 Group = tuple[str, str, str]
 """Namespace, workload, group."""
 
@@ -54,11 +56,14 @@ class Lodgings:
     def stopping(self) -> list[tuple[str, Lodger]]:
         return self._named(self._stopping) if self._stopping else []
 
+    def going(self) -> Going:
+        return self._levels.going()
+
     def held(self) -> list[tuple[str, Lodger]]:
         return self._named(self._held) if self._held else []
 
     def lowest_held(self) -> int | None:
-        return min(self._held.values(), default=None)
+        return min(self._held.values()) if self._held else None
 
     def lowest(self) -> int | None:
         return min(self._settled, default=None)
@@ -80,6 +85,14 @@ class Lodgings:
             del self._allowed[group]
         else:
             self._allowed[group] = count
+
+    def spend(self, who: Identity, times: int = 1) -> None:
+        """Within a trial: so many of its group are disrupted."""
+        group = (who.namespace, who.workload, who.group)
+        allowed = self._allowed.get(group)
+        if allowed is not None:
+            self.allow(group, allowed - times)
+            self._table.undo_by(partial(self.allow, group, allowed))
 
     def tight(self) -> list[tuple[str, Lodger]]:
         found: list[tuple[str, Lodger]] = []
@@ -115,7 +128,7 @@ class Lodgings:
 
     def _lodger(self, key: Key) -> Lodger:
         charge = self._table.charges[key]
-        return Lodger(key, charge.shape, charge.who, charge.tenure)
+        return _new_tuple(Lodger, (key, charge.shape, charge.who, charge.tenure))
 
     def _at(self, slot: int) -> Iterator[Lodger]:
         return map(self._lodger, self._table.keys_on(self._table.nodes[slot].meta.name))

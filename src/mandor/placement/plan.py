@@ -20,7 +20,7 @@ from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import Judges, PluginFault
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Watch
-from mandor.placement.usual import Usual, taken_over
+from mandor.placement.usual import TakenOver, Usual
 
 Weighed = Sequence[tuple[ScorePlugin, int]]
 _SETTLED_MOST = 256
@@ -80,32 +80,42 @@ class Plan(NamedTuple):
         return self.usual is not None and not self.filters and not self.scores
 
 
+class Outline(NamedTuple):
+    """A plan but for the numbers of the ask."""
+
+    still: Still
+    taken: TakenOver
+    wide: Wide | None
+    most: int
+    local: Hashable
+
+
 def plan(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> Plan:
-    settled, key = _settled(profile, state, ask, nodes, watch)
+    settled, outline, key = _settled(profile, state, ask, nodes, watch)
     opened = _sort(profile.open, state, ask, nodes, watch)
+    if any(opened):
+        only_its_own = opened.only or opened.still_filters or opened.still_scores
+        outline = _outline(profile, settled, opened, (key, ask.class_key) if only_its_own else key)
+    usual, others, other_scores = outline.taken.of(ask, nodes)
+    return Plan(outline.still, usual, others, other_scores, outline.wide, outline.most, outline.local)
+
+
+def _outline(profile: Profile, settled: Sorted, opened: Sorted, key: Hashable) -> Outline:
     filters, scores = (*settled.filters, *opened.filters), (*settled.scores, *opened.scores)
     still = Still(
         (*settled.only, *opened.only),
         (*settled.still_filters, *opened.still_filters),
         (*settled.still_scores, *opened.still_scores),
-        (key, ask.class_key) if opened.only or opened.still_filters or opened.still_scores else key,
+        key,
     )
-    usual, others, other_scores = taken_over(ask, nodes, filters, scores)
     weights = sum(weight for _, weight in still.scores) + sum(weight for _, weight in scores)
-    return Plan(
-        still,
-        usual,
-        others,
-        other_scores,
-        _wide(profile, settled, opened),
-        SCORE_MOST * weights,
-        (still.key, filters, scores),
-    )
+    wide = _wide(profile, settled, opened)
+    return Outline(still, TakenOver(filters, scores), wide, SCORE_MOST * weights, (key, filters, scores))
 
 
 def _settled(
     profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch
-) -> tuple[Sorted, tuple[Hashable, ...]]:
+) -> tuple[Sorted, Outline, tuple[Hashable, ...]]:
     """Those who say what they go by are asked once for all asks that have it in common."""
     key = (profile, nodes.anyone_dedicated(), *[each.goes_by(ask) for each in profile.settled_plugins])
     kept, seen = nodes.kept.settled, nodes.kept.attributes
@@ -113,8 +123,9 @@ def _settled(
     if found is None or found[0] != seen:
         if len(kept) >= _SETTLED_MOST:
             del kept[next(iter(kept))]
-        found = kept[key] = (seen, _sort(profile.settled, state, ask, nodes, watch))
-    return found[1], key
+        settled = _sort(profile.settled, state, ask, nodes, watch)
+        found = kept[key] = (seen, (settled, _outline(profile, settled, _nobody(), key)))
+    return *found[1], key
 
 
 def _wide(profile: Profile, settled: Sorted, opened: Sorted) -> Wide | None:
@@ -128,8 +139,12 @@ def _wide(profile: Profile, settled: Sorted, opened: Sorted) -> Wide | None:
     return wide if wide.pre_filters or wide.filters or wide.pre_scores or wide.scores else None
 
 
+def _nobody() -> Sorted:
+    return Sorted([], [], [], [], [], [], [], [], [])
+
+
 def _sort(judges: Judges, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> Sorted:
-    found = Sorted([], [], [], [], [], [], [], [], [])
+    found = _nobody()
     silent = _sort_pre_filters(found, judges, state, ask, nodes, watch)
     for filterer in judges.filters:
         if filterer not in silent:

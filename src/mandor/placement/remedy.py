@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import combinations
 
 from msgspec import Struct
@@ -19,6 +20,10 @@ TRIES_MOST = 96
 SHOWN = 5
 TOGETHER = frozenset({"uncordon", "return", "tolerate", "rule", "pool", "engine", "less"})
 """Where no single change is enough, two of these are tried."""
+
+
+OF_FORM = frozenset({"less", "engine", "port", "end"})
+"""What helps one form of an instance, and need not help another."""
 
 
 class Remedy(Struct, frozen=True, omit_defaults=True):
@@ -54,11 +59,22 @@ def remedies(
     ]
     known.sort(key=lambda each: each.cost)
     found = list(_working(profile, ask, table, ((each,) for each in known), watch))
+    for form in ask.forms[1:]:
+        own = [each for each in candidates(profile, form, table, ()) if each.kind in OF_FORM]
+        allowed = [_named(each, form) for each in own if all(may_end(key) for key in each.ends)]
+        found += _working(
+            profile, form, table, ((each,) for each in sorted(allowed, key=lambda each: each.cost)), watch
+        )
+    found = sorted(found, key=lambda each: each.cost)[:SHOWN]
     if not found:
         pairs = combinations([each for each in known if each.kind in TOGETHER], 2)
         by_cost = sorted(pairs, key=lambda pair: pair[0].cost + pair[1].cost)
         found = list(_working(profile, ask, table, by_cost, watch))
     return found
+
+
+def _named(change: Candidate, form: Ask) -> Candidate:
+    return change if change.ends else replace(change, text=f"{change.text} in {form.shape.form_name}")
 
 
 def _working(

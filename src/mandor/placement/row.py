@@ -72,6 +72,19 @@ def best_slot(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, wa
         raise PluginFault(watch.current, f"raised {type(error).__name__}: {error}") from error
 
 
+def fits_slot(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, slot: int, watch: Watch) -> bool:
+    """Whether this node takes it; False: it does not, or there is no quick way to know."""
+    if not profile.local:
+        return False
+    try:
+        row = _row(profile, state, ask, nodes, watch)
+    except PluginFault:
+        raise
+    except Exception as error:
+        raise PluginFault(watch.current, f"raised {type(error).__name__}: {error}") from error
+    return row.plan.wide is None and bool(row.ranks[slot] >= 0)
+
+
 def _best_of_all(row: Row, wide: Wide, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> int:
     feasible = run_filters(wide, state, ask, nodes, watch, left=row.ranks >= 0).feasible
     if not wide.scores:

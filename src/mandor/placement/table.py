@@ -1,7 +1,7 @@
 """The table: all nodes as columns, kept up to date change by change; room is counted the moment it is promised."""
 
 import hashlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from mandor.model.meta import Key
 from mandor.model.node import Node, Taint
-from mandor.placement.framework.ask import CPU, DISK, MEMORY, HostPort, Shape
+from mandor.placement.framework.ask import CPU, DISK, MEMORY, Shape
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column
 from mandor.placement.framework.identity import NOBODY, Identity
@@ -22,6 +22,7 @@ from mandor.placement.framework.kept import Kept
 from mandor.placement.framework.lodging import SETTLED, Tenure
 from mandor.placement.framework.luck import Lots, drawn
 from mandor.placement.framework.points import SCORE_MOST
+from mandor.placement.framework.ports import HostPort, Ports
 from mandor.placement.framework.quotas import Quota, Quotas
 from mandor.placement.framework.room import VALUES, Room
 from mandor.placement.framework.snapshot import (
@@ -40,7 +41,7 @@ from mandor.placement.window import Window
 _FIRST_CAPACITY = 16
 _NO_OWNER = -2
 _NOBODY: frozenset[Key] = frozenset()
-_TURN, _DEDICATED = range(2)
+_TURN, _DEDICATED, _PORTS = range(3)
 _MEMORY_FIRST = [1, 0]
 """In the sums, as in `Room`, the spare memory stands before the spare CPU."""
 _COUNTED, _INSTANCES, _MACHINES, _FREE = slice(4, 6), 6, 7, 8
@@ -57,6 +58,12 @@ class Charge(Struct, frozen=True):
     shape: Shape
     who: Identity = NOBODY
     tenure: Tenure = SETTLED
+    ports: tuple[int, ...] = ()
+    """The ports of the node that were chosen for it, in the order of the shape."""
+
+    @property
+    def chosen(self) -> list[HostPort]:
+        return [HostPort(number, each.protocol) for number, each in zip(self.ports, self.shape.any_ports, strict=False)]
 
 
 @dataclass(slots=True)
@@ -89,7 +96,7 @@ class Table:
         """What one instance of a shape adds to the sums of its node."""
         self._usage = _amounts(2, _FIRST_CAPACITY)
         self._since_usage = _amounts(2, _FIRST_CAPACITY)
-        self._numbers = _amounts(2, _FIRST_CAPACITY)
+        self._numbers = _amounts(3, _FIRST_CAPACITY)
         self._luck = np.zeros(_FIRST_CAPACITY, dtype=np.uint64)
         self._pools: Column[str] = Column(_FIRST_CAPACITY)
         self._health: Column[Health] = Column(_FIRST_CAPACITY)
@@ -99,7 +106,7 @@ class Table:
         self._facts: dict[str, Column[tuple[str | None]]] = {}
         self._charges: dict[Key, Charge] = {}
         self._by_node: dict[str, set[Key]] = {}
-        self._ports: dict[HostPort, dict[str, int]] = {}
+        self._ports = Ports(self._set_ports_left)
         self._census = Census(self._slots, self._fact)
         self._volumes = Volumes(self._count_disk)
         self._kept = Kept()
@@ -166,6 +173,7 @@ class Table:
             facts = node_facts(node) if self._facts else {}
             for name, column in self._facts.items():
                 column.set(slot, (facts.get(name),))
+            self._ports.set_node(node.meta.name, node.status.ports)
         self._set_allocatable(slot, node)
         self._set_usage(slot, node)
 
@@ -183,6 +191,7 @@ class Table:
         self.version += 1
         for key in self._by_node.get(name, ()):
             self._count_people(self._charges[key], -1)
+        self._ports.remove_node(name)
         del self._slots[name]
         last = len(self._nodes) - 1
         for array in self._arrays:
@@ -217,6 +226,7 @@ class Table:
         for fact, column in self._facts.items():
             column.append((facts.get(fact),))
         self._renumbered()
+        self._ports.set_node(name, node.status.ports)
         for key in self._by_node.get(name, ()):
             self._count(slot, self._charges[key].shape, 1)
             self._count_people(self._charges[key], 1)
@@ -255,15 +265,29 @@ class Table:
 
     # Instances.
 
-    def set_charge(self, key: Key, node: str, shape: Shape, who: Identity = NOBODY, tenure: Tenure = SETTLED) -> None:
-        """Count an instance on a node, instead of wherever it was counted before."""
+    def set_charge(
+        self,
+        key: Key,
+        node: str,
+        shape: Shape,
+        who: Identity = NOBODY,
+        tenure: Tenure = SETTLED,
+        ports: tuple[int, ...] = (),
+    ) -> None:
+        """Count an instance on a node, instead of wherever it was counted before. `ports`: those that were chosen for
+        it; without them it keeps what it has there, or gets some that are free."""
         before = self._charges.get(key)
         if before is not None:
-            if before.node == node and before.shape is shape and before.who == who and before.tenure == tenure:
+            same = before.node == node and before.shape is shape
+            if same and before.who == who and before.tenure == tenure and (not ports or ports == before.ports):
                 return
+            if same and not ports:
+                ports = before.ports
             self.drop_charge(key)
         self.version += 1
-        charge = Charge(node, shape, who, tenure)
+        if shape.any_ports and not ports and not tenure.held:
+            ports = self._ports.choose(node, key, shape.any_ports, shape.host_ports)
+        charge = Charge(node, shape, who, tenure, ports)
         self._charges[key] = charge
         self.lodgings.come(key, tenure)
         self._by_node.setdefault(node, set()).add(key)
@@ -287,7 +311,7 @@ class Table:
             for key in [each for each in self._by_node[node] if self._charges[each].who == before]:
                 charge = self._charges[key]
                 self._count_people(charge, -1)
-                self._charges[key] = Charge(node, charge.shape, after, charge.tenure)
+                self._charges[key] = Charge(node, charge.shape, after, charge.tenure, charge.ports)
                 self._quotas.recount(key.namespace, charge.shape, before, after)
                 self._count_people(self._charges[key], 1)
                 found = True
@@ -353,6 +377,11 @@ class Table:
                     steps.pop()()
                 self._undo, self.version = outer, version
 
+    def undo_by(self, step: Callable[[], None]) -> None:
+        """At the end of the trial, this is how to undo what somebody has done."""
+        assert self._undo is not None, "only within a trial"
+        self._undo.append(step)
+
     def _take_back(self, key: Key, slot: int | None, turn_of_node: int, turn: int) -> None:
         self.drop_charge(key)
         self._turn = turn
@@ -362,7 +391,7 @@ class Table:
     def _put_back(self, key: Key, charge: Charge, turn: int) -> None:
         slot = self._slots.get(charge.node)
         turn_of_node = 0 if slot is None else int(self._numbers[_TURN, slot])
-        self.set_charge(key, charge.node, charge.shape, charge.who, charge.tenure)
+        self.set_charge(key, charge.node, charge.shape, charge.who, charge.tenure, charge.ports)
         self._turn = turn
         if slot is not None:
             self._numbers[_TURN, slot] = turn_of_node
@@ -396,8 +425,10 @@ class Table:
 
     def _count_people(self, charge: Charge, sign: int) -> None:
         """What is counted by names, and so goes with its node."""
-        if charge.shape.host_ports:
-            self._count_ports(charge, sign)
+        shape = charge.shape
+        if shape.host_ports or shape.any_ports:
+            owed = len(shape.any_ports) - len(charge.ports)
+            self._ports.count(charge.node, shape.host_ports, charge.chosen, owed, sign)
         self._census.add(charge.node, charge.shape, charge.who, sign)
         if charge.shape.dedicated:
             self._count_dedicated(charge, sign)
@@ -432,14 +463,8 @@ class Table:
         else:
             del self._wanted[shape.wanted]
 
-    def _count_ports(self, charge: Charge, sign: int) -> None:
-        for port in charge.shape.host_ports:
-            users = self._ports.setdefault(port, {})
-            users[charge.node] = users.get(charge.node, 0) + sign
-            if users[charge.node] == 0:
-                del users[charge.node]
-            if not users:
-                del self._ports[port]
+    def _set_ports_left(self, node: str, left: int) -> None:
+        self._numbers[_PORTS, self._slots[node]] = left
 
     # Reading.
 
@@ -462,7 +487,8 @@ class Table:
                 taints=self._taints,
                 engines=self._engines,
                 fact=self._fact,
-                port_users=self._port_users,
+                ports=self._ports,
+                ports_left=_window(self._numbers, count)[_PORTS],
                 census=self._census,
                 kept=self._kept,
                 images=self._images,
@@ -489,9 +515,6 @@ class Table:
                 column.append((node_facts(node).get(name),))
             self._facts[name] = column
         return column
-
-    def _port_users(self, port: HostPort) -> Collection[str]:
-        return self._ports.get(port, {}).keys()
 
     # Room in the arrays.
 
@@ -552,7 +575,7 @@ def _images(node: Node) -> Images:
 
 
 def _health(node: Node) -> Health:
-    return Health(node.status.phase, node.spec.cordoned)
+    return Health(node.status.phase, node.closed)
 
 
 def _amounts(rows: int, columns: int) -> Amounts:

@@ -9,11 +9,11 @@ from mandor.model.phase import Phase
 from mandor.model.workload import Workload
 from mandor.placement.board import Board
 from mandor.placement.consult import Consult
-from mandor.placement.cycle import Decision
+from mandor.placement.cycle import NOW, Decision, Moment
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.watch import Watch
-from mandor.placement.gang import GangTrial, refusal
+from mandor.placement.gang import GangTrial, nomination, refusal
 from mandor.placement.standing import Standing, standing
 
 
@@ -25,9 +25,24 @@ class Gathered:
     placed: tuple[Decision, ...] = ()
     message: str = ""
     """Why none of them is."""
+    nominated: tuple[Decision, ...] = ()
+    """None of them is yet, but there will be room for these."""
+
+    def about(self, key: Key) -> Decision:
+        """What that means for one of them."""
+        for each in (*self.placed, *self.nominated):
+            if each.key == key:
+                return each
+        return Decision(key, message=self.message)
+
+    @property
+    def victims(self) -> tuple[Key, ...]:
+        return tuple(key for each in self.nominated for key in each.victims)
 
 
-def decide_together(board: Board, profile: Profile, ask: Ask, consult: Consult, watch: Watch) -> Gathered | None:
+def decide_together(
+    board: Board, profile: Profile, ask: Ask, consult: Consult, watch: Watch, moment: Moment = NOW
+) -> Gathered | None:
     """None: the ask is in no gang, or in one that is whole without it."""
     if ask.member is None or not profile.gangs:
         return None
@@ -45,12 +60,14 @@ def decide_together(board: Board, profile: Profile, ask: Ask, consult: Consult, 
     consulted: dict[Key, Mapping[str, object]] = {}
     if profile.consults:
         consulted = {each.key: consult(profile, each, board.table.snapshot()) for each in asks}
-    trial = GangTrial(profile, asks, board.table, least=needed - bound, consulted=consulted, watch=watch)
+    trial = GangTrial(profile, asks, board.table, least=needed - bound, consulted=consulted, watch=watch, moment=moment)
     decision = None
     while decision is None:
         decision = trial.step(len(asks))
     if decision.placed:
         return Gathered(asks, decision.placed)
+    if decision.nominated:
+        return Gathered(asks, message=nomination(decision, needed, bound), nominated=decision.nominated)
     return Gathered(asks, message=decision.message if decision.fault else refusal(decision, needed, bound))
 
 

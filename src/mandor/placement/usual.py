@@ -4,7 +4,6 @@ What they say one by one stands in `plugins/`; here it is the same arithmetic on
 few steps as can be.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -71,8 +70,8 @@ class Usual:
         room = nodes.room.shown
         scratch = nodes.room.scratch(part.stop - part.start)
         values = scratch.columns[VALUES]
-        np.add(room[VALUES, part], self._more, out=values)
-        np.divide(values, room[VALUES.stop :, part], out=values)
+        np.add(room[VALUES, part], self._more, values)
+        np.divide(values, room[VALUES.stop :, part], values)
         return self._totals(scratch, nodes, part, kind)
 
     def some(self, nodes: Snapshot, at: NDArray[np.intp], kind: np.dtype[Any]) -> Totals:
@@ -83,11 +82,11 @@ class Usual:
         if count == _TILED_MOST:
             if self._tile is None:
                 self._tile = np.repeat(self._more, count)
-            np.add(scratch.values, self._tile, out=scratch.values)
+            np.add(scratch.values, self._tile, scratch.values)
         else:
             values = scratch.columns[VALUES]
-            np.add(values, self._more, out=values)
-        np.divide(scratch.values, scratch.has, out=scratch.values)
+            np.add(values, self._more, values)
+        np.divide(scratch.values, scratch.has, scratch.values)
         return self._totals(scratch, nodes, at, kind)
 
     def _totals(self, scratch: Scratch, nodes: Snapshot, at: At, kind: np.dtype[Any]) -> Totals:
@@ -99,11 +98,12 @@ class Usual:
             if not self._both:
                 np.minimum(scratch.shares, scratch.ones, out=scratch.shares)
             # (1 - difference / 2) * 100, rounded where that is: a factor of 2 changes no digit.
-            np.subtract(cpu, scratch.share_memory, out=cpu)
-            np.abs(cpu, out=cpu)
-            np.minimum(cpu, scratch.ones_once, out=cpu)  # what is more is refused; no number may be too large
-            np.subtract(scratch.twos, cpu, out=cpu)
-            np.multiply(cpu, scratch.fifties, out=cpu)
+            np.subtract(cpu, scratch.share_memory, cpu)
+            np.abs(cpu, cpu)
+            if refused is not None:
+                np.minimum(cpu, scratch.ones_once, out=cpu)  # what is more is refused; no number may be too large
+            np.subtract(scratch.twos, cpu, cpu)
+            np.multiply(cpu, scratch.fifties, cpu)
             scores = scratch.scores.astype(kind)  # of what is not negative, the whole part is the floor
             even = scores[2 * count :]
             if self._balanced != 1:
@@ -122,39 +122,49 @@ class Usual:
         return total
 
     def _refused(self, scratch: Scratch, nodes: Snapshot, at: At) -> NDArray[np.bool_] | None:
-        """Where it does not fit: a share above 1 is never rounded to 1."""
+        """Where it does not fit: a share above 1 is never rounded to 1. None: it fits everywhere."""
         refused: NDArray[np.bool_] | None = None
+        worst = scratch.worst
         if self._both:
-            np.maximum(scratch.share_cpu, scratch.share_memory, out=scratch.worst)
-            refused = np.greater(scratch.worst, scratch.ones_once, out=scratch.refused)
+            np.maximum(scratch.share_cpu, scratch.share_memory, out=worst)
+            if worst[worst.argmax()] > 1.0:
+                refused = np.greater(worst, scratch.ones_once, scratch.refused)
         elif self._cpu or self._memory:
             share = scratch.share_cpu if self._cpu else scratch.share_memory
-            refused = np.greater(share, scratch.ones_once, out=scratch.refused)
+            refused = np.greater(share, scratch.ones_once, scratch.refused)
         for row, amount in self._others:
             short = np.ones(scratch.count, dtype=np.bool_) if row is None else nodes.free[row, at] < amount
             refused = short if refused is None else refused | short
         return refused
 
 
-def taken_over(
-    ask: Ask, nodes: Snapshot, filters: Sequence[FilterPlugin], scores: Sequence[tuple[ScorePlugin, int]]
-) -> tuple[Usual | None, tuple[FilterPlugin, ...], tuple[tuple[ScorePlugin, int], ...]]:
-    """What can be computed here, and those who are left to be asked themselves."""
-    fits, least, balanced = False, 0, 0
-    others, other_scores = [], []
-    for plugin in filters:
-        if plugin.fit_formula:
-            fits = True
-        else:
-            others.append(plugin)
-    for scorer, weight in scores:
-        if scorer.score_formula is Formula.LEAST_ALLOCATED:
-            least += weight
-        elif scorer.score_formula is Formula.BALANCED:
-            balanced += weight
-        else:
-            other_scores.append((scorer, weight))
-    whole = fits and {name for name, _ in ask.shape.wanted} >= {CPU, MEMORY}
-    if not (fits or least or balanced) or not nodes.room.exact or not (whole or nodes.room.complete):
-        return None, tuple(filters), tuple(scores)
-    return Usual(ask, nodes, fit=fits, least=least, balanced=balanced), tuple(others), tuple(other_scores)
+Filters = tuple[FilterPlugin, ...]
+Weighed = tuple[tuple[ScorePlugin, int], ...]
+
+
+class TakenOver:
+    """What of these plugins can be computed here."""
+
+    __slots__ = ("_balanced", "_filters", "_fits", "_least", "_other_scores", "_others", "_scores")
+
+    def __init__(self, filters: Filters, scores: Weighed) -> None:
+        self._filters, self._scores = filters, scores
+        self._others = tuple(each for each in filters if not each.fit_formula)
+        self._fits = len(self._others) < len(filters)
+        self._least = sum(weight for each, weight in scores if each.score_formula is Formula.LEAST_ALLOCATED)
+        self._balanced = sum(weight for each, weight in scores if each.score_formula is Formula.BALANCED)
+        formulas = {Formula.LEAST_ALLOCATED, Formula.BALANCED}
+        self._other_scores = tuple(each for each in scores if each[0].score_formula not in formulas)
+
+    def of(self, ask: Ask, nodes: Snapshot) -> tuple[Usual | None, Filters, Weighed]:
+        """For one ask; and those who are left to be asked themselves."""
+        fits, room = self._fits, nodes.room
+        computed = (fits or self._least or self._balanced) and room.exact
+        if not computed or not (room.complete or (fits and _wants_both(ask))):
+            return None, self._filters, self._scores
+        usual = Usual(ask, nodes, fit=fits, least=self._least, balanced=self._balanced)
+        return usual, self._others, self._other_scores
+
+
+def _wants_both(ask: Ask) -> bool:
+    return {name for name, _ in ask.shape.wanted} >= {CPU, MEMORY}

@@ -16,6 +16,7 @@ from mandor.agent.agent import Agent
 from mandor.agent.fingerprint import capacity
 from mandor.agent.http_link import HttpLink
 from mandor.agent.journal import Journal
+from mandor.agent.ports import somebody_holds
 from mandor.agent.settings import AgentSettings
 from mandor.client.aio import Client
 from mandor.engines.base import Engine
@@ -26,6 +27,7 @@ from mandor.lib.clock import SystemClock
 from mandor.lib.lock import Held, hold
 from mandor.lib.quantity import Cpu, Size
 from mandor.lib.words import did_you_mean
+from mandor.model.node import PortRange
 from mandor.model.resources import Resources, device_amounts
 from mandor.roots.settings import AgentRootSettings, default_name, load
 from mandor.store.remote import RemoteStore
@@ -59,7 +61,7 @@ async def serve(settings: AgentRootSettings) -> None:
         for engine in engines.values():
             await stack.enter_async_context(engine)
         link = HttpLink(client, known, journal)
-        agent = Agent(known, RemoteStore(client), link, engines, SystemClock(), journal=journal)
+        agent = Agent(known, RemoteStore(client), link, engines, SystemClock(), journal=journal, holds=somebody_holds)
         await _until_told(agent)
 
 
@@ -84,6 +86,8 @@ def agent_settings(settings: AgentRootSettings) -> AgentSettings:
         capacity=_capacity(settings),
         devices=_devices(settings.device),
         host_paths=settings.allow_host_path,
+        names=settings.names,
+        ports=PortRange.parse(settings.port_range),
         heartbeat_seconds=float(settings.heartbeat),
     )
 
@@ -168,7 +172,7 @@ def _pairs(words: tuple[str, ...], what: str, example: str) -> Iterator[tuple[st
 def main() -> None:
     """`python -m mandor.roots.agent`: what `mandor dev` starts."""
     parser = argparse.ArgumentParser(prog="mandor-agent")
-    for option in ("--data", "--name", "--join-token-file"):
+    for option in ("--data", "--name", "--join-token-file", "--port-range"):
         parser.add_argument(option)
     parser.add_argument("--server", type=lambda text: tuple(text.split(",")))
     for option in ("--engine", "--capacity", "--device", "--allow-host-path"):

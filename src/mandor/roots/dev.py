@@ -17,6 +17,7 @@ from pathlib import Path
 from mandor.engines.base import Engine, UnitPhase
 from mandor.errors import Conflict, EngineDown, Invalid, NotFound, Unavailable
 from mandor.lib.lock import Held, hold
+from mandor.model.node import USUAL_PORTS, PortRange
 from mandor.roots.settings import default_name, loopback, split_address
 
 QUICK_DEATH_SECONDS = 5.0
@@ -152,9 +153,17 @@ def _children(directory: Path, listen: str, url: str, nodes: int) -> list[Child]
         name = f"{default_name()}-{number}" if nodes > 1 else default_name()
         home = directory / "nodes" / name
         command = [*python, "mandor.roots.agent", "--data", str(home), "--server", url, "--name", name]
-        command += ["--join-token-file", str(directory / "join.token")]
+        command += ["--join-token-file", str(directory / "join.token"), "--port-range", _port_range(number, nodes)]
         children.append(Child(f"the agent of {name}", command, home / "agent.log"))
     return children
+
+
+def _port_range(number: int, nodes: int) -> str:
+    """They are on one machine, so each has its part of the usual range."""
+    whole = USUAL_PORTS
+    each = (whole.last - whole.first + 1) // nodes
+    first = whole.first + number * each
+    return str(PortRange(first, whole.last if number == nodes - 1 else first + each - 1))
 
 
 def _wait_ready(server: Child, host: str, port: int, told: list[int]) -> None:

@@ -23,12 +23,16 @@ from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
 from mandor.controllers.base import Controller
+from mandor.controllers.cron import CronController
+from mandor.controllers.drain import DrainController
 from mandor.controllers.garbage import GarbageController
+from mandor.controllers.maintenance import MaintenanceController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.quota import QuotaController
 from mandor.controllers.restore import RestoreController
 from mandor.controllers.runner import run_all
+from mandor.controllers.taint import TaintController
 from mandor.controllers.volume import VolumeController
 from mandor.controllers.workload import WorkloadController
 from mandor.errors import Invalid
@@ -147,7 +151,7 @@ async def _serve_api(
 ) -> None:
     recorder = Recorder(store, f"server {server_id}", clock)
     heartbeats = Heartbeats(store, clock, server_id, url)
-    api = ApiSettings(address=url, tokens_required=not dev)
+    api = ApiSettings(address=url, tokens_required=not dev, image_bytes_most=int(settings.image_most))
     async with HttpInquiry() as inquire:
         parts = ApiParts(
             store=store,
@@ -222,10 +226,16 @@ def _config_source(settings: ServerSettings, pulse: Pulse) -> ConfigSource:
 
 async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
     recorder = Recorder(store, "controllers", clock)
-    times = NodeTimes(suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after)
+    times = NodeTimes(
+        suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after, mass_share=settings.mass_share
+    )
     controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
+        CronController(store, clock, recorder),
         NodeController(store, clock, recorder, times),
+        DrainController(store, clock, recorder),
+        TaintController(store, clock, recorder),
+        MaintenanceController(store, clock, recorder),
         QuotaController(store, clock),
         VolumeController(store, recorder),
         GarbageController(store, clock),

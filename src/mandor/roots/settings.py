@@ -11,10 +11,11 @@ import msgspec
 from msgspec import Struct
 
 from mandor.errors import Invalid
-from mandor.lib.quantity import Seconds, SecondsOrNever
+from mandor.lib.quantity import Seconds, SecondsOrNever, Size
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import from_plain
 from mandor.model.meta import check_name
+from mandor.model.node import USUAL_PORTS, PortRange
 
 S = TypeVar("S", bound="Settings")
 
@@ -52,8 +53,12 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Silence of a node after which nothing new is placed there."""
     lost_after: Seconds = Seconds(60)
     """Silence of a node after which its instances are Lost and replaced, unless their workload says otherwise."""
+    mass_share: float = 0.5
+    """More than this share of a pool silent at once is a broken network rather: its nodes are given up one by one."""
     lease: Seconds = Seconds(10)
     """How long the leading server may be silent before another takes over."""
+    image_most: Size = Size(32 << 30)
+    """How large an image may be that `mandor image load` sends through this server to a node."""
     pools: tuple[str, ...] = ()
     """The pools whose nodes this server's scheduler places work on; empty: all. No pool belongs to two schedulers."""
     restore_after: SecondsOrNever = SecondsOrNever(60)
@@ -71,6 +76,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("`tls_cert` and `tls_key` come together")
         if self.lost_after < self.suspect_after:
             raise ValueError(f"lost_after {self.lost_after} is shorter than suspect_after {self.suspect_after}")
+        if not 0 < self.mass_share <= 1:
+            raise ValueError(f"mass_share {self.mass_share} is no share: more than 0, and at most 1")
         if self.plugin_hang < 1:
             raise ValueError("`plugin_hang` is at least 1s")
         if self.lease < 1:
@@ -111,7 +118,14 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """`gpu=4` or `nvidia/gpu=4`: devices of this machine that tasks may ask for."""
     allow_host_path: tuple[str, ...] = ()
     """Folders of this machine that tasks may mount, with all below them; empty: none."""
+    names: bool = True
+    """Instances find others of their namespace by name (hosts files, MANDOR_ADDR_…); without it, less is watched."""
+    port_range: str = str(USUAL_PORTS)
+    """`FIRST-LAST`: the node's ports from which one is chosen for a task that asks for any."""
     heartbeat: Seconds = Seconds(10)
+
+    def __post_init__(self) -> None:
+        PortRange.parse(self.port_range)
 
 
 def load(

@@ -22,9 +22,9 @@ class Consulting:
         self._inquire = inquire
         self._watchdog = watchdog
 
-    async def ask(self, profile: Profile, ask: Ask, nodes: Snapshot) -> Mapping[str, object]:
+    async def ask(self, profile: Profile, ask: Ask, nodes: Snapshot, now: float) -> Mapping[str, object]:
         """The answers by plugin; a `PluginFault` when one cannot be had and is needed."""
-        talk = consult(profile, ask, nodes, self._watchdog)
+        talk = consult(profile, ask, nodes, self._watchdog, now=now)
         try:
             question = next(talk)
             while True:

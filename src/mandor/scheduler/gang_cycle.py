@@ -4,14 +4,16 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from mandor.lib.clock import Clock
 from mandor.model.meta import Key
-from mandor.placement.cycle import Decision
+from mandor.placement.cycle import NOMINATED, Decision, Moment
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.handle import Muster
-from mandor.placement.framework.points import Together
+from mandor.placement.framework.points import ANYTHING, Happening, Together
 from mandor.placement.framework.profile import Profile
-from mandor.placement.gang import GangDecision, GangTrial, refusal
+from mandor.placement.gang import GangDecision, GangTrial, nomination, refusal
 from mandor.placement.table import Table
 from mandor.scheduler.gangs import Gangs
 from mandor.scheduler.party import Parties
@@ -38,9 +40,12 @@ class Steps:
     failed: Callable[[Promise], None]
     wait: Callable[[Entry, Decision], None]
     fault: Callable[[Entry, str], None]
-    tell: Callable[[Key, str, str, str], None]
+    tell: Callable[[Key, str, str, str, str], None]
     note: Callable[[Entry, Profile, Decision], None]
     """For those who ask later, before it is counted."""
+    hold: Callable[..., bool]
+    """Room for these, where they are nominated. True: somebody has to go, and these are told when that is written."""
+    moment: Callable[..., Moment]
 
 
 class GangCycle:
@@ -99,6 +104,7 @@ class GangCycle:
             consulted={each.ask.key: each.consulted for each in members if each.consulted is not None},
             watch=self._watchdog,
             guard=self._watchdog.run,
+            moment=self._steps.moment(*members),
         )
         # Each step counts those before it again: a few large ones cost less than many small ones.
         most = max(most, len(members) // STEPS_MOST)
@@ -115,6 +121,8 @@ class GangCycle:
             self._fault(self._out(members), decision.message)
         elif decision.placed:
             self._placed(members, profile, muster, decision)
+        elif decision.nominated:
+            self._nominated(members, profile, muster, decision)
         else:
             self._refused(members, profile, muster, decision)
 
@@ -179,11 +187,44 @@ class GangCycle:
         self._steps.note(next(each for each in members if each.ask.key == worst.key), profile, told)
         self._put_back(members, told)
 
+    def _nominated(self, members: Sequence[Entry], profile: Profile, muster: Muster, decision: GangDecision) -> None:
+        """Room is held for all of them; one speaks for all."""
+        message = nomination(decision, muster.needed, muster.bound)
+        first, worst = members[0], decision.refused
+        again = decision.nominated[0].again
+        told = structs.replace(
+            decision.nominated[0],
+            key=first.ask.key,
+            message=message,
+            victims=tuple(key for each in decision.nominated for key in each.victims),
+        )
+        self._steps.note(first, profile, told)
+        now = self._clock.monotonic()
+        for each in self._out(members):
+            if each is not first:
+                self._queue.park(each)
+                continue
+            self._queue.put_back(
+                each,
+                now=now,
+                retry_on=worst.retry_on | {Happening.ROOM_FREED} if worst is not None else ANYTHING,
+                blamed=worst.blamed if worst is not None else (),
+                wake_at=None if again is None else now + again,
+            )
+        nominated = {each.key: structs.replace(each, message=message) for each in decision.nominated}
+        held = [(each, nominated.get(each.ask.key) or Decision(each.ask.key)) for each in members]
+        held.sort(key=lambda each: not each[1].nominated)
+        written = self._steps.hold(*held)
+        for each, made in held:
+            if not written or not made.nominated:
+                self._steps.tell(each.ask.key, each.uid, NOMINATED, message, made.nominated)
+
     def _put_back(self, members: Sequence[Entry], decision: Decision) -> None:
         """`decision` is about the one that speaks for all."""
         first = next(each for each in members if each.ask.key == decision.key)
         others = [each for each in self._out(members) if each is not first]
         self._steps.wait(first, decision)
+        self._steps.hold(*((each, decision) for each in others))
         self._park(others, "Unschedulable", decision.message)
 
     def _fault(self, members: Sequence[Entry], message: str) -> None:
@@ -194,7 +235,7 @@ class GangCycle:
         """Another one speaks for them: what wakes it wakes them."""
         for each in members:
             self._queue.park(each)
-            self._steps.tell(each.ask.key, each.uid, reason, message)
+            self._steps.tell(each.ask.key, each.uid, reason, message, "")
 
     def _again(self, members: Sequence[Entry]) -> None:
         for each in self._out(members):

@@ -51,6 +51,8 @@ class Gangs:
     def apply(self, change: Change) -> None:
         value = change.value
         if isinstance(value, Instance):
+            if not self._rolls:
+                return
             gang = _gang_of(value)
             roll = self._rolls.get(gang)
             if roll is not None:

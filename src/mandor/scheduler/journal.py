@@ -44,7 +44,7 @@ class Journal:
 
     def note(self, entry: Entry, profile: Profile, decision: Decision, table: Table) -> None:
         """A decision that has just been made, and is not counted yet."""
-        if decision.node and not entry.attempts and not decision.relaxed:
+        if decision.node and not (entry.attempts or decision.relaxed or decision.message):
             if not self._ordinary:
                 return
             self._ordinary -= 1
@@ -62,6 +62,7 @@ class Journal:
             node=decision.node,
             message=decision.message[:MESSAGE_MOST] or (before.message if before is not None else ""),
             relaxed=decision.relaxed,
+            form=_form(decision),
             victims=tuple(key.name for key in decision.victims),
             fault=decision.fault,
             attempts=entry.attempts + 1,
@@ -120,6 +121,11 @@ class Journal:
         if not spec.message and stored.spec.uid == spec.uid:
             spec = replace(spec, message=stored.spec.message)
         return stored.changed(spec=spec)
+
+
+def _form(decision: Decision) -> str:
+    shape = decision.ask.shape if decision.ask is not None else None
+    return shape.form_name if shape is not None and shape.variant else ""
 
 
 def _our_own(profile: Profile) -> bool:

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from typing import Any
 
 from msgspec import structs
@@ -23,13 +22,12 @@ from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.cycle import Decision, broken_off, decide
 from mandor.placement.framework.ask import Ask
-from mandor.placement.framework.context import Context, run_permits, run_post_binds, run_reserve, run_unreserve
+from mandor.placement.framework.context import Context, run_permits, run_reserve
 from mandor.placement.framework.handle import Handle, Muster
 from mandor.placement.framework.points import ANYTHING
 from mandor.placement.framework.profile import DEFAULT_BINDER, Profile, check_together
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Overrun
-from mandor.placement.plugins.gang import Gang
 from mandor.placement.profiles import made_with
 from mandor.scheduler.binding import Binder, NotBound, chunks
 from mandor.scheduler.binding_cycle import BindingCycle
@@ -39,12 +37,13 @@ from mandor.scheduler.gangs import Gangs, Returning
 from mandor.scheduler.handle import ClusterHandle
 from mandor.scheduler.journal import Journal
 from mandor.scheduler.nominations import Nominations
-from mandor.scheduler.party import Parties
+from mandor.scheduler.outcomes import Outcomes, Ways
 from mandor.scheduler.preempting import Preempting
 from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
 from mandor.scheduler.territory import Pools
 from mandor.scheduler.truth import compare
+from mandor.scheduler.unclaimed import Unclaimed
 from mandor.scheduler.view import Promise, View
 from mandor.scheduler.volumes import VolumeWriter
 from mandor.scheduler.waiting import Denied, Seat, WaitingRoom
@@ -60,8 +59,6 @@ SLICE_MICROSECONDS = 10_000
 measured, so that the same input always gives the same course of events."""
 GATHERED = 256
 """So many decisions are written together, or fewer when nobody waits."""
-NOTED_MOST = 64
-"""While more than this are on their way or in the queue, only remarkable binds are told as events."""
 CYCLES_MOST = 10_000
 """So many placements may be on their way through plugins, or be asked about; the others wait their turn."""
 
@@ -100,7 +97,7 @@ class Scheduler:
         self.handle: Handle = ClusterHandle(
             lambda: self.view.table.snapshot(),  # noqa: PLW0108 - the view is made later
             self._room,
-            self._bind_by_handle,
+            lambda ask, node: self._outcomes.bind(ask, node),  # noqa: PLW0108 - these are made later, too
             VolumeWriter(store, clock).write,
             self._gangs.muster,
             inquire,
@@ -117,7 +114,6 @@ class Scheduler:
         self.view = View(
             self._queue, self._instances, self._mirrors[Workload.kind], seed=seed, gone=self._gone, pools=pools
         )
-        self._binder = Binder(store, clock, bound=self._written, failed=self._not_written)
         self._binding = BindingCycle(clock, self._room, self.watchdog)
         self._wake = asyncio.Event()
         self._nominations = Nominations(self.view, self._queue, self._instances, clock, wake=self._wake.set)
@@ -125,7 +121,9 @@ class Scheduler:
         self._reasons = Reasons(store, recorder, self._instances)
         self._to_write: list[Promise] = []
         self._journal = Journal(store, clock, self.watchdog)
-        self._parties = Parties(write=self._write_whole, give_up=self._fail_with_others)
+        ways = Ways(self._to_write.append, self._write_whole, self._wait, self._fault, self._wake.set)
+        self._outcomes = Outcomes(self.view, self._queue, self._room, self._gangs, self.watchdog, recorder, clock, ways)
+        self._binder = Binder(store, clock, bound=self._outcomes.written, failed=self._outcomes.not_written)
         self._gang_cycle = GangCycle(
             self._queue,
             self._gangs,
@@ -138,13 +136,15 @@ class Scheduler:
                 admit=self._admit,
                 take=self._take,
                 write=self._to_write.append,
-                failed=self._failed,
+                failed=self._outcomes.failed,
                 wait=self._wait,
                 fault=self._fault,
                 tell=self._reasons.tell,
                 note=self._note,
+                hold=self._nominations.hold,
+                moment=self._nominations.moment,
             ),
-            self._parties,
+            self._outcomes.parties,
         )
         self._gang: tuple[Entry, Profile, Muster] | None = None
         """The next cycle is a gang's."""
@@ -154,14 +154,9 @@ class Scheduler:
         """Placements whose binding cycle begins, some in the waiting room."""
         self._to_ask: list[tuple[Entry, Profile]] = []
         self._to_write_whole: list[Sequence[Promise]] = []
-        self._writing: dict[int, asyncio.Future[bool]] = {}
-        """By the promise's id: another instance may take the name of one that is gone."""
-        self._reserved: dict[int, Promise] = {}
-        """Of those whose plugins are to hear the end: the ones that have not."""
-        self._broken: set[int] = set()
-        """Promises, by id, whose party is broken up, and whose binding cycle does not know it yet."""
         self._pools = pools
         self._busy = 0
+        self._unclaimed = Unclaimed(store, clock, pools, self.view.elsewhere, self._reasons.tell)
         self._returning = Returning(store, clock, recorder, self._gangs, self._instances, self._keeps_gangs)
         self.timed: Callable[[float], None] | None = None
         """Told what each decision took, in seconds."""
@@ -202,11 +197,12 @@ class Scheduler:
             for mirror in self._mirrors.values():
                 await mirror.synced()
             await self._size_all()
-            stack.callback(self._unreserve_all)
+            stack.callback(self._outcomes.unreserve_all)
             async with Background() as tasks:
                 tasks.start(self._reasons.run(), "refusals")
                 tasks.start(self._journal.run(), "decisions")
                 tasks.start(self._returning.run(), "gangs in pieces")
+                tasks.start(self._unclaimed.run(), "work for pools of nobody")
                 await self._schedule(tasks)
 
     def _hear(self, change: Change) -> None:
@@ -252,7 +248,7 @@ class Scheduler:
         for entry, profile in self._to_ask:
             tasks.start(self._ask_about(entry, profile), f"questions about {entry.ask.key.name}")
         for order in self._nominations.take_orders():
-            tasks.start(self._preempting.carry_out(order), f"preemption for {order.instance.meta.name}")
+            tasks.start(self._preempting.carry_out(order), f"preemption for {order.name}")
         self._to_start.clear()
         self._to_ask.clear()
 
@@ -266,7 +262,7 @@ class Scheduler:
         current = [each for each in promises if self.view.promised(each.key) is each]
         for stale in promises:
             if self.view.promised(stale.key) is not stale:  # it is gone, and another may have its name
-                self._not_written(stale)
+                self._outcomes.not_written(stale)
         for chunk in chunks(current):
             await self._binder.room.acquire()
             writing = tasks.start(self._binder.write(chunk), "bind")
@@ -357,7 +353,7 @@ class Scheduler:
             self._known_at = table.version
         nominated = self.view.nominated(ask.key)
         if self._known_refusals and not nominated:
-            known = self._known_refusals.get(replace(ask, key=_NOBODY))
+            known = self._known_refusals.get(structs.replace(ask, key=_NOBODY))
             if known is not None:
                 return structs.replace(known, key=ask.key)
         try:
@@ -369,7 +365,7 @@ class Scheduler:
                     nominated=nominated,
                     consulted=entry.consulted,
                     watch=self.watchdog,
-                    moment=self._nominations.moment(entry),
+                    moment=lambda: self._nominations.moment(entry),
                 )
             )
         except Overrun:  # it arrived on the way out
@@ -377,7 +373,7 @@ class Scheduler:
         # Each has its own volumes, perhaps, though all else is alike.
         alike = profile.by_class and not ask.shape.volumes and not nominated
         if alike and not (decision.node or decision.fault or decision.nominated):
-            self._known_refusals[replace(ask, key=_NOBODY)] = decision
+            self._known_refusals[structs.replace(ask, key=_NOBODY)] = decision
         return decision
 
     def _take(self, entry: Entry, profile: Profile, decision: Decision) -> Promise | None:
@@ -391,7 +387,8 @@ class Scheduler:
         context = None
         if not (profile.plain and profile.batches(entry.ask)) or entry.ask.member is not None:
             context = Context(profile, decision.ask or entry.ask, decision.node, decision.state)
-        promise = self.view.promise(entry, decision.node, decision.relaxed, context)
+        chosen = decision.ask.shape if decision.ask is not None and decision.ask.shape.variant else None
+        promise = self.view.promise(entry, decision.node, decision.relaxed, context, chosen)
         if promise is not None and decision.displaces:
             self._nominations.displace(decision.node, entry.ask.priority)
         if promise is not None and context is not None:
@@ -399,20 +396,20 @@ class Scheduler:
         return promise
 
     def _admit(self, promise: Promise, context: Context) -> Promise | None:
-        self._reserved[id(promise)] = promise
+        self._outcomes.reserving(promise)
         try:
             self.watchdog.run(lambda: run_reserve(context, self.watchdog))
             permission = self.watchdog.run(lambda: run_permits(context, self.watchdog))
         except (PluginFault, Overrun) as fault:
-            self._abort(promise, self.watchdog.told(fault))
+            self._outcomes.abort(promise, self.watchdog.told(fault))
             return None
         if permission.denied_by is not None:
-            self._deny(promise, permission.denied_by.name, permission.why)
+            self._outcomes.deny(promise, permission.denied_by.name, permission.why)
             return None
         if permission.waits or not context.profile.batches(promise.entry.ask):
             seat = self._room.enter(context.ask, context.node, permission.waits) if permission.waits else None
             self._busy += 1
-            self._parties.begin(promise)
+            self._outcomes.parties.begin(promise)
             self._to_start.append((promise, seat))
             return None
         return promise
@@ -425,7 +422,7 @@ class Scheduler:
         now = self._clock.monotonic()
         wake_at = None if decision.again is None else now + decision.again
         self._queue.put_back(entry, now=now, retry_on=decision.retry_on, blamed=decision.blamed, wake_at=wake_at)
-        if not self._nominations.hold(entry, decision):
+        if not self._nominations.hold((entry, decision)):
             told = decision.reason, decision.message, decision.nominated
             self._reasons.tell(entry.ask.key, entry.uid, *told)
 
@@ -439,7 +436,7 @@ class Scheduler:
 
     async def _ask_about(self, entry: Entry, profile: Profile) -> None:
         try:
-            answers = await self._consulting.ask(profile, entry.ask, self.view.table.snapshot())
+            answers = await self._consulting.ask(profile, entry.ask, self.view.table.snapshot(), self._clock.now())
         except (PluginFault, Overrun) as fault:
             if self._queue.drop_held(entry):
                 self._fault(entry, self.watchdog.told(fault))
@@ -457,9 +454,9 @@ class Scheduler:
             end = await self._binding.run(promise.context, seat)
         except PluginFault as fault:
             if isinstance(fault.__cause__, NotBound):
-                self._failed(promise)
+                self._outcomes.failed(promise)
             else:
-                self._abort(promise, str(fault))
+                self._outcomes.abort(promise, str(fault))
         else:
             await self._end(promise, end)
         finally:
@@ -468,121 +465,17 @@ class Scheduler:
 
     async def _end(self, promise: Promise, end: Denied | str) -> None:
         if isinstance(end, Denied):
-            self._deny(promise, end.plugin, end.why)
+            self._outcomes.deny(promise, end.plugin, end.why)
             return
         if end == DEFAULT_BINDER or await self._is_bound(promise):
-            self._bound(promise)
+            self._outcomes.bound(promise)
         else:
-            self._abort(promise, f"the plugin {end} says that it has bound it, and it is not bound")
+            self._outcomes.abort(promise, f"the plugin {end} says that it has bound it, and it is not bound")
 
     async def _is_bound(self, promise: Promise) -> bool:
         stored = await self._store.get(promise.key)
         same = isinstance(stored, Instance) and stored.meta.uid == promise.instance.meta.uid
         return same and stored is not None and stored.node == promise.node
-
-    async def _bind_by_handle(self, ask: Ask, node: str) -> None:
-        promise = self.view.promised(ask.key)
-        ours = promise is not None and promise.context is not None and promise.context.ask is ask
-        known = id(promise) in self._writing or id(promise) in self._broken
-        if promise is None or not ours or promise.node != node or known:
-            raise NotBound(f"{ask.key.name} is not to be bound to {node}")
-        written: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._writing[id(promise)] = written
-        if promise in self._parties:
-            self._parties.arrive(promise)
-        else:
-            self._to_write.append(promise)
-            self._wake.set()
-        if not await written:
-            raise NotBound(f"{ask.key.name} or {node} has changed")
-
-    def _written(self, promise: Promise) -> None:
-        written = self._writing.pop(id(promise), None)
-        if written is None:
-            self._bound(promise)
-        elif not written.done():
-            written.set_result(True)
-
-    def _not_written(self, promise: Promise) -> None:
-        written = self._writing.pop(id(promise), None)
-        if written is None:
-            self._failed(promise)
-        elif not written.done():
-            written.set_result(False)
-
-    # How it ends: bound, or given up. Whoever reserved hears of exactly one of them.
-
-    def _bound(self, promise: Promise) -> None:
-        context = promise.context
-        self._reserved.pop(id(promise), None)
-        self._parties.arrive(promise, written=True)
-        self._gangs.written(promise.entry.ask, promise.instance.meta.uid)
-        if context is not None and context.profile.post_binds:
-            for fault in self.watchdog.run(lambda: run_post_binds(context, self.watchdog)):
-                log.warning("%s is bound; %s", promise.key, fault)
-        versions = context.profile.versions if context is not None else ()
-        if promise.relaxed or (self.view.promises <= NOTED_MOST and len(self._queue) <= NOTED_MOST):
-            without = "".join(f", without `{rule}`" for rule in promise.relaxed)
-            by = f" ({', '.join(versions)})" if versions else ""
-            text = f"placed on {promise.node}{without}{by}"
-            self._recorder.note(promise.instance, "Scheduled", text, node=promise.node)
-
-    def _failed(self, promise: Promise) -> None:
-        """Somebody changed it or its node meanwhile: decide again."""
-        if self._give_up(promise):
-            if promise.entry.attempts:
-                self._queue.back_off(promise.entry, now=self._clock.monotonic())
-            else:
-                self._queue.retry(promise.entry)
-            self._wake.set()
-
-    def _abort(self, promise: Promise, message: str) -> None:
-        """Something went wrong: again, after a pause."""
-        if self._give_up(promise):
-            self._fault(promise.entry, message)
-            self._wake.set()
-
-    def _deny(self, promise: Promise, plugin: str, why: str) -> None:
-        """A permit was refused: again, when something has happened that the plugin cares for."""
-        if self._give_up(promise):
-            assert promise.context is not None
-            blamed = promise.context.profile.plugin(plugin)
-            denied = Decision(
-                promise.key,
-                message=f"{plugin} does not permit it: {why}",
-                retry_on=blamed.retry_on if blamed is not None else ANYTHING,
-                blamed=(blamed,) if blamed is not None else (),
-            )
-            self._wait(promise.entry, denied)
-            self._wake.set()
-
-    def _give_up(self, promise: Promise) -> bool:
-        """True: the instance still waits for a node."""
-        self._parties.fail(promise)
-        self._gangs.given_up(promise.entry.ask)
-        self._broken.discard(id(promise))
-        self._unreserve(promise)
-        return self.view.take_back(promise)
-
-    def _fail_with_others(self, promise: Promise, begun: bool) -> None:
-        """Another one of its party is not to be bound, so it is not either."""
-        if not begun:
-            self._failed(promise)
-        elif id(promise) in self._writing:
-            self._not_written(promise)
-        elif not self._room.reject(promise.key, Gang.name, "others of its gang could not be bound"):
-            self._broken.add(id(promise))  # A plugin is at work for it; it is refused when it comes to be written.
-
-    def _unreserve(self, promise: Promise) -> None:
-        context = promise.context
-        if self._reserved.pop(id(promise), None) is None or context is None:
-            return
-        for fault in self.watchdog.run(lambda: run_unreserve(context, self.watchdog)):
-            log.warning("%s gives %s back; %s", promise.key, promise.node, fault)
-
-    def _unreserve_all(self) -> None:
-        for promise in list(self._reserved.values()):
-            self._unreserve(promise)
 
     def _gone(self, promise: Promise) -> None:
         self._room.reject(promise.key, "", "it is gone, or told to stop")

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -14,7 +14,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.phase import Phase
-from mandor.store.base import Check, Put, Store, Write
+from mandor.store.base import WRITES_MOST, Check, Put, Store, Write
 from mandor.store.recorder import Recorder
 
 log = logging.getLogger(__name__)
@@ -27,14 +27,31 @@ AFTER_OUTAGE = Backoff(first_seconds=0.2, most_seconds=5.0, jitter=0.2)
 
 
 @dataclass(frozen=True, slots=True)
-class Preemption:
+class Claim:
+    """Room that is made for an instance."""
+
     instance: Instance
-    """For whom."""
     node: str
     node_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    claims: tuple[Claim, ...]
+    """One; or those of a gang."""
     victims: tuple[Instance, ...]
+    """Each on the node of a claim."""
     reason: str
     message: str
+
+    @property
+    def nodes(self) -> dict[str, int]:
+        """With their versions."""
+        return {each.node: each.node_version for each in self.claims}
+
+    @property
+    def name(self) -> str:
+        return self.claims[0].instance.meta.name
 
 
 class Stale(Exception):
@@ -50,75 +67,104 @@ class Preempting:
         self._room = asyncio.Semaphore(COMMITS_MOST)
 
     async def carry_out(self, order: Preemption) -> None:
-        async with self._room:
-            try:
-                victims = await self._write(order)
-            except Stale as stale:
-                log.info("%s preempts nobody on %s: %s", order.instance.key, order.node, stale)
-                self._failed(order)
-                return
-        self._tell(order, victims)
+        """In one commit if it can be; what is more follows piece by piece, and nothing after one that fails."""
+        for part in _parts(order):
+            async with self._room:
+                try:
+                    victims = await self._write(part)
+                except Stale as stale:
+                    log.info("%s preempts nobody on %s: %s", order.name, ", ".join(part.nodes), stale)
+                    self._failed(order)
+                    return
+            self._tell(part, victims)
 
     async def _write(self, order: Preemption) -> Sequence[Instance]:
         """Those who were told to stop; the others were going already."""
-        instance, victims = order.instance, order.victims
+        now, victims = [each.instance for each in order.claims], order.victims
         failures = 0
         for _ in range(TRIES):
             left = _still_there(order, victims)
             try:
-                await self._store.commit(*self._writes(order, instance, left))
+                await self._store.commit(*self._writes(order, now, left))
             except Conflict as error:
                 self._check_ours(order, error)
             except Unavailable as error:
                 # Perhaps it is written, perhaps not: what is stored tells.
                 failures += 1
-                log.warning("a preemption on %s waits: %s", order.node, error)
+                log.warning("a preemption on %s waits: %s", ", ".join(order.nodes), error)
                 await self._clock.sleep(AFTER_OUTAGE.pause(failures))
             else:
                 return left
-            instance, victims = await self._read_again(order)
-            if instance.status.nominated == order.node and not _still_there(order, victims):
+            now, victims = await self._read_again(order)
+            told = all(
+                each.status.nominated == claim.node for claim, each in zip(order.claims, now, strict=True)
+            ) and not _still_there(order, victims)
+            if told:
                 return order.victims  # It was written by a commit whose answer never came.
         raise Stale("it changes all the time")
 
-    def _writes(self, order: Preemption, instance: Instance, victims: Sequence[Instance]) -> list[Write]:
-        now = self._clock.now()
-        status = msgspec.structs.replace(
-            instance.status, reason=order.reason, message=order.message, nominated=order.node
-        )
-        return [
-            Check(Key(Node.kind, "", order.node), order.node_version),
-            Put(instance.changed(status=status)),
-            *(Put(each.stopping(PREEMPTED, at=now)) for each in victims),
-        ]
+    def _writes(self, order: Preemption, now: Sequence[Instance], victims: Sequence[Instance]) -> list[Write]:
+        at = self._clock.now()
+        writes: list[Write] = [Check(Key(Node.kind, "", node), version) for node, version in order.nodes.items()]
+        for claim, each in zip(order.claims, now, strict=True):
+            status = msgspec.structs.replace(
+                each.status, reason=order.reason, message=order.message, nominated=claim.node
+            )
+            writes.append(Put(each.changed(status=status)))
+        return [*writes, *(Put(each.stopping(PREEMPTED, at=at)) for each in victims)]
 
     def _check_ours(self, order: Preemption, conflict: Conflict) -> None:
         key = conflict.facts.get("key")
-        if key == Key(Node.kind, "", order.node):
+        if key in {Key(Node.kind, "", node) for node in order.nodes}:
             raise Stale("the node has changed")
-        if key not in {order.instance.key, *(each.key for each in order.victims)}:
+        if key not in {each.key for each in (*(claim.instance for claim in order.claims), *order.victims)}:
             raise conflict  # The fence: somebody else leads now.
 
-    async def _read_again(self, order: Preemption) -> tuple[Instance, tuple[Instance, ...]]:
-        instance = await self._store.get(order.instance.key)
-        if not isinstance(instance, Instance) or instance.meta.uid != order.instance.meta.uid or not _waits(instance):
-            raise Stale("nobody waits for it any more")
+    async def _read_again(self, order: Preemption) -> tuple[list[Instance], tuple[Instance, ...]]:
+        now = []
+        for claim in order.claims:
+            instance = await self._store.get(claim.instance.key)
+            if not isinstance(instance, Instance) or instance.meta.uid != claim.instance.meta.uid:
+                raise Stale("who waited for it is gone")
+            if not _waits(instance):
+                raise Stale("nobody waits for it any more")
+            now.append(instance)
         found = [await self._store.get(each.key) for each in order.victims]
         uids = {each.meta.uid for each in order.victims}
-        return instance, tuple(each for each in found if isinstance(each, Instance) and each.meta.uid in uids)
+        return now, tuple(each for each in found if isinstance(each, Instance) and each.meta.uid in uids)
 
     def _tell(self, order: Preemption, victims: Sequence[Instance]) -> None:
-        names = ", ".join(each.meta.name for each in victims)
-        mine = order.instance
-        self._recorder.note(mine, "Preempts", f"takes the place of {names} on {order.node}", node=order.node)
-        for each in victims:
-            text = f"makes room on {order.node} for {mine.meta.namespace}/{mine.meta.name}, which has a higher priority"
-            self._recorder.note(each, PREEMPTED, text, type="warning", node=order.node)
+        for claim in {each.node: each for each in reversed(order.claims)}.values():
+            mine, gone = claim.instance, [each for each in victims if each.node == claim.node]
+            if not gone:
+                continue
+            names = ", ".join(each.meta.name for each in gone)
+            self._recorder.note(mine, "Preempts", f"takes the place of {names} on {claim.node}", node=claim.node)
+            whom = f"{mine.meta.namespace}/{mine.meta.name}"
+            for each in gone:
+                text = f"makes room on {claim.node} for {whom}, which has a higher priority"
+                self._recorder.note(each, PREEMPTED, text, type="warning", node=claim.node)
+
+
+def _parts(order: Preemption) -> Iterator[Preemption]:
+    """What fits into one commit each; claims are told before those who have to go for them."""
+    claims: list[Claim] = []
+    victims: list[Instance] = []
+    seen: set[str] = set()
+    for claim in order.claims:
+        mine = [each for each in order.victims if each.node == claim.node and claim.node not in seen]
+        seen.add(claim.node)
+        if claims and 2 * (len(claims) + 1) + len(victims) + len(mine) > WRITES_MOST:
+            yield replace(order, claims=tuple(claims), victims=tuple(victims))
+            claims, victims = [], []
+        claims.append(claim)
+        victims += mine
+    yield replace(order, claims=tuple(claims), victims=tuple(victims))
 
 
 def _still_there(order: Preemption, victims: Sequence[Instance]) -> list[Instance]:
     """Those who are where they were and do not know yet."""
-    return [each for each in victims if each.node == order.node and each.spec.stop is None and not each.phase.over]
+    return [each for each in victims if each.node in order.nodes and each.spec.stop is None and not each.phase.over]
 
 
 def _waits(instance: Instance) -> bool:

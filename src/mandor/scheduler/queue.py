@@ -7,6 +7,7 @@ from enum import Enum
 from typing import Any, Protocol, TypeVar
 
 from mandor.lib.backoff import Backoff
+from mandor.lib.line import Line
 from mandor.model.meta import Key
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.points import (
@@ -65,6 +66,8 @@ class Entry:
 
 
 Gang = tuple[str, str, str]
+# Python 3.11 looks a member of an enum up in a function of its own each time.
+_ACTIVE, _NOWHERE = Place.ACTIVE, Place.NOWHERE
 _FREE = frozenset({Place.ACTIVE, Place.BACKING_OFF, Place.UNSCHEDULABLE, Place.PARKED})
 _Seat = tuple[Any, int, Entry]
 """Rank, ticket, entry: tickets differ, so that entries are never compared."""
@@ -109,7 +112,7 @@ class SchedulingQueue:
         self._pause = pause
         self._flush_seconds = flush_seconds
         self._entries: dict[Key, Entry] = {}
-        self._active: list[_Seat] = []
+        self._active: Line[_Seat] = Line()
         self._backing_off: list[_Seat] = []
         self._unschedulable: dict[Key, Entry] = {}
         self._alarms: list[_Seat] = []
@@ -165,7 +168,7 @@ class SchedulingQueue:
     def _take(self, key: Key) -> Entry | None:
         entry = self._entries.pop(key, None)
         if entry is not None:
-            entry.place, entry.ticket = Place.NOWHERE, 0
+            entry.place, entry.ticket = _NOWHERE, 0
             self._unschedulable.pop(key, None)
             self._gated.pop(key, None)
             self._leave_gang(entry)
@@ -216,14 +219,15 @@ class SchedulingQueue:
         """The next one; it is out of the queue until it is put back."""
         while self._active:
             try:
-                _, ticket, entry = heapq.heappop(self._active)
+                _, ticket, entry = self._active.pop()
             except Exception as error:
                 self._no_order(error)
                 return None
             if entry.ticket == ticket:
                 del self._entries[entry.ask.key]
-                entry.place, entry.ticket = Place.NOWHERE, 0
-                self._leave_gang(entry)
+                entry.place, entry.ticket = _NOWHERE, 0
+                if entry.ask.member is not None:
+                    self._leave_gang(entry)
                 return entry
         return None
 
@@ -311,13 +315,14 @@ class SchedulingQueue:
     def _hinted(self, entry: Entry, happened: Happened) -> bool:
         """One of those who refused it thinks so; when nobody of them has an opinion, yes."""
         asked = [plugin for plugin in entry.blamed if happened.happening in plugin.retry_on]
-        for plugin in asked:
-            try:
-                hint = self._call(plugin, lambda plugin=plugin: plugin.hint(entry.ask, happened))  # type: ignore[misc]
-            except PluginFault:
-                return True  # One try too many does no harm.
-            if hint is not Hint.SKIP:
-                return True
+        for form in entry.ask.forms:
+            for plugin in asked:
+                try:
+                    hint = self._call(plugin, lambda plugin=plugin, form=form: plugin.hint(form, happened))  # type: ignore[misc]
+                except PluginFault:
+                    return True  # One try too many does no harm.
+                if hint is not Hint.SKIP:
+                    return True
         return not asked
 
     def use(self, sort: QueueSortPlugin, *, now: float, pause: Backoff | None = None) -> None:
@@ -397,14 +402,14 @@ class SchedulingQueue:
         self._activate(entry)
 
     def _activate(self, entry: Entry) -> None:
-        entry.place = Place.ACTIVE
+        entry.place = _ACTIVE
         try:
             rank: Hashable = self._call(self._sort, lambda: self._sort.sort_key(entry.ask, entry.queued_at))
         except PluginFault as fault:
             self._fail(entry, fault)
             return
         try:
-            heapq.heappush(self._active, self._seat(entry, rank))
+            self._active.push(self._seat(entry, rank))
         except Exception as error:
             self._no_order(error)
 

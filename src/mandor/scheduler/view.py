@@ -2,9 +2,9 @@
 
 import logging
 from collections.abc import Callable, Iterable, Set
-from dataclasses import replace
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
@@ -19,6 +19,7 @@ from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.lodging import ORDINARY, Rank, Tenure
 from mandor.placement.framework.points import Happened, Happening
+from mandor.placement.framework.ports import recorded
 from mandor.placement.framework.volumes import KnownVolume
 from mandor.placement.standing import (
     NOTHING,
@@ -45,6 +46,7 @@ DETAILS_MOST = 1024
 """When more happens at once, everybody whom it can concern is tried again without being asked for hints."""
 
 NOWHERE: frozenset[str] = frozenset()
+_NEITHER, _PLACED = Standing.NEITHER, Standing.PLACED
 
 
 class Promise(Struct, frozen=True, eq=False):
@@ -57,6 +59,10 @@ class Promise(Struct, frozen=True, eq=False):
     relaxed: tuple[str, ...] = ()
     context: Context | None = None
     """For the plugins that are still to hear of it."""
+    shape: Shape | None = None
+    """The form that was chosen, if it is not the main one."""
+    ports: dict[str, int] | None = None
+    """The node's ports that were chosen for it, by name."""
 
     @property
     def key(self) -> Key:
@@ -70,7 +76,10 @@ class Promise(Struct, frozen=True, eq=False):
         """`now`: the instance as it is stored now, if that is newer."""
         ask = self.entry.ask
         volumes = tuple(sorted(wanted.key.name for wanted in ask.local_volumes)) if ask.shape.volumes else ()
-        return (now or self.instance).bound(self.node, at=at, relaxed=self.relaxed, volumes=volumes)
+        variant = self.shape.variant if self.shape is not None else 0
+        return (now or self.instance).bound(
+            self.node, at=at, relaxed=self.relaxed, volumes=volumes, variant=variant, ports=self.ports
+        )
 
 
 class View:
@@ -108,6 +117,8 @@ class View:
         """What all instances of a group of a release ask for, by namespace, workload, release and group: as long as
         no object changes that it was made of."""
         self._promises: dict[Key, Promise] = {}
+        self.elsewhere: dict[Key, tuple[str, str]] = {}
+        """Instances that wait for nodes of other schedulers, with their uid and pool."""
         self._waiting_for: dict[Key, set[Key]] = {}
         """Instances whose release or workload is not here yet, by that."""
 
@@ -261,13 +272,14 @@ class View:
     # Instances.
 
     def _apply_instance(self, key: Key, after: Object | None) -> None:
-        stands = standing(after) if isinstance(after, Instance) else Standing.NEITHER
-        if not isinstance(after, Instance) or stands is Standing.NEITHER:
+        stands = standing(after) if isinstance(after, Instance) else _NEITHER
+        if not isinstance(after, Instance) or stands is _NEITHER:
             self._forget(key)
-        elif stands is Standing.PLACED:
+        elif stands is _PLACED:
             self._count(key, after)
         elif not self._promised(key, after.meta.uid):
-            if not self.nominated(key):
+            charge = self.table.charge(key)
+            if key in self._promises or (charge is not None and not charge.tenure.held):
                 self._uncount(key)
             self._enqueue(after)
 
@@ -295,14 +307,16 @@ class View:
             return  # It is counted since it was decided.
         self.queue.remove(key)
         shape = self._shape(instance)
-        if shape is None:
+        if shape is not None:
+            shape = shape.form(instance.spec.variant)
+        else:
             known = self.table.charge(key)
             shape = known.shape if known is not None and known.node == instance.spec.node else None
         if shape is not None:
             new = self.table.charge(key) is None or bool(self.nominated(key))
-            self.table.set_charge(
-                key, instance.spec.node, shape, self._who(instance), tenure_of(instance, shape, self._rank(instance))
-            )
+            tenure = tenure_of(instance, shape, self._rank(instance))
+            ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
+            self.table.set_charge(key, instance.spec.node, shape, self._who(instance), tenure, ports)
             if new:
                 self._happen(Happening.PLACED, self.table.node(instance.spec.node), key)
 
@@ -341,12 +355,14 @@ class View:
             self._wait_for(workload_key(instance), instance)
             return None
         shape = self._shape(instance)
+        if shape is not None and not self.owns(shape.home):
+            self.elsewhere[instance.key] = instance.meta.uid, shape.home
         if shape is None or not self.owns(shape.home):
             return None
         return ask_of(instance, workload, shape, self._who(instance), self._rank(instance))
 
     def _shape(self, instance: Instance) -> Shape | None:
-        """None: its release is not here yet; the instance is looked at again when it comes."""
+        """Of its main form. None: its release is not here yet; the instance is looked at again when it comes."""
         release = release_key(instance)
         shape = self._shapes.get(release, {}).get(instance.spec.group)
         if shape is None:
@@ -359,21 +375,32 @@ class View:
     # Decisions.
 
     def promise(
-        self, entry: Entry, node: str, relaxed: tuple[str, ...] = (), context: Context | None = None
+        self,
+        entry: Entry,
+        node: str,
+        relaxed: tuple[str, ...] = (),
+        context: Context | None = None,
+        shape: Shape | None = None,
     ) -> Promise | None:
-        """Count it at once, before it is written; None: the instance is not what it was any more."""
+        """Count it at once, before it is written; None: the instance is not what it was any more. `shape`: the form
+        that was chosen, if it is not the main one."""
         ask = entry.ask
         key = ask.key
         instance, chosen = self._instances.get(key), self.table.node(node)
         if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or chosen is None:
             return None
-        made = Promise(entry, instance, node, chosen.meta.version, relaxed, context)
-        tenure = Tenure(self._rank(instance), instance.meta.created_at)
-        self.table.set_charge(key, node, ask.shape, ask.who, tenure)
+        tenure, form = Tenure(self._rank(instance), instance.meta.created_at), shape or ask.shape
+        self.table.set_charge(key, node, form, ask.who, tenure)
+        ports = self._chosen(key) if form.any_ports else None
+        made = Promise(entry, instance, node, chosen.meta.version, relaxed, context, shape, ports)
         self._promises[key] = made
         if self.queue.waiting:  # Whoever is decided later sees it in the table.
             self._happen(Happening.PLACED, chosen, key)
         return made
+
+    def _chosen(self, key: Key) -> dict[str, int]:
+        charge = self.table.charges[key]
+        return {each.name: number for each, number in zip(charge.shape.any_ports, charge.ports, strict=False)}
 
     # Room that is held.
 
@@ -382,10 +409,10 @@ class View:
         charge = self.table.charge(key)
         return charge.node if charge is not None and charge.tenure.held else ""
 
-    def nominate(self, entry: Entry, node: str) -> None:
-        """Hold room for it there, and nowhere else; nowhere at all, if that is empty."""
+    def nominate(self, entry: Entry, node: str, ask: Ask | None = None) -> None:
+        """Hold room for it there, and nowhere else; nowhere at all, if that is empty. `ask`: in another form."""
         if node:
-            self._hold(entry.ask, node, entry.queued_at)
+            self._hold(ask or entry.ask, node, entry.queued_at)
         elif self.nominated(entry.ask.key):
             self._uncount(entry.ask.key)
 
@@ -395,6 +422,9 @@ class View:
 
     def displaced(self, node: str, priority: int) -> list[Key]:
         """Those of lower priority for whom room is held there."""
+        lowest = self.table.lodgings.lowest_held()
+        if lowest is None or lowest >= priority:
+            return []
         return [each.key for where, each in self.table.lodgings.held() if where == node and each.priority < priority]
 
     def evict(self, instances: Iterable[Instance], now: float) -> None:
@@ -451,7 +481,7 @@ class View:
 def _matters(node: Node) -> tuple[object, ...]:
     """What placement looks at; the rest of a node may change without anybody being tried again."""
     status = node.status
-    return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts
+    return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts, status.ports
 
 
 def _matters_to_queue(workload: Workload) -> tuple[object, ...]:

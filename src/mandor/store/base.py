@@ -102,7 +102,7 @@ class Change(Struct, gc=False):
 
     @property
     def value(self) -> Object:
-        found = self.after or self.before
+        found = self.before if self.after is None else self.after
         assert found is not None, "a bookmark has no value"
         return found
 

@@ -18,6 +18,9 @@ Listener = Callable[[Change], None]
 BACKOFF = Backoff(first_seconds=0.1, most_seconds=5.0, jitter=0.3)
 CHUNK = 2_000
 """So many objects of a listing are taken over before others get their turn."""
+STEP = 128
+"""So many changes of a burst are told before others get their turn: what they set off costs more than taking them
+over, and there are several mirrors."""
 
 
 class Mirror:
@@ -105,11 +108,14 @@ class Mirror:
     async def _follow(self) -> None:
         async for batch in self._store.watch(self._kind, since=self.revision, where=self._where):
             self.error, self._failures = None, 0
-            for change in batch:
-                if change.after is not None or change.before is not None:  # else a bookmark
-                    self._apply(change)
-                self.revision = change.revision
-            self._release()
+            for start in range(0, len(batch), STEP):
+                if start:
+                    await asyncio.sleep(0)
+                for change in batch[start : start + STEP]:
+                    if change.after is not None or change.before is not None:  # else a bookmark
+                        self._apply(change)
+                    self.revision = change.revision
+                self._release()
 
     async def _take_over(self) -> None:
         """Make the copy equal to a listing, and tell the listeners what that changes."""

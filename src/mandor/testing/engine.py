@@ -20,18 +20,21 @@ from pathlib import Path
 import pytest
 
 from mandor.engines.base import Engine, LogLine, Unit, UnitPhase
-from mandor.errors import NotFound
+from mandor.errors import NotFound, Unsupported
 from mandor.model.task import File
+from mandor.testing.engine_images import EngineImages
 from mandor.testing.engine_mounts import EngineMounts
 from mandor.testing.engine_network import EngineNetwork
 from mandor.testing.engine_trouble import EngineTrouble
+from mandor.testing.engine_watch import where_announced
 
 LIMITS = {"cpu", "memory", "processes"}
 EXTRAS = {"logs", "exec", "stats", "events", "pull", "sandbox", "snapshot", "migrate", "user"}
-EXTRAS |= {"mounts", "links", "tmpfs"}
+EXTRAS |= {"mounts", "links", "tmpfs", "ports", "hosts"}
+LOADS = {"archive", "incus"}
 
 
-class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts):
+class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
     @pytest.fixture(autouse=True)
     async def nothing_is_left(self) -> AsyncIterator[None]:
         """Whatever a test starts and removes leaves no process, no cgroup and no mount."""
@@ -56,6 +59,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts):
         capabilities = await engine.probe()
         assert capabilities.limits <= LIMITS
         assert capabilities.extras <= EXTRAS
+        assert capabilities.loads <= LOADS
         assert capabilities.up
         assert capabilities.images == (self.image is not None)
 
@@ -290,8 +294,20 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts):
             async for _ in engine.logs(self._unit()):
                 pass
 
+    async def test_a_verb_that_is_not_announced_is_refused(self, engine: Engine) -> None:
+        extras = (await engine.probe()).extras
+        unit = await self._start(engine, self.sleeps())
+        await self._running(engine, unit)
+        if "exec" not in extras:
+            with pytest.raises(Unsupported):
+                await engine.exec(unit, self.says("hello"))
+        if "events" not in extras:
+            with pytest.raises(Unsupported):
+                engine.events()
+
     # Inside.
 
+    @where_announced("exec")
     async def test_a_command_runs_beside_the_task(self, engine: Engine) -> None:
         unit = await self._start(engine, self.sleeps(env={"WORD": "from the unit"}))
         await self._running(engine, unit)
@@ -301,12 +317,14 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts):
         assert await self._run(engine, unit, self.tells_variable("WORD")) == (b"from the unit\n", b"", 0)
         assert (await self._look(engine, unit)).phase is UnitPhase.RUNNING
 
+    @where_announced("exec")
     async def test_what_goes_in_comes_out(self, engine: Engine) -> None:
         unit = await self._start(engine, self.sleeps())
         await self._running(engine, unit)
         data = bytes(range(256)) * 2048
         assert await self._run(engine, unit, self.copies(), data) == (data, b"", 0)
 
+    @where_announced("exec")
     async def test_a_terminal_has_the_size_it_was_given(self, engine: Engine) -> None:
         unit = await self._start(engine, self.sleeps())
         await self._running(engine, unit)
@@ -314,6 +332,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts):
         out, _, code = await self._collect(execution)
         assert (out, code) == (b"31 97\r\n", 0)
 
+    @where_announced("exec")
     async def test_closing_ends_the_command_and_not_the_task(self, engine: Engine) -> None:
         unit = await self._start(engine, self.sleeps())
         await self._running(engine, unit)
@@ -325,6 +344,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts):
             await execution.close()
         assert (await self._look(engine, unit)).phase is UnitPhase.RUNNING
 
+    @where_announced("exec")
     async def test_nothing_runs_beside_what_does_not_run(self, engine: Engine) -> None:
         unit = await self._start(engine, self.exits(0))
         await self._ended(engine, unit)
@@ -347,6 +367,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts):
         await self._until(counted, lambda: "nothing was counted")
         assert set(await engine.usage()) == {unit}
 
+    @where_announced("events")
     async def test_an_end_is_told_at_once(self, engine: Engine) -> None:
         unit = await self._start(engine, self.sleeps())
         await self._printed(engine, unit, 1)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from mandor.engines.base import Engine, Launch, Unit
+from mandor.model.image import ImageFile
 from mandor.testing.traces import find_traces
 
 MIB = 1024 * 1024
@@ -45,6 +46,13 @@ class EngineHooks:
     def occupies(self, unit: Unit) -> AbstractContextManager[Callable[[], bool]] | None:
         """Something that is not mandor's and has the name that the engine gives this unit; None: names cannot clash."""
         return None
+
+    def image_files(self) -> Sequence[tuple[ImageFile, bytes]]:
+        """Images in files, each with a POSIX shell and not on the machine; at least one of each kind it takes."""
+        return ()
+
+    def forget_image(self, name: str) -> None:
+        """Take away an image that was loaded."""
 
     def away(self) -> AbstractContextManager[None] | None:
         """While it lasts, the engine's daemon is not there; None: it has none, or not one that tests may stop."""

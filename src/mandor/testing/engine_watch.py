@@ -3,6 +3,8 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import wraps
+from typing import TypeVar
 
 import pytest
 
@@ -11,6 +13,23 @@ from mandor.lib.ids import new_uid
 from mandor.testing.engine_hooks import EngineHooks
 
 REASONS = {"Completed", "Error", "OOMKilled", "Signalled", "StartFailed", "Vanished"}
+
+
+Test = TypeVar("Test", bound=Callable[..., Awaitable[None]])
+
+
+def where_announced(extra: str) -> Callable[[Test], Test]:
+    """The test is about a verb that an engine need not have; whoever does not announce it passes."""
+
+    def guard(test: Test) -> Test:
+        @wraps(test)
+        async def run(self: "EngineWatch", engine: Engine) -> None:
+            if extra in (await engine.probe()).extras:
+                await test(self, engine)
+
+        return run  # type: ignore[return-value]
+
+    return guard
 
 
 class EngineWatch(EngineHooks):

@@ -187,11 +187,11 @@ async def test_a_sandbox_whose_start_was_interrupted_is_taken_away(
     engine: CriEngine, containerd: Containerd, tmp_path: Path
 ) -> None:
     """As after a crash between the sandbox and its container."""
+    from mandor.engines.containers import labels as marks
     from mandor.engines.cri import wire
     from mandor.engines.cri.client import CriClient
     from mandor.engines.cri.config import sandbox_config
     from mandor.engines.cri.options import CriOptions
-    from mandor.engines.docker_api import labels as marks
 
     uid = uuid.uuid4().hex
     labels = {marks.OWNER: engine.owner, marks.UID: uid}

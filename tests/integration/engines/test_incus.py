@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import tarfile
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 import trustme
 
+from mandor.client.image_file import open_image
 from mandor.engines.base import Launch, LogLine, Observed, Unit, UnitPhase
 from mandor.engines.incus import IncusEngine
 from mandor.engines.incus.folder import UnitFolder
@@ -108,6 +111,114 @@ async def test_profiles_devices_and_keys_reach_incus(engine: IncusEngine, incus:
         assert expected in shown
 
 
+@pytest.mark.req("S0-6")
+async def test_the_last_profile_counts_most_and_the_task_more(engine: IncusEngine, incus: Incus) -> None:
+    device = ("device", "add")
+    incus.cli("profile", "create", "small")
+    incus.cli("profile", "create", "shared")
+    try:
+        incus.cli("profile", "set", "small", "limits.processes=50", "limits.cpu.priority=1", "user.from=small")
+        incus.cli("profile", "set", "shared", "limits.cpu.priority=7", "user.from=shared")
+        incus.cli("profile", *device, "shared", "doc", "disk", "source=/usr/share", "path=/doc")
+        box = unit()
+        options = {"profiles": ["default", "small", "shared"], "config": {"user.from": "task"}}
+        await engine.start(box, machine(options=options))
+        await until(engine, box, running)
+        shown = incus.cli("config", "show", "--expanded", instance_name(box))
+        for expected in ('limits.processes: "50"', 'limits.cpu.priority: "7"', "user.from: task", "path: /doc"):
+            assert expected in shown
+        assert incus.cli("exec", instance_name(box), "--", "ls", "/doc")
+        await engine.remove(box)
+    finally:
+        incus.cli("profile", "delete", "small")
+        incus.cli("profile", "delete", "shared")
+
+
+@pytest.mark.req("S0-6")
+async def test_images_are_found_by_alias_by_fingerprint_and_on_a_server(incus: Incus, tmp_path: Path) -> None:
+    """The server is this very incusd, asked by another of its projects, which has no image of its own."""
+    incus.cli("config", "set", "core.https_address", "127.0.0.1:18444")
+    incus.cli("image", "show", IMAGE)
+    fingerprint = incus.cli("image", "list", IMAGE, "--format", "csv", "--columns", "F")
+    incus.cli("project", "create", "apart", "-c", "features.images=true", "-c", "features.profiles=false")
+    incus.cli("query", "-X", "PATCH", "-d", '{"public": true}', f"/1.0/images/{fingerprint}")
+    remote = {
+        "server": "https://127.0.0.1:18444",
+        "protocol": "incus",
+        "server_certificate": (incus.folder / "server.crt").read_text(),
+    }
+    try:
+        async with IncusEngine(tmp_path / "apart", url=incus.url, project="apart") as apart:
+            assert await apart.images() == {}
+            far, near = unit(), unit()
+            await apart.start(far, machine(options=remote))
+            await until(apart, far, running)
+            await apart.start(near, machine(image=fingerprint))  # It was fetched.
+            await until(apart, near, running)
+            for each in (far, near):
+                await apart.remove(each)
+            untrusted = unit()
+            await apart.start(untrusted, machine(options=remote | {"server_certificate": None}, image="other"))
+            assert "certificate" in (await until(apart, untrusted, over)).message
+            await apart.remove(untrusted)
+    finally:
+        incus.cli("image", "delete", fingerprint, "--project", "apart")
+        incus.cli("project", "delete", "apart")
+        incus.cli("config", "unset", "core.https_address")
+
+
+@pytest.mark.req("S0-6")
+async def test_the_image_of_a_virtual_machine_is_one_and_runs_as_nothing_else(
+    engine: IncusEngine, incus: Incus, tmp_path: Path
+) -> None:
+    metadata, disk = tmp_path / "metadata.tar", tmp_path / "disk.qcow2"
+    with tarfile.open(metadata, "w") as tar:
+        about = b"architecture: x86_64\ncreation_date: 1700000000\nproperties: {os: none}\n"
+        entry = tarfile.TarInfo("metadata.yaml")
+        entry.size = len(about)
+        tar.addfile(entry, io.BytesIO(about))
+    disk.write_bytes(b"QFI\xfb\0\0\0\3" + bytes(1 << 20))
+    source = open_image([metadata, disk], names=["a-machine"])
+
+    async def content() -> AsyncIterator[bytes]:
+        for piece in source.read():
+            yield piece
+
+    assert await engine.load_image(source.image, content())
+    try:
+        shown = incus.cli("image", "list", "a-machine", "--format", "csv", "--columns", "tF")
+        assert shown == f"VIRTUAL-MACHINE,{source.image.id}"
+        box = unit()
+        await engine.start(box, machine(image="a-machine"))
+        assert "doesn't match instance type" in (await until(engine, box, over)).message
+        if "machines" not in (await engine.probe()).extras:
+            real = unit()
+            await engine.start(real, machine(image="a-machine", options={"type": "virtual-machine"}))
+            assert "virtual-machine" in (await until(engine, real, over)).message
+    finally:
+        incus.cli("image", "delete", "a-machine")
+
+
+@pytest.mark.req("S0-6", "S0-27", "S0-29")
+@pytest.mark.parametrize("seconds", [0.02, 0.1, 0.3, 0.6])
+async def test_an_operation_that_was_begun_is_followed_by_an_agent_made_anew(
+    incus: Incus, tmp_path: Path, seconds: float
+) -> None:
+    """Incus goes on with it while nobody listens; the next agent takes up what it finds."""
+    box, launch = unit(), machine(options={"config": {"user.word": "once"}})
+    async with IncusEngine(tmp_path / "engine", url=incus.url) as engine:
+        starting = asyncio.create_task(engine.start(box, launch))
+        await asyncio.sleep(seconds)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+    async with IncusEngine(tmp_path / "engine", url=incus.url) as again:
+        await again.start(box, launch)
+        await until(again, box, running)
+        listed = incus.cli("list", "user.word=once", "--format", "csv", "--columns", "ns").splitlines()
+        assert listed == [f"{instance_name(box)},RUNNING"]
+        await again.remove(box)
+
+
 @pytest.mark.req("S2-7")
 async def test_a_published_port_leads_to_the_task(engine: IncusEngine, incus: Incus) -> None:
     web = unit()
@@ -181,6 +292,9 @@ async def test_a_start_that_was_interrupted_is_gone_on_with(engine: IncusEngine,
         (shell("exit 0", options={"type": "virtual-machine"}), "only in containers"),
         (shell("exit 0", user="nobody"), "must be a number"),
         (machine(options={"profiles": ["no-such-profile"]}), "no-such-profile"),
+        (machine(options={"devices": {"gpu": {"type": "teapot"}}}), "teapot"),
+        (machine(options={"config": {"limits.teapot": "1"}}), "limits.teapot"),
+        (machine(options={"type": "virtual-machine"}), 'doesn\'t match instance type "virtual-machine"'),
     ],
 )
 async def test_what_can_never_start_says_why_and_leaves_nothing(

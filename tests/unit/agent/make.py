@@ -50,6 +50,9 @@ def make_order(
     )
 
 
+NOTHING_SEEN = Seen(units=(), status=RESERVED)
+
+
 def running(task: str = "main", attempt: int = 1, at: float = NOW) -> Observed:
     return Observed(unit=Unit(UID, task, attempt), phase=UnitPhase.RUNNING, started_at=at)
 

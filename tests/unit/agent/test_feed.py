@@ -15,7 +15,7 @@ from mandor.errors import MandorError
 from mandor.lib.clock import ManualClock
 from mandor.model.meta import Key, Object
 from mandor.model.record import Cluster, ClusterSpec
-from mandor.store.base import Change, Put
+from mandor.store.base import Change, Filter, Put
 from mandor.store.memory import MemoryStore
 from tests.unit.agent.world import World
 
@@ -50,7 +50,7 @@ async def world(tmp_path: Path) -> World:
 async def book(world: World) -> AsyncIterator[Book]:
     book = Book()
     link = DirectLink(world.wire, "n1")
-    feed = Feed(world.wire, "instance", "n1", world.clock, book, link.cluster)
+    feed = Feed(world.wire, "instance", Filter(node="n1"), world.clock, book, link.cluster)
     running = asyncio.ensure_future(feed.run())
     await world.clock.advance(0.1)
     yield book
@@ -110,7 +110,7 @@ async def test_a_watch_that_fell_behind_lists_again(tmp_path: Path) -> None:
     await world.found()
     await world.apply()
     book = Book()
-    feed = Feed(world.wire, "instance", "n1", world.clock, book, DirectLink(world.wire, "n1").cluster)
+    feed = Feed(world.wire, "instance", Filter(node="n1"), world.clock, book, DirectLink(world.wire, "n1").cluster)
     running = asyncio.ensure_future(feed.run())
     await world.clock.advance(1)
     world.wire.cut()

@@ -9,9 +9,11 @@ import pytest
 from mandor.agent.fingerprint import capabilities, node_status
 from mandor.engines.base import Engine, Launch, Observed, Unit
 from mandor.errors import EngineDown, NotFound
-from mandor.model.node import UNKNOWN, Capabilities, NodeStatus
+from mandor.model.meta import Meta
+from mandor.model.node import UNKNOWN, Capabilities, Node, NodeStatus, PortRange
 from mandor.model.resources import Resources
 from mandor.model.rule import parse_rule
+from mandor.placement.framework.snapshot import node_facts
 
 
 class Answering(Engine):
@@ -34,7 +36,9 @@ class Answering(Engine):
 
 
 def status(before: NodeStatus, **engines: Capabilities) -> NodeStatus:
-    return node_status(before, address="", has=Resources(), engines=engines, images={}, usage=None, extra={})
+    return node_status(
+        before, address="", has=Resources(), engines=engines, images={}, ports=PortRange(), usage=None, extra={}
+    )
 
 
 async def test_an_engine_that_is_not_on_the_machine_is_left_out_and_one_that_is_down_is_not() -> None:
@@ -51,16 +55,33 @@ async def test_an_engine_that_is_not_on_the_machine_is_left_out_and_one_that_is_
     }
 
 
+async def test_an_engine_that_was_there_and_is_gone_is_down() -> None:
+    engines = {"docker": Answering(NotFound("there is no docker on this machine"))}
+    found = await capabilities(engines, known={"docker"})
+    assert found == {"docker": Capabilities(up=False, message="there is no docker on this machine")}
+
+
 @pytest.mark.parametrize(
     ("rule", "holds"),
     [
         ("engine.docker.version version >= 20", True),
         ("engine.docker.version version >= 20.10.30", False),
         ("engine.podman.version exists", False),
+        ("engine.docker.up == true", True),
+        ("engine.docker.images == true", True),
+        ("engine.process.images == true", False),
+        ("engine.process.images == false", True),
+        ("engine.docker.exec == true", True),
+        ("engine.docker.machines == true", False),
+        ("engine.docker.limits.memory exists", True),
     ],
 )
-def test_the_version_of_an_engine_is_a_fact_for_rules(rule: str, holds: bool) -> None:
-    facts = status(UNKNOWN, docker=Capabilities(version="20.10.24+dfsg1")).facts
+@pytest.mark.req("S0-2")
+def test_the_version_of_an_engine_and_what_it_can_do_are_facts_for_rules(rule: str, holds: bool) -> None:
+    docker = Capabilities(
+        version="20.10.24+dfsg1", images=True, extras=frozenset({"exec"}), limits=frozenset({"memory"})
+    )
+    facts = node_facts(Node(meta=Meta(name="n1"), status=status(UNKNOWN, docker=docker, process=Capabilities())))
     found = parse_rule(rule)
     assert found.test(facts.get(found.fact)) is holds
 
@@ -69,4 +90,5 @@ def test_an_engine_that_is_down_keeps_what_it_said_about_itself() -> None:
     before = status(UNKNOWN, docker=Capabilities(version="26.1", images=True))
     now = status(before, docker=Capabilities(up=False, message="it does not answer"))
     assert now.engines["docker"] == Capabilities(version="26.1", images=True, up=False, message="it does not answer")
-    assert now.facts["engine.docker.version"] == "26.1"
+    facts = node_facts(Node(meta=Meta(name="n1"), status=now))
+    assert (facts["engine.docker.version"], facts["engine.docker.up"]) == ("26.1", "false")

@@ -9,7 +9,7 @@ from mandor.agent.launch import make_launch, pick_engine
 from mandor.model.codec import from_plain
 from mandor.model.node import Capabilities
 from mandor.model.workload import GroupTemplate
-from tests.unit.agent.make import make_order
+from tests.unit.agent.make import NOTHING_SEEN, make_order
 
 PROCESS = Capabilities()
 DOCKER = Capabilities(images=True)
@@ -34,7 +34,7 @@ def test_a_task_is_told_everything_and_who_it_is() -> None:
     }
     ports = {"http": {"port": 8080, "host": 80}, "web-admin": {"port": 9}}
     whole = from_plain({"ports": ports, "tasks": {"main": task}}, GroupTemplate)
-    launch = make_launch(msgspec.structs.replace(make_order(), template=whole), "main", "fake")
+    launch = make_launch(msgspec.structs.replace(make_order(), template=whole), "main", "fake", NOTHING_SEEN)
     assert (launch.name, launch.namespace) == ("web-0", "default")
     assert (launch.command, launch.args) == (("run",), ("-v",))
     assert (launch.cpu_milli, launch.memory_bytes, launch.processes) == (2000, 64 << 20, 9)
@@ -48,13 +48,13 @@ def test_a_task_is_told_everything_and_who_it_is() -> None:
 
 
 def test_without_limits_there_is_no_limit() -> None:
-    launch = make_launch(make_order(), "main", "fake")
+    launch = make_launch(make_order(), "main", "fake", NOTHING_SEEN)
     assert (launch.cpu_milli, launch.memory_bytes, launch.processes) == (None, None, None)
 
 
 def test_a_task_of_several_says_which_one_it_is() -> None:
     order = make_order({"a": {"command": ["a"]}, "b": {"command": ["b"]}})
-    assert make_launch(order, "b", "fake").name == "web-0/b"
+    assert make_launch(order, "b", "fake", NOTHING_SEEN).name == "web-0/b"
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from mandor.engines.fake import FakeEngine
 from mandor.lib.clock import ManualClock
 from mandor.lib.quantity import Seconds
 from mandor.model.task import Probe
-from mandor.model.workload import Port
 from tests.components.ports import free_port
 
 pytestmark = pytest.mark.req("S2-8", "S2-44")
@@ -59,7 +58,7 @@ async def engine() -> AsyncIterator[FakeEngine]:
 async def test_an_http_probe_wants_a_status_below_400(engine: FakeEngine, status: str, good: bool) -> None:
     async with http_server(status) as port:
         wrong = await ask(Probe(http="/healthz", port=port), RUNNING, engine, {})
-        by_name = await ask(Probe(http="/healthz", port="http"), RUNNING, engine, {"http": Port(port)})
+        by_name = await ask(Probe(http="/healthz", port="http"), RUNNING, engine, {"http": port})
     assert (wrong == "") is good
     assert wrong == by_name
 
@@ -84,7 +83,7 @@ async def test_a_server_that_speaks_no_http_has_failed(engine: FakeEngine) -> No
 async def test_a_tcp_probe_wants_a_listener(engine: FakeEngine) -> None:
     async with http_server("200 OK") as port:
         assert await ask(Probe(tcp=port), RUNNING, engine, {}) == ""
-        assert await ask(Probe(tcp="http"), RUNNING, engine, {"http": Port(port)}) == ""
+        assert await ask(Probe(tcp="http"), RUNNING, engine, {"http": port}) == ""
     assert await ask(Probe(tcp=free_port()), RUNNING, engine, {})
 
 

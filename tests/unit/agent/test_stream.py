@@ -11,11 +11,13 @@ import msgspec
 import pytest
 
 from mandor.agent.absence import Source
+from mandor.agent.link import Duplex
 from mandor.agent.stream import END, RESIZE, STDERR, STDIN, STDOUT, Streams, choose_task
 from mandor.engines.base import Engine, Execution, Launch, Unit
 from mandor.engines.fake import FakeEngine
 from mandor.errors import Invalid, NotFound, Unavailable
 from mandor.lib.clock import settle
+from mandor.model.image import ImageFile
 from mandor.model.meta import Meta
 from mandor.model.record import Session, SessionSpec
 from mandor.store.base import Change
@@ -68,13 +70,16 @@ class Desk:
         self.engine = engine
         self.lines: list[Line] = []
         self.refuse = False
-        self.streams = Streams(self, self._find, most=most)  # type: ignore[arg-type]
+        self.streams = Streams(self, self._find, self._load, most=most)  # type: ignore[arg-type]
         self._count = 0
 
     def _find(self, uid: str, task: str) -> tuple[Engine, Unit]:
         if uid != "u1":
             raise NotFound("nothing of this instance has run here yet")
         return self.engine, Unit(uid, task or "main", 1)
+
+    async def _load(self, spec: SessionSpec, line: Duplex) -> bytes:
+        return msgspec.json.encode({"size": spec.image.size if spec.image else 0})
 
     async def dial(self, session: Session) -> Line:
         if self.refuse:
@@ -206,6 +211,11 @@ async def test_a_caller_who_hangs_up_ends_the_command(desk: Desk, engine: FakeEn
     await line.incoming.put(None)
     await line.frames()
     assert len(desk.streams) == 0
+
+
+async def test_a_load_ends_with_what_became_of_the_image(desk: Desk) -> None:
+    frames = await (await desk.open("load", image=ImageFile(kind="archive", size=7))).frames()
+    assert frames == [bytes([END]) + b'{"size":7}']
 
 
 async def test_what_cannot_be_served_is_said(desk: Desk, engine: FakeEngine) -> None:

@@ -100,6 +100,8 @@ class World:
         self.beats: list[Beat] = []
         self.boot = "boot-1"
         self.address = "10.0.0.1"
+        self.taken_ports: set[tuple[int, str]] = set()
+        """By programs that are not ours."""
         settings.setdefault("capacity", Resources(cpu_milli=64_000, memory_bytes=64 << 30, disk_bytes=1 << 40))
         self.settings = AgentSettings(name=NODE, data=data, **settings)
         self.agent: Agent | None = None
@@ -132,9 +134,11 @@ class World:
             await self.store.commit(Put(make_release(workload, 1)))
         return workload
 
-    async def order(self, name: str = "web", index: int = 0, node: str = NODE) -> Instance:
+    async def order(
+        self, name: str = "web", index: int = 0, node: str = NODE, ports: dict[str, int] | None = None
+    ) -> Instance:
         """An instance, bound to the node as a scheduler would."""
-        spec = InstanceSpec(workload=name, release=f"{name}.1", index=index, node=node)
+        spec = InstanceSpec(workload=name, release=f"{name}.1", index=index, node=node, ports=ports)
         meta = Meta(name=instance_name(name, "main", index), namespace="default")
         status = InstanceStatus(phase=Phase.RESERVED, since=self.clock.now())
         await self.store.commit(Put(Instance(meta=meta, spec=spec, status=status)))
@@ -176,6 +180,7 @@ class World:
             blocking=inline,
             boot=self.boot,
             locate=lambda: self.address,
+            holds=lambda port, protocol: (port, protocol) in self.taken_ports,
         )
         self._task = asyncio.ensure_future(self.agent.run())
         await self.clock.advance(0.1)

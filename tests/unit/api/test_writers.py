@@ -78,6 +78,11 @@ def test_each_field_of_a_workload_has_its_writers() -> None:
     assert who_may(web, None) == {"a", "o"}
     assert who_may(web, web.changed(spec=msgspec.structs.replace(web.spec, priority=5))) == {"a", "o"}
     assert who_may(web, web.changed(status=WorkloadStatus(phase="Running"))) == {"controllers"}
+    run = make_workload("web-1").changed(spec=msgspec.structs.replace(web.spec, run_of="web"))
+    begun = run.stamped(version=1, uid="u2")
+    assert who_may(None, run) == {"a", "o", "controllers"}
+    assert who_may(begun, None) == {"a", "o", "controllers"}
+    assert who_may(begun, begun.changed(spec=msgspec.structs.replace(begun.spec, priority=5))) == {"a", "o"}
     busy = make_workload("web").changed(status=WorkloadStatus(phase="Running", running=3))
     assert who_may(None, busy) == set()
 

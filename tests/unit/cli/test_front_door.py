@@ -135,7 +135,7 @@ def test_the_kinds_are_those_of_the_model() -> None:
 
 
 def test_no_short_name_means_two_kinds() -> None:
-    words = [word for kind in KINDS for word in (kind.name, kind.plural, *kind.short)]
+    words = [word for kind in KINDS for word in {kind.name, kind.plural, *kind.short}]
     assert len(words) == len(set(words))
 
 

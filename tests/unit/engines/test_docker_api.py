@@ -15,17 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mandor.engines.base import Launch, Mount, Unit, UnitPhase
-from mandor.engines.docker_api.body import hostname, make_body
-from mandor.engines.docker_api.credentials import header_for
-from mandor.engines.docker_api.failures import Failures
+from mandor.engines.containers.credentials import header_for
+from mandor.engines.containers.ending import reason_of
+from mandor.engines.containers.failures import Failures
+from mandor.engines.containers.images import split
+from mandor.engines.containers.labels import labels_of, owner_of, unit_of
+from mandor.engines.containers.launches import hostname
+from mandor.engines.containers.trouble import passing
+from mandor.engines.docker_api.body import make_body
 from mandor.engines.docker_api.files import who
 from mandor.engines.docker_api.frames import parse_time, read_lines
 from mandor.engines.docker_api.idle import can_idle, idle_program
-from mandor.engines.docker_api.images import split
-from mandor.engines.docker_api.labels import labels_of, owner_of, unit_of
-from mandor.engines.docker_api.observe import observe, reason_of
+from mandor.engines.docker_api.observe import observe
 from mandor.engines.docker_api.options import ContainerOptions
-from mandor.engines.docker_api.trouble import passing
 from mandor.errors import Invalid
 
 UNIT = Unit("u1", "main", 3)

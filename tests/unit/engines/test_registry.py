@@ -8,17 +8,19 @@ import pytest
 
 from mandor.engines.fake import FakeEngine
 from mandor.engines.process import ProcessEngine
-from mandor.engines.registry import OWN, known_engines, make_engine
+from mandor.engines.registry import known_engines, make_engine
 from mandor.errors import Invalid
 from mandor.lib import registry
 from mandor.roots.agent import make_engines
 
+BUILT_IN = ("cri", "docker", "fake", "incus", "podman", "process")
+
 
 def test_the_built_in_engines_are_known() -> None:
-    assert {"docker", "fake", "podman", "process"} <= set(known_engines())
+    assert set(BUILT_IN) <= set(known_engines())
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", BUILT_IN)
 def test_each_built_in_engine_can_be_made_and_touches_nothing(name: str, tmp_path: Path) -> None:
     assert make_engine(name, directory=tmp_path / name).name == name
     assert not (tmp_path / name / "owner").exists()

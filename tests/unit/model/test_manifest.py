@@ -267,7 +267,6 @@ def test_a_mistake_gets_its_line_its_path_and_a_hint(
     "text",
     [
         "autoscale: {min: 1, max: 2}",
-        "schedule: {cron: '* * * * *'}",
         "secrets: {A: b}",
         "type: daemon",
         "placement: {clusters: [a]}",
@@ -477,3 +476,31 @@ def test_one_bad_file_spoils_the_set() -> None:
     with pytest.raises(Invalid) as caught:
         load_files([("a.yaml", "name: a\nimage: x"), ("b.yaml", "name: b")])
     assert caught.value.facts["file"] == "b.yaml"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("schedule: often", 4, "five fields"),
+        ("schedule: {cron: '0 0 30 2 *'}", 4, "bad day-of-month"),
+        ("schedule:\n  cron: '@daily'\n  timezone: Mars/Olympus", 6, "not a time zone"),
+        ("schedule:\n  cron: ['@daily', '61 * * * *']", 5, "bad minute"),
+        ("schedule: {cron: '@daily', overlap: never}", 4, "none of forbid, allow, replace"),
+        ("schedule: {timezone: UTC}", 4, "`cron` is missing"),
+    ],
+)
+def test_a_bad_schedule_is_refused_with_its_line(text: str, line: int, words: str) -> None:
+    found = mistakes(f"name: a\ntype: batch\nimage: x\n{text}")[0]
+    assert (found["line"], words in found["message"]) == (line, True), found
+
+
+def test_a_schedule_belongs_to_a_batch_with_a_short_name() -> None:
+    assert "belongs to `type: batch`" in mistakes("name: a\nimage: x\nschedule: '@daily'")[0]["message"]
+    found = mistakes(f"name: {'a' * 49}\ntype: batch\nimage: x\nschedule: '@daily'")[0]
+    assert "at most 48 are allowed" in found["message"]
+
+
+def test_one_cron_expression_need_not_be_a_list() -> None:
+    for text in ("'@daily'", "{cron: '@daily'}", "{cron: ['@daily']}"):
+        made = load_manifests(f"name: a\ntype: batch\nimage: x\nschedule: {text}")[0].object
+        assert made.spec.schedule.cron == ("@daily",)

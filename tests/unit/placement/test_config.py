@@ -340,15 +340,9 @@ SCORE = "profiles:\n- plugins:\n    score:\n      enabled:\n      - name: {}\n  
             None,
         ),
         ("extenders:\n- filterVerb: x\n", 2, "`urlPrefix` is missing", None),
-        ("extenders:\n- urlPrefix: http://h\n", 2, "a filterVerb, a prioritizeVerb, a bindVerb", None),
+        ("extenders:\n- urlPrefix: http://h\n", 2, "a filterVerb, prioritizeVerb, bindVerb, preemptVerb", None),
         ("extenders:\n- {urlPrefix: 'http://h', prioritizeVerb: p}\n", 2, "a weight of 1 or more", None),
         ("extenders:\n- {urlPrefix: 'file:///h', filterVerb: p}\n", 2, "is not a URL", None),
-        (
-            "extenders:\n- {urlPrefix: 'http://h', filterVerb: p, preemptVerb: b}\n",
-            2,
-            "preemptVerb is not supported",
-            None,
-        ),
     ],
 )
 def test_a_mistake_is_told_with_its_line(text: str, line: int, message: str, hint: str | None) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from mandor.model.codec import from_plain
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Capabilities, Node, NodePhase, Taint
@@ -135,7 +136,7 @@ def test_an_engine_that_is_down_or_missing_is_told() -> None:
     down = {"docker": Capabilities(images=True, up=False)}
     table = make_table(make_node("n1", engines=down), make_node("n2", engines={}))
     assert place(table, make_template(image="web:1", engine=["docker", "podman"])).message == (
-        "0/2 nodes fit: 2 EngineFit (no docker or podman that is up and runs images)"
+        "0/2 nodes fit: 2 EngineFit (no docker or podman that is up and runs images; docker is down)"
     )
     assert place(table, make_template()).message == "0/2 nodes fit: 2 EngineFit (no engine is up that runs commands)"
 
@@ -149,6 +150,52 @@ def test_the_engine_named_first_is_preferred() -> None:
     assert EngineFit().score(STATE, ask, snapshot, everyone).tolist() == [50, 100]
     assert place(table, make_template(image="web:1", engine=["docker", "podman"])).node == "n2"
     assert place(table, make_template(image="web:1", engine=["podman", "docker"])).node == "n1"
+
+
+@pytest.mark.req("S0-2", "S0-35")
+def test_an_engine_that_is_down_is_named_with_its_reason() -> None:
+    down = {"docker": Capabilities(images=True, up=False, message="the socket is gone"), **PROCESS}
+    table = make_table(make_node("n1", engines=down), make_node("n2"))
+    found = place(table, make_template(image="x", engine=["docker", "podman"]))
+    why = "no docker or podman that is up and runs images; docker is down: the socket is gone"
+    assert found.message == f"0/2 nodes fit: 2 EngineFit ({why})"
+    table.set_node(make_node("n2", engines=down))
+    assert "; docker is down on 2 of them)" in place(table, make_template(image="x")).message
+    assert place(table, make_template()).node, "the other engines of the node go on"
+
+
+@pytest.mark.req("S0-2")
+def test_a_virtual_machine_goes_where_its_engine_makes_machines() -> None:
+    plain = Capabilities(images=True)
+    able = Capabilities(images=True, extras=frozenset({"machines"}))
+    table = make_table(make_node("n1", engines={"incus": plain}), make_node("n2", engines={"docker": able}))
+    made = from_plain(
+        {"tasks": {"main": {"image": "x", "options": {"incus": {"type": "virtual-machine"}}}}, "engine": ["incus"]},
+        GroupTemplate,
+    )
+    assert "no incus that is up and runs images as virtual machines" in place(table, made).message
+    table.set_node(make_node("n3", engines={"incus": able}))
+    assert place(table, made).node == "n3"
+
+
+@pytest.mark.req("S0-2")
+@pytest.mark.parametrize(
+    ("rule", "node"),
+    [
+        ("engine.docker.version version >= 24", "n2"),
+        ("engine.docker.version version < 24", "n1"),
+        ("engine.docker.sandbox == true", "n2"),
+        ("engine.docker.sandbox not exists", "n1"),
+        ("engine.incus.up == true", ""),
+    ],
+)
+def test_what_the_engines_of_a_node_can_do_is_there_for_rules(rule: str, node: str) -> None:
+    new = Capabilities(images=True, version="27.1", extras=frozenset({"sandbox"}))
+    table = make_table(
+        make_node("n1", engines={"docker": Capabilities(images=True, version="20.10")}),
+        make_node("n2", engines={"docker": new}),
+    )
+    assert place(table, make_template(image="x", where=[{"rule": rule}])).node == node
 
 
 def test_a_pool_is_kept_to() -> None:

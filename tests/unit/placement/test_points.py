@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 
 from mandor.errors import Invalid
 from mandor.model.instance import Instance

@@ -20,7 +20,7 @@ from mandor.lib.words import did_you_mean
 from mandor.model.codec import KINDS, from_plain, to_plain
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta, Object
-from mandor.model.node import Node
+from mandor.model.node import Node, stamped
 from mandor.store.base import ALL, Delete, Filter, Put, Write
 
 CHUNK = 2000
@@ -28,7 +28,7 @@ CHUNK = 2000
 TRIES = 5
 """Read, change, write is tried so often when somebody else writes in between."""
 
-WRITABLE = ("workload", "node", "namespace", "priority-class", "quota", "volume")
+WRITABLE = ("workload", "node", "namespace", "priority-class", "quota", "limit-defaults", "volume", "node-pool")
 """Kinds that users put and patch."""
 DELETABLE = (*WRITABLE, "instance", "token")
 
@@ -131,7 +131,7 @@ async def put(call: Call[VersionQuery, Any], kind: type[Object]) -> Object:
             value: Object = _new(given)
         else:
             meta = msgspec.structs.replace(stored.meta, labels=given.meta.labels)
-            value = stored.changed(meta=meta, spec=given.spec)
+            value = _timed(call, stored, stored.changed(meta=meta, spec=given.spec))
         if value == stored:
             return redacted(stored, call.caller)
         try:
@@ -145,6 +145,13 @@ async def put(call: Call[VersionQuery, Any], kind: type[Object]) -> Object:
 def _new(given: Object) -> Object:
     meta = Meta(name=given.meta.name, namespace=given.meta.namespace, labels=given.meta.labels)
     return type(given)(meta=meta, spec=given.spec)  # type: ignore[call-arg]
+
+
+def _timed(call: Call[Any, Any], stored: Object, value: Object) -> Object:
+    """What has a time of its own gets it here."""
+    if not isinstance(stored, Node) or not isinstance(value, Node):
+        return value
+    return value.changed(spec=stamped(stored.spec, value.spec, call.parts.clock.now()))
 
 
 async def _may(call: Call[Any, Any], key: Key) -> None:
@@ -211,7 +218,7 @@ async def patch(call: Call[VersionQuery, Any], kind: type[Object]) -> Object:
         merged["meta"] = {"name": key.name, "namespace": key.namespace, **merged.get("meta", {})}
         changed = _object(merged, kind)
         meta = msgspec.structs.replace(stored.meta, labels=changed.meta.labels)
-        value = stored.changed(meta=meta, spec=changed.spec)
+        value = _timed(call, stored, stored.changed(meta=meta, spec=changed.spec))
         if value == stored:
             return await read(call.parts.store, call.caller, key)
         try:

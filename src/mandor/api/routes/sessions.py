@@ -156,7 +156,7 @@ class LogStream:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _relay(self) -> None:
-        async with self._parts.sessions.dial(self._instance, self._spec) as agent:
+        async with self._parts.sessions.dial(self._spec, self._instance.meta.namespace) as agent:
             while (frame := await receive_frame(agent)) is not None:
                 if not frame:
                     continue
@@ -234,7 +234,7 @@ async def exec_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
     )
     await websocket.accept()
     try:
-        async with parts.sessions.dial(instance, spec) as agent:
+        async with parts.sessions.dial(spec, query.namespace) as agent:
             await splice(websocket, agent, parts.settings.session_idle_seconds)
     except MandorError as error:
         await websocket.send_bytes(bytes([END]) + encode_problem(error))

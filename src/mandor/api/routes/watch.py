@@ -48,7 +48,7 @@ class WatchQuery(SnapshotQuery, frozen=True, forbid_unknown_fields=True):
 async def watch(call: Call[WatchQuery, None]) -> Stream:
     query, store = call.query, call.parts.store
     kind = query.of_kind
-    seen = await sight(store, call.caller, kind, query.where, live=True)
+    seen = await sight(store, call.caller, kind, query.where, live=True, wide=True)
     selector = parse_selector(query.labels)
     select = await select_for(store, kind, query.where, selector)
     since = query.since
@@ -62,7 +62,7 @@ async def snapshot(call: Call[SnapshotQuery, None]) -> Stream:
     """Everything at one revision, however much it is."""
     query, store, parts, caller = call.query, call.parts.store, call.parts, call.caller
     kind = query.of_kind
-    seen = await sight(store, caller, kind, query.where)
+    seen = await sight(store, caller, kind, query.where, wide=True)
     parts.streams.check()
     select = await select_for(store, kind, query.where, parse_selector(query.labels))
     listing = await store.list(kind, seen.where)

@@ -1,4 +1,4 @@
-"""Small changes to one object: `mandor scale`, `restart`, `cordon`, `uncordon`."""
+"""Small changes to one workload: `mandor scale`, `restart`."""
 
 from typing import TYPE_CHECKING
 
@@ -58,7 +58,7 @@ def scale_command(
 @timeout_option
 @connected
 def restart_command(client: "Client", name: str, namespace: str, wait: bool, timeout: str) -> None:
-    """Replace all instances of a workload by new ones."""
+    """Replace all instances of a workload by new ones; one with a schedule runs once more, now."""
     patience = seconds(timeout)
     for attempt in range(TRIES):
         workload = get_one(client, find_kind("workload"), name, namespace)
@@ -69,38 +69,8 @@ def restart_command(client: "Client", name: str, namespace: str, wait: bool, tim
         except Conflict:
             if attempt == TRIES - 1:
                 raise
-    click.echo(f"workload {namespace}/{name} restarts")
+    click.echo(f"workload {namespace}/{name} {'runs now' if 'schedule' in workload['spec'] else 'restarts'}")
     if wait:
         from mandor.cli.waiting import wait_until_ready
 
         wait_until_ready(client, [(namespace, name)], patience)
-
-
-@click.command("cordon")
-@click.argument("names", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_names("nodes"))
-@connected
-def cordon_command(client: "Client", names: tuple[str, ...]) -> None:
-    """Place nothing new on nodes.
-
-    What runs there goes on; `mandor uncordon` takes it back.
-    """
-    _cordon(client, names, cordoned=True)
-
-
-@click.command("uncordon")
-@click.argument("names", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_names("nodes"))
-@connected
-def uncordon_command(client: "Client", names: tuple[str, ...]) -> None:
-    """Place work on nodes again."""
-    _cordon(client, names, cordoned=False)
-
-
-def _cordon(client: "Client", names: tuple[str, ...], *, cordoned: bool) -> None:
-    nodes = [get_one(client, find_kind("node"), name.removeprefix("node/"), None) for name in names]
-    for node in nodes:
-        name = node["meta"]["name"]
-        if node["spec"].get("cordoned", False) == cordoned:
-            click.echo(f"node {name} is {'cordoned' if cordoned else 'not cordoned'} already")
-            continue
-        client.patch("nodes", name, {"spec": {"cordoned": cordoned}})
-        click.echo(f"node {name} {'cordoned' if cordoned else 'uncordoned'}")

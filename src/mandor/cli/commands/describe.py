@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mandor.cli import tables
+from mandor.cli.commands.drain import shown
 from mandor.cli.commands.events import events_about, when
 from mandor.cli.commands.get import get_one
 from mandor.cli.kinds import Kind, find_kind, split_names
@@ -62,6 +63,9 @@ def _headline(kind: Kind, item: Object) -> str:
     status = item.get("status", {})
     phase = str(status.get("phase", "")) or "there"
     if kind.name == "workload":
+        if "schedule" in item["spec"]:
+            next_at = status.get("next_at", 0.0)
+            return phase + (f", runs next at {tables.moment(next_at)} UTC" if next_at else "")
         if item["spec"].get("type") == "batch":
             return f"{phase}, {status.get('succeeded', 0)} of {status.get('wanted', 0)} done"
         return f"{phase}, {status.get('ready', 0)} of {status.get('wanted', 0)} ready"
@@ -70,6 +74,9 @@ def _headline(kind: Kind, item: Object) -> str:
         ready = ", ready" if status.get("ready") else ", not ready" if phase == "Running" else ""
         return f"{phase}{ready}{f', on {node}' if node else ''}"
     if kind.name == "node":
+        drain = status.get("drain")
+        if drain:
+            return f"{phase}, {'drained' if drain['phase'] == 'Drained' else 'being drained'}"
         return phase + (", cordoned: nothing new is placed there" if item["spec"].get("cordoned") else "")
     return phase
 
@@ -102,6 +109,8 @@ def _tell_workload(client: "Client", item: Object) -> list[str]:
     lines = _facts(
         [
             ("type", kind + detail),
+            ("schedule", _schedule(spec.get("schedule"))),
+            ("run of", spec.get("run_of", "")),
             ("release", item["status"].get("release", "")),
             ("roll-out", rollout_line(item)),
             ("healthy", ", ".join((item["status"].get("rollout") or {}).get("proven", ())[-3:])),
@@ -110,6 +119,8 @@ def _tell_workload(client: "Client", item: Object) -> list[str]:
     )
     for name, group in spec["groups"].items():
         lines += _tell_group(name, group, service=kind == "service")
+    if "schedule" in spec:
+        return lines + _tell_runs(client, item)
     items, _ = client.list("instances", {"namespace": meta.get("namespace")})
     own = [each for each in items if each["spec"]["workload"] == meta["name"]]
     lines += ["", f"instances: {len(own)}"]
@@ -137,6 +148,34 @@ def rollout_line(item: Object) -> str:
     return f"{phase}: {rollout.get('message', '')}" + (f"; {word} in {age(now - left, now)}" if left > 0 else "")
 
 
+def _schedule(schedule: Object | None) -> str:
+    if schedule is None:
+        return ""
+    lines = schedule["cron"]
+    paused = ", paused" if schedule.get("paused") else ""
+    overlap = schedule.get("overlap", "forbid")
+    return f"{'; '.join(lines)} ({schedule.get('timezone', 'UTC')}), overlap: {overlap}{paused}"
+
+
+def _tell_runs(client: "Client", item: Object) -> list[str]:
+    meta = item["meta"]
+    items, _ = client.list("workloads", {"namespace": meta.get("namespace")})
+    runs = [each for each in items if each["spec"].get("run_of") == meta["name"]]
+    lines = ["", f"runs: {len(runs)}"]
+    if runs:
+        runs.sort(key=lambda each: each["meta"].get("created_at", 0.0), reverse=True)
+        rows = [
+            (
+                each["meta"]["name"],
+                each["status"]["phase"],
+                f"{age(each['meta'].get('created_at', 0.0), time.time())} ago",
+            )
+            for each in runs[:INSTANCES_SHOWN]
+        ]
+        lines += [f"  {line}" for line in aligned([("NAME", "PHASE", "BEGUN"), *rows])]
+    return lines
+
+
 def _tell_group(name: str, group: Object, *, service: bool) -> list[str]:
     count = f" x{group.get('replicas', 1)}" if service else ""
     lines = ["", f"group {name}{count}:"]
@@ -162,11 +201,19 @@ def _tell_group(name: str, group: Object, *, service: bool) -> list[str]:
                 ("  readiness", _probe(task.get("readiness"))),
             ]
         )
+    for number, each in enumerate(group.get("alternatives", ()), 1):
+        lines += _facts([(f"alternative {number}", _alternative(each))])
     return lines
 
 
+def _alternative(each: Object) -> str:
+    tasks = [f"task {name}: {_program(task)}" for name, task in each.get("tasks", {}).items()]
+    words = [" or ".join(each.get("engine", ())), _program(each), *tasks, _resources(each.get("resources", {}))]
+    return "; ".join(filter(None, words)) or "other settings"
+
+
 def _port(port: Object) -> str:
-    return f"{port['port']}" + (f" (host {port['host']})" if port.get("host") else "")
+    return " ".join(filter(None, [str(port.get("port", "")), f"(host {port['host']})" if port.get("host") else ""]))
 
 
 def _volume(name: str, volume: Object) -> str:
@@ -208,12 +255,14 @@ def _tell_instance(client: "Client", item: Object) -> list[str]:
             ("workload", f"{spec['workload']}, group {spec.get('group', 'main')}, release {spec['release']}"),
             ("engine", status.get("engine", "")),
             ("address", status.get("address", "")),
+            ("ports", tables.ports(item).removeprefix("-")),
             ("volumes", ", ".join(spec.get("volumes", ()))),
             ("started", f"{age(status['started_at'], time.time())} ago" if status.get("started_at") else ""),
             ("restarts", str(status.get("restarts", 0))),
             ("exit code", str(status.get("exit_code", ""))),
             ("told to stop", stop["reason"] if stop else ""),
             ("room is held on", status.get("nominated", "")),
+            ("placed as", f"alternative {spec['variant']}" if spec.get("variant") else ""),
             ("placed without", "; ".join(spec.get("relaxed", ()))),
             ("failed before", _failures(spec)),
             ("uid", item["meta"].get("uid", "")),
@@ -236,6 +285,14 @@ def _tell_instance(client: "Client", item: Object) -> list[str]:
     return lines
 
 
+def _port_range(ports: Object) -> str:
+    from mandor.model.node import USUAL_PORTS
+
+    whole = f"{ports.get('first', USUAL_PORTS.first)}-{ports.get('last', USUAL_PORTS.last)} to choose from"
+    taken = ", ".join(map(str, ports.get("taken", ())))
+    return whole + (f"; not Mandor's: {taken}" if taken else "")
+
+
 def _failures(spec: Object) -> str:
     return f"{spec['attempt']} times, on {', '.join(spec.get('avoid', ()))}" if spec.get("attempt") else ""
 
@@ -249,8 +306,12 @@ def _tell_node(client: "Client", item: Object) -> list[str]:
             ("pool", spec.get("pool", "default")),
             ("address", status.get("address", "")),
             ("engines", ", ".join(_engine(*each) for each in sorted(status.get("engines", {}).items())) or "none"),
+            *((f"  {name}", _abilities(engine)) for name, engine in sorted(status.get("engines", {}).items())),
             ("capacity", f"cpu {cpu}, memory {memory}"),
-            ("taints", ", ".join(_taint(each) for each in spec.get("taints", ()))),
+            ("ports", _port_range(status.get("ports", {}))),
+            ("taints", ", ".join(map(tables.taint, spec.get("taints", ())))),
+            ("maintenance", _maintenance(status.get("maintenance"))),
+            ("drain", _drain(spec, status)),
             ("facts", ", ".join(f"{key} {value}" for key, value in sorted(status.get("facts", {}).items()))),
             ("agent", status.get("agent_version", "")),
         ]
@@ -289,8 +350,29 @@ def _engine(name: str, engine: Object) -> str:
     return f"{name} {engine.get('version', '')}".strip() + down
 
 
-def _taint(taint: Object) -> str:
-    return f"{taint['key']}={taint.get('value', '')}:{taint.get('effect', 'NoSchedule')}"
+def _abilities(engine: Object) -> str:
+    """In the words that rules use."""
+    limits = [f"limits.{name}" for name in engine.get("limits", ())]
+    return ", ".join(
+        [*(["images"] if engine.get("images") else []), *sorted(engine.get("extras", ())), *sorted(limits)]
+    )
+
+
+def _maintenance(turn: Object | None) -> str:
+    if not turn:
+        return ""
+    how = "it is kept empty" if turn.get("empty_since") else "it is emptied"
+    return f"{how}, and takes work again at {tables.moment(turn['until'])} UTC at the latest"
+
+
+def _drain(spec: Object, status: Object) -> str:
+    if not status.get("drain"):
+        return ""
+    wanted, phase = spec.get("drain", {}), status["drain"]["phase"]
+    deadline = f", deadline {wanted['deadline']}" if wanted.get("deadline") else ""
+    force = ", by force" if wanted.get("force") else ""
+    since = age(status["drain"]["since"], time.time())
+    return f"{phase} (for {since}{deadline}{force}): {shown(status['drain'])}"
 
 
 def _tell_spec(client: "Client", item: Object) -> list[str]:

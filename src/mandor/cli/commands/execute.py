@@ -7,22 +7,20 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from mandor.cli.line import END, RESIZE, STDERR, STDIN, STDOUT, connect_line, told_at_end
 from mandor.cli.options import complete_names, connected, namespace_option
-from mandor.errors import MandorError, Unavailable
+from mandor.errors import Unavailable
 
 if TYPE_CHECKING:
     from websockets.sync.client import ClientConnection
 
     from mandor.client.sync import Client
 
-STDIN, STDOUT, STDERR, END, RESIZE = range(5)
-"""The first byte of a frame."""
 BLOCK = 32 << 10
-FRAME_MOST = 16 << 20
 
 
 @click.command("exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -60,7 +58,7 @@ def exec_command(
         "rows": rows,
         "columns": columns,
     }
-    with _connected(client, f"/v1/instances/{name}/exec", query) as socket:
+    with connect_line(client, f"/v1/instances/{name}/exec", query) as socket:
         return Session(socket, stdin=stdin, terminal=terminal).run()
 
 
@@ -130,48 +128,9 @@ class Session:
             signal.signal(signal.SIGWINCH, before)
 
 
-@contextlib.contextmanager
-def _connected(client: "Client", path: str, query: dict[str, Any]) -> Iterator["ClientConnection"]:
-    from websockets.exceptions import InvalidHandshake, InvalidStatus
-    from websockets.sync.client import ClientConnection, connect
-
-    from mandor.cli.progress import waits
-
-    url, headers, context = client.websocket(path, query)
-    try:
-        with waits(path):
-            socket = connect(
-                url, ssl=context, additional_headers=headers, max_size=FRAME_MOST, proxy=None, open_timeout=30
-            )
-    except InvalidStatus as error:
-        raise _refusal(bytes(error.response.body or b""), error.response.status_code) from None
-    except (OSError, InvalidHandshake, TimeoutError) as error:
-        raise Unavailable(f"cannot reach {url.partition('?')[0]}: {error}") from error
-    assert isinstance(socket, ClientConnection)
-    with socket:
-        yield socket
-
-
-def _refusal(body: bytes, status: int) -> MandorError:
-    from mandor.client.sync import problem_error
-
-    try:
-        return problem_error(json.loads(body))
-    except (ValueError, AttributeError):
-        return Unavailable(f"the server answered {status}", hint="is this a mandor server?")
-
-
 def _ending(data: bytes) -> int:
-    """The command's exit status, or what went wrong before there was one."""
-    from mandor.client.sync import problem_error
-
-    try:
-        told = json.loads(data or b"{}")
-    except ValueError:
-        told = {}
-    code = told.get("code") if isinstance(told, dict) else None
-    if isinstance(code, str):
-        raise problem_error(told)
+    """The command's exit status; what went wrong before there was one is raised."""
+    code = told_at_end(data).get("code")
     return code if isinstance(code, int) else 1
 
 

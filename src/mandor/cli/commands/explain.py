@@ -81,6 +81,7 @@ def _split(words: tuple[str, ...]) -> tuple[str, str]:
 
 def _instance(answer: dict[str, Any]) -> None:
     _head(answer)
+    _forms(answer)
     if answer.get("node"):
         _scores(answer)
     else:
@@ -112,12 +113,24 @@ def _head(answer: dict[str, Any]) -> None:
         click.echo(f"  last tried {ago} ago, {f'{times} times in all' if times > 1 else 'once'}")
     for rule in answer.get("relaxed", ()):
         click.echo(f"  given up: `{rule}`")
+    if answer.get("ports"):
+        chosen = ", ".join(f"{name} {number}" for name, number in answer["ports"].items())
+        click.echo(f"  ports chosen on {answer['node']}: {chosen}")
     if answer.get("nominated"):
         victims = answer.get("victims", ())
         by = f" by {', '.join(victims)}" if victims else ""
         click.echo(f"  room is made for it on {answer['nominated']}{by}")
     if answer.get("versions"):
         click.echo(f"  plugins from outside: {', '.join(answer['versions'])}")
+
+
+def _forms(answer: dict[str, Any]) -> None:
+    """What was tried before the form it has, or would have; if there is none, the sentence above has told of all."""
+    for each in answer.get("forms", ()) if answer.get("form") else ():
+        if each["form"] == answer.get("form"):
+            click.echo(f"  {'it is' if answer.get('node') else 'it would be'} {each['form']}")
+            return
+        click.echo(f"  {'by now' if each['fits'] else 'not'} {each['form']}: {each.get('message', '')}")
 
 
 def _refusals(answer: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """`mandor apply`, `diff`, `delete`: what manifests say, and what the cluster holds."""
 
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from mandor.cli.options import (
     timeout_option,
 )
 from mandor.cli.output import show_data
-from mandor.errors import Invalid, TooLarge
+from mandor.errors import Conflict, Invalid, TooLarge
 
 if TYPE_CHECKING:
     from mandor.client.sync import Client
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 SUFFIXES = {".yaml", ".yml", ".json"}
 BYTES_MOST = 1 << 20
 CHANGES_SHOWN = 20
+PAUSE_SECONDS = 0.5
 
 file_option = click.option(
     "-f", "--file", "files", metavar="FILE|DIR|-", multiple=True, help="A manifest, a folder of them, or - for stdin."
@@ -97,7 +99,7 @@ def diff_command(
 @click.argument("words", metavar="[KIND NAME...]", nargs=-1, shell_complete=complete_kind_or_name)
 @file_option
 @namespace_option
-@click.option("--wait", is_flag=True, help="Return when the instances have ended.")
+@click.option("--wait", is_flag=True, help="Return when the instances have ended, and what they needed is gone, too.")
 @timeout_option
 @connected
 def delete_command(
@@ -111,7 +113,7 @@ def delete_command(
     if bool(words) == bool(files):
         raise click.UsageError("name what to delete, KIND NAME, or give -f FILE")
     if files:
-        answer = client.post("/v1/delete", {"files": read_files(files)}, {"namespace": namespace})
+        answer = _delete(client, read_files(files), namespace, patience if wait else 0.0)
         _show(answer, "text", missing="was not there")
         gone = _workloads(answer)
     else:
@@ -132,6 +134,31 @@ def delete_command(
         from mandor.cli.waiting import wait_until_gone
 
         wait_until_gone(client, gone, patience)
+
+
+def _delete(client: "Client", files: list[dict[str, str]], namespace: str, patience: float) -> dict[str, Any]:
+    """What others need goes last, such as their namespace: so long is waited for those who are still there."""
+    deadline = time.monotonic() + patience
+    done: dict[tuple[str, str, str], dict[str, Any]] = {}
+    while True:
+        try:
+            answer: dict[str, Any] = client.post("/v1/delete", {"files": files}, {"namespace": namespace})
+        except Conflict as error:
+            if "left" not in error.facts or time.monotonic() > deadline:
+                raise
+            results: Any = error.facts.get("results", [])
+            done = _deleted(results, done)
+            time.sleep(PAUSE_SECONDS)
+        else:
+            return {**answer, "results": list(_deleted(answer["results"], done).values())}
+
+
+def _deleted(
+    results: list[dict[str, Any]], before: dict[tuple[str, str, str], dict[str, Any]]
+) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """What an earlier request deleted is not there any more, but was."""
+    named = {(each["kind"], each["namespace"], each["name"]): each for each in results}
+    return named | {key: each for key, each in before.items() if each["action"] == "deleted"}
 
 
 # Files.

@@ -1,5 +1,6 @@
 """`mandor plan`: what a change would do, before anything is changed."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +108,7 @@ def _show_placements(answer: dict[str, Any]) -> None:
         "INSTANCE": [each["instance"] for each in placements],
         "NODE": [each["node"] for each in placements],
         "FROM": [each.get("before", "-") for each in placements],
+        "AS": [each.get("form", "-") for each in placements],
         "WITHOUT": [_rules(each.get("relaxed", ())) for each in placements],
     }
     said = {title: cells for title, cells in columns.items() if set(cells) != {"-"}}
@@ -125,8 +127,10 @@ def _show_groups(answer: dict[str, Any]) -> None:
     for each in answer["placements"]:
         for rule in each.get("relaxed", ()):
             given_up[rule] = given_up.get(rule, 0) + 1
-    without = [f"{count} without `{rule}`" for rule, count in given_up.items()]
-    _block(("WORKLOAD", "PLACED", "PENDING", "NODES"), rows, *without)
+    forms = Counter(each["form"] for each in answer["placements"] if each.get("form"))
+    said = [f"{count} as {form}" for form, count in forms.items()]
+    said += [f"{count} without `{rule}`" for rule, count in given_up.items()]
+    _block(("WORKLOAD", "PLACED", "PENDING", "NODES"), rows, *said)
 
 
 def _rules(rules: list[str] | tuple[()]) -> str:

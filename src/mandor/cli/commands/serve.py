@@ -63,6 +63,7 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
 @click.option("--suspect-after", metavar="DURATION", help="Silence after which a node gets no work.  [default: 20s]")
 @click.option("--lost-after", metavar="DURATION", help="Silence after which a node's work is replaced.  [default: 60s]")
 @click.option("--lease", metavar="DURATION", help="Silence after which another server leads.  [default: 10s]")
+@click.option("--image-most", metavar="SIZE", help="How large an image to be loaded may be.  [default: 32Gi]")
 @click.option("--pools", metavar="POOL[,POOL]", multiple=True, help="What this scheduler owns.  [default: all]")
 @click.option(
     "--restore-after", metavar="DURATION", help="How long a rule is keepable before its work moves.  [default: 60s]"
@@ -105,6 +106,8 @@ def server_command(config: str | None, roles: tuple[str, ...], pools: tuple[str,
 @click.option("--allow-host-path", metavar="DIR", multiple=True, help="A folder that tasks may mount, several times.")
 @click.option("--capacity", metavar="WHAT=AMOUNT", multiple=True, help="cpu=2, memory=4Gi …: part of the machine.")
 @click.option("--device", metavar="KIND=COUNT", multiple=True, help="gpu=4, nvidia/gpu=4 …: what tasks may ask for.")
+@click.option("--port-range", metavar="FIRST-LAST", help="Ports to choose from, for tasks.  [default: 20000-32000]")
+@click.option("--names/--no-names", default=None, help="Hosts files for instances.  [default: names]")
 @click.option("--heartbeat", metavar="DURATION", help="How often it says that it lives.  [default: 10s]")
 @_log_options
 def agent_command(

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from mandor.engines.containers import refused as containers
 from mandor.engines.cri.wire import Method, make, messages
 from mandor.errors import EngineDown
 
@@ -18,17 +19,13 @@ MESSAGE_MOST = 64 * 1024 * 1024
 _DOWN = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED}
 
 
-class Refused(Exception):
-    """The runtime answered, and said no."""
-
+class Refused(containers.Refused):
     def __init__(self, code: grpc.StatusCode, message: str) -> None:
         super().__init__(message)
         self.code = code
-        self.message = message
 
     @property
     def unknown(self) -> bool:
-        """There is no such thing."""
         return self.code is grpc.StatusCode.NOT_FOUND
 
     @property
@@ -49,34 +46,26 @@ class CriClient:
 
     async def call(self, method: Method, *, seconds: float | None = None, **fields: Any) -> Any:
         """`EngineDown` when nobody answers, `Refused` for every other no."""
-        stub = self._open().unary_unary(
-            method.path,
-            request_serializer=messages[method.request].SerializeToString,
-            response_deserializer=messages[method.response].FromString,
-        )
+        stub = self.open().unary_unary(method.path, **_codec(method))
         try:
             return await stub(make(method.request, **fields), timeout=seconds or self._answer_seconds)
         except grpc.aio.AioRpcError as error:
-            raise self._failed(error) from None
+            raise self.failed(error) from None
 
     async def stream(self, method: Method) -> AsyncIterator[Any]:
-        stub = self._open().unary_stream(
-            method.path,
-            request_serializer=messages[method.request].SerializeToString,
-            response_deserializer=messages[method.response].FromString,
-        )
+        stub = self.open().unary_stream(method.path, **_codec(method))
         try:
             async for answer in stub(make(method.request)):
                 yield answer
         except grpc.aio.AioRpcError as error:
-            raise self._failed(error) from None
+            raise self.failed(error) from None
 
     async def close(self) -> None:
         if self._channel is not None:
             channel, self._channel = self._channel, None
             await channel.close(None)
 
-    def _open(self) -> grpc.aio.Channel:
+    def open(self) -> grpc.aio.Channel:
         if self._channel is None:
             if not self.socket.exists():
                 raise EngineDown(f"there is no CRI runtime at {self.socket}", hint="is containerd or CRI-O running?")
@@ -89,8 +78,16 @@ class CriClient:
             self._channel = grpc.aio.insecure_channel(f"unix:{self.socket}", options=options)
         return self._channel
 
-    def _failed(self, error: grpc.aio.AioRpcError) -> Exception:
+    def failed(self, error: grpc.aio.AioRpcError) -> Exception:
+        """What it means: nobody answers, or a no."""
         message = error.details() or error.code().name
         if error.code() in _DOWN:
             return EngineDown(f"the CRI runtime at {self.socket} does not answer: {message}")
         return Refused(error.code(), message)
+
+
+def _codec(method: Method) -> dict[str, Any]:
+    return {
+        "request_serializer": messages[method.request].SerializeToString,
+        "response_deserializer": messages[method.response].FromString,
+    }

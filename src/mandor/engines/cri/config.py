@@ -8,9 +8,9 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mandor.engines.base import Launch, Unit
+from mandor.engines.containers.launches import PERIOD_MICROSECONDS, check_mount, cpu_quota, hostname
 from mandor.engines.cri.options import CriOptions
 from mandor.engines.cri.wire import OF_THE_CONTAINER, OF_THE_NODE, TCP, UDP, make
-from mandor.engines.docker_api.body import PERIOD_MICROSECONDS, QUOTA_LEAST, hostname
 from mandor.errors import Invalid
 
 
@@ -56,10 +56,7 @@ def container_config(
     for each in launch.mounts:
         if each.source is None:
             raise Invalid(f"the mount {each.path}: CRI runtimes make no tmpfs", hint="mount a volume")
-        if not each.path.startswith("/"):
-            raise Invalid(f"the mount {each.path} is not an absolute path")
-        if not os.path.exists(each.source):
-            raise Invalid(f"the mount {each.path}: there is no {each.source} on this node")
+        check_mount(each)
         mounts.append(make("Mount", container_path=each.path, host_path=each.source, readonly=each.read_only))
     return make(
         "ContainerConfig",
@@ -101,8 +98,7 @@ def write_files(launch: Launch, folder: Path, working_dir: str) -> dict[str, str
 def _resources(launch: Launch) -> Any:
     limits: dict[str, int] = {}
     if launch.cpu_milli is not None:
-        quota = -(-launch.cpu_milli * PERIOD_MICROSECONDS // 1000)
-        limits |= {"cpu_period": PERIOD_MICROSECONDS, "cpu_quota": max(QUOTA_LEAST, quota)}
+        limits |= {"cpu_period": PERIOD_MICROSECONDS, "cpu_quota": cpu_quota(launch.cpu_milli)}
     if launch.memory_bytes is not None:
         limits |= {"memory_limit_in_bytes": launch.memory_bytes, "memory_swap_limit_in_bytes": launch.memory_bytes}
     return make("LinuxContainerResources", **limits)

@@ -6,39 +6,40 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
+from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
+from mandor.engines.containers import labels as marks
+from mandor.engines.containers import refused as containers
+from mandor.engines.containers.engine import KILL_SECONDS, ContainerEngine
+from mandor.engines.containers.launches import check_working_dir, image_of, read_options
+from mandor.engines.containers.tracked import Tracked
 from mandor.engines.cri import wire
 from mandor.engines.cri.client import START_SECONDS, CriClient, Refused
 from mandor.engines.cri.config import container_config, log_name, sandbox_config, write_files
 from mandor.engines.cri.execution import Dial, begin, dial_directly
-from mandor.engines.cri.images import Images
-from mandor.engines.cri.observe import NANO, observe, process_of, working_dir_of
-from mandor.engines.cri.options import CriOptions, read_options
+from mandor.engines.cri.images import CriImages
+from mandor.engines.cri.observe import NANO, interrupted, observe, process_of, working_dir_of
+from mandor.engines.cri.options import CriOptions
 from mandor.engines.cri.sandboxes import Sandboxes
-from mandor.engines.docker_api import labels as marks
-from mandor.engines.docker_api.failures import Failures
-from mandor.engines.docker_api.tracked import Tracked
-from mandor.engines.docker_api.trouble import passing
 from mandor.engines.stamped import read_logs, rotate
-from mandor.errors import EngineDown, Invalid, NotFound, Unavailable
+from mandor.errors import EngineDown, Invalid, MandorError, NotFound
+from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 
 SOCKETS = (Path("/run/containerd/containerd.sock"), Path("/var/run/crio/crio.sock"))
-KILL_SECONDS = 30.0
 LOOK_SECONDS = 0.05
 POLL_SECONDS = 1.0
 AT_ONCE = 16
 LIMITS = frozenset({"cpu", "memory"})
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "ports", "hosts"})
 _LOG_LIMITS = "io.mandor.log"
 
 
-class CriEngine(Engine):
+class CriEngine(ContainerEngine):
     name: ClassVar[str] = "cri"
 
     def __init__(
@@ -52,28 +53,20 @@ class CriEngine(Engine):
     ) -> None:
         """`socket` None: the one that CONTAINER_RUNTIME_ENDPOINT names, else containerd's, else CRI-O's; `dial` reaches
         the runtime's streaming server."""
-        self._directory = Path(directory).absolute()
+        super().__init__(directory)
         self._api = CriClient(socket or find_socket(), answer_seconds=answer_seconds)
-        self._images = Images(self._api, credentials=credentials)
-        self._failures = Failures(self._directory / "failures")
+        self._images = CriImages(self._api, credentials=credentials)
         self._sandboxes = Sandboxes(self._api)
         self._dial = dial
-        self._tracked: dict[Unit, Tracked] = {}
         self._seen: dict[str, Observed] = {}
         """What is over, by container: that does not change any more."""
-        self._owner = ""
         self._places = asyncio.Semaphore(AT_ONCE)
 
     @property
-    def owner(self) -> str:
-        if not self._owner:
-            try:
-                self._owner = marks.owner_of(self._directory)
-            except OSError as error:
-                raise EngineDown(f"the cri engine cannot use {self._directory}: {error}") from error
-        return self._owner
+    def title(self) -> str:
+        return "the CRI runtime"
 
-    # The five verbs.
+    # What it is, and what it tells.
 
     async def probe(self) -> Capabilities:
         self._check_there()
@@ -87,92 +80,15 @@ class CriEngine(Engine):
             images=True,
             limits=LIMITS,
             extras=EXTRAS,
+            loads=frozenset({"archive"}) if version.runtime_name == "containerd" else frozenset(),
             message=message,
         )
-
-    async def list(self) -> Sequence[Observed]:
-        self._check_there()
-        with self._told("asked what runs"):
-            listed = await self._list()
-            await self._sandboxes.look(self.owner)
-            seen = await asyncio.gather(*(self._look(unit, each) for unit, each in listed))
-            self._seen = {each.id: kept for _, each in listed if (kept := self._seen.get(each.id)) is not None}
-            shown = {each.unit: each for each in (*self._failures.list(), *seen) if each is not None}
-            for unit, tracked in self._tracked.items():
-                if tracked.starting and unit not in shown:
-                    shown[unit] = Observed(unit=unit, phase=UnitPhase.STARTING, message=tracked.progress)
-            await self._sandboxes.tidy(
-                {unit.uid for unit in shown} | {unit.uid for unit in self._busy()} | {unit.uid for unit, _ in listed}
-            )
-        return [shown[unit] for unit in sorted(shown)]
-
-    async def start(self, unit: Unit, launch: Launch) -> None:
-        tracked = self._tracked.setdefault(unit, Tracked())
-        async with tracked.busy:
-            self._tracked[unit] = tracked
-            if self._failures.knows(unit):
-                return
-            with self._told(f"told to start {unit}"):
-                found = await self._find(unit)
-                if found is not None and found.state != wire.CREATED:
-                    return
-                tracked.starting, tracked.progress = True, ""
-                try:
-                    if found is not None:  # Made, and never begun: whoever made it was interrupted.
-                        await self._discard(found.id)
-                        self._forget_files(unit)
-                    await self._begin(unit, launch, tracked)
-                except (Invalid, NotFound) as error:
-                    self._failures.write(unit, f"{error.message}; {error.hint}" if error.hint else error.message)
-                finally:
-                    tracked.starting = False
-
-    async def stop(self, unit: Unit, *, grace_seconds: float) -> None:
-        tracked = self._tracked.setdefault(unit, Tracked())
-        async with tracked.busy:
-            pass  # What is being started can be stopped only afterwards.
-        with self._told(f"told to stop {unit}"):
-            found = await self._find(unit)
-            if found is None or found.state != wire.RUNNING:
-                return
-            if not tracked.asked:
-                tracked.asked = await self._signal(found)
-            if tracked.asked and await self._over(found.id, grace_seconds):
-                return
-            wait = 0 if tracked.asked else int(-(-grace_seconds // 1))
-            await self._quietly(
-                wire.STOP, container_id=found.id, timeout=wait, seconds=grace_seconds + 2 * KILL_SECONDS
-            )
-            if not await self._over(found.id, KILL_SECONDS):
-                raise EngineDown(f"{unit} does not end, not even when it is killed")
-
-    async def remove(self, unit: Unit) -> None:
-        tracked = self._tracked.setdefault(unit, Tracked())
-        async with tracked.busy:
-            with self._told(f"told to remove {unit}"):
-                found = await self._find(unit)
-                if found is not None:
-                    await self._discard(found.id)
-                    self._seen.pop(found.id, None)
-                self._failures.forget(unit)
-                self._forget_files(unit)
-            self._tracked.pop(unit, None)
-        if not any(each.uid == unit.uid for each in self._busy()):
-            with self._told(f"told to remove the sandbox of {unit.uid}"):
-                if not await self._list({marks.UID: unit.uid}):
-                    await self._sandboxes.remove(unit.uid, self.owner)
-                    shutil.rmtree(self._logs(unit.uid), ignore_errors=True)
-
-    # The others.
 
     async def logs(
         self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None
     ) -> AsyncIterator[LogLine]:
-        with self._told(f"asked for the logs of {unit}"):
-            if await self._find(unit) is None:
-                if self._failures.knows(unit):
-                    return
-                raise NotFound(f"there is no unit {unit} here")
+        if await self._find_for_logs(unit) is None:
+            return
 
         async def over() -> bool:
             with self._told(f"asked whether {unit} runs"):
@@ -183,32 +99,10 @@ class CriEngine(Engine):
         async for line in read_logs(path, follow=follow, tail=tail, since=since, over=over):
             yield line
 
-    async def exec(
-        self, unit: Unit, command: Sequence[str], *, terminal: bool = False, rows: int = 24, columns: int = 80
-    ) -> Execution:
-        if not command:
-            raise Invalid("there is no command to run")
-        with self._told(f"told to run a command in {unit}"):
-            found = await self._find(unit)
-            if found is None or found.state != wire.RUNNING:
-                raise NotFound(f"{unit} is not running", hint="exec needs a task that runs")
-            answer = await self._api.call(
-                wire.EXEC,
-                container_id=found.id,
-                cmd=list(command),
-                tty=terminal,
-                stdin=True,
-                stdout=True,
-                stderr=not terminal,
-            )
-            execution = await begin(answer.url, self._dial, terminal=terminal)
-            await execution.resize(rows, columns)
-            return execution
-
     async def usage(self) -> Mapping[Unit, Usage]:
         wanted = wire.make("ContainerStatsFilter", label_selector={marks.OWNER: self.owner})
         with self._told("asked what its units use"):
-            running = {each.id for _, each in await self._list() if each.state == wire.RUNNING}
+            running = {each.id for _, each in await self._labelled() if each.state == wire.RUNNING}
             found = await self._api.call(wire.STATS, filter=wanted)
             await self._rotate_logs()
         return {
@@ -224,6 +118,12 @@ class CriEngine(Engine):
         with self._told("asked for its images"):
             return await self._images.sizes()
 
+    async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
+        if image.kind != "archive":
+            return await super().load_image(image, content)
+        with self._told("told to load an image"):
+            return await self._images.load(image, content)
+
     async def events(self) -> AsyncIterator[None]:
         with self._told("asked for its events"):
             yield  # Nobody listened until now.
@@ -237,7 +137,7 @@ class CriEngine(Engine):
                 raise EngineDown("the events of the CRI runtime broke off")
             before: object = None
             while True:  # Older runtimes have no events: look often, and tell only what is new.
-                now = [(each.id, each.state) for _, each in await self._list()]
+                now = [(each.id, each.state) for _, each in await self._labelled()]
                 if now != before:
                     yield
                 before = now
@@ -246,33 +146,53 @@ class CriEngine(Engine):
     async def close(self) -> None:
         await self._api.close()
 
-    # Containers.
+    # The steps of the verbs.
 
     def _check_there(self) -> None:
         if not self._api.socket.exists() and not (self._directory / "owner").exists():
             raise NotFound("there is no CRI runtime on this machine", hint=f"its socket would be {self._api.socket}")
 
-    async def _list(self, labels: Mapping[str, str] | None = None) -> Sequence[tuple[Unit, Any]]:
+    async def _list(self) -> Sequence[tuple[Unit, Awaitable[Observed | None]]]:
+        listed = await self._labelled()
+        await self._sandboxes.look(self.owner)
+        self._seen = {each.id: kept for _, each in listed if (kept := self._seen.get(each.id)) is not None}
+        return [(unit, self._look(unit, each)) for unit, each in listed]
+
+    async def _labelled(self, labels: Mapping[str, str] | None = None) -> Sequence[tuple[Unit, Any]]:
         wanted = wire.make("ContainerFilter", label_selector={marks.OWNER: self.owner, **(labels or {})})
         found = await self._api.call(wire.LIST, filter=wanted)
         return [(unit, each) for each in found.containers if (unit := marks.unit_of(each.labels, self.owner))]
 
-    async def _find(self, unit: Unit) -> Any | None:
+    async def _find(self, unit: Unit, *, foreign: bool = False) -> Any | None:
+        """Names are a sandbox's own, so nobody else's is ever in the way."""
         labels = {marks.UID: unit.uid, marks.TASK: unit.task, marks.ATTEMPT: str(unit.attempt)}
-        return next((each for _, each in await self._list(labels)), None)
+        found = next((each for _, each in await self._labelled(labels)), None)
+        if found is not None and found.state == wire.EXITED and found.id not in self._seen:
+            status = await self._status(found.id)
+            if status is not None and interrupted(status.status):
+                await self._take_away(found.id)
+                return None
+        return found
+
+    def _phase(self, unit: Unit, found: Any) -> UnitPhase:
+        known = {wire.CREATED: UnitPhase.STARTING, wire.RUNNING: UnitPhase.RUNNING}
+        return known.get(found.state, UnitPhase.EXITED)
 
     async def _look(self, unit: Unit, listed: Any) -> Observed | None:
         if (kept := self._seen.get(listed.id)) is not None:
             return kept
         if listed.state == wire.CREATED:
-            tracked = self._tracked.get(unit)
-            if tracked is None or not tracked.busy.locked():
+            if not self._is_busy(unit):
                 with suppress(Refused):  # Nobody begins it any more: whoever made it was interrupted.
-                    await self._discard(listed.id)
+                    await self._take_away(listed.id)
             return None
         async with self._places:
             status = await self._status(listed.id)
             address = await self._sandboxes.address(listed.pod_sandbox_id)
+        if status is not None and interrupted(status.status):
+            if not self._is_busy(unit):
+                await self._take_away(listed.id)
+            return None
         observed = None if status is None else observe(unit, status.status, address)
         if observed is not None and observed.phase is UnitPhase.EXITED:
             self._seen[listed.id] = observed
@@ -286,30 +206,27 @@ class CriEngine(Engine):
                 return None
             raise
 
-    async def _begin(self, unit: Unit, launch: Launch, tracked: Tracked) -> None:
-        if not launch.image:
-            raise Invalid("this engine runs images, and the task names none", hint="`image:` says which one")
-        if launch.working_dir and not launch.working_dir.startswith("/"):
-            raise Invalid(f"the working directory {launch.working_dir} is not absolute")
-        options = read_options(launch)
-        tracked.progress = f"the image {launch.image}"
-        image = await self._images.ensure(launch.image, options.pull)
-        tracked.progress = ""
-        files = write_files(launch, self._files(unit), working_dir_of(image.info) if image is not None else "/")
+    async def _begin(self, unit: Unit, launch: Launch, tracked: Tracked, found: Any | None) -> None:
+        def progress(words: str) -> None:
+            tracked.progress = words
+
+        if found is not None:
+            await self._discard(unit)
+        check_working_dir(launch)
+        options = read_options(self.name, launch.options, CriOptions)
+        image = await self._images.ensure(image_of(launch), options.pull, progress)
+        files = write_files(launch, self._files(unit), working_dir_of(image.info))
         labels = marks.labels_of(self.owner, unit, launch)
         labels[_LOG_LIMITS] = f"{int(options.log_size)}.{options.log_files}"
         container = container_config(unit, launch, options, labels, files)
         async with self._places:
-            try:
-                sandbox, config = await self._ensure_sandbox(unit, launch, options)
-                made = await self._create(unit, sandbox, container, config)
-                await self._api.call(wire.START, seconds=START_SECONDS, container_id=made.container_id)
-            except Refused as error:
-                await self._give_up(unit)
-                if passing(error.message):
-                    raise Unavailable(f"the CRI runtime cannot start it now: {error.message}") from error
-                nobody = "no users found" in error.message
-                raise Invalid(f"the image has no user {launch.user}" if nobody else error.message) from error
+            sandbox, config = await self._ensure_sandbox(unit, launch, options)
+            made = await self._create(unit, sandbox, container, config)
+            await self._api.call(wire.START, seconds=START_SECONDS, container_id=made.container_id)
+
+    def _refusal(self, error: containers.Refused, launch: Launch) -> MandorError:
+        nobody = "no users found" in error.message
+        return Invalid(f"the image has no user {launch.user}" if nobody else error.message)
 
     async def _create(self, unit: Unit, sandbox: str, container: Any, config: Any) -> Any:
         deadline = asyncio.get_running_loop().time() + KILL_SECONDS
@@ -324,7 +241,7 @@ class CriEngine(Engine):
                     raise
             found = await self._find(unit)
             if found is not None:
-                await self._discard(found.id)
+                await self._take_away(found.id)
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _ensure_sandbox(self, unit: Unit, launch: Launch, options: CriOptions) -> tuple[str, Any]:
@@ -337,11 +254,15 @@ class CriEngine(Engine):
 
         return await self._sandboxes.ensure(unit.uid, self.owner, config, options.runtime)
 
-    async def _give_up(self, unit: Unit) -> None:
-        with suppress(Refused):
-            found = await self._find(unit)
-            if found is not None:
-                await self._discard(found.id)
+    async def _end(self, unit: Unit, found: Any, tracked: Tracked, grace_seconds: float) -> None:
+        if not tracked.asked:
+            tracked.asked = await self._signal(found)
+        if tracked.asked and await self._over(found.id, grace_seconds):
+            return
+        wait = 0 if tracked.asked else int(-(-grace_seconds // 1))
+        await self._quietly(wire.STOP, container_id=found.id, timeout=wait, seconds=grace_seconds + 2 * KILL_SECONDS)
+        if not await self._over(found.id, KILL_SECONDS):
+            raise EngineDown(f"{unit} does not end, not even when it is killed")
 
     async def _signal(self, found: Any) -> bool:
         """True: it got the signal it names. The interface knows no signals, so the process itself is told."""
@@ -368,9 +289,42 @@ class CriEngine(Engine):
                 return False
             await asyncio.sleep(LOOK_SECONDS)
 
-    async def _discard(self, identity: str) -> None:
-        await self._quietly(wire.STOP, container_id=identity, timeout=0, seconds=2 * KILL_SECONDS)
-        await self._quietly(wire.REMOVE, container_id=identity)
+    async def _discard(self, unit: Unit) -> None:
+        found = await self._find(unit)
+        if found is not None:
+            await self._take_away(found.id)
+            self._seen.pop(found.id, None)
+        shutil.rmtree(self._files(unit), ignore_errors=True)
+        for path in self._logs(unit.uid).glob(f"{log_name(unit)}*"):
+            path.unlink(missing_ok=True)
+
+    async def _take_away(self, identity: str) -> None:
+        deadline = asyncio.get_running_loop().time() + KILL_SECONDS
+        while True:
+            try:
+                await self._quietly(wire.STOP, container_id=identity, timeout=0, seconds=2 * KILL_SECONDS)
+                return await self._quietly(wire.REMOVE, container_id=identity)
+            except Refused as error:  # Somebody told it to start, and was interrupted.
+                if "starting state" not in error.message or asyncio.get_running_loop().time() > deadline:
+                    raise
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _tidy(self, wanted: set[str]) -> None:
+        await self._sandboxes.tidy(wanted)
+
+    async def _leave(self, uid: str) -> None:
+        if not await self._labelled({marks.UID: uid}):
+            await self._sandboxes.remove(uid, self.owner)
+            shutil.rmtree(self._logs(uid), ignore_errors=True)
+
+    async def _execute(
+        self, unit: Unit, found: Any, command: Sequence[str], *, terminal: bool, rows: int, columns: int
+    ) -> Execution:
+        streams = {"tty": terminal, "stdin": True, "stdout": True, "stderr": not terminal}
+        answer = await self._api.call(wire.EXEC, container_id=found.id, cmd=list(command), **streams)
+        execution = await begin(answer.url, self._dial, terminal=terminal)
+        await execution.resize(rows, columns)
+        return execution
 
     async def _quietly(self, method: wire.Method, *, seconds: float | None = None, **fields: Any) -> None:
         """What is no longer there needs it no more."""
@@ -388,14 +342,9 @@ class CriEngine(Engine):
     def _files(self, unit: Unit) -> Path:
         return self._directory / "files" / str(unit)
 
-    def _forget_files(self, unit: Unit) -> None:
-        shutil.rmtree(self._files(unit), ignore_errors=True)
-        for path in self._logs(unit.uid).glob(f"{log_name(unit)}*"):
-            path.unlink(missing_ok=True)
-
     async def _rotate_logs(self) -> None:
         """The runtime writes for ever into one file; whoever uses it begins the next one."""
-        for unit, each in await self._list():
+        for unit, each in await self._labelled():
             size, _, keep = each.labels.get(_LOG_LIMITS, "").partition(".")
             path = self._logs(unit.uid) / log_name(unit)
             if each.state != wire.RUNNING or not size.isdecimal() or not keep.isdecimal():
@@ -404,18 +353,6 @@ class CriEngine(Engine):
                 if path.stat().st_size > int(size):
                     rotate(path, int(keep))
                     await self._quietly(wire.REOPEN_LOG, container_id=each.id)
-
-    def _busy(self) -> Iterator[Unit]:
-        return (unit for unit, tracked in self._tracked.items() if tracked.busy.locked())
-
-    @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except Refused as error:
-            raise Unavailable(f"the CRI runtime, {what}: {error.message}") from error
-        except OSError as error:
-            raise EngineDown(f"the cri engine cannot use {self._directory}: {error}") from error
 
 
 def find_socket(environ: Mapping[str, str] = os.environ) -> Path:

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from mandor.engines.containers.output import Output
 from mandor.engines.cri.spdy import SpdyConnection, upgrade
 from mandor.errors import EngineDown
 
@@ -16,7 +17,6 @@ PROTOCOL = "v4.channel.k8s.io"
 KILLED = 137
 FAILED = 126
 """What a shell says of what cannot be run."""
-QUEUED_MOST = 64
 
 Dial = Callable[[str, int, ssl.SSLContext | None], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
@@ -50,15 +50,12 @@ class CriExecution:
         self._connection = connection
         self._streams = streams
         self._kinds = {number: kind for kind, number in streams.items()}
-        self._queue: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue(QUEUED_MOST)
+        self._output = Output()
         self._over: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read_all())
 
     async def read(self) -> tuple[str, bytes] | None:
-        found = await self._queue.get()
-        if found is None:
-            self._queue.put_nowait(None)  # For whoever asks again.
-        return found
+        return await self._output.read()
 
     async def write(self, data: bytes) -> None:
         if not self._over.done():
@@ -78,9 +75,7 @@ class CriExecution:
             self._over.set_result(KILLED)
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
-        while not self._queue.empty():
-            self._queue.get_nowait()
-        self._queue.put_nowait(None)
+        self._output.drop()
         await self._connection.close()
 
     async def _read_all(self) -> None:
@@ -92,13 +87,13 @@ class CriExecution:
                 if kind == "error":
                     verdict += data
                 elif data and kind in {"stdout", "stderr"}:
-                    await self._queue.put((kind, data))
+                    await self._output.put(kind, data)
                 if last:
                     open_streams.discard(kind)
         finally:
             if not self._over.done():
                 self._over.set_result(exit_code(verdict))
-        await self._queue.put(None)
+        await self._output.end()
 
 
 def exit_code(verdict: bytes) -> int:

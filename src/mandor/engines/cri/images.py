@@ -3,72 +3,70 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from mandor.engines.containers.credentials import HUB_HOST, login_for
+from mandor.engines.containers.images import Images, Progress, cannot_pull, split
+from mandor.engines.containers.loading import cannot_load
 from mandor.engines.cri import wire
 from mandor.engines.cri.client import CriClient, Refused
-from mandor.engines.docker_api.credentials import default_files, header_for
-from mandor.engines.docker_api.images import cannot_pull, split
-from mandor.errors import NotFound
+from mandor.engines.cri.containerd import import_image
+from mandor.model.image import ImageFile
 
 PULL_SECONDS = 1800.0
-PULLS_MOST = 4
+SEEN_SECONDS, SEEN_TRIES = 0.1, 100
 
 
-class Images:
+class CriImages(Images):
     def __init__(self, api: CriClient, *, credentials: Sequence[Path] | None = None) -> None:
+        super().__init__(credentials)
         self._api = api
-        self._files = credentials
-        self._busy: dict[str, asyncio.Lock] = {}
-        self._pulls = asyncio.Semaphore(PULLS_MOST)
 
     async def look(self, name: str) -> Any | None:
-        """What the runtime says of it; None: it is not there."""
         image = wire.make("ImageSpec", image=name)
         found = await self._api.call(wire.IMAGE_STATUS, image=image, verbose=True)
         return found if found.image.id else None
-
-    async def ensure(self, name: str, pull: str) -> Any:
-        """The image is there afterwards; many who want the same one wait for one pull."""
-        found = await self.look(name) if pull != "always" else None
-        if found is not None:
-            return found
-        if pull == "never":
-            raise NotFound(
-                f"the image {name} is not on this node, and `pull: never` forbids to fetch it",
-                hint="load it on the node, or allow it to be pulled",
-            )
-        async with self._busy.setdefault(name, asyncio.Lock()):
-            if pull == "missing" and (found := await self.look(name)) is not None:
-                return found  # Somebody else waited for the same one, and was first.
-            async with self._pulls:
-                await self._pull(name)
-        return await self.look(name)
 
     async def sizes(self) -> Mapping[str, int]:
         found = await self._api.call(wire.LIST_IMAGES)
         return {tag: int(image.size) for image in found.images for tag in image.repo_tags}
 
-    async def _pull(self, name: str) -> None:
-        registry = split(name)[0]
+    async def _pull(self, name: str, progress: Progress) -> None:
         fields: dict[str, Any] = {"image": wire.make("ImageSpec", image=name)}
-        if login := self._login(registry):
-            fields["auth"] = wire.make("AuthConfig", **login)
+        if login := login_for(split(name)[0], self._files):
+            names = {"identitytoken": "identity_token", "serveraddress": "server_address"}
+            fields["auth"] = wire.make("AuthConfig", **{names.get(key, key): value for key, value in login.items()})
         try:
             await self._api.call(wire.PULL, seconds=PULL_SECONDS, **fields)
         except Refused as error:
             raise cannot_pull(name, error.message) from error
 
-    def _login(self, registry: str) -> dict[str, str]:
-        files = default_files() if self._files is None else self._files
-        header = header_for(registry, files).get("X-Registry-Auth")
-        if header is None:
-            return {}
-        found = msgspec.json.decode(base64.urlsafe_b64decode(header))
-        names = {"username": "username", "password": "password", "identitytoken": "identity_token"}
-        return {names[key]: str(value) for key, value in found.items() if key in names} | {"server_address": registry}
+    # From files.
+
+    def _id(self, found: Any) -> str:
+        return str(found.image.id)
+
+    async def _load(self, image: ImageFile, content: AsyncIterator[bytes]) -> None:
+        """Several images keep the names that their archive has; one gets all that it was given."""
+        names = [whole(name) for name in image.names]
+        try:
+            await import_image(self._api, names, content, several=not image.id)
+        except Refused as error:
+            raise cannot_load("containerd", error.message) from error
+        # The CRI learns of it a moment later.
+        for _ in range(SEEN_TRIES):
+            if all([await self.look(name) is not None for name in image.names]):
+                return
+            await asyncio.sleep(SEEN_SECONDS)
+        raise cannot_load("containerd", f"it took the archive, and has no image {', '.join(image.names)}")
+
+
+def whole(name: str) -> str:
+    """`web` as containerd keeps it: `docker.io/library/web:latest`."""
+    registry, repository, tag = split(name)
+    if registry == HUB_HOST:
+        path = repository.removeprefix(f"{HUB_HOST}/")
+        repository = f"{HUB_HOST}/{path if '/' in path else f'library/{path}'}"
+    return repository + (tag if tag.startswith("@") else f":{tag}")

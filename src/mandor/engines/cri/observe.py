@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from mandor.engines.base import Observed, Unit, UnitPhase
+from mandor.engines.containers.ending import reason_of
 from mandor.engines.cri.wire import EXITED, RUNNING
-from mandor.engines.docker_api.observe import reason_of
 
 NANO = 1e9
 _START_ERRORS = {"StartError", "ContainerCannotRun", "CreateContainerError"}
@@ -34,6 +34,11 @@ def observe(unit: Unit, status: Any, address: str = "") -> Observed | None:
         message=status.message,
         **times,
     )
+
+
+def interrupted(status: Any) -> bool:
+    """Its start was broken off by the end of whoever had ordered it: it is as if nobody had."""
+    return status.state == EXITED and status.reason in _START_ERRORS and "context canceled" in status.message
 
 
 def process_of(info: Mapping[str, str]) -> int | None:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
-from mandor.engines.base import Launch
-from mandor.errors import Invalid
+from mandor.engines.containers.images import Pull
 from mandor.lib.quantity import Size
-from mandor.model.codec import from_plain
 
 
 class CriOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    pull: Literal["always", "missing", "never"] = "missing"
+    pull: Pull = "missing"
     """When the image is fetched: at every start, when it is not there, never."""
     log_size: Size = Size(10 * 1024 * 1024)
     """How large a log file grows before the next one begins."""
@@ -34,10 +31,3 @@ class CriOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Another runtime handler that the runtime knows, such as `runsc` or `kata`."""
     cgroup_parent: str = ""
     """Where its cgroups are made; absent: where the runtime makes them."""
-
-
-def read_options(launch: Launch) -> CriOptions:
-    try:
-        return from_plain(dict(launch.options), CriOptions)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"options.cri: {error}") from None

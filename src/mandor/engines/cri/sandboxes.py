@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from mandor.engines.containers import labels as marks
 from mandor.engines.cri import wire
 from mandor.engines.cri.client import START_SECONDS, CriClient, Refused
-from mandor.engines.docker_api import labels as marks
 
 AGAIN_SECONDS = 0.1
 

@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from mandor.engines.docker_api.engine import ContainerEngine
+from mandor.engines.docker_api.engine import DockerApiEngine
 
 SOCKET = Path("/var/run/docker.sock")
 
 
-class DockerEngine(ContainerEngine):
+class DockerEngine(DockerApiEngine):
     name: ClassVar[str] = "docker"
     cure: ClassVar[str] = "systemctl start docker"
     program: ClassVar[str] = "dockerd"
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        socket: Path | None = None,
-        credentials: Sequence[Path] | None = None,
-        answer_seconds: float = 60.0,
-    ) -> None:
-        """`socket` None: the one that DOCKER_HOST names, else the system's, else the user's own (rootless)."""
-        super().__init__(
-            directory, socket=socket or find_socket(), credentials=credentials, answer_seconds=answer_seconds
-        )
+    def default_socket(self) -> Path:
+        return find_socket()
 
 
 def find_socket(environ: Mapping[str, str] = os.environ) -> Path:
+    """The one that DOCKER_HOST names, else the system's, else the user's own (rootless)."""
     named = environ.get("DOCKER_HOST", "")
     if named.startswith("unix://"):
         return Path(named.removeprefix("unix://"))

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from mandor.engines.base import Launch, Mount
+from mandor.engines.containers.launches import (
+    PERIOD_MICROSECONDS,
+    check_mount,
+    check_working_dir,
+    cpu_quota,
+    hostname,
+    image_of,
+)
 from mandor.engines.docker_api.options import ContainerOptions
-from mandor.errors import Invalid
-
-PERIOD_MICROSECONDS = 100_000
-QUOTA_LEAST = 1000
-"""The kernel gives no less than a hundredth of a processor."""
-HOSTNAME_MOST = 63
 
 
 def make_body(
     launch: Launch, options: ContainerOptions, labels: dict[str, str], *, network_of: str | None = None
 ) -> dict[str, Any]:
     """`network_of`: the container whose network it shares, which then has the name and the ports."""
-    if not launch.image:
-        raise Invalid("this engine runs images, and the task names none", hint="`image:` says which one")
+    check_working_dir(launch)
     body: dict[str, Any] = {
-        "Image": launch.image,
+        "Image": image_of(launch),
         "Env": [f"{name}={value}" for name, value in launch.env.items()],
         "Labels": labels,
         "StopSignal": launch.stop_signal,
@@ -36,8 +34,6 @@ def make_body(
     if launch.args or launch.command:
         body["Cmd"] = list(launch.args)
     if launch.working_dir:
-        if not launch.working_dir.startswith("/"):
-            raise Invalid(f"the working directory {launch.working_dir} is not absolute")
         body["WorkingDir"] = launch.working_dir
     if launch.user is not None:
         body["User"] = str(launch.user)
@@ -64,23 +60,13 @@ def add_network(body: dict[str, Any], launch: Launch, options: ContainerOptions)
         }
 
 
-def hostname(name: str) -> str:
-    """`shop-web-0/app` is on the machine `shop-web-0`."""
-    first = name.partition("/")[0].lower()
-    return re.sub(r"[^a-z0-9-]", "-", first)[:HOSTNAME_MOST].strip("-") or "unit"
-
-
 def _mounts(mounts: Sequence[Mount]) -> dict[str, Any]:
-    """A source that is not there is refused: the engine must not make one."""
     found: dict[str, Any] = {"Mounts": [], "Tmpfs": {}}
     for mount in mounts:
-        if not mount.path.startswith("/"):
-            raise Invalid(f"the volume at {mount.path}: in a container a mount has an absolute path")
+        check_mount(mount)
         if mount.source is None:
             size = "" if mount.size_bytes is None else f"size={mount.size_bytes}"
             found["Tmpfs"][mount.path] = ",".join(filter(None, ("ro" if mount.read_only else "rw", size)))
-        elif not Path(mount.source).exists():
-            raise Invalid(f"the volume at {mount.path}: there is no {mount.source} on this node")
         else:
             bind = {"Type": "bind", "Source": mount.source, "Target": mount.path, "ReadOnly": mount.read_only}
             found["Mounts"].append(bind)
@@ -96,8 +82,7 @@ def _host(launch: Launch, options: ContainerOptions) -> dict[str, Any]:
         },
     }
     if launch.cpu_milli is not None:
-        quota = math.ceil(launch.cpu_milli * PERIOD_MICROSECONDS / 1000)
-        host |= {"CpuPeriod": PERIOD_MICROSECONDS, "CpuQuota": max(QUOTA_LEAST, quota)}
+        host |= {"CpuPeriod": PERIOD_MICROSECONDS, "CpuQuota": cpu_quota(launch.cpu_milli)}
     if launch.memory_bytes is not None:
         host |= {"Memory": launch.memory_bytes, "MemorySwap": launch.memory_bytes}
     if launch.processes is not None:

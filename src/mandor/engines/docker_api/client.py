@@ -6,12 +6,14 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
 
+from mandor.engines.containers import refused as containers
 from mandor.engines.docker_api.hijack import Hijacked, hijack
 from mandor.errors import EngineDown
 
@@ -24,12 +26,32 @@ NEWEST = (1, 47)
 """The latest version of the API this client knows; older engines are spoken to in theirs."""
 
 
-class Refused(Exception):
-    """The engine answered, and said no."""
+GONE, NOT_NOW = 404, 409
 
+
+class Refused(containers.Refused):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self.status, self.message = status, message
+        self.status = status
+
+    @property
+    def unknown(self) -> bool:
+        return self.status == GONE
+
+    @property
+    def passing(self) -> bool:
+        return self.status == NOT_NOW or super().passing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    method: str
+    path: str
+    query: Mapping[str, Any] | None = None
+    data: Any = None
+    headers: Mapping[str, str] | None = None
+    seconds: float | None = None
+    """None: as long as it takes."""
 
 
 class ApiClient:
@@ -73,7 +95,8 @@ class ApiClient:
         if body is not None:
             data = msgspec.json.encode(body)
             headers = {"Content-Type": "application/json", **(headers or {})}
-        async with self._request(method, path, query or {}, data, headers or {}, limit) as answer:
+        wish = _Request(method=method, path=path, query=query, data=data, headers=headers, seconds=limit)
+        async with self._request(wish) as answer:
             content = await answer.read()
             # Podman does not always say that an answer is JSON.
             return msgspec.json.decode(content) if content.startswith((b"{", b"[")) else content
@@ -89,7 +112,7 @@ class ApiClient:
         data: Any = None,
     ) -> AsyncIterator[aiohttp.StreamReader]:
         """An answer that comes in pieces, for as long as it takes."""
-        async with self._request(method, path, query or {}, data, headers or {}, None) as answer:
+        async with self._request(_Request(method=method, path=path, query=query, data=data, headers=headers)) as answer:
             yield answer.content
 
     async def hijack(self, path: str, body: Any) -> Hijacked:
@@ -107,44 +130,32 @@ class ApiClient:
     async def negotiate(self) -> tuple[int, ...]:
         """The newest version of the API that both ends know."""
         if not self.version:
-            async with self._open("GET", "/_ping", {}, None, {}, self._answer_seconds) as answer:
+            async with self._open(_Request(method="GET", path="/_ping", seconds=self._answer_seconds)) as answer:
                 theirs = tuple(int(part) for part in re.findall(r"\d+", answer.headers.get("Api-Version", "1.41")))
                 self.version, self.answered = min(theirs[:2], NEWEST), True
         return self.version
 
     @asynccontextmanager
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, Any],
-        data: Any,
-        headers: Mapping[str, str],
-        seconds: float | None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _request(self, wish: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
         await self.negotiate()
-        async with self._open(method, self._path(path), query, data, headers, seconds) as answer:
+        async with self._open(replace(wish, path=self._path(wish.path))) as answer:
             if answer.status >= 400:
                 raise Refused(answer.status, _message(await answer.read()))
             yield answer
 
     @asynccontextmanager
-    async def _open(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, Any],
-        data: Any,
-        headers: Mapping[str, str],
-        seconds: float | None,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def _open(self, wish: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
             connector = aiohttp.UnixConnector(str(self.socket), limit=CONNECTIONS_MOST)
             self._session = aiohttp.ClientSession(connector=connector)
-        limit = aiohttp.ClientTimeout(total=seconds, sock_connect=self._answer_seconds)
         try:
             async with self._session.request(
-                method, f"http://engine{path}", params=_plain(query), data=data, headers=headers, timeout=limit
+                wish.method,
+                f"http://engine{wish.path}",
+                params=_plain(wish.query or {}),
+                data=wish.data,
+                headers=wish.headers,
+                timeout=aiohttp.ClientTimeout(total=wish.seconds, sock_connect=self._answer_seconds),
             ) as answer:
                 yield answer
         except (aiohttp.ClientError, OSError, TimeoutError) as error:

@@ -7,14 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from mandor.engines.base import Launch, Unit
-from mandor.engines.docker_api import labels as marks
-from mandor.engines.docker_api.client import START_SECONDS, ApiClient, Refused
+from mandor.engines.containers import labels as marks
+from mandor.engines.containers.engine import KILL_SECONDS
+from mandor.engines.docker_api.client import GONE, NOT_NOW, START_SECONDS, ApiClient, Refused
 from mandor.engines.docker_api.files import make_archive, read_archived, who
 from mandor.errors import Conflict, EngineDown
-
-KILL_SECONDS = 30.0
-"""Longer than the kernel ever takes to end what was killed."""
-GONE, NOT_NOW = 404, 409
 
 
 class Containers:
@@ -59,7 +56,9 @@ class Containers:
             except Refused as error:
                 if last or error.status != NOT_NOW:
                     raise
-            await self.give_up(unit)  # An agent that died had sent the same order, and it was carried out just now.
+            found = await self.find(unit)
+            if found is not None:  # An agent that died had sent the same order, and it was carried out just now.
+                await self.discard(found["Id"])
         raise AssertionError("the last try raises")
 
     async def put_files(self, identity: str, launch: Launch) -> None:
@@ -123,8 +122,3 @@ class Containers:
                 raise
             await asyncio.sleep(0.1)
         raise EngineDown(f"{self._api.name} does not remove the container {identity[:12]}")
-
-    async def give_up(self, unit: Unit) -> None:
-        found = await self.find(unit)
-        if found is not None:
-            await self.discard(found["Id"])

@@ -4,65 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import time
 from typing import Any, ClassVar
 
 import msgspec
 
-from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
-from mandor.engines.docker_api import labels as marks
+from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
+from mandor.engines.containers import labels as marks
+from mandor.engines.containers.engine import KILL_SECONDS, ContainerEngine, not_running
+from mandor.engines.containers.launches import read_options
+from mandor.engines.containers.tracked import Tracked
 from mandor.engines.docker_api.body import make_body
-from mandor.engines.docker_api.client import START_SECONDS, ApiClient, Refused, filters
-from mandor.engines.docker_api.containers import GONE, KILL_SECONDS, NOT_NOW, Containers
+from mandor.engines.docker_api.client import GONE, NOT_NOW, START_SECONDS, ApiClient, Refused, filters
+from mandor.engines.docker_api.containers import Containers
 from mandor.engines.docker_api.execution import ContainerExecution
-from mandor.engines.docker_api.failures import Failures
 from mandor.engines.docker_api.frames import read_lines
 from mandor.engines.docker_api.idle import can_idle
-from mandor.engines.docker_api.images import Images
-from mandor.engines.docker_api.observe import RUNNING, observe
-from mandor.engines.docker_api.options import ContainerOptions, read_options
+from mandor.engines.docker_api.images import ApiImages
+from mandor.engines.docker_api.observe import observe
+from mandor.engines.docker_api.options import ContainerOptions
 from mandor.engines.docker_api.sandbox import Sandboxes
-from mandor.engines.docker_api.tracked import Tracked
-from mandor.engines.docker_api.trouble import passing
 from mandor.engines.docker_api.usage import usage_of
-from mandor.errors import EngineDown, Invalid, NotFound, Unavailable
+from mandor.errors import EngineDown, NotFound
+from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 
 AT_ONCE = 16
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "tmpfs"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "tmpfs", "ports", "hosts"})
 
 
-class ContainerEngine(Engine):
+class DockerApiEngine(ContainerEngine):
     """What docker and podman have in common; a subclass says where the socket is and what is peculiar."""
 
     def __init__(
-        self, directory: Path, *, socket: Path, credentials: Sequence[Path] | None = None, answer_seconds: float = 60.0
+        self,
+        directory: Path,
+        *,
+        socket: Path | None = None,
+        credentials: Sequence[Path] | None = None,
+        answer_seconds: float = 60.0,
     ) -> None:
-        self._directory = Path(directory)
-        self._api = ApiClient(self.name, socket, cure=self.cure, answer_seconds=answer_seconds)
+        super().__init__(directory)
+        self._api = ApiClient(self.name, socket or self.default_socket(), cure=self.cure, answer_seconds=answer_seconds)
         self._containers = Containers(self._api, lambda: self.owner)
-        self._images = Images(self._api, credentials=credentials)
-        self._failures = Failures(self._directory / "failures")
+        self._images = ApiImages(self._api, credentials=credentials)
         self._sandboxes = Sandboxes(self._api)
-        self._tracked: dict[Unit, Tracked] = {}
         self._seen: dict[str, tuple[str, Observed]] = {}
         """What an inspection said, by container: it holds while the state is the same."""
-        self._owner = ""
         self._starts = asyncio.Semaphore(AT_ONCE)
         self._questions = asyncio.Semaphore(AT_ONCE)
         """Apart from the starts: whoever asks must not wait for them."""
-
-    @property
-    def owner(self) -> str:
-        if not self._owner:
-            try:
-                self._owner = marks.owner_of(self._directory)
-            except OSError as error:
-                raise EngineDown(f"the {self.name} engine cannot use {self._directory}: {error}") from error
-        return self._owner
 
     # What is peculiar to one of them.
 
@@ -70,6 +65,10 @@ class ContainerEngine(Engine):
     """Where neither it nor the socket is on the machine, there is no such engine here."""
     cure: ClassVar[str]
     """What starts it, for people to type."""
+
+    @abstractmethod
+    def default_socket(self) -> Path:
+        """Where the engine's own command looks for it."""
 
     @property
     def extras(self) -> frozenset[str]:
@@ -85,109 +84,31 @@ class ContainerEngine(Engine):
         """Correct what the engine is known to tell wrong; `asked`: mandor told it to stop."""
         return observed
 
-    # The five verbs.
+    # What it is, and what it tells.
 
     async def probe(self) -> Capabilities:
         self._check_there()
         with self._told("asked what it is"):
             version, limits = await asyncio.gather(self._api.get("/version"), self.limits())
-        return Capabilities(version=str(version.get("Version", "")), images=True, limits=limits, extras=self.extras)
-
-    async def list(self) -> Sequence[Observed]:
-        self._check_there()
-        with self._told("asked what runs"):
-            found = await self._api.get("/containers/json", all=True, filters=self._mine())
-            self._sandboxes.saw(found)
-            units = [(unit, each) for each in found if (unit := marks.unit_of(each["Labels"], self.owner)) is not None]
-            seen = await asyncio.gather(*(self._look(unit, each) for unit, each in units))
-        self._seen = {each["Id"]: kept for _, each in units if (kept := self._seen.get(each["Id"])) is not None}
-        shown = {each.unit: each for each in (*self._failures.list(), *seen) if each is not None}
-        for unit, tracked in self._tracked.items():
-            if tracked.starting and unit not in shown:
-                shown[unit] = Observed(unit=unit, phase=UnitPhase.STARTING, message=tracked.progress)
-        with self._told("told to tidy up"):
-            await self._sandboxes.tidy({unit.uid for unit in shown} | {unit.uid for unit in self._busy()})
-        return [shown[unit] for unit in sorted(shown)]
-
-    async def start(self, unit: Unit, launch: Launch) -> None:
-        tracked = self._tracked.setdefault(unit, Tracked())
-        async with tracked.busy:
-            self._tracked[unit] = tracked
-            if self._failures.knows(unit):
-                return
-            with self._told(f"told to start {unit}"):
-                found = await self._containers.find(unit, foreign=True)
-                if found is not None and observe(unit, found) is not None:
-                    return
-                tracked.starting, tracked.progress = True, ""
-                try:
-                    if found is not None:  # Made, and never begun: whoever made it was interrupted.
-                        await self._containers.discard(found["Id"])
-                    await self._begin(unit, launch, tracked)
-                except (Invalid, NotFound) as error:
-                    self._failures.write(unit, f"{error.message}; {error.hint}" if error.hint else error.message)
-                finally:
-                    tracked.starting = False
-
-    async def stop(self, unit: Unit, *, grace_seconds: float) -> None:
-        tracked = self._tracked.setdefault(unit, Tracked())
-        async with tracked.busy:
-            pass  # What is being started can be stopped only afterwards.
-        with self._told(f"told to stop {unit}"):
-            found = await self._containers.find(unit)
-            if found is None:
-                self._tracked.pop(unit, None)
-            if found is None or found["State"]["Status"] not in RUNNING:
-                return
-            if found["State"].get("Paused"):
-                await self._containers.quietly("POST", f"/containers/{found['Id']}/unpause")
-            await self._ask(tracked, found)
-            if await self._containers.over(found["Id"], grace_seconds):
-                return
-            await self._containers.signal(found["Id"], "SIGKILL")
-            if not await self._containers.over(found["Id"], KILL_SECONDS):
-                raise EngineDown(f"{unit} does not end, not even when it is killed")
-
-    async def _ask(self, tracked: Tracked, found: Mapping[str, Any]) -> None:
-        """Once, however many order it."""
-        if tracked.asked:
-            return
-        tracked.asked = True
-        try:
-            await self._containers.signal(found["Id"], found["Config"].get("StopSignal") or "SIGTERM")
-        except BaseException:
-            tracked.asked = False
-            raise
-
-    async def remove(self, unit: Unit) -> None:
-        tracked = self._tracked.setdefault(unit, Tracked())
-        async with tracked.busy:
-            with self._told(f"told to remove {unit}"):
-                found = await self._containers.find(unit)
-                if found is not None:
-                    await self._containers.discard(found["Id"])
-                    self._seen.pop(found["Id"], None)
-                self._failures.forget(unit)
-            self._tracked.pop(unit, None)
-        if not any(each.uid == unit.uid for each in self._busy()):
-            with self._told(f"told to remove the network of {unit.uid}"):
-                await self._leave_sandbox(unit.uid)
-
-    # The others.
+        return Capabilities(
+            version=str(version.get("Version", "")),
+            images=True,
+            limits=limits,
+            extras=self.extras,
+            loads=frozenset({"archive"}),
+        )
 
     async def logs(
         self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None
     ) -> AsyncIterator[LogLine]:
+        found = await self._find_for_logs(unit)
+        if found is None:
+            return
+        query: dict[str, Any] = {"stdout": True, "stderr": True, "timestamps": True, "follow": follow}
+        query["tail"] = "all" if tail is None else tail
+        if since is not None:  # A moment earlier, because a float is not as fine as the engine's clock.
+            query["since"] = f"{max(0.0, since - 0.001):.6f}"
         with self._told(f"asked for the logs of {unit}"):
-            found = await self._containers.find(unit)
-            if found is None:
-                if self._failures.knows(unit):
-                    return
-                raise NotFound(f"there is no unit {unit} here")
-            query: dict[str, Any] = {"stdout": True, "stderr": True, "timestamps": True, "follow": follow}
-            query["tail"] = "all" if tail is None else tail
-            if since is not None:  # A moment earlier, because a float is not as fine as the engine's clock.
-                query["since"] = f"{max(0.0, since - 0.001):.6f}"
             async with self._api.stream("GET", f"/containers/{found['Id']}/logs", query=query) as stream:
 
                 async def read(count: int) -> bytes:
@@ -199,35 +120,6 @@ class ContainerEngine(Engine):
                 async for line in read_lines(read):
                     if since is None or line.at >= since:
                         yield line
-
-    async def exec(
-        self, unit: Unit, command: Sequence[str], *, terminal: bool = False, rows: int = 24, columns: int = 80
-    ) -> Execution:
-        if not command:
-            raise Invalid("there is no command to run")
-        with self._told(f"told to run a command in {unit}"):
-            found = await self._containers.find(unit)
-            if found is None or found["State"]["Status"] != "running":
-                raise NotFound(f"{unit} is not running", hint="exec needs a task that runs")
-            wish: dict[str, Any] = {"AttachStdin": True, "AttachStdout": True, "AttachStderr": True}
-            wish |= {"Cmd": list(command), "Tty": terminal}
-            begin: dict[str, Any] = {"Detach": False, "Tty": terminal}
-            if terminal:
-                wish["ConsoleSize"] = begin["ConsoleSize"] = [rows, columns]
-            try:
-                made = await self._api.post(f"/containers/{found['Id']}/exec", wish)
-                connection = await self._api.hijack(f"/exec/{made['Id']}/start", begin)
-            except Refused as error:
-                if error.status in {GONE, NOT_NOW}:
-                    raise NotFound(f"{unit} is not running", hint="exec needs a task that runs") from error
-                raise
-
-            async def init() -> int:
-                return int((await self._api.get(f"/containers/{found['Id']}/json"))["State"]["Pid"])
-
-            execution = ContainerExecution(self._api, made["Id"], connection, init, terminal=terminal)
-            await execution.resize(rows, columns)  # Engines before API 1.42 do not take it at the beginning.
-            return execution
 
     async def usage(self) -> Mapping[Unit, Usage]:
         with self._told("asked what its units use"):
@@ -251,6 +143,12 @@ class ContainerEngine(Engine):
     async def images(self) -> Mapping[str, int]:
         with self._told("asked for its images"):
             return await self._images.sizes()
+
+    async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
+        if image.kind != "archive":
+            return await super().load_image(image, content)
+        with self._told("told to load an image"):
+            return await self._images.load(image, content)
 
     async def events(self) -> AsyncIterator[None]:
         wanted = {"filters": filters(type=["container"], label=[f"{marks.OWNER}={self.owner}"])}
@@ -278,27 +176,29 @@ class ContainerEngine(Engine):
     async def close(self) -> None:
         await self._api.close()
 
+    # The steps of the verbs.
+
     def _check_there(self) -> None:
-        """One that answered before is away, and not absent."""
         if not self._api.answered and not self._api.socket.exists() and shutil.which(self.program) is None:
             raise NotFound(f"there is no {self.name} on this machine", hint=f"its socket would be {self._api.socket}")
-
-    # Containers.
 
     def _mine(self) -> str:
         return filters(label=[f"{marks.OWNER}={self.owner}"])
 
-    def _busy(self) -> Iterator[Unit]:
-        return (unit for unit, tracked in self._tracked.items() if tracked.busy.locked())
+    async def _list(self) -> Sequence[tuple[Unit, Awaitable[Observed | None]]]:
+        found = await self._api.get("/containers/json", all=True, filters=self._mine())
+        self._sandboxes.saw(found)
+        self._seen = {each["Id"]: kept for each in found if (kept := self._seen.get(each["Id"])) is not None}
+        units = [(unit, each) for each in found if (unit := marks.unit_of(each["Labels"], self.owner)) is not None]
+        return [(unit, self._look(unit, each)) for unit, each in units]
 
-    async def _look(self, unit: Unit, listed: Mapping[str, Any]) -> Observed | None:
+    async def _look(self, unit: Unit, listed: Any) -> Observed | None:
         identity, state = listed["Id"], listed["State"]
         kept = self._seen.get(identity)
         if kept is not None and kept[0] == state:
             return kept[1]
-        tracked = self._tracked.get(unit)
         if state in {"created", "configured", "initialized"}:
-            if tracked is None or not tracked.busy.locked():
+            if not self._is_busy(unit):
                 with suppress(Refused):  # Nobody begins it any more: whoever made it was interrupted.
                     await self._containers.discard(identity)
             return None
@@ -308,19 +208,28 @@ class ContainerEngine(Engine):
         if inspected is None or observed is None:
             return None
         observed = self._sandboxes.located(observed)
+        tracked = self._tracked.get(unit)
         observed = self.judge(observed, inspected, asked=tracked is not None and tracked.asked)
         if inspected["State"]["Status"] == state:
             self._seen[identity] = (state, observed)
         return observed
 
-    async def _begin(self, unit: Unit, launch: Launch, tracked: Tracked) -> None:
+    async def _find(self, unit: Unit, *, foreign: bool = False) -> Any | None:
+        return await self._containers.find(unit, foreign=foreign)
+
+    def _phase(self, unit: Unit, found: Any) -> UnitPhase:
+        observed = observe(unit, found)
+        return UnitPhase.STARTING if observed is None else observed.phase
+
+    async def _begin(self, unit: Unit, launch: Launch, tracked: Tracked, found: Any | None) -> None:
         def progress(words: str) -> None:
             tracked.progress = words
 
-        options = read_options(self.name, launch)
+        if found is not None:
+            await self._containers.discard(found["Id"])
+        options = read_options(self.name, launch.options, ContainerOptions)
         body = make_body(launch, options, marks.labels_of(self.owner, unit, launch))
         await self._images.ensure(str(launch.image), options.pull, progress)
-        progress("")
         async with self._starts:
             making = asyncio.ensure_future(self._make(unit, launch, options, body))
             try:
@@ -330,13 +239,8 @@ class ContainerEngine(Engine):
                 await asyncio.wait({making})
                 making.exception()  # Heard, and of no interest any more.
                 with suppress(Refused, EngineDown):
-                    await self._containers.give_up(unit)
+                    await self._discard(unit)
                 raise
-            except Refused as error:
-                await self._containers.give_up(unit)
-                if passing(error.message) or error.status == NOT_NOW:
-                    raise Unavailable(f"{self.name} cannot start it now: {error.message}") from error
-                raise Invalid(error.message) from error
 
     async def _make(self, unit: Unit, launch: Launch, options: ContainerOptions, body: dict[str, Any]) -> None:
         if launch.sandbox:
@@ -346,17 +250,61 @@ class ContainerEngine(Engine):
         await self._containers.put_files(made, launch)
         await self._api.post(f"/containers/{made}/start", seconds=START_SECONDS)
 
-    async def _leave_sandbox(self, uid: str) -> None:
+    async def _end(self, unit: Unit, found: Any, tracked: Tracked, grace_seconds: float) -> None:
+        if found["State"].get("Paused"):
+            await self._containers.quietly("POST", f"/containers/{found['Id']}/unpause")
+        await self._ask(tracked, found)
+        if await self._containers.over(found["Id"], grace_seconds):
+            return
+        await self._containers.signal(found["Id"], "SIGKILL")
+        if not await self._containers.over(found["Id"], KILL_SECONDS):
+            raise EngineDown(f"{unit} does not end, not even when it is killed")
+
+    async def _ask(self, tracked: Tracked, found: Mapping[str, Any]) -> None:
+        """Once, however many order it."""
+        if tracked.asked:
+            return
+        tracked.asked = True
+        try:
+            await self._containers.signal(found["Id"], found["Config"].get("StopSignal") or "SIGTERM")
+        except BaseException:
+            tracked.asked = False
+            raise
+
+    async def _discard(self, unit: Unit) -> None:
+        found = await self._find(unit)
+        if found is not None:
+            await self._containers.discard(found["Id"])
+            self._seen.pop(found["Id"], None)
+
+    async def _tidy(self, wanted: set[str]) -> None:
+        await self._sandboxes.tidy(wanted)
+
+    async def _leave(self, uid: str) -> None:
         if self._sandboxes.known(uid):
             others = await self._api.get("/containers/json", all=True, filters=filters(label=[f"{marks.UID}={uid}"]))
             if all(marks.unit_of(each["Labels"], self.owner) is None for each in others):
                 await self._sandboxes.remove(uid)
 
-    @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
+    async def _execute(
+        self, unit: Unit, found: Any, command: Sequence[str], *, terminal: bool, rows: int, columns: int
+    ) -> Execution:
+        wish: dict[str, Any] = {"AttachStdin": True, "AttachStdout": True, "AttachStderr": True}
+        wish |= {"Cmd": list(command), "Tty": terminal}
+        begin: dict[str, Any] = {"Detach": False, "Tty": terminal}
+        if terminal:
+            wish["ConsoleSize"] = begin["ConsoleSize"] = [rows, columns]
         try:
-            yield
+            made = await self._api.post(f"/containers/{found['Id']}/exec", wish)
+            connection = await self._api.hijack(f"/exec/{made['Id']}/start", begin)
         except Refused as error:
-            raise Unavailable(f"{self.name}, {what}: {error.message}") from error
-        except OSError as error:
-            raise EngineDown(f"the {self.name} engine cannot use {self._directory}: {error}") from error
+            if error.status in {GONE, NOT_NOW}:
+                raise not_running(unit) from error
+            raise
+
+        async def init() -> int:
+            return int((await self._api.get(f"/containers/{found['Id']}/json"))["State"]["Pid"])
+
+        execution = ContainerExecution(self._api, made["Id"], connection, init, terminal=terminal)
+        await execution.resize(rows, columns)  # Engines before API 1.42 do not take it at the beginning.
+        return execution

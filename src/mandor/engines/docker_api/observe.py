@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from mandor.engines.base import Observed, Unit, UnitPhase
+from mandor.engines.containers.ending import reason_of
 from mandor.engines.docker_api.frames import parse_time
 
-SIGNAL_BASE, SIGNALS = 128, 64
 RUNNING = {"running", "paused", "restarting", "stopping"}
 OVER = {"exited", "dead", "stopped"}
 
@@ -36,14 +36,6 @@ def observe(unit: Unit, inspected: Mapping[str, Any]) -> Observed | None:
         started_at=parse_time(state.get("StartedAt", "")),
         finished_at=parse_time(state.get("FinishedAt", "")),
     )
-
-
-def reason_of(code: int, *, out_of_memory: bool) -> str:
-    if code == 0:
-        return "Completed"  # A child of it may have been killed for its memory; it went on without.
-    if out_of_memory:
-        return "OOMKilled"
-    return "Signalled" if SIGNAL_BASE < code <= SIGNAL_BASE + SIGNALS else "Error"
 
 
 def address_of(inspected: Mapping[str, Any]) -> str:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
-import msgspec
 from msgspec import Meta, Struct
 
-from mandor.engines.base import Launch
-from mandor.errors import Invalid
+from mandor.engines.containers.images import Pull
 from mandor.lib.quantity import Size
-from mandor.model.codec import from_plain
-
-Pull = Literal["always", "missing", "never"]
 
 
 class ContainerOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -42,10 +37,3 @@ class ContainerOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Another runtime that the engine knows, such as `runsc` or `kata`."""
     extra_hosts: tuple[str, ...] = ()
     """`NAME:ADDRESS`, put into its hosts file."""
-
-
-def read_options(engine: str, launch: Launch) -> ContainerOptions:
-    try:
-        return from_plain(dict(launch.options), ContainerOptions)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"options.{engine}: {error}") from None

@@ -8,15 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from mandor.engines.base import Launch, Observed
-from mandor.engines.docker_api import labels as marks
+from mandor.engines.containers import labels as marks
 from mandor.engines.docker_api.body import add_network
-from mandor.engines.docker_api.client import START_SECONDS, ApiClient, Refused
+from mandor.engines.docker_api.client import GONE, NOT_NOW, START_SECONDS, ApiClient, Refused
 from mandor.engines.docker_api.idle import IDLE, idle_archive
 from mandor.engines.docker_api.observe import address_of
 from mandor.engines.docker_api.options import ContainerOptions
 from mandor.errors import Conflict
 
-GONE, NOT_NOW = 404, 409
 SANDBOX = "io.mandor.sandbox"
 
 

@@ -18,11 +18,13 @@ from mandor.engines.fake.world import FileWorld, MemoryWorld, Record, Start, Wor
 from mandor.engines.ticks import Ticks
 from mandor.errors import EngineDown, Invalid, NotFound
 from mandor.lib.clock import Clock, SystemClock
+from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 
 IMAGE_BYTES = 500 << 20
 """So large is every image."""
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "user", "mounts", "links", "tmpfs"})
+TAR_MARK = b"ustar"
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "user", "mounts", "links", "tmpfs", "ports", "hosts"})
 
 
 class FakeEngine(Engine):
@@ -101,7 +103,8 @@ class FakeEngine(Engine):
     async def probe(self) -> Capabilities:
         await self._answer("probe")
         limits = frozenset({"cpu", "memory", "processes"})
-        return Capabilities(version=__version__, images=self._images, limits=limits, extras=EXTRAS)
+        loads = frozenset({"archive"}) if self._images else frozenset[str]()
+        return Capabilities(version=__version__, images=self._images, limits=limits, extras=EXTRAS, loads=loads)
 
     async def list(self) -> Sequence[Observed]:
         await self._answer("list")
@@ -206,9 +209,24 @@ class FakeEngine(Engine):
         return found
 
     async def images(self) -> Mapping[str, int]:
-        """What was ever started here, as if it had been pulled."""
+        """What was ever started here, as if it had been pulled, or loaded."""
         await self._answer("images")
         return dict(self._pulled)
+
+    async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
+        await self._answer("load_image")
+        if not self._images:
+            return await super().load_image(image, content)
+        if image.names and set(image.names) <= self._pulled.keys():
+            return False
+        first = b""
+        async for piece in content:
+            first = first or piece
+            await self._answer("load_image")
+        if TAR_MARK not in first[:512]:
+            raise Invalid("this is no image: not a tar file")
+        self._pulled |= dict.fromkeys(image.names, image.size)
+        return True
 
     def events(self) -> AsyncIterator[None]:
         return self._events(self._ticks.stream())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
-from mandor.engines.base import Launch
+from mandor.engines.base import Launch, Mount
+from mandor.engines.containers.launches import check_mount, image_of
 from mandor.engines.incus.options import IncusOptions, source_of
 from mandor.engines.incus.runner import IO
 from mandor.errors import Invalid
@@ -17,12 +17,10 @@ def make_body(
     name: str, launch: Launch, options: IncusOptions, marks: dict[str, str], io: str | None
 ) -> dict[str, Any]:
     """`io`: the folder of the node where the command leaves what it says; None: there is no command."""
-    if not launch.image:
-        raise Invalid("this engine runs images, and the task names none", hint="`image:` says which one")
     return {
         "name": name,
         "type": options.type,
-        "source": source_of(launch.image, options),
+        "source": source_of(image_of(launch), options),
         "profiles": list(options.profiles),
         "config": _config(launch, options) | marks,
         "devices": _devices(launch, options, io),
@@ -59,7 +57,7 @@ def _devices(launch: Launch, options: IncusOptions, io: str | None) -> dict[str,
     if io is not None:
         devices["mandor-io"] = {"type": "disk", "source": io, "path": IO}
     for number, mount in enumerate(launch.mounts):
-        devices[f"mandor-mount-{number}"] = _mount(mount.path, mount.source, mount.read_only, options)
+        devices[f"mandor-mount-{number}"] = _mount(mount, options)
     for port, host in launch.host_ports.items():
         protocol = launch.protocols.get(port, "tcp")
         devices[f"mandor-port-{port}"] = {
@@ -70,15 +68,12 @@ def _devices(launch: Launch, options: IncusOptions, io: str | None) -> dict[str,
     return devices
 
 
-def _mount(path: str, source: str | None, read_only: bool, options: IncusOptions) -> dict[str, str]:
-    if source is None:
-        raise Invalid(f"the mount {path}: incus makes no tmpfs for it", hint="mount a volume")
-    if not path.startswith("/"):
-        raise Invalid(f"the mount {path} is not an absolute path")
-    if not os.path.exists(source):
-        raise Invalid(f"the mount {path}: there is no {source} on this node")
-    device = {"type": "disk", "source": source, "path": path}
-    if read_only:
+def _mount(mount: Mount, options: IncusOptions) -> dict[str, str]:
+    if mount.source is None:
+        raise Invalid(f"the mount {mount.path}: incus makes no tmpfs for it", hint="mount a volume")
+    check_mount(mount)
+    device = {"type": "disk", "source": mount.source, "path": mount.path}
+    if mount.read_only:
         device["readonly"] = "true"
     if options.type == "container" and not options.privileged:
         device["shift"] = "true"  # Its users are who they are on the node.

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 from urllib.parse import quote, urlsplit
 
 import aiohttp
 import msgspec
 from msgspec import Struct
 
+from mandor.engines.containers import refused as containers
 from mandor.errors import EngineDown, Invalid
 
 ANSWER_SECONDS = 60.0
@@ -22,12 +23,10 @@ CONNECTIONS_MOST = 128
 MISSING, TAKEN = 404, 409
 
 
-class Refused(Exception):
-    """Incus answered, and said no."""
-
+class Refused(containers.Refused):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self.status, self.message = status, message
+        self.status = status
 
     @property
     def unknown(self) -> bool:
@@ -56,6 +55,15 @@ class Server(Struct, frozen=True):
         return bool(self.socket) or urlsplit(self.url).hostname in {"127.0.0.1", "::1", "localhost"}
 
 
+class Parts(TypedDict, total=False):
+    """Of a request, besides its path and what is sent as JSON."""
+
+    query: Mapping[str, Any]
+    data: bytes | AsyncIterator[bytes]
+    """In pieces: it takes as long as it takes."""
+    headers: Mapping[str, str]
+
+
 class IncusClient:
     def __init__(self, server: Server, *, answer_seconds: float = ANSWER_SECONDS) -> None:
         self.server = server
@@ -70,40 +78,23 @@ class IncusClient:
     async def get(self, path: str, **query: Any) -> Any:
         return await self.call("GET", path, query=query)
 
-    async def call(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        query: Mapping[str, Any] | None = None,
-        data: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> Any:
+    async def call(self, method: str, path: str, body: Any = None, **parts: Unpack[Parts]) -> Any:
         """What it answers; of a long operation, that operation (wait for it with `finish`)."""
-        content = await self.fetch(method, path, body, query=query, data=data, headers=headers)
+        content = await self.fetch(method, path, body, **parts)
         answer = msgspec.json.decode(content) if content else {}
         if answer.get("type") == "error":
             raise Refused(int(answer.get("error_code", 0)), str(answer.get("error", "")))
         found = answer.get("metadata")
         return {**(found or {}), "operation": answer["operation"]} if answer.get("type") == "async" else found
 
-    async def fetch(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        query: Mapping[str, Any] | None = None,
-        data: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
-        seconds: float | None = None,
-    ) -> bytes:
+    async def fetch(self, method: str, path: str, body: Any = None, **parts: Unpack[Parts]) -> bytes:
         """The answer as it comes: a file, for example."""
+        data, headers = parts.get("data"), dict(parts.get("headers", {}))
         if body is not None:
-            data, headers = msgspec.json.encode(body), {"Content-Type": "application/json", **(headers or {})}
-        wanted = {"project": self.server.project, **{name: str(value) for name, value in (query or {}).items()}}
-        limit = aiohttp.ClientTimeout(total=seconds or self._answer_seconds)
+            data, headers = msgspec.json.encode(body), {"Content-Type": "application/json"} | headers
+        wanted = {"project": self.server.project} | {name: str(value) for name, value in parts.get("query", {}).items()}
+        quick = data is None or isinstance(data, bytes)
+        limit = aiohttp.ClientTimeout(total=self._answer_seconds if quick else LONG_SECONDS)
         try:
             async with self._open().request(
                 method, self._url(path), params=wanted, data=data, headers=headers, timeout=limit

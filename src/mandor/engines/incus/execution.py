@@ -8,11 +8,11 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from mandor.engines.containers.output import Output
 from mandor.engines.incus.client import IncusClient, Refused
 from mandor.errors import EngineDown
 
 KILLED = 137
-QUEUED_MOST = 64
 _KILL = 9
 
 
@@ -35,7 +35,7 @@ class IncusExecution:
         terminal: bool,
     ) -> None:
         self._api, self._operation, self._sockets = api, operation, sockets
-        self._queue: asyncio.Queue[tuple[str, bytes] | None] = asyncio.Queue(QUEUED_MOST)
+        self._output = Output()
         outputs = {"0": "stdout"} if terminal else {"1": "stdout", "2": "stderr"}
         self._closed = False
         self._reading = asyncio.create_task(self._read_all(outputs))
@@ -43,10 +43,7 @@ class IncusExecution:
         self._watching = asyncio.create_task(self._answer_control())
 
     async def read(self) -> tuple[str, bytes] | None:
-        found = await self._queue.get()
-        if found is None:
-            self._queue.put_nowait(None)  # For whoever asks again.
-        return found
+        return await self._output.read()
 
     async def write(self, data: bytes) -> None:
         socket = self._sockets["0"]
@@ -76,9 +73,7 @@ class IncusExecution:
         self._reading.cancel()
         self._watching.cancel()
         await asyncio.gather(self._reading, self._watching, return_exceptions=True)
-        while not self._queue.empty():
-            self._queue.get_nowait()
-        self._queue.put_nowait(None)
+        self._output.drop()
         for socket in self._sockets.values():
             await socket.close()
         await asyncio.wait({self._waiting}, timeout=5)
@@ -102,13 +97,13 @@ class IncusExecution:
         await asyncio.gather(*(self._read_one(self._sockets[name], stream) for name, stream in outputs.items()))
         for socket in self._sockets.values():  # Incus waits for that, before it tells the exit code.
             await socket.close()
-        await self._queue.put(None)
+        await self._output.end()
 
     async def _read_one(self, socket: aiohttp.ClientWebSocketResponse, stream: str) -> None:
         async for message in socket:
             if message.type is aiohttp.WSMsgType.BINARY:
                 if message.data:
-                    await self._queue.put((stream, message.data))
+                    await self._output.put(stream, message.data)
             else:  # An empty text ends a stream.
                 break
 

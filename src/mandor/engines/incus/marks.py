@@ -1,4 +1,4 @@
-"""Marks say whose an instance is: the unit as idempotency token, and the agent it belongs to."""
+"""Marks say whose an instance is: the labels of a container, under names that Incus lets others use."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import re
 from collections.abc import Mapping
 
 from mandor.engines.base import Launch, Unit
+from mandor.engines.containers import labels
 
-OWNER = "user.mandor.owner"
-UID = "user.mandor.uid"
-TASK = "user.mandor.task"
-ATTEMPT = "user.mandor.attempt"
-NAME = "user.mandor.name"
-NAMESPACE = "user.mandor.namespace"
-SIGNAL = "user.mandor.signal"
+NAME_MOST = 63
+
+
+def _mark(label: str) -> str:
+    return "user." + label.removeprefix("io.")
+
+
+OWNER, UID, TASK, ATTEMPT = (_mark(each) for each in labels.TOKEN)
+SIGNAL = _mark(labels.SIGNAL)
 COMMAND = "user.mandor.command"
 """`1`: it runs a command; absent: it is the machine itself that was asked for."""
 STARTED = "user.mandor.started"
 """When it was told to start, in seconds; absent: it is not complete yet."""
 LOG = "user.mandor.log"
-NAME_MOST = 63
 
 
 def instance_name(unit: Unit) -> str:
@@ -33,21 +35,10 @@ def instance_name(unit: Unit) -> str:
 
 
 def marks_of(owner: str, unit: Unit, launch: Launch, log: str) -> dict[str, str]:
-    marks = {
-        OWNER: owner,
-        UID: unit.uid,
-        TASK: unit.task,
-        ATTEMPT: str(unit.attempt),
-        NAME: launch.name,
-        NAMESPACE: launch.namespace,
-        SIGNAL: launch.stop_signal,
-        LOG: log,
-    }
+    marks = {_mark(label): value for label, value in labels.labels_of(owner, unit, launch).items()} | {LOG: log}
     return marks | ({COMMAND: "1"} if launch.command or launch.args else {})
 
 
 def unit_of(config: Mapping[str, str], owner: str) -> Unit | None:
     """None: it is somebody else's, or no unit's."""
-    if config.get(OWNER) != owner or not config.get(ATTEMPT, "").isdecimal():
-        return None
-    return Unit(config.get(UID, ""), config.get(TASK, ""), int(config[ATTEMPT]))
+    return labels.unit_of({label: config.get(_mark(label), "") for label in labels.TOKEN}, owner)

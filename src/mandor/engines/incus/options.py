@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
-from mandor.engines.base import Launch
 from mandor.errors import Invalid
 from mandor.lib.quantity import Size
-from mandor.model.codec import from_plain
 
 REMOTES = {
     "images": ("https://images.linuxcontainers.org", "simplestreams"),
@@ -34,6 +31,8 @@ class IncusOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Where the image comes from, if it is not a remote that is known by name (`images:`, `ubuntu:`)."""
     protocol: Literal["simplestreams", "incus"] | None = None
     """How that server is spoken to."""
+    server_certificate: str | None = None
+    """That server's certificate (PEM), if nobody whom the node trusts has signed it."""
     pool: str | None = None
     """The storage pool of its root disk; absent: the profile's."""
     privileged: bool = False
@@ -44,19 +43,13 @@ class IncusOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """How many are kept."""
 
 
-def read_options(launch: Launch) -> IncusOptions:
-    try:
-        return from_plain(dict(launch.options), IncusOptions)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"options.incus: {error}") from None
-
-
 def source_of(image: str, options: IncusOptions) -> dict[str, Any]:
     """What Incus makes the instance from: a local alias or fingerprint, or an image of a server."""
     remote, colon, alias = image.partition(":")
     if options.server is not None:
         named = alias if colon else image
-        return _remote(options.server, options.protocol or "simplestreams", named)
+        found = _remote(options.server, options.protocol or "simplestreams", named)
+        return found | ({"certificate": options.server_certificate} if options.server_certificate else {})
     if colon and remote == "local":
         image = alias
     elif colon and remote in REMOTES:

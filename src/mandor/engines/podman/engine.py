@@ -3,41 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from math import floor
 from pathlib import Path
 from typing import Any, ClassVar
 
 from mandor.engines.base import LogLine, Observed, Unit, Usage
-from mandor.engines.docker_api.engine import ContainerEngine
-from mandor.engines.docker_api.labels import MEMORY
+from mandor.engines.containers.labels import MEMORY
+from mandor.engines.docker_api.engine import DockerApiEngine
 
 SOCKET = Path("/run/podman/podman.sock")
 KILLED = 137
 LIMITS = {"cpu": "cpu", "memory": "memory", "pids": "processes"}
 
 
-class PodmanEngine(ContainerEngine):
+class PodmanEngine(DockerApiEngine):
     name: ClassVar[str] = "podman"
     cure: ClassVar[str] = "systemctl start podman.socket"
     program: ClassVar[str] = "podman"
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        socket: Path | None = None,
-        credentials: Sequence[Path] | None = None,
-        answer_seconds: float = 60.0,
-    ) -> None:
-        """`socket` None: the one that CONTAINER_HOST names, else root's for root and a user's own for others."""
-        super().__init__(
-            directory, socket=socket or find_socket(), credentials=credentials, answer_seconds=answer_seconds
-        )
+    _limits: frozenset[str] | None = None
+    _counts = True
 
-        self._limits: frozenset[str] | None = None
-        self._counts = True
+    def default_socket(self) -> Path:
+        return find_socket()
 
     async def limits(self) -> frozenset[str]:
         """A user's own podman has only the controllers that were delegated to them: none with cgroups v1.
@@ -82,6 +72,7 @@ class PodmanEngine(ContainerEngine):
 
 
 def find_socket(environ: Mapping[str, str] = os.environ) -> Path:
+    """The one that CONTAINER_HOST names, else root's for root and a user's own for others."""
     named = environ.get("CONTAINER_HOST", "")
     if named.startswith("unix://"):
         return Path(named.removeprefix("unix://"))

@@ -4,11 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeVar
 
+from msgspec import Struct, structs
+
 from mandor.model.meta import Key
 from mandor.model.placement import Apart, Near, PlacementRule, Spread, Toleration, Where
 from mandor.model.volume import GroupVolume
-from mandor.model.workload import GroupTemplate
+from mandor.model.workload import AUTO, GroupTemplate
 from mandor.placement.framework.identity import NOBODY, Identity, Selector, Tie, selector_of, tie_of
+from mandor.placement.framework.ports import AnyPort, HostPort
 from mandor.placement.framework.volumes import WantedVolume, wanted_volumes
 
 CPU, MEMORY, DISK = "cpu", "memory", "disk"
@@ -16,13 +19,6 @@ CPU, MEMORY, DISK = "cpu", "memory", "disk"
 CPU_COUNTED_MILLI = 100
 MEMORY_COUNTED_BYTES = 200 * 1024 * 1024
 """What Kubernetes counts, in scores only, for a program that asks for nothing: else all such would look weightless."""
-
-
-class HostPort(NamedTuple):
-    """A port of the node itself: two instances that want the same one cannot share a node."""
-
-    port: int
-    protocol: str
 
 
 class SpreadOver(NamedTuple):
@@ -80,7 +76,9 @@ class Shape:
     dedicated: bool = False
     """Its node is its workload's alone."""
     machine: bool = False
-    """It is a virtual machine."""
+    """It is a virtual machine, on one engine at least."""
+    machine_on: frozenset[str] = frozenset()
+    """The engines on which it is one."""
     grace: float = 0.0
     """Seconds it gets to stop."""
     patience: float = 0.0
@@ -89,6 +87,8 @@ class Shape:
     """It would rather take the place of others than give a rule up."""
     volumes: Mapping[str, GroupVolume] = field(default_factory=dict)
     """Local and host ones, by the names the group gives them."""
+    any_ports: tuple[AnyPort, ...] = ()
+    """Ports of the node that are chosen when it is placed."""
     needs: frozenset[str] = frozenset()
     """What an engine has to be able to do for its mounts: `mounts`, `links`, `tmpfs`."""
     home: str = "default"
@@ -96,9 +96,19 @@ class Shape:
     known: dict[tuple[int, Identity], Rules] = field(default_factory=dict)
     """The rules by what is given up and for whom; an answer that is computed once."""
     tied: dict[Identity, tuple[Tie, ...]] = field(default_factory=dict)
+    variant: int = 0
+    """The form of the group: 0 is the main one."""
+    alternatives: tuple["Shape", ...] = ()
+    """Of the main form: the others, in the order in which they are tried."""
 
     @classmethod
     def of(cls, group: GroupTemplate) -> "Shape":
+        """The main form, with the others."""
+        main, *others = (cls._of(form, variant) for variant, form in enumerate(group.forms))
+        return replace(main, alternatives=tuple(others)) if others else main
+
+    @classmethod
+    def _of(cls, group: GroupTemplate, variant: int) -> "Shape":
         request = group.request
         amounts = {CPU: request.cpu_milli, MEMORY: request.memory_bytes, DISK: request.disk_bytes, **request.devices}
         rules = group.placement.rules
@@ -106,7 +116,10 @@ class Shape:
             wanted=tuple((name, amount) for name, amount in amounts.items() if amount > 0),
             counted=_counted(group),
             host_ports=tuple(
-                HostPort(port.host, port.protocol) for port in group.ports.values() if port.host is not None
+                HostPort(port.host, port.protocol) for port in group.ports.values() if isinstance(port.host, int)
+            ),
+            any_ports=tuple(
+                AnyPort(name, port.protocol) for name, port in sorted(group.ports.items()) if port.host == AUTO
             ),
             engines=group.engine,
             images=frozenset(task.image is not None for task in group.tasks.values()),
@@ -118,25 +131,34 @@ class Shape:
             image_names=tuple(task.image or "" for task in group.tasks.values()),
             dedicated=group.placement.dedicated,
             home=group.placement.home,
-            machine=any(
-                options.get("type") == "virtual-machine"
-                for task in group.tasks.values()
-                for options in task.options.values()
-            ),
+            machine=bool(group.machine_on),
+            machine_on=group.machine_on,
             grace=float(max(task.stop.grace for task in group.tasks.values())),
             patience=float(group.placement.patience),
             preempt_first=group.placement.relax == "after-preemption",
             volumes={name: each for name, each in group.volumes.items() if each.type != "tmpfs"},
             needs=group.mount_needs,
+            variant=variant,
         )
+
+    def form(self, variant: int) -> "Shape":
+        """Of the main form: that form."""
+        return self.alternatives[variant - 1] if 0 < variant <= len(self.alternatives) else self
+
+    @property
+    def form_name(self) -> str:
+        """For people."""
+        if not self.variant:
+            return "the main form"
+        return f"alternative {self.variant}" + (f" ({' or '.join(self.engines)})" if self.engines else "")
 
     def ties(self, who: Identity) -> tuple[Tie, ...]:
         """All `near` and `apart` rules, of every strength: what binds others to it."""
+        if not (self.must or self.should or self.prefer):
+            return ()
         found = self.tied.get(who)
         if found is None:
             rules = (*self.must, *self.should, *self.prefer)
-            if not rules:
-                return ()
             found = tuple(tie_of(each, who) for each in rules if isinstance(each, Near | Apart))
             _keep(self.tied, who, found)
         return found
@@ -212,8 +234,7 @@ class Membership(NamedTuple):
     """So long some of it may hold nodes without the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """One instance that needs a node."""
 
     key: Key
@@ -259,11 +280,17 @@ class Ask:
     def given_up(self) -> tuple[PlacementRule, ...]:
         return self.shape.should[len(self.shape.should) - self.dropped :]
 
+    @property
+    def forms(self) -> tuple["Ask", ...]:
+        """For each form of its group, in the order in which they are tried."""
+        others = self.shape.alternatives
+        return (self, *(structs.replace(self, shape=each) for each in others)) if others else (self,)
+
     def without_avoid(self) -> "Ask":
-        return replace(self, avoid=frozenset())
+        return structs.replace(self, avoid=frozenset())
 
     def without_last_should(self) -> "Ask":
-        return replace(self, dropped=self.dropped + 1)
+        return structs.replace(self, dropped=self.dropped + 1)
 
     def without_others_should(self) -> "Ask":
-        return replace(self, lenient=True)
+        return structs.replace(self, lenient=True)

@@ -26,3 +26,16 @@ class CycleState:
     def find(self, key: str, kind: type[T]) -> T | None:
         """None: nobody wrote it."""
         return self.read(key, kind) if key in self._values else None
+
+
+def key_of_form(name: str, variant: int) -> str:
+    """Under which what was asked elsewhere for a plugin stands among the answers for all forms of an instance."""
+    return f"{name}/{variant}" if variant else name
+
+
+def of_form(answers: Mapping[str, object] | None, variant: int) -> Mapping[str, object] | None:
+    """The answers about that form, by plugin."""
+    if not variant or not answers:
+        return answers
+    end = key_of_form("", variant)
+    return {name.removesuffix(end): value for name, value in answers.items() if name.endswith(end)}

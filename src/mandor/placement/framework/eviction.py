@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from itertools import combinations, islice, product
 from typing import Protocol
 
-from mandor.placement.framework.lodging import Lodger
+from mandor.placement.framework.lodging import Lodger, Lodging
+from mandor.placement.framework.points import Offer
 from mandor.placement.framework.rehearsal import Rehearsal
 
 NOBODY_GOES = -2_000_000
@@ -31,15 +32,16 @@ class Candidate:
     @property
     def bound(self) -> tuple[int, int]:
         """What counts most: budgets, then the highest priority that has to go."""
-        return self.violations, max((each.priority for each in self.victims), default=NOBODY_GOES)
+        return self.violations, max([each.tenure.rank.priority for each in self.victims], default=NOBODY_GOES)
 
     @property
     def cost(self) -> tuple[int, int, int, int, float, int]:
         """The least is best: then the sum of priorities, how many they are, and how long the highest have run."""
-        highest = self.bound[1]
-        total = sum(each.priority + _OFFSET for each in self.victims)
-        oldest = min((each.tenure.born for each in self.victims if each.priority == highest), default=0.0)
-        return *self.bound, total, len(self.victims), -oldest, self.luck
+        tenures, count = [each.tenure for each in self.victims], len(self.victims)
+        priorities = [each.rank.priority for each in tenures]
+        highest = max(priorities, default=NOBODY_GOES)
+        oldest = min([each.born for each in tenures if each.rank.priority == highest], default=0.0)
+        return self.violations, highest, sum(priorities) + count * _OFFSET, count, -oldest, self.luck
 
 
 def goes_anyway(lodger: Lodger, rehearsal: Rehearsal) -> bool:
@@ -52,7 +54,8 @@ def goes_anyway(lodger: Lodger, rehearsal: Rehearsal) -> bool:
 
 def may_go(lodger: Lodger, rehearsal: Rehearsal) -> bool:
     tenure = lodger.tenure
-    return tenure.settled and not tenure.rank.spared and lodger.priority < rehearsal.ask.priority
+    rank = tenure.rank
+    return tenure.until is None and not tenure.held and not rank.spared and rank.priority < rehearsal.ask.priority
 
 
 class Scene(Protocol):
@@ -121,6 +124,21 @@ def candidate(rehearsal: Rehearsal, slot: int) -> Candidate | None:
     return None if found is None else Candidate(slot, node, tuple(found), _violations(rehearsal, found), luck)
 
 
+def agreed(rehearsal: Rehearsal, offer: Offer) -> Candidate | None:
+    """As somebody else wants it; None: they are not all there any more, or it would not fit."""
+    nodes, keys = rehearsal.nodes, {each.key for each in offer.victims}
+    slot = nodes.slots.get(offer.node)
+    if slot is None or not rehearsal.possible[slot]:
+        return None
+    lodgers = rehearsal.lodging.lodgers(offer.node)
+    victims = tuple(each for each in lodgers if each.key in keys and may_go(each, rehearsal))
+    with rehearsal.trial():
+        rehearsal.leave(each for each in lodgers if goes_anyway(each, rehearsal))
+        rehearsal.leave(victims)
+        fits = len(victims) == len(keys) and rehearsal.fits(slot)
+    return Candidate(slot, offer.node, victims, offer.violations, int(nodes.order()[slot])) if fits else None
+
+
 def _victims(rehearsal: Rehearsal, scene: Scene, lodgers: Sequence[Lodger]) -> list[Lodger] | None:
     anyway = [each for each in lodgers if goes_anyway(each, rehearsal)]
     for each in anyway:
@@ -137,14 +155,14 @@ def _victims(rehearsal: Rehearsal, scene: Scene, lodgers: Sequence[Lodger]) -> l
 
 def _fewest(rehearsal: Rehearsal, scene: Scene, gone: Sequence[Lodger]) -> list[Lodger]:
     """All are gone. Whoever can come back does: first those whom a budget protects, then the most important."""
-    protected, others = _by_budget(rehearsal, gone)
+    protected, others = by_budget(rehearsal.lodging, gone)
     victims = _return(scene, [*protected, *others])
     if not protected or not _violations(rehearsal, victims):
         return victims
     back = [each for each in gone if each not in victims]
     for each in back:
         scene.leave(each)
-    for stay in islice(_kept_budgets(rehearsal, gone), _CHOICES_MOST):
+    for stay in islice(kept_budgets(rehearsal.lodging, gone), _CHOICES_MOST):
         for each in stay:
             scene.come(each)
         if scene.fits():
@@ -165,13 +183,13 @@ def _return(scene: Scene, gone: Iterable[Lodger]) -> list[Lodger]:
     return victims
 
 
-def _by_budget(rehearsal: Rehearsal, lodgers: Sequence[Lodger]) -> tuple[list[Lodger], list[Lodger]]:
+def by_budget(lodging: Lodging, lodgers: Sequence[Lodger]) -> tuple[list[Lodger], list[Lodger]]:
     """Those who are one too many for their budget, if all go; and the others."""
     left: dict[Group, int] = {}
     protected: list[Lodger] = []
     others: list[Lodger] = []
     for each in lodgers:
-        allowed = rehearsal.lodging.allowed(each.who)
+        allowed = lodging.allowed(each.who)
         if allowed is None:
             others.append(each)
             continue
@@ -182,18 +200,18 @@ def _by_budget(rehearsal: Rehearsal, lodgers: Sequence[Lodger]) -> tuple[list[Lo
 
 
 def _violations(rehearsal: Rehearsal, victims: Sequence[Lodger]) -> int:
-    return len(_by_budget(rehearsal, victims)[0])
+    return len(by_budget(rehearsal.lodging, victims)[0])
 
 
-def _kept_budgets(rehearsal: Rehearsal, lodgers: Sequence[Lodger]) -> Iterator[list[Lodger]]:
+def kept_budgets(lodging: Lodging, lodgers: Sequence[Lodger]) -> Iterator[list[Lodger]]:
     """Every choice of those who stay so that all budgets hold; others than them may all go."""
     groups: dict[Group, list[Lodger]] = {}
     for each in lodgers:
-        if rehearsal.lodging.allowed(each.who) is not None:
+        if lodging.allowed(each.who) is not None:
             groups.setdefault(_group(each), []).append(each)
     choices = []
     for members in groups.values():
-        go = max(0, rehearsal.lodging.allowed(members[0].who) or 0)
+        go = max(0, lodging.allowed(members[0].who) or 0)
         choices.append(combinations(members, max(0, len(members) - go)))
     for chosen in product(*choices):
         yield [each for members in chosen for each in members]

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mandor.model.meta import Key
@@ -28,8 +29,7 @@ class Rank:
 ORDINARY = Rank()
 
 
-@dataclass(frozen=True, slots=True)
-class Tenure:
+class Tenure(Struct, frozen=True):
     """How one instance stands on its node."""
 
     rank: Rank = ORDINARY
@@ -72,6 +72,15 @@ class Level(NamedTuple):
     """`[resource, node]`; in the last row how many they are."""
 
 
+class Going(NamedTuple):
+    """What those take who are about to go."""
+
+    taken: NDArray[np.int64]
+    """As of a level; not to be changed."""
+    latest: NDArray[np.float64]
+    """By node: when the last of them is gone."""
+
+
 class Lodging(Protocol):
     """The lodgers of all nodes; whatever is done to them within a trial is undone at its end."""
 
@@ -86,6 +95,9 @@ class Lodging(Protocol):
 
     def stopping(self) -> Sequence[tuple[str, Lodger]]:
         """Those who are about to go, by node."""
+
+    def going(self) -> Going:
+        """The same in amounts."""
 
     def held(self) -> Sequence[tuple[str, Lodger]]:
         """Those for whom room is held, by node."""

@@ -36,6 +36,7 @@ from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.kept import At
+from mandor.placement.framework.lodging import Lodger
 from mandor.placement.framework.snapshot import NodeView, Snapshot, Wanted
 
 if TYPE_CHECKING:
@@ -229,6 +230,26 @@ class Nomination:
     but higher priorities."""
 
 
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A node, and who would have to leave it for an ask."""
+
+    node: str
+    victims: tuple[Lodger, ...]
+    violations: int
+    """So many of them are more than their budgets allow."""
+    others: tuple[Lodger, ...] = ()
+    """Who else there may have to go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """Found in the state under the name of a PostFilter plugin, where somebody elsewhere has a say in who has to go:
+    what he agrees to. Nobody else has to go for it."""
+
+    offers: tuple[Offer, ...] = ()
+
+
 class PostFilterPlugin(Plugin):
     """Asked in order when nothing fits; the first that nominates a node ends it. Write `post_filter` or `make_room`."""
 
@@ -243,6 +264,10 @@ class PostFilterPlugin(Plugin):
     def make_room(self, state: CycleState, rehearsal: "Rehearsal") -> Nomination | str | None:
         """The same, for those who want to know what would be if others were gone."""
         return self.post_filter(state, rehearsal.ask, rehearsal.nodes)
+
+    def offers(self, rehearsal: "Rehearsal") -> Iterable[Offer]:
+        """What it could nominate, for those who have a say in it; they are asked before the cycle. See `Agreed`."""
+        return ()
 
 
 class PreScorePlugin(Plugin):
@@ -362,6 +387,24 @@ class ConsultPlugin(Plugin):
     @abstractmethod
     def consult(self, ask: Ask, nodes: Snapshot, feasible: Mask) -> Generator[Question, Reply, object]:
         """Yield questions, one after another; what is returned is kept for the cycle. Raise to fail the try."""
+
+    @property
+    def agrees_to_victims(self) -> bool:
+        """It has a say in who has to go: `consult_victims` is asked."""
+        return False
+
+    def leaves_none(self, answer: object) -> bool:
+        """Its own answer refuses every node that it was asked about."""
+        return False
+
+    def agreeing(self, answer: object, offers: tuple[Offer, ...]) -> object:
+        """Its own answer, now that all agree to this: it does not stand in the way of that."""
+        return answer
+
+    def consult_victims(self, ask: Ask, offers: tuple[Offer, ...]) -> Generator[Question, Reply, tuple[Offer, ...]]:
+        """As `consult`, when nothing fits; the answer is what it agrees to of that, perhaps with others to go."""
+        yield from ()
+        return offers
 
 
 @dataclass(slots=True)

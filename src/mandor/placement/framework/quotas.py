@@ -64,7 +64,9 @@ class Quotas:
             self.count(namespace, shape, after, 1)
 
     def _add(self, key: tuple[str, str], shape: Shape, sign: int) -> None:
-        used = self._used.setdefault(key, {})
+        used = self._used.get(key)
+        if used is None:
+            used = self._used[key] = {}
         used[INSTANCES] = used.get(INSTANCES, 0) + sign
         for resource, amount in shape.wanted:
             used[resource] = used.get(resource, 0) + sign * amount

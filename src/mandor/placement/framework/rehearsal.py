@@ -1,6 +1,6 @@
 """What if: the filters of a profile, asked about a table in which some have left and others have come."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
@@ -12,10 +12,11 @@ from mandor.placement.framework.lodging import Lodger, Lodging
 from mandor.placement.framework.points import SKIP, FilterPlugin, Nomination, Only, Plugin, PreFilterPlugin, Reach
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault, blamed, run_filters, run_scores
-from mandor.placement.framework.snapshot import Amounts, NodeView, Snapshot
+from mandor.placement.framework.snapshot import NodeView, Snapshot
 from mandor.placement.framework.watch import Watch
 
 OWN = "mandor.placement.plugins."
+Quick = Callable[[Profile, CycleState, Ask, Snapshot, Watch], int]
 OVERDUE_SECONDS = 60.0
 """Who should have been gone so long ago is waited for no longer."""
 
@@ -37,7 +38,9 @@ class Rehearsal:
         nominated: str = "",
         now: float = 0.0,
         patience: float = 0.0,
+        quick: Quick | None = None,
     ) -> None:
+        """`quick`: says, for a profile that is local, where the ask fits; negative: nowhere."""
         self.ask = ask
         self.nodes = nodes
         self.nominated = nominated
@@ -49,6 +52,7 @@ class Rehearsal:
         self._profile = profile
         self._watch = watch
         self._consulted = consulted
+        self._quick = quick
         self.needs: dict[str, int] = {}
         """Amounts that must be free on its node."""
         self._asked: list[tuple[FilterPlugin, bool]] = []
@@ -70,7 +74,14 @@ class Rehearsal:
         """The same for somebody else, with the table as it stands now."""
         patience = self.soon - self.now
         return Rehearsal(
-            self._profile, ask, self.nodes, self._watch, consulted=self._consulted, now=self.now, patience=patience
+            self._profile,
+            ask,
+            self.nodes,
+            self._watch,
+            consulted=self._consulted,
+            now=self.now,
+            patience=patience,
+            quick=self._quick,
         )
 
     @contextmanager
@@ -104,14 +115,6 @@ class Rehearsal:
                 return False
         return True
 
-    def enough(self, gone: Amounts) -> Mask:
-        """The possible nodes that have enough, if these amounts were free as well: none of the others can do."""
-        mask = self.possible
-        for name, need in self.needs.items():
-            row = self.nodes.rows[name]
-            mask = mask & (self.nodes.free[row] + gone[row] >= need)
-        return mask
-
     def still_waits(self) -> bool:
         """Where room was made for it, those who have to go are still there, and it fits once they are gone."""
         slot = self.nodes.slots.get(self.nominated)
@@ -131,13 +134,18 @@ class Rehearsal:
 
     def place(self) -> str:
         """The best node as things stand now; empty: there is none."""
-        state = CycleState(self._consulted)
-        verdict = run_filters(self._profile, state, self.ask, self.nodes, self._watch)
+        state, profile = CycleState(self._consulted), self._profile
+        if self._quick is not None and profile.local:
+            found = self._quick(profile, CycleState(self._consulted), self.ask, self.nodes, self._watch)
+            self._watch.end()
+            if found < 0:
+                return ""
+        verdict = run_filters(profile, state, self.ask, self.nodes, self._watch)
         self._watch.end()
         among = verdict.feasible.nonzero()[0]
         if not len(among):
             return ""
-        totals = run_scores(self._profile, state, self.ask, self.nodes, verdict.feasible, among, self._watch)
+        totals = run_scores(profile, state, self.ask, self.nodes, verdict.feasible, among, self._watch)
         self._watch.end()
         return self.nodes.nodes[int(among[totals.argmax()])].meta.name
 
@@ -146,6 +154,7 @@ class Rehearsal:
         ask, nodes, state = self.ask, self.nodes, CycleState(self._consulted)
         possible: Mask = np.ones(len(nodes), dtype=np.bool_)
         silent: set[Plugin] = set()
+        attributes, cluster = Reach.ATTRIBUTES, Reach.CLUSTER
         for plugin in self._profile.pre_filters:
             self._watch.begin(plugin.name)
             with blamed(plugin):
@@ -161,12 +170,12 @@ class Rehearsal:
             if each in silent:
                 continue  # Who has nothing to say now has nothing to say when some are gone.
             reach, needs = each.reach(ask, nodes), each.needs(ask)
-            if reach is Reach.ATTRIBUTES:
+            if reach is attributes:
                 self._watch.begin(each.name)
                 with blamed(each):
                     possible &= each.filter(state, ask, nodes)
             elif needs is None:
-                self._asked.append((each, reach is Reach.CLUSTER))
+                self._asked.append((each, reach is cluster))
             elif all(name in nodes.rows for name, _ in needs):
                 self.needs.update(needs)
             else:

@@ -1,8 +1,9 @@
 """Asks the plugins of a profile, point by point, and remembers who said no."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from types import TracebackType
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -36,7 +37,7 @@ class PluginFault(Exception):
         self.plugin = plugin
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Verdict:
     """Who fits, and for each other node the plugin that said no first."""
 
@@ -44,14 +45,14 @@ class Verdict:
     answers: tuple[tuple[Plugin, Mask], ...]
     """What each plugin said, in the order they were asked; blame is worked out only when somebody asks for it."""
 
-    @property
-    def refusals(self) -> list[tuple[Plugin, Mask]]:
+    @cached_property
+    def refusals(self) -> Sequence[tuple[Plugin, Mask]]:
         """Each plugin that said no, with the nodes it was the first to refuse; the one with most first."""
         left = np.ones(len(self.feasible), dtype=np.bool_)
         found = []
         for plugin, passed in self.answers:
             refused = left & ~passed
-            if refused.any():
+            if np.count_nonzero(refused):
                 found.append((plugin, refused))
                 left &= passed
         return sorted(found, key=lambda item: -int(item[1].sum()))
@@ -193,17 +194,24 @@ def run_scores(
     return total
 
 
-@contextmanager
-def blamed(plugin: Plugin) -> Iterator[None]:
+class blamed:  # noqa: N801 - read as `with blamed(plugin)`, and so often that a generator is too slow for it
     """Whatever goes wrong in here is this plugin's fault."""
-    try:
-        yield
-    except PluginFault:
-        raise
-    except Overrun:
-        raise PluginFault(plugin.name, "took too long and was broken off") from None
-    except Exception as error:
-        raise PluginFault(plugin.name, _raised(error)) from error
+
+    __slots__ = ("_plugin",)
+
+    def __init__(self, plugin: Plugin) -> None:
+        self._plugin = plugin
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Overrun):
+            raise PluginFault(self._plugin.name, "took too long and was broken off") from None
+        if isinstance(error, Exception) and not isinstance(error, PluginFault):
+            raise PluginFault(self._plugin.name, _raised(error)) from error
 
 
 def named_in(only: Only, nodes: Snapshot) -> Mask:

@@ -1,18 +1,18 @@
 """All nodes as columns, read-only: what a plugin looks at."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mandor.model.node import Capabilities, Node, NodePhase, Taint
-from mandor.placement.framework.ask import HostPort
+from mandor.model.node import Capabilities, Node, NodePhase, Taint, engine_facts
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column, Mask
 from mandor.placement.framework.kept import Kept
 from mandor.placement.framework.lodging import Lodging
 from mandor.placement.framework.luck import Lots
+from mandor.placement.framework.ports import Ports
 from mandor.placement.framework.quotas import Quotas
 from mandor.placement.framework.room import Room
 from mandor.placement.framework.volumes import Volumes
@@ -71,8 +71,10 @@ class NodeView:
 
 
 def node_facts(node: Node) -> dict[str, str]:
-    """What rules can speak of: what the agent found, labels over it, and the node's own name and pool over both."""
-    return {**node.status.facts, **node.meta.labels, "node": node.meta.name, "pool": node.spec.pool}
+    """What rules can speak of: what the agent found, what the engines can do, labels over it, and the node's own name
+    and pool over all."""
+    found = {**node.status.facts, **engine_facts(node.status.engines), **node.meta.labels}
+    return {**found, "node": node.meta.name, "pool": node.spec.pool}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +104,10 @@ class Snapshot:
     engines: Column[Engines]
     fact: Callable[[str], Column[tuple[str | None]]]
     """The column of a fact (a label, what the agent found, `node`, `pool`), made when first asked for."""
-    port_users: Callable[[HostPort], Collection[str]]
-    """The nodes on which a host port is taken."""
+    ports: Ports
+    """Which ports of the nodes are taken."""
+    ports_left: Numbers
+    """How many ports each node has left to choose from."""
     census: Census
     """Who stands where."""
     kept: Kept

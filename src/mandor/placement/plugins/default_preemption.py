@@ -2,21 +2,21 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from itertools import islice
 from typing import Annotated
 
 import numpy as np
 from msgspec import Meta as Bounds
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.eviction import NOBODY_GOES, Candidate, candidate, goes_anyway
+from mandor.placement.framework.eviction import NOBODY_GOES, Candidate, agreed, candidate, goes_anyway, may_go
 from mandor.placement.framework.lodging import Level, Lodger, Rank, Tenure
-from mandor.placement.framework.luck import Lots
-from mandor.placement.framework.points import ANYTHING, Nomination, PostFilterPlugin
+from mandor.placement.framework.points import ANYTHING, Agreed, Nomination, Offer, PostFilterPlugin
 from mandor.placement.framework.rehearsal import Rehearsal
 from mandor.placement.framework.snapshot import Amounts
 
@@ -59,15 +59,33 @@ class DefaultPreemption(PostFilterPlugin):
     def make_room(self, state: CycleState, rehearsal: Rehearsal) -> Nomination | None:
         if not _can(rehearsal):
             return None
-        for found in self._candidates(rehearsal)[:STARTED_MOST]:
+        known = self._candidates(rehearsal)
+        elsewhere = state.find(self.name, Agreed)
+        if elsewhere is not None and known and known[0].victims:
+            wanted = (agreed(rehearsal, each) for each in elsewhere.offers)
+            known = sorted((each for each in wanted if each is not None), key=_cost)
+        for found in known[:STARTED_MOST]:
             if len(found.victims) <= VICTIMS_MOST and self._ends_well(rehearsal, found):
                 return Nomination(found.node, tuple(each.key for each in found.victims))
         return None
 
+    def offers(self, rehearsal: Rehearsal) -> Iterator[Offer]:
+        if not _can(rehearsal):
+            return
+        slots = islice((slot for _, slot in _promising(rehearsal)), self._most(rehearsal))
+        for found in (candidate(rehearsal, slot) for slot in slots):
+            if found is not None and found.victims:
+                lodgers = rehearsal.lodging.lodgers(found.node)
+                others = tuple(each for each in lodgers if each not in found.victims and may_go(each, rehearsal))
+                yield Offer(found.node, found.victims, found.violations, others)
+
+    def _most(self, rehearsal: Rehearsal) -> int:
+        share = len(rehearsal.nodes) * self._args.min_candidate_nodes_percentage // 100
+        return max(share, self._args.min_candidate_nodes_absolute)
+
     def _candidates(self, rehearsal: Rehearsal, ties: int = TIES) -> list[Candidate]:
         """The cheapest first."""
-        share = len(rehearsal.nodes) * self._args.min_candidate_nodes_percentage // 100
-        most = max(share, self._args.min_candidate_nodes_absolute)
+        most = self._most(rehearsal)
         found: list[Candidate] = []
         best: Bound = (_NEVER, _NEVER)
         for seen, (bound, slot) in enumerate(_promising(rehearsal)):
@@ -122,39 +140,54 @@ def _can(rehearsal: Rehearsal) -> bool:
 
 def _promising(rehearsal: Rehearsal) -> Iterator[tuple[Bound, int]]:
     """The nodes where it could fit by amounts, with the least that it can cost there: the cheapest first."""
-    nodes, lodging, order = rehearsal.nodes, rehearsal.lodging, rehearsal.nodes.order()
-    anyway = _taken(rehearsal, [*lodging.stopping(), *lodging.held()])
+    lodging = rehearsal.lodging
+    if not len(rehearsal.nodes):
+        return
+    anyway = _taken(rehearsal)
     levels = lodging.levels(rehearsal.ask.priority)
-    short = _shortage(rehearsal, anyway)
     tight = [(node, each) for node, each in lodging.tight() if not each.tenure.rank.spared]
-    done: Mask = np.zeros(len(nodes), dtype=np.bool_)
+    # The least short first, then by luck.
+    rank = rehearsal.nodes.order() * (2.0**-32 * 1e-6) + _shortage(rehearsal, anyway)
+    left = rehearsal.possible.copy()
     for broken, of in enumerate((_without(rehearsal, levels, tight), levels) if tight else (levels,)):
-        for value, slots in _level_by_level(rehearsal, anyway, of, done):
-            for slot in _in_turn(slots, short[slots], order[slots]):
+        for value, found in _level_by_level(rehearsal, anyway, of, left):
+            for slot in _in_turn(np.where(found, rank, np.inf)):
                 yield (broken, value), slot
 
 
 def _level_by_level(
-    rehearsal: Rehearsal, anyway: Amounts, levels: Sequence[Level], done: Mask
-) -> Iterator[tuple[int, NDArray[np.intp]]]:
-    """The lowest priority such that enough is free if all up to it go, and the nodes where that is so."""
-    gone = anyway.copy()
-    for value, taken in ((NOBODY_GOES, None), *levels):
-        if taken is not None:
-            gone += taken
-        found = rehearsal.enough(gone) & (gone[-1] > 0) & ~done
-        done |= found
-        slots = found.nonzero()[0]
-        if len(slots):
-            yield value, slots
-
-
-def _taken(rehearsal: Rehearsal, lodgers: Iterable[tuple[str, Lodger]]) -> Amounts:
-    """What those take who go anyway."""
+    rehearsal: Rehearsal, anyway: Amounts | None, levels: Sequence[Level], left: Mask
+) -> Iterator[tuple[int, Mask]]:
+    """The lowest priority such that enough is free if all up to it go, and the nodes where that is so; of those that
+    are left, which get fewer."""
     nodes = rehearsal.nodes
-    taken = np.zeros((len(nodes.rows) + 1, len(nodes)), dtype=np.int64)
-    for node, lodger in lodgers:
-        if node in nodes.slots and goes_anyway(lodger, rehearsal):
+    needs = [(nodes.rows[name], need) for name, need in rehearsal.needs.items()]
+    free = [nodes.free[row] + (0 if anyway is None else anyway[row]) for row, _ in needs]
+    gone = np.zeros(len(nodes), dtype=np.int64) if anyway is None else anyway[-1].copy()
+    steps = levels if anyway is None else (Level(NOBODY_GOES, np.zeros_like(anyway)), *levels)
+    for value, taken in steps:
+        gone += taken[-1]
+        found = left & (gone > 0)
+        for (row, need), amounts in zip(needs, free, strict=True):
+            amounts += taken[row]
+            found &= amounts >= need
+        left ^= found
+        yield value, found
+
+
+def _taken(rehearsal: Rehearsal) -> Amounts | None:
+    """What those take who go anyway; None: nobody does. Many may be going while many wait: where all of a node go in
+    time, nobody is looked at by himself."""
+    nodes, lodging = rehearsal.nodes, rehearsal.lodging
+    going, lowest = lodging.going(), lodging.lowest_held()
+    held = lodging.held() if lowest is not None and lowest < rehearsal.ask.priority else ()
+    if not held and not going.taken[-1].any():
+        return None
+    late = going.latest > rehearsal.soon
+    taken = np.where(late, 0, going.taken)
+    for node, lodger in (*(lodging.stopping() if late.any() else ()), *held):
+        slot = nodes.slots.get(node)
+        if slot is not None and (lodger.tenure.held or late[slot]) and goes_anyway(lodger, rehearsal):
             _add(taken, rehearsal, node, lodger, 1)
     return taken
 
@@ -176,27 +209,35 @@ def _add(taken: Amounts, rehearsal: Rehearsal, node: str, lodger: Lodger, sign: 
     taken[-1, slot] += sign
 
 
-def _shortage(rehearsal: Rehearsal, anyway: Amounts) -> NDArray[np.float64]:
+def _shortage(rehearsal: Rehearsal, anyway: Amounts | None) -> NDArray[np.float64]:
     """How much is missing on each node, in shares of what is asked for: the less, the fewer have to go."""
     nodes = rehearsal.nodes
     short = np.zeros(len(nodes), dtype=np.float64)
     for resource, amount in rehearsal.ask.shape.wanted:
         row = nodes.rows.get(resource)
         if row is not None:
-            short += np.maximum(amount - nodes.free[row] - anyway[row], 0) / amount
+            missing = amount - nodes.free[row]
+            if anyway is not None:
+                missing -= anyway[row]
+            np.maximum(missing, 0, out=missing)
+            short += missing / amount
     return short
 
 
-def _in_turn(slots: NDArray[np.intp], short: NDArray[np.float64], luck: Lots) -> Iterator[int]:
-    """The least short first, then by luck; most of many are never asked for."""
-    rank = short + luck * (2.0**-32 * 1e-6)
-    if len(slots) > _FEW:
-        first = np.argpartition(rank, _FEW)[:_FEW]
-        yield from slots[first[np.argsort(rank[first])]].tolist()
-        rest = np.ones(len(slots), dtype=np.bool_)
-        rest[first] = False
-        slots, rank = slots[rest], rank[rest]
-    yield from slots[np.argsort(rank)].tolist()
+def _in_turn(rank: NDArray[np.float64]) -> Iterator[int]:
+    """The lowest first, but for the endless ones; most of many are never asked for."""
+    best = int(rank.argmin())
+    if rank[best] == np.inf:
+        return
+    yield best
+    rank[best] = np.inf
+    few = min(_FEW, len(rank))
+    first = np.argpartition(rank, few - 1)[:few]
+    first = first[np.argsort(rank[first])]
+    yield from first[rank[first] < np.inf].tolist()
+    rank[first] = np.inf
+    rest = (rank < np.inf).nonzero()[0]
+    yield from rest[np.argsort(rank[rest])].tolist()
 
 
 def _carry_out(rehearsal: Rehearsal, chosen: Candidate) -> None:

@@ -1,6 +1,7 @@
 """EngineFit: does the node have an engine that can run it, and a preferred one?"""
 
 from collections.abc import Hashable
+from functools import partial
 
 from mandor.model.node import Capabilities
 from mandor.placement.framework.ask import Ask, Shape
@@ -30,42 +31,68 @@ class EngineFit(FilterPlugin, PreScorePlugin, ScorePlugin):
         return Reach.ATTRIBUTES
 
     def goes_by(self, ask: Ask) -> Hashable:
-        return ask.shape.engines, ask.shape.images, ask.shape.needs
+        return _question(ask.shape)
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         shape = ask.shape
-        question = (self.name, shape.engines, shape.images, shape.needs)
-        return nodes.engines.where(question, lambda engines: bool(usable(shape, engines)))
+        return nodes.engines.where((self.name, *_question(shape)), lambda engines: bool(usable(shape, engines)))
 
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
-        wanted = " or ".join(ask.shape.engines) or "any engine"
-        kind = {frozenset({True}): "images", frozenset({False}): "commands"}.get(
-            ask.shape.images, "images and commands"
-        )
-        if ask.shape.needs:
-            kind += f" and has {', '.join(sorted(ask.shape.needs))}"
-        return f"no {wanted} that is up and runs {kind}" if ask.shape.engines else f"no engine is up that runs {kind}"
+        shape = ask.shape
+        wanted = " or ".join(shape.engines)
+        kind = {frozenset({True}): "images", frozenset({False}): "commands"}.get(shape.images, "images and commands")
+        if shape.needs:
+            kind += f" and has {', '.join(sorted(shape.needs))}"
+        if shape.engines and shape.machine_on.issuperset(shape.engines):
+            kind += " as virtual machines"
+        said = f"no {wanted} that is up and runs {kind}" if wanted else f"no engine is up that runs {kind}"
+        return said + _down(shape, nodes, refused)
 
     def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
         return SKIP if len(ask.shape.engines) < 2 else None
 
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
         shape = ask.shape
-        question = (self.name, shape.engines, shape.images, shape.needs)
-        return nodes.engines.scores(question, lambda engines: _preference(shape, engines))
+        return nodes.engines.scores((self.name, *_question(shape)), lambda engines: _preference(shape, engines))
+
+
+def _question(shape: Shape) -> tuple[Hashable, ...]:
+    """All that the answer goes by."""
+    return shape.engines, shape.images, shape.needs, shape.machine_on
 
 
 def usable(shape: Shape, engines: Engines) -> list[str]:
     """The node's engines that can run it, the preferred first."""
-    able = [name for name, capabilities in engines.items if capabilities.up and _runs(shape, capabilities)]
+    able = [name for name, engine in engines.items if engine.up and _runs(shape, name, engine)]
     if not shape.engines:
         return able
     return [name for name in shape.engines if name in able]
 
 
-def _runs(shape: Shape, capabilities: Capabilities) -> bool:
-    """Images need an engine that runs images; a bare command, one that runs the node's own programs."""
-    return shape.images == {capabilities.images} and shape.needs <= capabilities.extras
+def _runs(shape: Shape, name: str, engine: Capabilities) -> bool:
+    machine = name not in shape.machine_on or "machines" in engine.extras
+    return machine and engine.runs(shape.images, shape.needs)
+
+
+def _down(shape: Shape, nodes: Snapshot, refused: Mask) -> str:
+    """Which of them would do, and does not answer."""
+    said = []
+    for name in sorted({name for engines, _ in nodes.engines.tally() for name in engines.names}):
+        if shape.engines and name not in shape.engines:
+            continue
+        mask = refused & nodes.engines.where(("down", name, *_question(shape)), partial(_is_down, shape, name))
+        count = int(mask.sum())
+        if count == 1:
+            found = dict(nodes.engines[int(mask.argmax())].items)[name]
+            said.append(f"; {name} is down" + (f": {found.message}" if found.message else ""))
+        elif count:
+            said.append(f"; {name} is down on {count} of them")
+    return "".join(said)
+
+
+def _is_down(shape: Shape, name: str, engines: Engines) -> bool:
+    found = dict(engines.items).get(name)
+    return found is not None and not found.up and _runs(shape, name, found)
 
 
 def _preference(shape: Shape, engines: Engines) -> int:

@@ -1,7 +1,7 @@
 """HTTPExtender: Kubernetes' scheduler extenders. Somebody elsewhere filters and prioritises nodes, over HTTP."""
 
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from dataclasses import field as part
 from typing import Annotated, Any
 
@@ -14,10 +14,12 @@ from mandor.placement.framework.ask import CPU, MEMORY, Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED, Handle
+from mandor.placement.framework.lodging import Lodger
 from mandor.placement.framework.points import (
     BindPlugin,
     ConsultPlugin,
     FilterPlugin,
+    Offer,
     Question,
     Reply,
     ScorePlugin,
@@ -47,6 +49,7 @@ class Extender(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     bind_verb: str = ""
     """It is asked before the placement is written down, and may refuse."""
     preempt_verb: str = ""
+    """It is asked who may have to go, before anybody is told, and may refuse nodes or name others."""
     enable_https: bool = field(default=False, name="enableHTTPS")
     """As `https://` in the URL."""
     tls_config: "ExtenderTls | None" = None
@@ -58,10 +61,8 @@ class Extender(Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
             raise ValueError(f"enableHTTPS, and urlPrefix is {self.url_prefix!r}; write https://")
         if self.tls_config is not None and not self.url_prefix.startswith("https://"):
             raise ValueError("tlsConfig belongs to an urlPrefix that begins with https://")
-        if self.preempt_verb:
-            raise ValueError("preemptVerb is not supported yet: victims are chosen without asking extenders")
-        if not (self.filter_verb or self.prioritize_verb or self.bind_verb):
-            raise ValueError("an extender has a filterVerb, a prioritizeVerb, a bindVerb or several of them")
+        if not (self.filter_verb or self.prioritize_verb or self.bind_verb or self.preempt_verb):
+            raise ValueError("an extender has a filterVerb, prioritizeVerb, bindVerb, preemptVerb or several of them")
         if self.prioritize_verb and self.weight < 1:
             raise ValueError("an extender with a prioritizeVerb has a weight of 1 or more")
         if not 0 < self.http_timeout <= 60:
@@ -130,6 +131,24 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
             if not self._missing(reply):
                 answer = _Answer(answer.fits, answer.why, self._scored(reply.body))
         return answer
+
+    @property
+    def agrees_to_victims(self) -> bool:
+        return bool(self.extender.preempt_verb)
+
+    def leaves_none(self, answer: object) -> bool:
+        return isinstance(answer, _Answer) and answer.fits == frozenset()
+
+    def agreeing(self, answer: object, offers: tuple[Offer, ...]) -> object:
+        if not isinstance(answer, _Answer) or answer.fits is None:
+            return answer
+        return replace(answer, fits=answer.fits | {each.node for each in offers})
+
+    def consult_victims(self, ask: Ask, offers: tuple[Offer, ...]) -> Generator[Question, Reply, tuple[Offer, ...]]:
+        if not self._concerned(ask):
+            return offers
+        reply = yield self._asked(self.extender.preempt_verb, {"Pod": _pod(ask), **self._victims(offers)})
+        return offers if self._missing(reply) else tuple(self._agreed(reply.body, offers))
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         answer = state.find(self.name, _Answer)
@@ -218,6 +237,44 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
             scores[str(host)] = score * (100 // EXTENDER_MOST)
         return scores
 
+    def _victims(self, offers: Sequence[Offer]) -> dict[str, Any]:
+        if self.extender.node_cache_capable:
+            named: dict[str, Any] = {
+                each.node: {
+                    "Pods": [{"UID": _uid(victim)} for victim in each.victims],
+                    "NumPDBViolations": each.violations,
+                }
+                for each in offers
+            }
+            return {"NodeNameToMetaVictims": named}
+        full = {
+            each.node: {
+                "Pods": [_victim(victim, each.node) for victim in each.victims],
+                "NumPDBViolations": each.violations,
+            }
+            for each in offers
+        }
+        return {"NodeNameToVictims": full}
+
+    def _agreed(self, body: Any, offers: Sequence[Offer]) -> Iterator[Offer]:
+        by_node = {each.node: each for each in offers}
+        for node, victims in (_field(body, "nodeNameToMetaVictims") or {}).items():
+            offer, pods = by_node.get(node), _field(victims, "pods") if victims else None
+            if offer is None:
+                raise ValueError(f"preempt names the node {node}, about which it was not asked")
+            if not pods:
+                if self.extender.ignorable:
+                    continue
+                raise ValueError(f"preempt names nobody who has to go on {node}")
+            there = {_uid(each): each for each in (*offer.victims, *offer.others)}
+            named = [_field(each, "uid") for each in pods]
+            missing = [uid for uid in named if uid not in there]
+            if missing:
+                raise ValueError(f"preempt names {missing[0]} on {node}, who is not there, or may not have to go")
+            goes = tuple(there[uid] for uid in named)
+            stays = tuple(each for each in there.values() if each not in goes)
+            yield Offer(node, goes, int(_field(victims, "numPDBViolations") or 0), stays)
+
     def _node(self, nodes: Snapshot, slot: int) -> dict[str, Any]:
         node = nodes.nodes[slot]
         if self.extender.node_cache_capable:
@@ -228,7 +285,7 @@ class HTTPExtender(ConsultPlugin, FilterPlugin, ScorePlugin, BindPlugin):
             "kind": "Node",
             "metadata": {"name": node.meta.name, "labels": dict(node.meta.labels)},
             "spec": {
-                "unschedulable": node.spec.cordoned,
+                "unschedulable": node.closed,
                 "taints": [{"key": each.key, "value": each.value, "effect": each.effect} for each in node.spec.taints],
             },
             "status": {"allocatable": _quantities(amounts)},
@@ -244,6 +301,30 @@ def _pod(ask: Ask) -> dict[str, Any]:
             "schedulerName": ask.profile,
             "priority": ask.priority,
             "containers": [{"name": "main", "resources": {"requests": _quantities(dict(ask.shape.wanted))}}],
+        },
+    }
+
+
+def _uid(lodger: Lodger) -> str:
+    """Of those who are there at one time nobody has the same; extenders give back what they got."""
+    return f"{lodger.key.namespace}/{lodger.key.name}"
+
+
+def _victim(lodger: Lodger, node: str) -> dict[str, Any]:
+    requests = _quantities(dict(lodger.shape.wanted))
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": lodger.key.name,
+            "namespace": lodger.key.namespace,
+            "uid": _uid(lodger),
+            "labels": dict(lodger.who.labels),
+        },
+        "spec": {
+            "nodeName": node,
+            "priority": lodger.priority,
+            "containers": [{"name": "main", "resources": {"requests": requests}}],
         },
     }
 

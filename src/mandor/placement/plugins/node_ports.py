@@ -1,13 +1,14 @@
-"""NodePorts: a port of the node itself belongs to one instance."""
+"""NodePorts: a port of the node itself belongs to one instance; whoever takes any needs one that is left."""
 
 from collections.abc import Hashable
 
 import numpy as np
 
-from mandor.placement.framework.ask import Ask, HostPort
+from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import ANYTHING, SKIP, FilterPlugin, PreFilterPlugin, Reach, Skip
+from mandor.placement.framework.ports import HostPort
 from mandor.placement.framework.snapshot import Snapshot
 
 
@@ -20,25 +21,40 @@ class NodePorts(PreFilterPlugin, FilterPlugin):
         return Reach.ROOM
 
     def goes_by(self, ask: Ask) -> Hashable:
-        return ask.shape.host_ports
+        return ask.shape.host_ports, ask.shape.any_ports
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
-        return None if ask.shape.host_ports else SKIP
+        return None if ask.shape.host_ports or ask.shape.any_ports else SKIP
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
-        fits = np.ones(len(nodes), dtype=np.bool_)
-        for port in ask.shape.host_ports:
-            fits[[nodes.slots[name] for name in nodes.port_users(port)]] = False
+        fixed, wanted = ask.shape.host_ports, len(ask.shape.any_ports)
+        fits: Mask = nodes.ports_left >= wanted if wanted else np.ones(len(nodes), dtype=np.bool_)
+        for port in fixed:
+            fits[[nodes.slots[name] for name in nodes.ports.users(port)]] = False
+        if wanted and fixed:
+            for slot in (fits & (nodes.ports_left < wanted + len(fixed))).nonzero()[0].tolist():
+                fits[slot] = nodes.ports.left_beside(nodes.nodes[slot].meta.name, fixed) >= wanted
         return fits
 
     def filter_slot(self, ask: Ask, nodes: Snapshot, slot: int) -> bool:
         name = nodes.nodes[slot].meta.name
-        return not any(name in nodes.port_users(port) for port in ask.shape.host_ports)
+        fixed, wanted = ask.shape.host_ports, len(ask.shape.any_ports)
+        if any(name in nodes.ports.users(port) for port in fixed):
+            return False
+        return not wanted or nodes.ports.left_beside(name, fixed) >= wanted
 
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
-        taken = [port for port in ask.shape.host_ports if any(_refused(port, nodes, refused))]
-        return ", ".join(f"{port.protocol} port {port.port} is taken" for port in taken)
+        reasons = [_taken(port, nodes, refused) for port in ask.shape.host_ports]
+        if ask.shape.any_ports:
+            short = refused & (nodes.ports_left < len(ask.shape.any_ports) + len(ask.shape.host_ports))
+            ranges = sorted({str(nodes.nodes[slot].status.ports) for slot in short.nonzero()[0].tolist()})
+            reasons += [f"no free port in {' or '.join(ranges)}"] if ranges else []
+        return ", ".join(filter(None, reasons))
 
 
-def _refused(port: HostPort, nodes: Snapshot, refused: Mask) -> list[bool]:
-    return [bool(refused[nodes.slots[name]]) for name in nodes.port_users(port)]
+def _taken(port: HostPort, nodes: Snapshot, refused: Mask) -> str:
+    """Empty: it is free on all of these nodes."""
+    there = [name for name in nodes.ports.users(port) if refused[nodes.slots[name]]]
+    strangers = nodes.ports.strange(port.port)
+    whose = " by a program that is not Mandor's" if there and all(name in strangers for name in there) else ""
+    return f"{port.protocol} port {port.port} is taken{whose}" if there else ""

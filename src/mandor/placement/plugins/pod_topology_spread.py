@@ -1,6 +1,6 @@
 """PodTopologySpread: the `spread` rules, which fill zones, racks or nodes evenly."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from math import log
 from typing import Literal
 
@@ -76,6 +76,9 @@ class PodTopologySpread(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlug
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.CLUSTER
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        return bool(ask.rules.spread), bool(self._wished(ask)[0])
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         return None if ask.rules.spread else SKIP

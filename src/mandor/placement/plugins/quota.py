@@ -1,6 +1,6 @@
 """Quota: a namespace takes so much of the cluster and no more."""
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 
 import numpy as np
 from msgspec import Struct
@@ -54,6 +54,9 @@ class Quota(PreFilterPlugin, FilterPlugin):
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         """What anybody of the namespace takes, anywhere; nothing, where it has no quota."""
         return Reach.CLUSTER if self._limits(ask, nodes) else Reach.ATTRIBUTES
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        return ask.key.namespace, ask.who.priority_class
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         return None if self._limits(ask, nodes) else SKIP

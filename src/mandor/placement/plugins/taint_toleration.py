@@ -42,7 +42,7 @@ class TaintToleration(FilterPlugin, PreScorePlugin, ScorePlugin):
 
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
         first = (_hard(nodes.taints[int(slot)], ask.shape.tolerate)[0] for slot in refused.nonzero()[0])
-        return tally(f"with {_shown(taint)}" for taint in first)
+        return tally(f"with {taint}" for taint in first)
 
     def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
         """Without such taints all nodes are equal."""
@@ -65,11 +65,4 @@ def _soft(taints: Sequence[Taint], tolerate: Sequence[Toleration]) -> list[Taint
 
 
 def _tolerated(taint: Taint, tolerate: Sequence[Toleration]) -> bool:
-    return any(
-        each.key in {"", taint.key} and each.value in {None, taint.value} and each.effect in {None, taint.effect}
-        for each in tolerate
-    )
-
-
-def _shown(taint: Taint) -> str:
-    return f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+    return any(each.covers(taint) for each in tolerate)

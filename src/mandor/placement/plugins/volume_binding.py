@@ -1,5 +1,7 @@
 """VolumeBinding: an instance goes where its volumes are; those that are nowhere yet go where there is room for them."""
 
+from collections.abc import Hashable
+
 import numpy as np
 
 from mandor.lib.quantity import Size
@@ -42,6 +44,9 @@ class VolumeBinding(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin, 
 
     def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
         return Reach.CLUSTER if ask.shape.volumes else Reach.ATTRIBUTES
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        return ask.class_key if ask.shape.volumes else None
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Only | Skip | None:
         if not ask.shape.volumes:

@@ -24,14 +24,20 @@ def default_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
     return found
 
 
-def header_for(registry: str, files: Sequence[Path]) -> dict[str, str]:
-    """The header that goes with a pull; nothing where nobody has logged in."""
+def login_for(registry: str, files: Sequence[Path]) -> dict[str, str]:
+    """In Docker's words; empty where nobody has logged in."""
     for path in files:
         entry = _entries(path).get(registry) or (_entries(path).get(HUB) if registry == HUB_HOST else None)
         login = _login(entry, registry) if isinstance(entry, dict) else None
         if login:
-            return {"X-Registry-Auth": base64.urlsafe_b64encode(msgspec.json.encode(login)).decode()}
+            return login
     return {}
+
+
+def header_for(registry: str, files: Sequence[Path]) -> dict[str, str]:
+    """The header that goes with a pull over Docker's API."""
+    login = login_for(registry, files)
+    return {"X-Registry-Auth": base64.urlsafe_b64encode(msgspec.json.encode(login)).decode()} if login else {}
 
 
 def _entries(path: Path) -> dict[str, Any]:

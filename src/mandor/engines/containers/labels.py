@@ -14,6 +14,8 @@ OWNER = "io.mandor.owner"
 UID = "io.mandor.uid"
 TASK = "io.mandor.task"
 ATTEMPT = "io.mandor.attempt"
+TOKEN = (OWNER, UID, TASK, ATTEMPT)
+"""What tells a unit."""
 NAME = "io.mandor.name"
 NAMESPACE = "io.mandor.namespace"
 SIGNAL = "io.mandor.signal"

@@ -1,0 +1,63 @@
+"""The drain controller: has whatever is on a drained node leave it, and tells how far that is."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from mandor.controllers.draft import Draft
+from mandor.controllers.drain_plan import DrainSeen, end_drain, must_leave, plan_drain, stay
+from mandor.controllers.overseer import Overseer
+from mandor.controllers.residents import GroupName, Residents, rooted, workload_of
+from mandor.lib.clock import Clock
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.node import Node
+from mandor.model.volume import Volume
+from mandor.model.workload import Workload
+from mandor.store.base import Change, Store
+from mandor.store.recorder import Recorder
+
+
+class DrainController(Overseer):
+    """It says who has to leave; the workload's controller carries that out. What it stops itself, it does at a
+    deadline or by force."""
+
+    name = "drain"
+    watches = (Node.kind, Volume.kind, Workload.kind, Instance.kind)
+
+    def __init__(self, store: Store, clock: Clock, recorder: Recorder) -> None:
+        super().__init__(store, clock, recorder)
+        self._leaving: dict[Key, Instance] = {}
+
+    def concerns(self, node: Node) -> bool:
+        return node.drain is not None or node.status.drain is not None
+
+    def busy(self) -> bool:
+        return bool(self._nodes or self._leaving)
+
+    def observe(self, change: Change) -> Iterable[str]:
+        after = change.after
+        if isinstance(after, Instance) and must_leave(after) and not after.phase.over:
+            self._leaving[change.key] = after
+        elif self._leaving and isinstance(change.value, Instance):
+            self._leaving.pop(change.key, None)
+        return super().observe(change)
+
+    def plan(self, nodes: Sequence[Node], residents: Residents, now: float) -> Draft:
+        whole, taken = Draft(), Counter[GroupName]()
+        for node in nodes:
+            if node.drain is None:
+                end_drain(whole, node)
+                continue
+            seen = DrainSeen(node, residents.on(node.meta.name), residents.of, self._workload, self._rooted)
+            whole.add(plan_drain(seen, node.drain, taken, now))
+        for each in self._leaving.values():
+            node_now = self.node(each.spec.node)
+            if each.spec.stop is None and (node_now is None or node_now.drain is None):
+                stay(whole, each)
+        return whole
+
+    def _workload(self, instance: Instance) -> Workload | None:
+        return workload_of(instance, self._mirrors[Workload.kind])
+
+    def _rooted(self, instance: Instance) -> bool:
+        return rooted(instance, self._mirrors[Volume.kind])

@@ -1,0 +1,60 @@
+"""Who is on which node and in which group: for those who look at a few nodes now and then, and else cost nothing."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from mandor.controllers.base import Grouped
+from mandor.model.instance import Instance
+from mandor.model.meta import Key, Object
+from mandor.model.volume import Volume
+from mandor.model.workload import Workload
+from mandor.store.mirror import Mirror
+
+
+class GroupName(NamedTuple):
+    namespace: str
+    workload: str
+    group: str
+
+    def __str__(self) -> str:
+        named = f"{self.namespace}/{self.workload}"
+        return named if self.group == "main" else f"{named}, group {self.group}"
+
+
+def group_of(instance: Instance) -> GroupName:
+    return GroupName(instance.meta.namespace, instance.spec.workload, instance.spec.group)
+
+
+class Residents:
+    """Made when somebody needs it, from what there is; then told of every change of an instance."""
+
+    def __init__(self, instances: Iterable[Object]) -> None:
+        self._on: Grouped[str, Instance] = Grouped(lambda each: each.node or None)
+        self._of: Grouped[GroupName, Instance] = Grouped(group_of)
+        for each in instances:
+            self.see(None, each)
+
+    def see(self, before: Object | None, after: Object | None) -> None:
+        old = before if isinstance(before, Instance) else None
+        new = after if isinstance(after, Instance) else None
+        self._on.update(old, new)
+        self._of.update(old, new)
+
+    def on(self, node: str) -> list[Instance]:
+        """In the order of their names."""
+        return sorted(self._on.of(node), key=lambda each: each.key)
+
+    def of(self, group: GroupName) -> list[Instance]:
+        return self._of.of(group)
+
+
+def workload_of(instance: Instance, workloads: Mirror) -> Workload | None:
+    found = workloads.get(Key(Workload.kind, instance.meta.namespace, instance.spec.workload))
+    return found if isinstance(found, Workload) else None
+
+
+def rooted(instance: Instance, volumes: Mirror) -> bool:
+    """Its data is on its node: it is not begun elsewhere without it."""
+    keys = (Key(Volume.kind, instance.meta.namespace, name) for name in instance.spec.volumes)
+    found = (volumes.get(key) for key in keys)
+    return any(each is not None and each.node == instance.spec.node for each in found)

@@ -1,0 +1,33 @@
+"""The taint controller: a NoExecute taint drives off whoever does not tolerate it, or not for longer."""
+
+from collections.abc import Sequence
+
+from mandor.controllers.draft import Draft
+from mandor.controllers.overseer import Overseer
+from mandor.controllers.residents import Residents
+from mandor.controllers.taint_plan import drives_off, plan_taints
+from mandor.model.instance import Instance
+from mandor.model.node import Node
+from mandor.model.placement import Toleration
+from mandor.model.workload import Release
+from mandor.placement.standing import release_key
+
+
+class TaintController(Overseer):
+    name = "taint"
+    watches = (Node.kind, Release.kind, Instance.kind)
+
+    def concerns(self, node: Node) -> bool:
+        return drives_off(node)
+
+    def plan(self, nodes: Sequence[Node], residents: Residents, now: float) -> Draft:
+        whole = Draft()
+        for node in nodes:
+            whole.add(plan_taints(node, residents.on(node.meta.name), self._tolerations, now))
+        return whole
+
+    def _tolerations(self, instance: Instance) -> Sequence[Toleration] | None:
+        release = self._mirrors[Release.kind].get(release_key(instance))
+        if not isinstance(release, Release) or instance.spec.group not in release.spec.groups:
+            return None
+        return release.spec.groups[instance.spec.group].placement.tolerate

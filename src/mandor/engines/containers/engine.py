@@ -1,0 +1,201 @@
+"""The order of things in the verbs of an engine that runs containers; how each step is done, a subclass knows.
+
+A unit gets one order at a time. What can never start is remembered in a file, because no container tells of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from mandor.engines.base import Engine, Execution, Launch, Observed, Unit, UnitPhase
+from mandor.engines.containers.failures import Failures
+from mandor.engines.containers.labels import owner_of
+from mandor.engines.containers.refused import Refused
+from mandor.engines.containers.tracked import Tracked
+from mandor.errors import EngineDown, Invalid, MandorError, NotFound, Unavailable
+
+KILL_SECONDS = 30.0
+"""Longer than the kernel ever takes to end what was killed."""
+
+
+class ContainerEngine(Engine):
+    def __init__(self, directory: Path) -> None:
+        self._directory = Path(directory).absolute()
+        self._failures = Failures(self._directory / "failures")
+        self._tracked: dict[Unit, Tracked] = {}
+        self._owner = ""
+
+    @property
+    def title(self) -> str:
+        """What people call it, in the middle of a sentence."""
+        return self.name
+
+    @property
+    def owner(self) -> str:
+        if not self._owner:
+            try:
+                self._owner = owner_of(self._directory)
+            except OSError as error:
+                raise self._unusable(error) from error
+        return self._owner
+
+    # How each step is done. What is found of a unit is whatever the engine tells of its container.
+
+    @abstractmethod
+    async def _list(self) -> Sequence[tuple[Unit, Awaitable[Observed | None]]]:
+        """This agent's units that have a container, each with a closer look at it.
+
+        None: it is on its way, or gone. What somebody made and nobody begins any more is taken away.
+        """
+
+    @abstractmethod
+    async def _find(self, unit: Unit, *, foreign: bool = False) -> Any | None:
+        """`foreign`: somebody else's under the same name is a conflict, and not nothing."""
+
+    @abstractmethod
+    def _phase(self, unit: Unit, found: Any) -> UnitPhase:
+        """Starting: it was made and not begun; unless somebody is at it, whoever made it was interrupted."""
+
+    @abstractmethod
+    async def _begin(self, unit: Unit, launch: Launch, tracked: Tracked, found: Any | None) -> None:
+        """`found`: what is left of an earlier try. `Invalid`, `NotFound`: it never will start as it was asked for."""
+
+    @abstractmethod
+    async def _end(self, unit: Unit, found: Any, tracked: Tracked, grace_seconds: float) -> None:
+        """Over when this returns."""
+
+    @abstractmethod
+    async def _discard(self, unit: Unit) -> None:
+        """Gone when this returns, with everything kept for it; killed first if it runs."""
+
+    def _check_there(self) -> None:
+        """`NotFound` where the machine has no such engine; one that is away is not absent."""
+
+    async def _execute(
+        self, unit: Unit, found: Any, command: Sequence[str], *, terminal: bool, rows: int, columns: int
+    ) -> Execution:
+        """In a unit that runs."""
+        return await super().exec(unit, command, terminal=terminal, rows=rows, columns=columns)
+
+    async def _tidy(self, wanted: set[str]) -> None:
+        """Take away what belongs to instances of which nothing is left, as after a crash between two steps."""
+
+    async def _leave(self, uid: str) -> None:
+        """A task of that instance is gone: take away what they shared, if it was the last one."""
+
+    def _refusal(self, error: Refused, launch: Launch) -> MandorError:
+        """Why it can never start, in words."""
+        return Invalid(error.message)
+
+    # The verbs.
+
+    async def list(self) -> Sequence[Observed]:
+        self._check_there()
+        with self._told("asked what runs"):
+            listed = await self._list()
+            seen = await asyncio.gather(*(look for _, look in listed))
+            shown = {each.unit: each for each in (*self._failures.list(), *seen) if each is not None}
+            for unit, tracked in self._tracked.items():
+                if tracked.starting and unit not in shown:
+                    shown[unit] = Observed(unit=unit, phase=UnitPhase.STARTING, message=tracked.progress)
+            known = (*shown, *self._busy(), *(unit for unit, _ in listed))
+            await self._tidy({unit.uid for unit in known})
+        return [shown[unit] for unit in sorted(shown)]
+
+    async def start(self, unit: Unit, launch: Launch) -> None:
+        tracked = self._tracked.setdefault(unit, Tracked())
+        async with tracked.busy:
+            self._tracked[unit] = tracked
+            if self._failures.knows(unit):
+                return
+            with self._told(f"told to start {unit}"):
+                found = await self._find(unit, foreign=True)
+                if found is not None and self._phase(unit, found) is not UnitPhase.STARTING:
+                    return
+                tracked.starting, tracked.progress = True, ""
+                try:
+                    await self._try(unit, launch, tracked, found)
+                finally:
+                    tracked.starting = False
+
+    async def _try(self, unit: Unit, launch: Launch, tracked: Tracked, found: Any | None) -> None:
+        try:
+            await self._begin(unit, launch, tracked, found)
+        except (Invalid, NotFound, Refused) as error:
+            await self._discard(unit)
+            if isinstance(error, Refused) and error.passing:
+                raise Unavailable(f"{self.title} cannot start it now: {error.message}") from error
+            why = self._refusal(error, launch) if isinstance(error, Refused) else error
+            self._failures.write(unit, f"{why.message}; {why.hint}" if why.hint else why.message)
+
+    async def stop(self, unit: Unit, *, grace_seconds: float) -> None:
+        tracked = self._tracked.setdefault(unit, Tracked())
+        async with tracked.busy:
+            pass  # What is being started can be stopped only afterwards.
+        with self._told(f"told to stop {unit}"):
+            found = await self._find(unit)
+            if found is None:
+                self._tracked.pop(unit, None)
+            elif self._phase(unit, found) is UnitPhase.RUNNING:
+                await self._end(unit, found, tracked, grace_seconds)
+
+    async def remove(self, unit: Unit) -> None:
+        tracked = self._tracked.setdefault(unit, Tracked())
+        async with tracked.busy:
+            with self._told(f"told to remove {unit}"):
+                await self._discard(unit)
+                self._failures.forget(unit)
+            self._tracked.pop(unit, None)
+        if not any(each.uid == unit.uid for each in self._busy()):
+            with self._told(f"told to remove what the tasks of {unit.uid} shared"):
+                await self._leave(unit.uid)
+
+    async def exec(
+        self, unit: Unit, command: Sequence[str], *, terminal: bool = False, rows: int = 24, columns: int = 80
+    ) -> Execution:
+        if not command:
+            raise Invalid("there is no command to run")
+        with self._told(f"told to run a command in {unit}"):
+            found = await self._find(unit)
+            if found is None or self._phase(unit, found) is not UnitPhase.RUNNING:
+                raise not_running(unit)
+            return await self._execute(unit, found, command, terminal=terminal, rows=rows, columns=columns)
+
+    # What the steps share.
+
+    async def _find_for_logs(self, unit: Unit) -> Any | None:
+        """None: it never started, so there are none."""
+        with self._told(f"asked for the logs of {unit}"):
+            found = await self._find(unit)
+        if found is None and not self._failures.knows(unit):
+            raise NotFound(f"there is no unit {unit} here")
+        return found
+
+    def _is_busy(self, unit: Unit) -> bool:
+        """Somebody is about to start or remove it."""
+        tracked = self._tracked.get(unit)
+        return tracked is not None and tracked.busy.locked()
+
+    def _busy(self) -> Iterator[Unit]:
+        return (unit for unit in self._tracked if self._is_busy(unit))
+
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Refused as error:
+            raise Unavailable(f"{self.title}, {what}: {error.message}") from error
+        except OSError as error:
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> EngineDown:
+        return EngineDown(f"the {self.name} engine cannot use {self._directory}: {error}")
+
+
+def not_running(unit: Unit) -> NotFound:
+    return NotFound(f"{unit} is not running", hint="exec needs a task that runs")

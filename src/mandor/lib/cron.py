@@ -1,0 +1,75 @@
+"""Times that come again, as cron writes them: `*/5 * * * *`, in a time zone, right at both changes of the clocks."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, tzinfo
+from functools import cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+_WORDS = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_FIELDS = "minute hour day-of-month month day-of-week"
+
+
+class Cron:
+    """One or more expressions; it fires when any of them does. `ValueError` for what is none, or never fires."""
+
+    def __init__(self, expressions: Iterable[str], timezone: str = "UTC") -> None:
+        self._zone = zone(timezone)
+        self._lines = tuple(_five_fields(each) for each in expressions)
+        if not self._lines:
+            raise ValueError("there is no cron expression")
+        for line in self._lines:
+            if self._first(line, datetime.now(UTC)) is None:
+                raise ValueError(f"the cron expression {line!r} never fires: there is no such day")
+
+    def after(self, at: float) -> float | None:
+        """The first time after this one."""
+        found = [self._first(line, datetime.fromtimestamp(at, UTC)) for line in self._lines]
+        return min((each for each in found if each is not None), default=None)
+
+    def latest(self, at: float) -> float | None:
+        """The last time up to this one, itself included."""
+        begin = datetime.fromtimestamp(int(at) + 1, UTC)
+        found = [self._first(line, begin, reverse=True) for line in self._lines]
+        return max((each for each in found if each is not None), default=None)
+
+    def _first(self, line: str, begin: datetime, *, reverse: bool = False) -> float | None:
+        try:
+            return next(CronSim(line, begin.astimezone(self._zone), reverse)).timestamp()
+        except StopIteration:
+            return None
+
+
+@cache
+def zone(name: str) -> tzinfo:
+    """A time zone by its name in the IANA's list: `Asia/Jakarta`."""
+    if name == "UTC":
+        return UTC
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(
+            f"{name[:40]!r} is not a time zone that is known here; write it as in `Asia/Jakarta`"
+        ) from None
+
+
+def _five_fields(text: str) -> str:
+    line = _WORDS.get(text.strip().lower(), text)
+    if len(line.split()) != 5:
+        raise ValueError(
+            f"{text[:40]!r} is not a cron expression; it has five fields: {_FIELDS}; or @daily and the like"
+        )
+    try:
+        CronSim(line, datetime.now(UTC))
+    except (CronSimError, ValueError, AssertionError) as error:
+        raise ValueError(f"{text[:40]!r} is not a cron expression: {str(error).lower() or 'unreadable'}") from None
+    return line

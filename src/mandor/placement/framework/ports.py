@@ -1,0 +1,156 @@
+"""Which ports of which node are taken, and the choice of one that is not."""
+
+import hashlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from mandor.model.meta import Key
+from mandor.model.node import PortRange
+
+
+class HostPort(NamedTuple):
+    """A port of the node itself: two instances that want the same one cannot share a node."""
+
+    port: int
+    protocol: str
+
+
+class AnyPort(NamedTuple):
+    """A port of the node that is still to be chosen, by the name its group gives it."""
+
+    name: str
+    protocol: str
+
+
+def recorded(wanted: tuple[AnyPort, ...], ports: Mapping[str, int] | None) -> tuple[int, ...]:
+    """The choice that an instance carries, in the order of what it wants; empty: there is none, or only part of one."""
+    found = tuple(ports[each.name] for each in wanted if each.name in ports) if ports else ()
+    return found if len(found) == len(wanted) else ()
+
+
+class _Taken:
+    """Of one node."""
+
+    __slots__ = ("counted", "owed", "range", "within")
+
+    def __init__(self, ports: PortRange) -> None:
+        self.counted: dict[int, int] = {}
+        """How many use a number, whatever their protocols."""
+        self.owed = 0
+        """So many ports are wanted there and not chosen: room is held for somebody, or there was none left."""
+        self.within = 0
+        self.set_range(ports)
+
+    def set_range(self, ports: PortRange) -> None:
+        self.range = ports
+        self.within = sum(map(self.inside, {*self.counted, *ports.taken}))
+
+    def inside(self, number: int) -> bool:
+        return self.range.first <= number <= self.range.last
+
+    def free(self, number: int) -> bool:
+        return number not in self.counted and number not in self.range.taken
+
+    @property
+    def left(self) -> int:
+        return self.range.last - self.range.first + 1 - self.within - self.owed
+
+    def count(self, number: int, sign: int) -> None:
+        before = self.free(number)
+        users = self.counted.get(number, 0) + sign
+        if users:
+            self.counted[number] = users
+        else:
+            del self.counted[number]
+        if self.inside(number):
+            self.within += int(before) - int(self.free(number))
+
+
+class Ports:
+    """A number that is chosen is nobody else's on that node, in any protocol.
+
+    Where the search begins goes by the name of the instance: so the same input gives the same choice, one that comes
+    back to its node finds its port again, and a number that was just given back is not the next to be given out.
+    """
+
+    def __init__(self, told: Callable[[str, int], None]) -> None:
+        """`told`: how many a node has left to choose from."""
+        self._told = told
+        self._nodes: dict[str, _Taken] = {}
+        self._users: dict[HostPort, dict[str, int]] = {}
+        self._strange: dict[int, set[str]] = {}
+        """The nodes on which programs that are not ours hold a number."""
+
+    def users(self, port: HostPort) -> Collection[str]:
+        """The nodes on which it is taken, by whomever."""
+        users: Collection[str] = self._users.get(port, {}).keys()
+        strange = self._strange.get(port.port)
+        return {*users, *strange} if strange else users
+
+    def strange(self, number: int) -> Collection[str]:
+        """The nodes on which a program that is not ours holds it."""
+        return self._strange.get(number, ())
+
+    def left_beside(self, node: str, fixed: Iterable[HostPort]) -> int:
+        """How many are left to choose from when these are taken, too."""
+        taken = self._nodes[node]
+        more = {each.port for each in fixed if taken.inside(each.port) and taken.free(each.port)}
+        return taken.left - len(more)
+
+    def choose(self, node: str, key: Key, wanted: tuple[AnyPort, ...], fixed: Iterable[HostPort]) -> tuple[int, ...]:
+        """One for each, or none at all where there are not enough."""
+        taken = self._nodes.get(node)
+        if taken is None or taken.left < len(wanted):
+            return ()
+        own = {each.port for each in fixed}
+        found: list[int] = []
+        for number in _from(taken.range, key):
+            if taken.free(number) and number not in own:
+                found.append(number)
+                if len(found) == len(wanted):
+                    return tuple(found)
+        return ()
+
+    # What only the table calls.
+
+    def set_node(self, node: str, ports: PortRange) -> None:
+        taken = self._nodes.get(node)
+        before = taken.range if taken is not None else PortRange()
+        if taken is None:
+            taken = self._nodes[node] = _Taken(ports)
+        elif before != ports:
+            taken.set_range(ports)
+        for number in set(before.taken) - set(ports.taken):
+            self._strange[number].discard(node)
+            if not self._strange[number]:
+                del self._strange[number]
+        for number in ports.taken:
+            self._strange.setdefault(number, set()).add(node)
+        self._told(node, taken.left)
+
+    def remove_node(self, node: str) -> None:
+        """Nobody is counted there any more."""
+        if node in self._nodes:
+            self.set_node(node, PortRange())
+            del self._nodes[node]
+
+    def count(self, node: str, fixed: Iterable[HostPort], chosen: Iterable[HostPort], owed: int, sign: int) -> None:
+        taken = self._nodes[node]
+        for port in (*fixed, *chosen):
+            users = self._users.setdefault(port, {})
+            users[node] = users.get(node, 0) + sign
+            if not users[node]:
+                del users[node]
+            if not users:
+                del self._users[port]
+            taken.count(port.port, sign)
+        taken.owed += sign * owed
+        self._told(node, taken.left)
+
+
+def _from(ports: PortRange, key: Key) -> Iterator[int]:
+    """All of the range, from a place that goes by the name."""
+    digest = hashlib.blake2b(f"{key.namespace}/{key.name}".encode(), digest_size=8).digest()
+    start = ports.first + int.from_bytes(digest, "big") % (ports.last - ports.first + 1)
+    yield from range(start, ports.last + 1)
+    yield from range(ports.first, start)

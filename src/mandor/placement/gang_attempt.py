@@ -1,0 +1,247 @@
+"""One stage of a gang's decision: its members one after another, each with those before it counted."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+from msgspec import structs
+
+from mandor.model.meta import Key
+from mandor.placement.cycle import GOING_MOST, Cycle, Decision, Moment, find_node, going_soon, retry_on
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.eviction import by_budget, goes_anyway
+from mandor.placement.framework.lodging import Lodger, Rank, Tenure
+from mandor.placement.framework.points import Nomination
+from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.rehearsal import OVERDUE_SECONDS, Rehearsal, run_post_filters
+from mandor.placement.framework.runtime import Verdict
+from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.framework.watch import Watch
+from mandor.placement.gang_stage import Kind, Stage
+from mandor.placement.scratch import Scratch
+from mandor.placement.table import Table
+
+T = TypeVar("T")
+Guard = Callable[[Callable[[], T]], T]
+
+NOBODY = Key("", "", "")
+VICTIMS_MOST = 512
+"""So many may have to go for one gang,"""
+VICTIMS_OF_NODE_MOST = 64
+"""and so many of them on one node: these are told in one commit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What all stages have in common."""
+
+    profile: Profile
+    table: Table
+    least: int
+    """So many have to fit."""
+    consulted: Mapping[Key, Mapping[str, object]]
+    watch: Watch
+    guard: Guard  # type: ignore[type-arg]
+    moment: Moment
+    held: Mapping[Key, str]
+    """Where room is held for members: it is not in their own way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    node: str
+    lodger: Lodger
+
+
+class Attempt:
+    """Between two steps the table is as it was."""
+
+    def __init__(self, setting: Setting, stage: Stage, begun: "Attempt | None" = None) -> None:
+        """`begun`: those who fit as things stand are taken over from it."""
+        self.stage = stage
+        self.placed: list[Decision] = list(begun.placed) if begun is not None else []
+        self.refused: Decision | None = None
+        """The first that found nothing."""
+        self.victims: dict[Key, Victim] = {}
+        self.going: dict[str, list[str]] = {}
+        """Those who are waited for, by node."""
+        self._setting = setting
+        self._table = setting.table
+        there = {each.key for each in self.placed}
+        self._todo = deque(ask for ask in stage.rung.asks if ask.key not in there)
+        self._alike: dict[Ask, None] = {}
+        """Those of whose like one was refused, since the last that was placed."""
+        self._scratch = Scratch(begun.scratch.steps if begun is not None else ())
+        self._prepared = False
+
+    @property
+    def scratch(self) -> Scratch:
+        return self._scratch
+
+    @property
+    def enough(self) -> bool:
+        return len(self.placed) >= self._setting.least
+
+    @property
+    def _over(self) -> bool:
+        if self.stage.kind is Kind.FIND:
+            return not self._todo
+        return not self._todo or self.enough or len(self.placed) + len(self._todo) < self._setting.least
+
+    def step(self, most: int) -> bool:
+        """Decide so many; True: that was all."""
+        with self._table.trial():
+            for key in self._setting.held:
+                self._table.drop_charge(key)
+            self._scratch.again()
+            if not self._prepared:
+                self._prepare()
+            for _ in range(most):
+                if self._over:
+                    break
+                self._decide(self._todo.popleft())
+            if self._over and self.enough and self.victims and not self._agreed:
+                self._take_back()
+        return self._over
+
+    @property
+    def _agreed(self) -> bool:
+        """Somebody elsewhere has a say in who goes: it stays as he wants it."""
+        return any(each.agrees_to_victims for each in self._setting.profile.consults)
+
+    def _prepare(self) -> None:
+        """Who is gone at this stage, and who stays."""
+        self._prepared = True
+        lodging = self._table.lodgings
+        if self.stage.kind is Kind.WAIT:
+            self._go(going_soon(lodging, self._setting.moment)[:GOING_MOST])
+        elif self.stage.kind is Kind.STILL:
+            late = self._setting.moment.now - OVERDUE_SECONDS
+            where = set(self._setting.held.values())
+            self._go(each for each in lodging.stopping() if each[0] in where and (each[1].tenure.until or 0.0) >= late)
+        for key in sorted(self.stage.spared):
+            charge = self._table.charges[key]
+            tenure = structs.replace(charge.tenure, rank=replace(charge.tenure.rank, spared=True))
+            self._scratch.do(partial(self._table.set_charge, key, charge.node, charge.shape, charge.who, tenure))
+
+    def _go(self, lodgers: Iterable[tuple[str, Lodger]]) -> None:
+        for node, each in lodgers:
+            self.going.setdefault(node, []).append(each.key.name)
+            self._scratch.do(partial(self._table.drop_charge, each.key))
+
+    def _decide(self, ask: Ask) -> None:
+        setting, kind = self._setting, self.stage.kind
+        held = setting.held.get(ask.key, "")
+        alike = structs.replace(ask, key=NOBODY)
+        if alike in self._alike or (kind is Kind.STILL and not held):
+            return
+        consulted, nodes = setting.consulted.get(ask.key), self._table.snapshot()
+        cycle = Cycle(setting.profile, nodes, setting.watch, consulted, held, setting.moment)
+        state = cycle.state_of(ask)
+        node, displaces = setting.guard(lambda: cycle.find(state, ask))
+        if isinstance(node, str):
+            if kind is not Kind.STILL or node == held:
+                self._place(ask, node, state, displaces=displaces)
+            return
+        if kind is Kind.ROOM and self._make_room(ask, state, nodes):
+            return
+        if setting.profile.by_class and not ask.shape.volumes:
+            self._alike[alike] = None
+        if self.refused is None:
+            self.refused = setting.guard(lambda: _refusal(node, ask, nodes))
+
+    def _place(self, ask: Ask, node: str, state: CycleState, *, displaces: bool = False) -> None:
+        self._alike.clear()
+        for where, each in self._table.lodgings.held() if displaces else ():
+            if where == node and each.priority < ask.priority:
+                self._scratch.do(partial(self._table.drop_charge, each.key))
+        relaxed = self.stage.rung.relaxed
+        self.placed.append(Decision(ask.key, node, relaxed=relaxed, ask=ask, state=state, displaces=displaces))
+        self._scratch.do(partial(self._come, ask, node))
+
+    def _come(self, ask: Ask, node: str) -> None:
+        tenure = Tenure(Rank(ask.priority, ask.preempts, profile=ask.profile))
+        self._table.set_charge(ask.key, node, ask.shape, ask.who, tenure)
+
+    # Others have to go.
+
+    def _make_room(self, ask: Ask, state: CycleState, nodes: Snapshot) -> bool:
+        setting = self._setting
+        rehearsal = Rehearsal(
+            setting.profile,
+            ask,
+            nodes,
+            setting.watch,
+            consulted=setting.consulted.get(ask.key),
+            now=setting.moment.now,
+            patience=setting.moment.patience,
+        )
+        made: Nomination | None = setting.guard(
+            lambda: run_post_filters(setting.profile, state, rehearsal, setting.watch)
+        )
+        if made is None or not self._bearable(made):
+            return False
+        lodgers = self._table.lodgings.lodgers(made.node)
+        victims = [each for each in lodgers if each.key in made.victims]
+        if len(victims) < len(made.victims):
+            return False
+        for each in lodgers:
+            if each.key in made.victims or goes_anyway(each, rehearsal):
+                self._scratch.do(partial(self._table.drop_charge, each.key))
+        for each in victims:
+            self.victims[each.key] = Victim(made.node, each)
+            self._scratch.do(partial(self._table.lodgings.spend, each.who))
+        self._place(ask, made.node, state)
+        return True
+
+    def _bearable(self, made: Nomination) -> bool:
+        here = sum(each.node == made.node for each in self.victims.values()) + len(made.victims)
+        return here <= VICTIMS_OF_NODE_MOST and len(self.victims) + len(made.victims) <= VICTIMS_MOST
+
+    def _take_back(self) -> None:
+        """Members came one by one: for the last of them somebody had to go, perhaps, who leaves room for others, too.
+        Who can stay if members move stays: first those whom a budget protects, then the most important."""
+        lodging = self._table.lodgings
+        victims = sorted((each.lodger for each in self.victims.values()), key=lambda each: each.importance)
+        for each in victims:
+            lodging.spend(each.who, -1)
+        protected, others = by_budget(lodging, victims)
+        for each in (*protected, *others):
+            if self._fit_beside(self.victims[each.key]):
+                del self.victims[each.key]
+
+    def _fit_beside(self, victim: Victim) -> bool:
+        """All members, if it stays: those on its node as they are, or elsewhere."""
+        lodger, moved = victim.lodger, {}
+        with self._table.trial() as trial:
+            self._table.set_charge(lodger.key, victim.node, lodger.shape, lodger.who, lodger.tenure)
+            here = [each for each in self.placed if each.node == victim.node]
+            for each in here:
+                self._table.drop_charge(each.key)
+            for each in here:
+                assert each.ask is not None
+                node = self._anywhere(each.ask, victim.node)
+                if not node:
+                    return False
+                self._come(each.ask, node)
+                moved[each.key] = node
+            trial.keep()
+        self.placed = [structs.replace(each, node=moved.get(each.key, each.node)) for each in self.placed]
+        return True
+
+    def _anywhere(self, ask: Ask, first: str) -> str:
+        setting = self._setting
+        state, nodes = CycleState(setting.consulted.get(ask.key)), self._table.snapshot()
+        found: str | Verdict = setting.guard(
+            lambda: find_node(setting.profile, state, ask, nodes, setting.watch, nominated=first)
+        )
+        setting.watch.end()
+        return found if isinstance(found, str) else ""
+
+
+def _refusal(verdict: Verdict, ask: Ask, nodes: Snapshot) -> Decision:
+    blamed = tuple(plugin for plugin, _ in verdict.refusals)
+    return Decision(ask.key, message=verdict.explain(ask, nodes), retry_on=retry_on(blamed), blamed=blamed)

@@ -1,0 +1,80 @@
+"""What every engine must do with images that come in files: take the kinds it announces, and refuse the rest."""
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from mandor.engines.base import Engine
+from mandor.errors import MandorError, Unavailable, Unsupported
+from mandor.model.image import ImageFile
+from mandor.testing.engine_watch import EngineWatch
+
+PIECE = 100_000
+
+
+class EngineImages(EngineWatch):
+    async def test_a_kind_of_image_file_that_is_not_announced_is_refused(self, engine: Engine) -> None:
+        loads = (await engine.probe()).loads
+        assert {image.kind for image, _ in self.image_files()} == set(loads), "give one image file of each kind"
+        for kind in ("archive", "incus"):
+            if kind not in loads:
+                with pytest.raises(Unsupported):
+                    await engine.load_image(ImageFile(kind=kind, size=1), _pieces(b"x"))
+
+    @pytest.mark.req("S0-2")
+    async def test_an_image_from_a_file_is_there_and_runs(self, engine: Engine) -> None:
+        for image, content in self.image_files():
+            try:
+                assert await engine.load_image(image, _pieces(content))
+                assert set(image.names) <= {_short(name) for name in await engine.images()}
+                for name in image.names:
+                    assert await self._output(engine, self.prints(["it runs"], image=name)) == ["it runs"]
+            finally:
+                await self._clear(engine, image)
+
+    async def test_an_image_that_is_there_already_is_not_taken_again(self, engine: Engine) -> None:
+        for image, content in self.image_files():
+            read: list[int] = []
+            try:
+                assert await engine.load_image(image, _pieces(content))
+                assert not await engine.load_image(image, _pieces(content, read.append))
+                assert sum(read) <= PIECE
+            finally:
+                await self._clear(engine, image)
+
+    async def test_a_file_that_breaks_off_or_is_no_image_leaves_none(self, engine: Engine) -> None:
+        for image, content in self.image_files():
+            try:
+                with pytest.raises(MandorError):
+                    await engine.load_image(image, _breaking(content[: len(content) // 2]))
+                with pytest.raises(MandorError):
+                    await engine.load_image(image, _pieces(b"this is no image" * 100))
+                assert not set(image.names) & {_short(name) for name in await engine.images()}
+                assert await engine.load_image(image, _pieces(content)), "and then it can be loaded"
+            finally:
+                await self._clear(engine, image)
+
+    async def _clear(self, engine: Engine, image: ImageFile) -> None:
+        for each in await engine.list():
+            await engine.remove(each.unit)
+        known = {_short(name) for name in await engine.images()}
+        for name in image.names:
+            if name in known:
+                self.forget_image(name)
+
+
+async def _pieces(content: bytes, tell: Callable[[int], None] = lambda count: None) -> AsyncIterator[bytes]:
+    for start in range(0, len(content), PIECE):
+        tell(len(content[start : start + PIECE]))
+        yield content[start : start + PIECE]
+
+
+async def _breaking(content: bytes) -> AsyncIterator[bytes]:
+    async for piece in _pieces(content):
+        yield piece
+    raise Unavailable("the file broke off")
+
+
+def _short(name: str) -> str:
+    """As people write it: docker's own registry has no name."""
+    return name.removeprefix("docker.io/").removeprefix("library/")

@@ -1,0 +1,124 @@
+"""A daemon of the tests' own: in a folder, a network and mounts of its own, and made to have bad luck."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+from tests.components.enclosure import Enclosure
+
+READY_SECONDS = 60.0
+STOP_SECONDS = 60.0
+COMMAND_SECONDS = 120.0
+
+
+class Daemon:
+    program: ClassVar[str]
+    client: ClassVar[str]
+    """Its command, as its users know it."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.enclosure = Enclosure(folder)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    # What is peculiar to each.
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return dict(os.environ)
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def end_all(self) -> None:
+        """Everything it runs."""
+        raise NotImplementedError
+
+    def sweep(self) -> None:
+        """What is left after its end."""
+
+    def _command(self, *words: str) -> list[str]:
+        raise NotImplementedError
+
+    # What tests use.
+
+    def cli(self, *words: str, data: bytes | None = None) -> str:
+        done = self.run(*words, data=data)
+        assert done.returncode == 0, f"{self.client} {' '.join(words)}: {done.stderr.decode().strip()}"
+        return done.stdout.decode().strip()
+
+    def run(self, *words: str, data: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+        command, seconds = self._command(*words), COMMAND_SECONDS
+        return subprocess.run(
+            command, input=data, env=self.environ, capture_output=True, timeout=seconds, check=False, cwd="/"
+        )
+
+    @property
+    def running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def stop(self) -> None:
+        """As a service manager does."""
+        if self.process is not None and self.running:
+            self.process.terminate()
+            self.process.wait(STOP_SECONDS)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(STOP_SECONDS)
+
+    def pause(self) -> None:
+        """It hangs: connections are taken, nothing answers."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def close(self) -> None:
+        """Everything it ran ends, and nothing of it is left on the machine."""
+        if self.running:
+            self.resume()
+            with suppress(AssertionError, subprocess.TimeoutExpired):
+                self.end_all()
+            self.stop()
+        self.sweep()
+        self.enclosure.close()
+
+    # What each is started with.
+
+    def launch(self, command: Sequence[str | Path], ready: Callable[[], bool]) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                env=self.environ,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                cwd="/",
+            )
+        deadline = time.monotonic() + READY_SECONDS
+        while not ready():
+            if not self.running or time.monotonic() > deadline:
+                raise RuntimeError(f"{self.program} is not ready:\n{(self.folder / 'log').read_text()[-3000:]}")
+            time.sleep(0.05)
+
+    def open(self, *steps: Callable[[], None]) -> None:
+        """All steps, or it is closed again."""
+        try:
+            for step in steps:
+                step()
+        except BaseException:
+            self.close()
+            raise

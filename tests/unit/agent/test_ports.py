@@ -1,0 +1,130 @@
+"""The ports of an instance on its node: what a task is told, and what happens when somebody else holds one."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from mandor.agent.launch import make_launch
+from mandor.agent.order import Order
+from mandor.agent.ports import ports_of, publishes, somebody_holds
+from mandor.model.codec import from_plain
+from mandor.model.instance import PORT_TAKEN
+from mandor.model.node import Capabilities, PortRange
+from mandor.model.phase import Phase
+from mandor.model.workload import GroupTemplate
+from tests.unit.agent.make import NOTHING_SEEN, make_order
+from tests.unit.agent.world import World, open_world
+
+pytestmark = pytest.mark.req("S2-7")
+
+PORTS = {
+    "plain": {"port": 1000},
+    "fixed": {"port": 2000, "host": 80},
+    "chosen": {"port": 3000, "host": "auto"},
+    "same": {"host": "auto", "protocol": "udp"},
+}
+CHOSEN = {"chosen": 20_001, "same": 20_002}
+
+
+def order(ports: dict[str, Any], chosen: dict[str, int] | None = None, **task: Any) -> Order:
+    whole = from_plain({"ports": ports, "tasks": {"main": {"command": ["run"], **task}}}, GroupTemplate)
+    made = make_order()
+    spec = msgspec.structs.replace(made.instance.spec, ports=chosen)
+    return msgspec.structs.replace(made, template=whole, instance=made.instance.changed(spec=spec))
+
+
+@pytest.mark.parametrize(
+    ("published", "inside"),
+    [
+        (True, {"plain": 1000, "fixed": 2000, "chosen": 3000, "same": 20_002}),
+        (False, {"plain": 1000, "fixed": 80, "chosen": 20_001, "same": 20_002}),
+    ],
+)
+def test_a_task_listens_where_it_says_unless_it_has_the_nodes_own_network(
+    published: bool, inside: dict[str, int]
+) -> None:
+    found = ports_of(order(PORTS, CHOSEN), published=published)
+    assert {each.name: each.port for each in found} == inside
+    assert {each.name: each.host for each in found} == {"plain": None, "fixed": 80, "chosen": 20_001, "same": 20_002}
+
+
+def test_the_environment_tells_both_numbers() -> None:
+    launch = make_launch(order(PORTS, CHOSEN), "main", "docker", NOTHING_SEEN)
+    assert {key: value for key, value in launch.env.items() if "PORT" in key} == {
+        "MANDOR_PORT_PLAIN": "1000",
+        "MANDOR_PORT_FIXED": "2000",
+        "MANDOR_HOST_PORT_FIXED": "80",
+        "MANDOR_PORT_CHOSEN": "3000",
+        "MANDOR_HOST_PORT_CHOSEN": "20001",
+        "MANDOR_PORT_SAME": "20002",
+        "MANDOR_HOST_PORT_SAME": "20002",
+    }
+    assert launch.ports == {"plain": 1000, "fixed": 2000, "chosen": 3000, "same": 20_002}
+    assert launch.host_ports == {"fixed": 80, "chosen": 20_001, "same": 20_002}
+    assert launch.protocols == {"same": "udp"}
+
+
+def test_a_container_on_the_nodes_network_is_led_no_ports() -> None:
+    docker = {"docker": Capabilities(images=True, extras=frozenset({"ports"})), "process": Capabilities()}
+    assert publishes(order(PORTS, CHOSEN), "docker", docker)
+    assert not publishes(order(PORTS, CHOSEN, options={"docker": {"network": "host"}}), "docker", docker)
+    assert not publishes(order(PORTS, CHOSEN), "process", docker)
+
+
+@pytest.mark.parametrize(("kind", "protocol"), [(socket.SOCK_STREAM, "tcp"), (socket.SOCK_DGRAM, "udp")])
+@pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
+def test_a_port_is_taken_while_somebody_holds_it(kind: socket.SocketKind, protocol: str, address: str) -> None:
+    with socket.socket(socket.AF_INET, kind) as holder:
+        holder.bind((address, 0))
+        if kind is socket.SOCK_STREAM:
+            holder.listen()
+        port = holder.getsockname()[1]
+        assert somebody_holds(port, protocol)
+    assert not somebody_holds(port, protocol)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path / "agent", ports=PortRange(30_000, 30_010)) as opened:
+        yield opened
+
+
+async def test_an_instance_says_where_its_ports_are(world: World) -> None:
+    await world.apply(ports={"http": {"port": 8080, "host": "auto"}})
+    await world.order(ports={"http": 30_004})
+    status = await world.until_phase(Phase.RUNNING)
+    assert status.host == world.address
+    assert [(each.name, each.port, each.host) for each in status.ports] == [("http", 8080, 30_004)]
+    assert (await world.node()).status.ports == PortRange(30_000, 30_010)
+
+
+async def test_a_port_that_a_stranger_holds_is_refused_and_told_until_it_is_free(world: World) -> None:
+    world.taken_ports.add((30_004, "tcp"))
+    await world.apply(ports={"http": {"port": 8080, "host": "auto"}})
+    await world.order(ports={"http": 30_004})
+    status = await world.until_phase(Phase.FAILED)
+    assert (status.reason, status.message) == (
+        PORT_TAKEN,
+        "tcp port 30004 of this node is taken by a program that is not Mandor's",
+    )
+    assert world.starts == []
+
+    async def told(taken: tuple[int, ...]) -> bool:
+        return (await world.node()).status.ports.taken == taken
+
+    await world.until(lambda: told((30_004,)))
+    world.taken_ports.clear()
+    await world.until(lambda: told(()), seconds=200)
+
+
+async def test_a_port_that_nobody_chose_is_refused(world: World) -> None:
+    await world.apply(ports={"http": {"port": 8080, "host": "auto"}})
+    await world.order()
+    status = await world.until_phase(Phase.FAILED)
+    assert status.message == "no port of this node was chosen for its port http"

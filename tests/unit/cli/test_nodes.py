@@ -1,0 +1,178 @@
+"""`mandor drain`, `taint` and `label`, against a real API; a test writes what the drain controller would."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from mandor.cli.commands import drain
+from mandor.lib.quantity import Seconds
+from mandor.model.node import DrainPhase, DrainStatus, Node, NodePhase
+from tests.scenarios.make import make_node
+from tests.unit.cli.conftest import PATIENCE, LiveApi, Mandor
+
+
+def stored(api: LiveApi, name: str = "n1") -> Node:
+    found = api.get("node", name, "")
+    assert isinstance(found, Node)
+    return found
+
+
+def tell(api: LiveApi, phase: DrainPhase, *, name: str = "n1", **fields: object) -> None:
+    node = stored(api, name)
+    assert node.spec.drain is not None
+    status = DrainStatus(phase=phase, since=node.spec.drain.since, **fields)  # type: ignore[arg-type]
+    api.put(node.changed(status=msgspec.structs.replace(node.status, drain=status)))
+
+
+def once_ordered(api: LiveApi, work: Callable[[], None]) -> threading.Thread:
+    """Do it when the drain is ordered."""
+
+    def run() -> None:
+        end = time.monotonic() + PATIENCE
+        while stored(api).spec.drain is None and time.monotonic() < end:
+            time.sleep(0.05)
+        work()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.fixture
+def api_with_nodes(api: LiveApi) -> LiveApi:
+    api.put(make_node("n1", labels={"zone": "a"}), make_node("n2", phase=NodePhase.READY))
+    return api
+
+
+def test_drain_is_an_order_that_stays(api_with_nodes: LiveApi, mandor: Mandor) -> None:
+    api = api_with_nodes
+    told = mandor("drain", "n1", "--deadline", "10m", "--no-wait")
+    assert told.out == "node n1 is drained: nothing new goes there\n"
+    order = stored(api).spec.drain
+    assert order is not None
+    assert (order.deadline, order.force) == (Seconds(600), False)
+    assert abs(order.since - time.time()) < 60
+    mandor("drain", "n1", "--force", "--no-wait")
+    again = stored(api).spec.drain
+    assert again is not None
+    assert (again.deadline, again.force, again.since) == (None, True, order.since), "it began when it began"
+    tell(api, "Waiting", total=20, left=8, waiting=("8 of default/web: its budget lets no more go now",))
+    assert "Ready,draining 12/20" in mandor("get", "nodes").out
+    story = mandor("describe", "node", "n1").out
+    assert "node n1: Ready, being drained" in story
+    assert "by force): 12 of 20 have left; 8 of default/web: its budget lets no more go now" in story
+    tell(api, "Drained", total=20)
+    assert "Ready,drained" in mandor("get", "nodes").out
+
+
+def _and_set(text: str, event: threading.Event | None) -> str:
+    if event is not None:
+        event.set()
+    return text
+
+
+def test_drain_tells_how_far_it_is_and_ends_when_the_node_is_empty(
+    api_with_nodes: LiveApi, mandor: Mandor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def go_on() -> None:
+        tell(api_with_nodes, "Draining", total=3, left=2, moving=1, waiting=("1 of default/job: runs to its end",))
+        assert told_first.wait(PATIENCE)
+        tell(api_with_nodes, "Drained", total=3)
+
+    told_first = threading.Event()
+    asked = drain.shown
+    monkeypatch.setattr(drain, "shown", lambda status: _and_set(asked(status), told_first if status else None))
+    thread = once_ordered(api_with_nodes, go_on)
+    told = mandor("drain", "n1", "--timeout", "60s")
+    thread.join()
+    assert told.code == 0
+    lines = told.err.splitlines()
+    assert "n1: 1 of 3 have left, 1 on their way; 1 of default/job: runs to its end" in lines
+    assert lines[-1] == "n1: empty, 3 have left"
+
+
+def test_what_an_earlier_drain_said_counts_no_more(api_with_nodes: LiveApi, mandor: Mandor) -> None:
+    mandor("drain", "n1", "--no-wait")
+    tell(api_with_nodes, "Drained", total=3)
+    mandor("drain", "n1", "--cancel")
+    told = mandor("drain", "n1", "--timeout", "1s")
+    assert told.code == 1
+    assert "not begun yet" in told.err
+    assert "the drain goes on" in told.err
+
+
+def test_a_drain_that_is_late_is_an_error_with_its_reasons(api_with_nodes: LiveApi, mandor: Mandor) -> None:
+    why = ("1 of default/db: its data is on this node",)
+    thread = once_ordered(api_with_nodes, lambda: tell(api_with_nodes, "Late", total=1, left=1, waiting=why))
+    told = mandor("drain", "n1", "--deadline", "1s", "--timeout", "60s")
+    thread.join()
+    assert told.code == 1
+    assert "its data is on this node" in told.err
+    assert "`--force` asks nobody" in told.err
+
+
+def test_cancel_and_uncordon_end_a_drain(api_with_nodes: LiveApi, mandor: Mandor) -> None:
+    assert mandor("drain", "n1", "--cancel").out == "node n1 is not drained\n"
+    mandor("drain", "n1", "n2", "--no-wait")
+    assert mandor("drain", "n1", "--cancel").out == "node n1: its drain has ended; it takes new work\n"
+    assert stored(api_with_nodes).spec.drain is None
+    mandor("cordon", "n2")
+    assert mandor("uncordon", "n2").out == "node n2 uncordoned; its drain has ended\n"
+    assert not stored(api_with_nodes, "n2").closed
+
+
+def test_a_wrong_use_of_drain_changes_nothing(api_with_nodes: LiveApi, mandor: Mandor) -> None:
+    assert mandor("drain", "n1", "--cancel", "--force").code == 2
+    assert mandor("drain", "n1", "--deadline", "soon").code == 2
+    assert mandor("drain", "n1", "n9", "--no-wait").code == 1
+    assert stored(api_with_nodes).spec.drain is None
+
+
+def test_taints_are_set_changed_and_taken_away(api_with_nodes: LiveApi, mandor: Mandor) -> None:
+    assert mandor("taint", "n1", "n2", "gpu=a100:NoSchedule", "old:NoExecute").out == (
+        "node n1 + gpu=a100:NoSchedule, + old:NoExecute\nnode n2 + gpu=a100:NoSchedule, + old:NoExecute\n"
+    )
+    gpu, old = stored(api_with_nodes).spec.taints
+    assert gpu.since == 0
+    assert abs(old.since - time.time()) < 60, "when it was set"
+    assert mandor("taint", "n1", "gpu=h100:NoSchedule").out == "node n1 + gpu=h100:NoSchedule, - gpu=a100:NoSchedule\n"
+    assert {each.since for each in stored(api_with_nodes).spec.taints} == {0, old.since}
+    assert mandor("taint", "n1", "gpu=h100:NoSchedule").out == "node n1 has it so already\n"
+    assert mandor("taint", "n1", "gpu:NoSchedule-").out == "node n1 - gpu=h100:NoSchedule\n"
+    assert "old:NoExecute" in mandor("get", "nodes", "-o", "wide").out
+    assert mandor("taint", "n2", "old-", "gpu-").code == 0
+    assert not stored(api_with_nodes, "n2").spec.taints
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["n1", "gpu=a:NoWay"], "with one of NoSchedule, PreferNoSchedule, NoExecute"),
+        (["n1", "gpu-"], "there is no taint gpu"),
+        (["n1"], "then at least one taint"),
+        (["gpu:NoSchedule"], "name nodes first"),
+        (["n1", "g u:NoSchedule"], "is not a label key"),
+        (["n9", "gpu:NoSchedule"], "no node called n9"),
+    ],
+)
+def test_a_wrong_taint_is_explained(api_with_nodes: LiveApi, mandor: Mandor, words: list[str], message: str) -> None:
+    told = mandor("taint", *words)
+    assert told.code in {1, 2}
+    assert message in told.err
+    assert not stored(api_with_nodes).spec.taints
+
+
+@pytest.mark.req("S3-28")
+def test_labels_are_set_changed_and_taken_away(api_with_nodes: LiveApi, mandor: Mandor) -> None:
+    assert mandor("label", "n1", "role=infra", "zone=b").out == "node n1 zone was a, is b, + role=infra\n"
+    assert stored(api_with_nodes).meta.labels == {"role": "infra", "zone": "b"}
+    assert mandor("label", "n1", "zone-").out == "node n1 - zone=b\n"
+    assert mandor("label", "n1", "role=infra", "no-such-").out == "node n1 has it so already\n"
+    assert mandor("label", "n1").code == 2
+    assert mandor("label", "n1", "a=b", "plain").code == 2
+    assert "is not a label key" in mandor("label", "n1", "a b=c").err
