@@ -6,21 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
-from mandor.model.instance import Instance
-from mandor.model.meta import Key
 from mandor.model.node import Capabilities, Node, NodePhase, Taint
 from mandor.model.placement import Strength, Toleration, Where
 from mandor.model.workload import GroupTemplate
 from mandor.placement.cycle import decide, find_node, ladder
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.points import SKIP, FilterPlugin, PreFilterPlugin, ScorePlugin
+from mandor.placement.framework.points import FilterPlugin, ScorePlugin
 from mandor.placement.framework.snapshot import node_facts
 from mandor.placement.framework.watch import Unwatched
 from mandor.placement.plugins.avoid import Avoid
@@ -32,12 +29,9 @@ from mandor.placement.plugins.node_unschedulable import NodeUnschedulable
 from mandor.placement.plugins.pool_fit import PoolFit
 from mandor.placement.plugins.taint_toleration import TaintToleration
 from mandor.placement.profiles import default_profile
-from mandor.placement.table import Table
-from tests.scenarios.make import make_node, make_template
+from tests.property.tables import NAMES, STATE, Told, build, by_name, check_scores, key, mask_of
+from tests.scenarios.make import MI, make_node, make_template
 
-MI = 1024**2
-NAMES = [f"n{index}" for index in range(6)]
-STATE = CycleState()
 BRIEFLY = settings(max_examples=60, deadline=None)
 
 words = st.sampled_from(["a", "b", "c"])
@@ -121,10 +115,6 @@ def templates(draw: st.DrawFn) -> GroupTemplate:
     return GroupTemplate(engine=made.engine, ports=made.ports, placement=placement, tasks=made.tasks)
 
 
-def key(index: int) -> Key:
-    return Key(Instance.kind, "default", f"web-{index}")
-
-
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[list[Node], list[tuple[str, Shape]], Ask]:
     """Nodes, what is placed on them already, and one more who asks."""
@@ -142,15 +132,6 @@ def clusters(draw: st.DrawFn) -> tuple[list[Node], list[tuple[str, Shape]], Ask]
         dropped=draw(st.integers(0, len(shape.should))),
     )
     return found, placed, ask
-
-
-def build(found: list[Node], placed: list[tuple[str, Shape]]) -> Table:
-    table = Table()
-    for node in found:
-        table.set_node(node)
-    for index, (node_name, shape) in enumerate(placed):
-        table.set_charge(key(index), node_name, shape)
-    return table
 
 
 # The same rules once more, one node at a time, in the plainest words.
@@ -245,9 +226,7 @@ def test_a_vectorised_filter_says_what_a_plain_loop_says(cluster: Any) -> None:
     found, placed, ask = cluster
     snapshot = build(found, placed).snapshot()
     for plugin, plain in FILTERS:
-        skipped = isinstance(plugin, PreFilterPlugin) and plugin.pre_filter(STATE, ask, snapshot) is SKIP
-        mask = np.ones(len(found), dtype=bool) if skipped else plugin.filter(STATE, ask, snapshot)
-        assert mask.tolist() == [plain(ask, node, placed) for node in found], plugin.name
+        assert mask_of(plugin, ask, snapshot).tolist() == [plain(ask, node, placed) for node in found], plugin.name
 
 
 def plain_least_allocated(ask: Ask, node: Node, placed: list[tuple[str, Shape]]) -> int:
@@ -287,13 +266,8 @@ SCORES: list[tuple[ScorePlugin, Callable[..., int]]] = [
 @given(cluster=clusters())
 def test_a_vectorised_score_says_what_a_plain_loop_says(cluster: Any) -> None:
     found, placed, ask = cluster
-    everyone = np.ones(len(found), dtype=bool)
     for plugin, plain in SCORES:
-        raw = plugin.score(STATE, ask, build(found, placed).snapshot(), everyone)
-        assert raw.tolist() == [plain(ask, node, placed) for node in found], plugin.name
-        if len(found):
-            final = plugin.normalize(STATE, ask, raw)
-            assert 0 <= final.min() <= final.max() <= 100, plugin.name
+        check_scores(plugin, ask, build(found, placed).snapshot(), [plain(ask, node, placed) for node in found])
 
 
 PROFILE = default_profile()
@@ -358,47 +332,16 @@ def histories(draw: st.DrawFn) -> list[tuple[Any, ...]]:
 @BRIEFLY
 @given(steps=histories(), ask=clusters())
 def test_a_table_kept_change_by_change_equals_one_built_anew(steps: Any, ask: Any) -> None:
-    table = Table()
-    known: dict[str, Node] = {}
-    charges: dict[int, tuple[str, Shape]] = {}
+    told, asking = Told(), ask[2]
     for step in steps:
-        if step[0] == "node":
-            table.set_node(step[1])
-            known[step[1].meta.name] = step[1]
-        elif step[0] == "gone":
-            table.remove_node(step[1])
-            known.pop(step[1], None)
-        elif step[0] == "charge":
-            table.set_charge(key(step[1]), step[2], step[3])
-            charges[step[1]] = (step[2], step[3])
-        else:
-            table.drop_charge(key(step[1]))
-            charges.pop(step[1], None)
-        table.snapshot().fact("zone")  # a column made early is kept up to date, too
-    fresh = Table()
-    for node in known.values():
-        fresh.set_node(node)
-    for index, (name, shape) in charges.items():
-        fresh.set_charge(key(index), name, shape)
-    assert {name: table.free(name) for name in known} == {
-        name: {**dict.fromkeys(table.free(name), 0), **fresh.free(name)} for name in known
+        told.tell(*step)
+        told.table.snapshot().fact("zone")  # a column made early is kept up to date, too
+    table, fresh = told.table, told.anew()
+    assert {name: table.free(name) for name in told.nodes} == {
+        name: {**dict.fromkeys(table.free(name), 0), **fresh.free(name)} for name in told.nodes
     }
-    asking = ask[2]
     for plugin, _ in FILTERS:
-        kept = dict(
-            zip(
-                (node.meta.name for node in table.snapshot().nodes),
-                plugin.filter(STATE, asking, table.snapshot()).tolist(),
-                strict=True,
-            )
-        )
-        anew = dict(
-            zip(
-                (node.meta.name for node in fresh.snapshot().nodes),
-                plugin.filter(STATE, asking, fresh.snapshot()).tolist(),
-                strict=True,
-            )
-        )
+        kept, anew = (by_name(each, plugin.filter(STATE, asking, each.snapshot())) for each in (table, fresh))
         assert kept == anew, plugin.name
     assert decide(PROFILE, asking, table.snapshot()).node == decide(PROFILE, asking, fresh.snapshot()).node
 

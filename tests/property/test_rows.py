@@ -56,7 +56,8 @@ from mandor.placement.plugins.pod_topology_spread import PodTopologySpread, PodT
 from mandor.placement.plugins.quota import Quota, QuotaArgs
 from mandor.placement.plugins.vm_quota import VMQuota, VMQuotaArgs
 from mandor.placement.table import Table
-from tests.property.test_placement_rules import NAMES, identities, nodes, shapes
+from tests.property.neighbourhood import identities, nodes, shapes
+from tests.property.tables import NAMES
 from tests.scenarios.make import MI, make_node, make_template
 
 GI = 1024 * MI

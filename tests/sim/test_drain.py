@@ -269,6 +269,16 @@ async def test_a_gang_leaves_within_its_budget(world: World) -> None:
     assert min(least) == 2
 
 
+async def test_a_budget_that_forbids_every_drain_is_told_as_such(world: World) -> None:
+    await world.add_nodes("n1", "n2")
+    await world.apply(make_workload("job", **BATCH, disruption={"max_unavailable": 0}))
+    await world.until(lambda: world.serving_count("job") == 1)
+    await drain(world, "n1", "n2", deadline=Seconds(5))
+    await world.run(15)
+    (name,) = {each.node for each in world.instances("job")}
+    assert "its budget lets none go, ever (max_unavailable 0" in told(world, name).waiting[0]
+
+
 @pytest.mark.parametrize("first", ["start", "stop"])
 async def test_two_hundred_leave_a_node_and_ninety_percent_serve_at_every_step(world: World, first: str) -> None:
     """The figure of the whole: 200 instances on the node, a budget of 10 %."""

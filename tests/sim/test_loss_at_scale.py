@@ -64,7 +64,7 @@ def _places(world: World) -> set[str]:
     return {each.node for each in world.instances()}
 
 
-@pytest.mark.req("S0-24")
+@pytest.mark.req("S0-24", "S2-44")
 async def test_when_most_nodes_fall_silent_at_once_they_say_why_little_is_done_about_it() -> None:
     async with World() as world:
         names = [f"n{number}" for number in range(10)]

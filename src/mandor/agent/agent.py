@@ -7,6 +7,7 @@ from typing import Any
 
 from mandor.agent.absence import Source
 from mandor.agent.crew import Crew
+from mandor.agent.defence import Defence, measure_machine
 from mandor.agent.feed import Feed
 from mandor.agent.fingerprint import boot_id
 from mandor.agent.heartbeat import Heart
@@ -18,8 +19,10 @@ from mandor.agent.node import NodeKeeper
 from mandor.agent.own_store import OwnStore
 from mandor.agent.ports import Holds, nobody_holds
 from mandor.agent.presence import Presence
+from mandor.agent.pressure import Reading
 from mandor.agent.settings import AgentSettings
 from mandor.agent.stream import Streams, choose_task
+from mandor.agent.tenants import CrewTenants
 from mandor.agent.usage import InstanceMeter, Meter
 from mandor.engines.base import Engine, Unit
 from mandor.errors import Conflict, Forbidden, Invalid, MandorError, NotFound, Unauthenticated
@@ -88,6 +91,15 @@ class Agent:
             self._whose,
         )
         loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
+        self.defence = Defence(
+            settings.thresholds,
+            self._readings,
+            CrewTenants(self.crew, self._engines.values()),
+            clock,
+            changed=self.node.poke,
+        )
+        self.node.pressure = lambda: self.defence.shown
+        self._own_memory: int | None = None
         self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
         self._meter = InstanceMeter(clock)
         self.joined = asyncio.Event()
@@ -140,6 +152,7 @@ class Agent:
         names = [(self.crew.names_kept.run(), "names")] if self.crew.names_kept is not None else []
         return [
             (self.node.run(), "node"),
+            (self.defence.run(), "defence"),
             (self.crew.volumes.run(), "volumes"),
             *names,
             *((feed.run(), f"feed of {kind}s") for feed, (kind, _) in zip(feeds, readers, strict=True)),
@@ -221,7 +234,16 @@ class Agent:
     async def _usage(self) -> Mapping[str, InstanceUsage]:
         return await self._meter.read(self._engines.values(), self.crew.names())
 
+    def _readings(self) -> list[Reading]:
+        """A node that is a part of its machine is short of memory when its part is used up, or the machine's."""
+        found = measure_machine(self._settings.data)
+        has = self.node.capacity.memory_bytes
+        if self._settings.shared and self._own_memory is not None and has:
+            found.append(Reading("memory", max(0, has - self._own_memory), has))
+        return found
+
     def _measured(self, machine: NodeUsage, instances: Mapping[str, InstanceUsage]) -> None:
+        self._own_memory = used_by_own(instances).memory_bytes
         self.node.measured(used_by_own(instances) if self._settings.shared else used_by_all(machine), instances)
 
     def _find_unit(self, uid: str, task: str) -> tuple[Engine, Unit]:

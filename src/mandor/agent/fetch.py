@@ -8,6 +8,7 @@ from mandor.errors import NotFound, Unavailable
 from mandor.lib.clock import Clock
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
+from mandor.model.priority import PriorityClass, class_of
 from mandor.model.workload import GroupTemplate, Release, Workload
 from mandor.store.base import Store
 
@@ -21,6 +22,7 @@ class Fetch:
         self._store, self._clock = store, clock
         self._releases: OrderedDict[Key, Release] = OrderedDict()
         self._workloads: dict[Key, tuple[float, Workload]] = {}
+        self._classes: tuple[float, dict[str, PriorityClass]] | None = None
         self._asked: dict[Key, asyncio.Task[Object | None]] = {}
 
     async def template(self, instance: Instance) -> GroupTemplate:
@@ -57,7 +59,17 @@ class Fetch:
             workload = found
             self._workloads = {k: v for k, v in self._workloads.items() if now - v[0] <= CARE_SECONDS}
             self._workloads[key] = (now, workload)
-        return Care.of(workload, instance.spec.group)
+        return Care.of(workload, instance.spec.group, await self._priority(workload))
+
+    async def _priority(self, workload: Workload) -> int:
+        given = workload.spec.priority
+        if isinstance(given, int):
+            return given
+        now = self._clock.monotonic()
+        if self._classes is None or now - self._classes[0] > CARE_SECONDS:
+            found = (await self._store.list(PriorityClass.kind)).items
+            self._classes = now, {each.meta.name: each for each in found if isinstance(each, PriorityClass)}
+        return class_of(given, self._classes[1]).value
 
     async def care_quickly(self, instance: Instance, seconds: float) -> Care | None:
         """None also when the control plane does not answer soon: a restart does not wait for it."""

@@ -143,6 +143,7 @@ def node_status(
     images: Mapping[str, int],
     ports: PortRange,
     usage: Resources | None,
+    pressure: tuple[str, ...],
     extra: Mapping[str, str],
 ) -> NodeStatus:
     """The agent's fields anew, the node controller's as they were.
@@ -158,6 +159,7 @@ def node_status(
         images=dict(images),
         ports=ports,
         usage=before.usage if usage is None else usage,
+        pressure=pressure,
         facts={**facts(), **extra},
         agent_version=__version__,
     )

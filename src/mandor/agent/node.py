@@ -54,6 +54,8 @@ class NodeKeeper:
         self._load = Load(clock)
         self._strangers = Strangers(holds, {})
         self.address = settings.address
+        self.pressure: Callable[[], tuple[str, ...]] = tuple
+        """What the node is short of, as whoever defends it says."""
 
     @property
     def spec(self) -> NodeSpec:
@@ -130,6 +132,7 @@ class NodeKeeper:
                 images=self.images,
                 ports=self._strangers.within(self._settings.ports),
                 usage=self._load.told,
+                pressure=self.pressure(),
                 extra=self._extra(),
             )
             if status == node.status:

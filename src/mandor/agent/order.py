@@ -18,9 +18,11 @@ class Care(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     restart: Restart = Restart()
     policy: Policy = "always"
     stop_after: SecondsOrNever = NEVER
+    priority: int = 0
+    """Who goes last when the host is short of something."""
 
     @classmethod
-    def of(cls, workload: Workload, group: str) -> "Care | None":
+    def of(cls, workload: Workload, group: str, priority: int = 0) -> "Care | None":
         """None: the workload no longer has such a group."""
         found = workload.spec.groups.get(group)
         if found is None:
@@ -29,6 +31,7 @@ class Care(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
             restart=found.restart,
             policy=workload.spec.restart_policy(group),
             stop_after=found.disconnect.stop_after,
+            priority=priority,
         )
 
 
@@ -80,6 +83,8 @@ class Memory(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     tasks: dict[str, TaskMemory] = {}
     ending: InstanceStatus | None = None
     """What will be reported once nothing of it is alive any more."""
+    at_once: bool = False
+    """It ends without its grace."""
     over: bool = False
     held: str = ""
     """Why it is neither stopped nor started again, though nobody seems to know it."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from mandor.agent.pressure import USUAL, Threshold
 from mandor.errors import Invalid
 from mandor.model.meta import check_labels, check_name
 from mandor.model.node import USUAL_PORTS, PortRange
@@ -34,6 +35,8 @@ class AgentSettings:
     """Folders of this machine that tasks may mount, with all below them."""
     ports: PortRange = USUAL_PORTS
     """From which ports are chosen for instances that ask for any."""
+    thresholds: Mapping[str, Threshold] = field(default_factory=lambda: USUAL)
+    """When the host is short of memory, disk or inodes; what is absent is not looked at."""
     names: bool = False
     """Instances find others of their namespace by name: each has a hosts file that follows changes."""
     heartbeat_seconds: float = 10.0

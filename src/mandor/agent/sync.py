@@ -150,13 +150,13 @@ def _wind_down(order: Order, memory: Memory, seen: Seen, now: float) -> Decision
         sidecars = _names(order, "sidecar")
         first = [each for each in running if each.unit.task not in sidecars]
         status = describe(order, memory, seen, now, Phase.STOPPING)
-        return Decision(memory, _stops(order, first or running), status)
+        return Decision(memory, _stops(order, first or running, at_once=memory.at_once), status)
     memory = msgspec.structs.replace(memory, over=True)
     return Decision(memory, status=over(order, memory, seen, now))
 
 
-def _stops(order: Order, units: Iterable[Observed]) -> tuple[Action, ...]:
-    return tuple(Stop(each.unit, _grace(order, each.unit.task)) for each in units)
+def _stops(order: Order, units: Iterable[Observed], *, at_once: bool = False) -> tuple[Action, ...]:
+    return tuple(Stop(each.unit, 0.0 if at_once else _grace(order, each.unit.task)) for each in units)
 
 
 def _grace(order: Order, task: str) -> float:

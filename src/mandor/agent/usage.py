@@ -66,7 +66,7 @@ class InstanceMeter:
         found: dict[str, InstanceUsage] = {}
         last, self._last = self._last, {}
         for engine in engines:
-            for unit, usage in (await _usage(engine)).items():
+            for unit, usage in (await read_usage(engine)).items():
                 name = names.get(unit.uid)
                 if name is not None:
                     found[name] = self._add(found.get(name, InstanceUsage()), unit, usage, last.get(unit))
@@ -79,7 +79,7 @@ class InstanceMeter:
         return InstanceUsage(cpu_milli=before.cpu_milli + used, memory_bytes=before.memory_bytes + usage.memory_bytes)
 
 
-async def _usage(engine: Engine) -> Mapping[Unit, Usage]:
+async def read_usage(engine: Engine) -> Mapping[Unit, Usage]:
     """A heartbeat waits for no engine: one that hangs, or breaks, tells nothing."""
     try:
         async with asyncio.timeout(USAGE_SECONDS):

@@ -23,7 +23,7 @@ from mandor.engines.base import Engine, Observed, Unit, UnitPhase
 from mandor.errors import MandorError, NotFound
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
-from mandor.model.instance import PORT_TAKEN, REFUSED, Instance, InstanceStatus
+from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceStatus
 from mandor.model.node import Capabilities
 
 log = logging.getLogger(__name__)
@@ -127,6 +127,14 @@ class Worker:
         self.memory = msgspec.structs.replace(self.memory, held="")
         self._must_end.set()
         self.poke()
+
+    def evict(self, message: str, *, hard: bool) -> None:
+        """The host needs what it uses; `hard`: now."""
+        if self.memory.ending is None:
+            ending = failed(EVICTED, message, None)
+            self.memory = msgspec.structs.replace(self.memory, ending=ending, at_once=hard)
+            self._must_end.set()
+            self.poke()
 
     def hold(self, why: str) -> None:
         if self.memory.held != why:

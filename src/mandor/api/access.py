@@ -67,13 +67,14 @@ async def _sight_of_node(store: Store, caller: Caller, kind: str | None, where: 
         raise Forbidden(f"{caller.identity} may not look at the node {where.node}")
     if kind in OF_A_NODE:
         return Sight(Filter(where.namespace, caller.node, where.labels))
-    if kind == "cluster":
+    if kind == "cluster" or (kind == "priority-class" and not live):
         return Sight(where)
     if kind in {"workload", "release"} and not live:
         return Sight(where, await _of_instances(store, caller.node, kind))
     raise Forbidden(
         f"{caller.identity} may not {'watch' if live else 'list'} {KINDS[kind].plural if kind else 'everything'}",
-        hint="a node sees itself, its instances, volumes and sessions, and by name their workloads and releases",
+        hint="a node sees itself, its instances, volumes and sessions, priority classes, and by name the workloads and "
+        "releases of its instances",
     )
 
 

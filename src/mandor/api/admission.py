@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 from mandor.api.allowance import check_most, check_rules, forms_of
 from mandor.api.caller import Caller
+from mandor.engines.registry import check_options
 from mandor.engines.registry import known_engines as registered
 from mandor.errors import Conflict, Invalid
 from mandor.lib.words import did_you_mean
@@ -57,6 +58,7 @@ async def admit(
         )
     for path, form in forms_of(value):
         _check_engines(form, engines, path)
+        _check_options(form, path)
     await _check_names(store, value, beside or {})
     await _check_near(store, value, beside or {})
     priority, checks = await _priority(store, value, beside or {})
@@ -209,6 +211,12 @@ async def _check_near(store: Store, value: Workload, beside: Mapping[Key, Object
             raise Invalid(found.message, hint=HINT, path=f"spec.groups.{found.group}.placement.near[{found.rule}]")
 
 
+def _check_options(group: GroupTemplate, path: str) -> None:
+    for name, task in group.tasks.items():
+        for engine, options in task.options.items():
+            check_options(engine, options, f"{path}.tasks.{name}.options")
+
+
 def _check_engines(group: GroupTemplate, known: Collection[str], path: str) -> None:
     for name in group.engine:
         if name not in known:
@@ -251,7 +259,7 @@ async def check_deletable(store: Store, value: Object) -> None:
         if held:
             raise Conflict(
                 f"the node {value.meta.name} still holds {len(held)} instances, {held[0].meta.name} among them",
-                hint=f"`mandor cordon {value.meta.name}` and delete them, or wait until the node counts as lost",
+                hint=f"`mandor drain {value.meta.name}` first, or wait until the node counts as lost",
                 left=len(held),
             )
 

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from mandor.api.access import sight
 from mandor.api.admission import admit, check_deletable, completed, known_engines
+from mandor.api.advice import advice
 from mandor.api.changes import FieldChange, differences
 from mandor.api.parts import ApiParts
 from mandor.api.selector import Selector
@@ -38,6 +39,8 @@ class Result(Struct, frozen=True, kw_only=True):
     name: str
     action: Action
     changes: tuple[FieldChange, ...] = ()
+    warnings: tuple[str, ...] = ()
+    """What is allowed, and seldom meant."""
 
 
 @dataclass(slots=True)
@@ -50,7 +53,12 @@ class Plan:
 
     def add(self, key: Key, action: Action, changes: Sequence[FieldChange] = (), write: Write | None = None) -> None:
         self.results[key] = Result(
-            kind=key.kind, namespace=key.namespace, name=key.name, action=action, changes=tuple(changes)
+            kind=key.kind,
+            namespace=key.namespace,
+            name=key.name,
+            action=action,
+            changes=tuple(changes),
+            warnings=advice(write.value) if isinstance(write, Put) else (),
         )
         if write is not None:
             self.writes.append(write)

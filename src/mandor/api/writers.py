@@ -44,7 +44,7 @@ _ADMIN: Rights = {
 }
 _OWN_NODE_STATUS = frozenset(
     f"status.{name}"
-    for name in ("address", "capacity", "engines", "facts", "agent_version", "images", "ports", "usage")
+    for name in ("address", "capacity", "engines", "facts", "agent_version", "images", "ports", "usage", "pressure")
 )
 _NODE: Rights = {
     "node": _OWN_NODE_STATUS,

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from mandor.client.problem import error_of
 from mandor.errors import MandorError, Unavailable
 
 if TYPE_CHECKING:
@@ -40,18 +41,14 @@ def connect_line(client: "Client", path: str, query: dict[str, Any]) -> Iterator
 
 
 def _refusal(body: bytes, status: int) -> MandorError:
-    from mandor.client.sync import problem_error
-
     try:
-        return problem_error(json.loads(body))
+        return error_of(json.loads(body))
     except (ValueError, AttributeError):
         return Unavailable(f"the server answered {status}", hint="is this a mandor server?")
 
 
 def told_at_end(data: bytes) -> dict[str, Any]:
     """What the last frame says; a problem is raised as the error it tells of."""
-    from mandor.client.sync import problem_error
-
     try:
         told = json.loads(data or b"{}")
     except ValueError:
@@ -59,5 +56,5 @@ def told_at_end(data: bytes) -> dict[str, Any]:
     if not isinstance(told, dict):
         return {}
     if isinstance(told.get("code"), str):
-        raise problem_error(told)
+        raise error_of(told)
     return told

@@ -45,6 +45,8 @@ def _node_phase(item: Object) -> str:
     words = [str(item["status"]["phase"])]
     if item["spec"].get("cordoned"):
         words.append("cordoned")
+    if item["status"].get("pressure"):
+        words.append(f"short of {'+'.join(item['status']['pressure'])}")
     if item["status"].get("maintenance"):
         words.append("maintenance")
     drain = item["status"].get("drain")

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 import aiohttp
 import msgspec
 
+from mandor.client.problem import error_of
 from mandor.errors import BY_CODE, Invalid, MandorError, Unavailable
 from mandor.model.codec import decode_as
 
@@ -25,8 +26,6 @@ SILENT_SECONDS = 35.0
 PIECE_BYTES = 64 * 1024
 FRAME_BYTES_MOST = 1024 * 1024
 PROBLEM_BYTES_MOST = 1024 * 1024
-_FIXED = frozenset({"type", "title", "status", "code", "detail", "hint", "message", "self"})
-"""Members of a problem that are no facts, or could not be told apart from an error's own parts."""
 
 
 class Client:
@@ -262,15 +261,6 @@ def problem(status: int, data: bytes) -> MandorError:
     except (msgspec.DecodeError, UnicodeDecodeError):
         told = {}
     return error_of(told, status)
-
-
-def error_of(told: Mapping[str, Any], status: int = 500) -> MandorError:
-    kind = BY_CODE.get(str(told.get("code", "")))
-    if kind is None:
-        kind = Unavailable if status in {502, 503, 504} else MandorError
-    facts = {str(name): value for name, value in told.items() if name not in _FIXED}
-    hint = told.get("hint")
-    return kind(str(told.get("detail") or f"the server answered {status}"), hint=hint or None, **facts)
 
 
 def _refusal(refused: aiohttp.WSServerHandshakeError) -> MandorError:

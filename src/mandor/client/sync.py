@@ -10,7 +10,8 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from mandor.errors import BY_CODE, Invalid, MandorError, Unavailable
+from mandor.client.problem import error_of
+from mandor.errors import Invalid, MandorError, Unavailable
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -22,7 +23,6 @@ ANSWER_SECONDS = 60.0
 WATCH_QUIET_SECONDS = 45.0
 """A watch sends a bookmark every ten seconds; one that is silent for so long is dead."""
 ANSWER_BYTES_MOST = 256 << 20
-_FIXED = frozenset({"type", "title", "status", "code", "detail", "hint", "message", "self"})
 
 Query = Mapping[str, str | int | float | bool | Sequence[str] | None]
 
@@ -158,7 +158,7 @@ class Client:
                 for line in answer:
                     change = json.loads(line)
                     if "error" in change:
-                        raise problem_error(change["error"])
+                        raise error_of(change["error"])
                     yield change
         except (OSError, HTTPException, ValueError):
             return  # The caller watches again from the last revision it saw.
@@ -266,13 +266,6 @@ class Client:
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
 
 
-def problem_error(problem: Mapping[str, Any]) -> MandorError:
-    """The error a problem document tells of."""
-    kind = BY_CODE.get(str(problem.get("code")), MandorError)
-    facts = {key: value for key, value in problem.items() if key not in _FIXED}
-    return kind(str(problem.get("detail") or problem.get("title") or "failed"), hint=problem.get("hint"), **facts)
-
-
 def _problem(answer: HTTPResponse) -> MandorError:
     raw = _read(answer)
     try:
@@ -280,7 +273,7 @@ def _problem(answer: HTTPResponse) -> MandorError:
     except ValueError:
         found = None
     if isinstance(found, dict) and "code" in found:
-        return problem_error(found)
+        return error_of(found)
     return Unavailable(f"the server answered {answer.status} {answer.reason}", hint="is this a mandor server?")
 
 

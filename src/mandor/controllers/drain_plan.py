@@ -161,8 +161,12 @@ class _Leaving:
 
 
 def _budget(name: GroupName, workload: Workload) -> str:
-    most = workload.spec.groups[name.group].disruption.max_unavailable
-    return f"{name}: its budget lets no more go now (max_unavailable {most})"
+    spec = workload.spec
+    disruption = spec.groups[name.group].disruption
+    stops_first = spec.type == "batch" or bool(spec.gang_of(name.group))
+    if stops_first and disruption.most_unavailable(spec.together(name.group)) == 0:
+        return f"{name}: its budget lets none go, ever (max_unavailable 0, and it cannot start another one first)"
+    return f"{name}: its budget lets no more go now (max_unavailable {disruption.max_unavailable})"
 
 
 def _status(before: DrainStatus | None, count: _Count, since: float, *, late: bool) -> DrainStatus:

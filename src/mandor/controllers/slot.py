@@ -8,7 +8,7 @@ from itertools import filterfalse, islice
 
 from mandor.controllers.draft import Draft
 from mandor.lib.backoff import Backoff
-from mandor.model.instance import PORT_TAKEN, REFUSED, Instance, InstanceSpec, instance_name
+from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceSpec, instance_name
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase
 from mandor.model.workload import Group, Release, Workload
@@ -235,7 +235,7 @@ def retry(draft: Draft, old: Instance, release: Release, earlier: int) -> None:
 
 def refused(instance: Instance) -> bool:
     """Its node did not take it, and it never began: no failure of its own, only to be placed again."""
-    return instance.phase is Phase.FAILED and instance.status.reason in {REFUSED, PORT_TAKEN}
+    return instance.phase is Phase.FAILED and instance.status.reason in {REFUSED, PORT_TAKEN, EVICTED}
 
 
 def avoiding(old: Instance) -> tuple[str, ...]:

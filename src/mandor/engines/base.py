@@ -159,6 +159,8 @@ class Engine(ABC):
     """Use as `async with`: leaving the block lets go of the engine and stops nothing."""
 
     name: ClassVar[str]
+    options: ClassVar[type | None] = None
+    """What a task may say under `options.NAME`; None: known to the engine alone, so only it can check them."""
 
     @abstractmethod
     async def probe(self) -> Capabilities:
@@ -195,6 +197,12 @@ class Engine(ABC):
 
     async def usage(self) -> Mapping[Unit, Usage]:
         """Of everything running here; empty where the engine cannot tell."""
+        return {}
+
+    async def disk(self) -> Mapping[Unit, int]:
+        """Bytes that each unit takes on disk, volumes not counted; empty where the engine cannot tell.
+
+        It may take long: it is asked only when there is little disk left."""
         return {}
 
     async def images(self) -> Mapping[str, int]:

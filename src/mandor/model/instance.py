@@ -113,6 +113,9 @@ class InstanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
 REFUSED, PORT_TAKEN = "Refused", "PortTaken"
 """Reasons of a node that did not take an instance, which then never began: it is placed again."""
 
+EVICTED = "Evicted"
+"""Reason of a node that was short of something and ended an instance for it: it is placed again, elsewhere."""
+
 PENDING = InstanceStatus(phase=Phase.PENDING)
 
 

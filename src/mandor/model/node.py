@@ -202,6 +202,8 @@ class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     """Images that are there already, with their sizes in bytes."""
     ports: PortRange = USUAL_PORTS
     """What it has for instances that ask for any port of their node."""
+    pressure: tuple[str, ...] = ()
+    """What it is short of: memory, disk, inodes. It takes nothing new that is not important then."""
     usage: Resources | None = None
     """What is really used, as the agent last measured it; absent: not measured."""
     drain: DrainStatus | None = None

@@ -67,60 +67,59 @@ class Pool(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
         _check_weight(self.strength, self.weight)
 
 
-class Near(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+class Neighbours(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """Certain instances, and what counts as standing where they stand."""
+
+    workload: str | None = None
+    """Instances of this workload; `self`: the other instances of this group."""
+    group: str | None = None
+    """Only this group of it."""
+    match: dict[str, str] = {}
+    """Instances of workloads that have all these labels."""
+    namespaces: tuple[str, ...] = ()
+    """Where those live; absent: in the own namespace, `*`: anywhere."""
+    over: str = "node"
+    """The fact that makes two nodes one place: `node`, `zone`, `rack` …"""
+    strength: Strength = "must"
+    """`must`: never otherwise; `should`: otherwise rather than not at all; `prefer`: better so."""
+    weight: Weight | None = None
+    """How much better, with `prefer`."""
+
+    def __post_init__(self) -> None:
+        self._check_subject()
+        _check_weight(self.strength, self.weight)
+        _check_over(self.over)
+
+    def _check_subject(self) -> None:
+        if (self.workload is None) == (not self.match):
+            raise ValueError("write either `workload: NAME` (or `self`) or `match: {LABEL: VALUE}`")
+        if self.group is not None and self.workload in {None, SELF}:
+            raise ValueError("`group` belongs to `workload: NAME`")
+        if self.namespaces and self.workload == SELF:
+            raise ValueError("`namespaces` does not belong to `workload: self`")
+
+    @property
+    def subject(self) -> str:
+        """Who they are, in short."""
+        if self.workload is None:
+            return ",".join(f"{key}={value}" for key, value in sorted(self.match.items()))
+        return f"{self.workload}/{self.group}" if self.group else self.workload
+
+
+class Near(Neighbours, frozen=True):
     """To stand where certain instances stand: in the same domain of `over`."""
 
-    workload: str | None = None
-    """Instances of this workload; `self`: the other instances of this group."""
-    group: str | None = None
-    """Only this group of it."""
-    match: dict[str, str] = {}
-    """Instances of workloads that have all these labels."""
-    namespaces: tuple[str, ...] = ()
-    """Where those live; absent: in the own namespace, `*`: anywhere."""
-    over: str = "node"
-    """The fact that makes two nodes one place: `node`, `zone`, `rack` …"""
-    strength: Strength = "must"
-    """`must`: never otherwise; `should`: otherwise rather than not at all; `prefer`: better so."""
-    weight: Weight | None = None
-    """How much better, with `prefer`."""
-
-    def __post_init__(self) -> None:
-        _check_subject(self.workload, self.group, self.match, self.namespaces)
-        _check_weight(self.strength, self.weight)
-        _check_over(self.over)
-
     @property
     def texts(self) -> tuple[str, ...]:
-        return (f"near {_subject(self.workload, self.group, self.match)} over {self.over}",)
+        return (f"near {self.subject} over {self.over}",)
 
 
-class Apart(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+class Apart(Neighbours, frozen=True):
     """To stand where certain instances do not stand: in another domain of `over`."""
 
-    workload: str | None = None
-    """Instances of this workload; `self`: the other instances of this group."""
-    group: str | None = None
-    """Only this group of it."""
-    match: dict[str, str] = {}
-    """Instances of workloads that have all these labels."""
-    namespaces: tuple[str, ...] = ()
-    """Where those live; absent: in the own namespace, `*`: anywhere."""
-    over: str = "node"
-    """The fact that makes two nodes one place: `node`, `zone`, `rack` …"""
-    strength: Strength = "must"
-    """`must`: never otherwise; `should`: otherwise rather than not at all; `prefer`: better so."""
-    weight: Weight | None = None
-    """How much better, with `prefer`."""
-
-    def __post_init__(self) -> None:
-        _check_subject(self.workload, self.group, self.match, self.namespaces)
-        _check_weight(self.strength, self.weight)
-        _check_over(self.over)
-
     @property
     def texts(self) -> tuple[str, ...]:
-        return (f"apart from {_subject(self.workload, self.group, self.match)} over {self.over}",)
+        return (f"apart from {self.subject} over {self.over}",)
 
 
 class Spread(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -236,18 +235,3 @@ def _check_weight(strength: Strength, weight: int | None) -> None:
 def _check_over(over: str) -> None:
     if not over or len(over) > 128 or any(each.isspace() for each in over):
         raise ValueError(f"{over[:40]!r} is not a fact; `over` is `node`, `zone`, `rack` …")
-
-
-def _check_subject(workload: str | None, group: str | None, match: dict[str, str], namespaces: tuple[str, ...]) -> None:
-    if (workload is None) == (not match):
-        raise ValueError("write either `workload: NAME` (or `self`) or `match: {LABEL: VALUE}`")
-    if group is not None and workload in {None, SELF}:
-        raise ValueError("`group` belongs to `workload: NAME`")
-    if namespaces and workload == SELF:
-        raise ValueError("`namespaces` does not belong to `workload: self`")
-
-
-def _subject(workload: str | None, group: str | None, match: dict[str, str]) -> str:
-    if workload is None:
-        return ",".join(f"{key}={value}" for key, value in sorted(match.items()))
-    return f"{workload}/{group}" if group else workload

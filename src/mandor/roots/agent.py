@@ -17,6 +17,7 @@ from mandor.agent.fingerprint import capacity
 from mandor.agent.http_link import HttpLink
 from mandor.agent.journal import Journal
 from mandor.agent.ports import somebody_holds
+from mandor.agent.pressure import USUAL, Threshold
 from mandor.agent.settings import AgentSettings
 from mandor.client.aio import Client
 from mandor.engines.base import Engine
@@ -88,6 +89,7 @@ def agent_settings(settings: AgentRootSettings) -> AgentSettings:
         host_paths=settings.allow_host_path,
         names=settings.names,
         ports=PortRange.parse(settings.port_range),
+        thresholds=_thresholds(settings.pressure),
         heartbeat_seconds=float(settings.heartbeat),
     )
 
@@ -148,6 +150,18 @@ def _capacity(settings: AgentRootSettings) -> Resources | None:
     return msgspec.structs.replace(capacity(settings.directory), **has)
 
 
+def _thresholds(words: tuple[str, ...]) -> Mapping[str, Threshold]:
+    found: dict[str, Threshold | None] = dict(USUAL)
+    for what, text in _pairs(words, "a threshold", "memory=6%:3%:60s, disk=off"):
+        if what not in USUAL:
+            raise Invalid(f"the pressure of {what!r} is not measured", hint=did_you_mean(what, USUAL))
+        try:
+            found[what] = Threshold.parse(text)
+        except ValueError as error:
+            raise Invalid(str(error)) from error
+    return {what: each for what, each in found.items() if each is not None}
+
+
 def _devices(words: tuple[str, ...]) -> Mapping[str, int]:
     """Those of several vendors add up to the number of their kind."""
     devices = Resources()
@@ -175,7 +189,7 @@ def main() -> None:
     for option in ("--data", "--name", "--join-token-file", "--port-range"):
         parser.add_argument(option)
     parser.add_argument("--server", type=lambda text: tuple(text.split(",")))
-    for option in ("--engine", "--capacity", "--device", "--allow-host-path"):
+    for option in ("--engine", "--engine-option", "--capacity", "--device", "--allow-host-path", "--pressure"):
         parser.add_argument(option, action="append")
     run(load(AgentRootSettings, "agent", environ=os.environ, flags=vars(parser.parse_args())))
 

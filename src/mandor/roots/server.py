@@ -227,7 +227,7 @@ def _config_source(settings: ServerSettings, pulse: Pulse) -> ConfigSource:
 async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
     recorder = Recorder(store, "controllers", clock)
     times = NodeTimes(
-        suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after, mass_share=settings.mass_share
+        suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after, mass_share=settings.mass_fraction
     )
     controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),

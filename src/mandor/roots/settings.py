@@ -53,7 +53,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """Silence of a node after which nothing new is placed there."""
     lost_after: Seconds = Seconds(60)
     """Silence of a node after which its instances are Lost and replaced, unless their workload says otherwise."""
-    mass_share: float = 0.5
+    mass_share: str = "50%"
     """More than this share of a pool silent at once is a broken network rather: its nodes are given up one by one."""
     lease: Seconds = Seconds(10)
     """How long the leading server may be silent before another takes over."""
@@ -76,8 +76,9 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("`tls_cert` and `tls_key` come together")
         if self.lost_after < self.suspect_after:
             raise ValueError(f"lost_after {self.lost_after} is shorter than suspect_after {self.suspect_after}")
-        if not 0 < self.mass_share <= 1:
-            raise ValueError(f"mass_share {self.mass_share} is no share: more than 0, and at most 1")
+        percent = self.mass_share.removesuffix("%")
+        if percent == self.mass_share or not percent.isdecimal() or not 1 <= int(percent) <= 100:
+            raise ValueError(f"mass_share {self.mass_share[:20]!r} is no percentage: 1%…100%")
         if self.plugin_hang < 1:
             raise ValueError("`plugin_hang` is at least 1s")
         if self.lease < 1:
@@ -89,6 +90,10 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             check_name(pool, "pool")
         if not self.roles:
             raise ValueError("`roles` names at least one of api, scheduler, controllers")
+
+    @property
+    def mass_fraction(self) -> float:
+        return int(self.mass_share.removesuffix("%")) / 100
 
     @property
     def store_url(self) -> str:
@@ -122,6 +127,9 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """Instances find others of their namespace by name (hosts files, MANDOR_ADDR_…); without it, less is watched."""
     port_range: str = str(USUAL_PORTS)
     """`FIRST-LAST`: the node's ports from which one is chosen for a task that asks for any."""
+    pressure: tuple[str, ...] = ()
+    """`memory=6%:3%:60s`: with less than 6 % left the node is under pressure, and ends instances after a minute; with
+    less than 3 %, at once. Also of `disk` and `inodes`; `memory=off` looks away."""
     heartbeat: Seconds = Seconds(10)
 
     def __post_init__(self) -> None:

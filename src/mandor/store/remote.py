@@ -7,7 +7,8 @@ import aiohttp
 import msgspec
 from msgspec import Struct
 
-from mandor.client.aio import Client, error_of
+from mandor.client.aio import Client
+from mandor.client.problem import error_of
 from mandor.errors import Conflict, MandorError, NotFound, Unavailable
 from mandor.model.codec import KINDS, decode, encode
 from mandor.model.meta import Key, Object

@@ -37,7 +37,15 @@ class Answering(Engine):
 
 def status(before: NodeStatus, **engines: Capabilities) -> NodeStatus:
     return node_status(
-        before, address="", has=Resources(), engines=engines, images={}, ports=PortRange(), usage=None, extra={}
+        before,
+        address="",
+        has=Resources(),
+        engines=engines,
+        images={},
+        ports=PortRange(),
+        pressure=(),
+        usage=None,
+        extra={},
     )
 
 

@@ -171,7 +171,7 @@ def completed(words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 
 def test_commands_and_kinds_are_completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert completed("mandor de", monkeypatch, capsys) == ["dev", "delete", "describe", "debug"]
-    assert completed("mandor get no", monkeypatch, capsys) == ["nodes"]
+    assert completed("mandor get no", monkeypatch, capsys) == ["nodes", "node-pools"]
     assert "--watch" in completed("mandor get nodes --wa", monkeypatch, capsys)
 
 

@@ -190,3 +190,14 @@ def test_objects_live_in_the_namespace_that_is_named(api: LiveApi, mandor: Mando
     listed = mandor("get", "workloads", "-A")
     assert listed.out.splitlines()[0].startswith("NAMESPACE  NAME")
     assert json.loads(mandor("get", "workloads", "-A", "-o", "json").out)["items"][0]["meta"]["namespace"] == "team"
+
+
+def test_a_budget_that_forbids_every_drain_is_told_with_the_apply(api: LiveApi, mandor: Mandor, tmp_path: Path) -> None:
+    text = "name: job\ntype: batch\nimage: x\ndisruption: {max_unavailable: 0}\n"
+    (tmp_path / "job.yaml").write_text(text)
+    told = mandor("apply", "-f", "job.yaml")
+    assert told.code == 0
+    assert told.out == "workload default/job created\n"
+    assert "warning: workload default/job: the budget forbids every drain of a node it runs on" in told.err
+    (tmp_path / "job.yaml").write_text(text.replace("type: batch\n", ""))
+    assert "warning" not in mandor("apply", "-f", "job.yaml").err, "a service starts another one first"

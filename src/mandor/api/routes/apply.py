@@ -81,9 +81,16 @@ def _holds_files(body: bytes) -> bool:
 
 
 async def documents_of(call: Call[Any, bytes], *, check_engines: bool) -> list[Document]:
-    settings = call.parts.settings
-    files = files_in(call.body, call.content_type, settings.manifest_bytes_most)
-    engines = await known_engines(call.parts.store, settings.engines) if check_engines else None
+    files = files_in(call.body, call.content_type, call.parts.settings.manifest_bytes_most)
+    return await read_files(call, files, check_engines=check_engines)
+
+
+async def read_files(
+    call: Call[Any, bytes], files: Sequence[tuple[str, str | bytes]], *, check_engines: bool
+) -> list[Document]:
+    """The documents in the files that came with a call."""
+    parts = call.parts
+    engines = await known_engines(parts.store, parts.settings.engines) if check_engines else None
     load = partial(load_files, files, namespace=call.query.namespace, engines=engines)
     return load() if len(call.body) < THREAD_FROM_BYTES else await asyncio.to_thread(load)
 

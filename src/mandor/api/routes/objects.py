@@ -130,8 +130,7 @@ async def put(call: Call[VersionQuery, Any], kind: type[Object]) -> Object:
         if stored is None:
             value: Object = _new(given)
         else:
-            meta = msgspec.structs.replace(stored.meta, labels=given.meta.labels)
-            value = _timed(call, stored, stored.changed(meta=meta, spec=given.spec))
+            value = _changed(call, stored, given)
         if value == stored:
             return redacted(stored, call.caller)
         try:
@@ -147,11 +146,22 @@ def _new(given: Object) -> Object:
     return type(given)(meta=meta, spec=given.spec)  # type: ignore[call-arg]
 
 
-def _timed(call: Call[Any, Any], stored: Object, value: Object) -> Object:
-    """What has a time of its own gets it here."""
-    if not isinstance(stored, Node) or not isinstance(value, Node):
-        return value
-    return value.changed(spec=stamped(stored.spec, value.spec, call.parts.clock.now()))
+def _changed(call: Call[Any, Any], stored: Object, given: Object) -> Object:
+    """The stored one with the labels and the spec that were given; what has a time of its own gets it here."""
+    meta, spec = msgspec.structs.replace(stored.meta, labels=given.meta.labels), given.spec
+    if isinstance(stored, Node) and isinstance(given, Node):
+        spec = stamped(stored.spec, given.spec, call.parts.clock.now())
+    return stored.changed(meta=meta, spec=spec)
+
+
+async def _stored(call: Call[VersionQuery, Any], key: Key) -> Object:
+    """As it is now; with a version in the query only that one."""
+    stored = await call.parts.store.get(key)
+    if stored is None:
+        raise missing(key)
+    if call.query.version is not None and call.query.version != stored.meta.version:
+        raise moved(key, call.query.version, stored.meta.version)
+    return stored
 
 
 async def _may(call: Call[Any, Any], key: Key) -> None:
@@ -208,17 +218,11 @@ async def patch(call: Call[VersionQuery, Any], kind: type[Object]) -> Object:
     key = key_of(kind, call.path["name"], call.query.namespace)
     await _may(call, key)
     for attempt in range(TRIES):
-        stored = await call.parts.store.get(key)
-        if stored is None:
-            raise missing(key)
-        if call.query.version is not None and call.query.version != stored.meta.version:
-            raise moved(key, call.query.version, stored.meta.version)
+        stored = await _stored(call, key)
         plain = {"meta": {"labels": dict(stored.meta.labels)}, "spec": to_plain(stored.spec)}
         merged = merge(plain, call.body)
         merged["meta"] = {"name": key.name, "namespace": key.namespace, **merged.get("meta", {})}
-        changed = _object(merged, kind)
-        meta = msgspec.structs.replace(stored.meta, labels=changed.meta.labels)
-        value = _timed(call, stored, stored.changed(meta=meta, spec=changed.spec))
+        value = _changed(call, stored, _object(merged, kind))
         if value == stored:
             return await read(call.parts.store, call.caller, key)
         try:
@@ -259,11 +263,7 @@ async def delete(call: Call[VersionQuery, None], kind: type[Object]) -> Object:
     key = key_of(kind, call.path["name"], call.query.namespace)
     await _may(call, key)
     for attempt in range(TRIES):
-        stored = await call.parts.store.get(key)
-        if stored is None:
-            raise missing(key)
-        if call.query.version is not None and call.query.version != stored.meta.version:
-            raise moved(key, call.query.version, stored.meta.version)
+        stored = await _stored(call, key)
         write: Write = Delete(key, stored.meta.version)
         if isinstance(stored, Instance):
             stopping = stored.stopping("deleted by user", at=call.parts.clock.now())

@@ -1,25 +1,22 @@
 """Plan: a forecast of an apply, a drain, the loss of a node or another configuration; nothing is written."""
 
-import asyncio
-from functools import partial
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta as Note
 from msgspec import Struct
 
-from mandor.api.admission import known_engines
 from mandor.api.apply import Plan, plan_apply
 from mandor.api.operation import JSON, Call, Operation, Text
 from mandor.api.plan import PlanReport, Wish, report
-from mandor.api.routes.apply import TAKES, THREAD_FROM_BYTES, ManifestFile, files_in
+from mandor.api.routes.apply import TAKES, ManifestFile, files_in, read_files
 from mandor.api.routes.queries import Namespace
 from mandor.api.scheduling import Bench
 from mandor.api.writing import Author
 from mandor.errors import Forbidden, Invalid, NotFound, TooLarge, Unavailable
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import encode
-from mandor.model.manifest import DEFAULT_NAMESPACE, Document, load_files
+from mandor.model.manifest import DEFAULT_NAMESPACE, Document
 from mandor.model.node import Node
 from mandor.model.workload import Workload
 from mandor.placement.config import SchedulerConfig, read_config
@@ -114,13 +111,9 @@ async def _check_nodes(call: Call[PlanQuery, bytes]) -> None:
 
 async def _applied(call: Call[PlanQuery, bytes], body: PlanBody) -> Plan:
     documents: list[Document] = []
-    parts = call.parts
     if body.files:
-        engines = await known_engines(parts.store, parts.settings.engines)
-        files: Any = [(each.name, each.text) for each in body.files]
-        load = partial(load_files, files, namespace=call.query.namespace, engines=engines)
-        documents = load() if len(call.body) < THREAD_FROM_BYTES else await asyncio.to_thread(load)
-    return await plan_apply(parts, Author(call.caller, call.address, "plan"), documents, rehearsed=True)
+        documents = await read_files(call, [(each.name, each.text) for each in body.files], check_engines=True)
+    return await plan_apply(call.parts, Author(call.caller, call.address, "plan"), documents, rehearsed=True)
 
 
 def _config(body: PlanBody, bench: Bench) -> SchedulerConfig | None:

@@ -310,6 +310,7 @@ def _tell_node(client: "Client", item: Object) -> list[str]:
             ("capacity", f"cpu {cpu}, memory {memory}"),
             ("ports", _port_range(status.get("ports", {}))),
             ("taints", ", ".join(map(tables.taint, spec.get("taints", ())))),
+            ("short of", ", ".join(status.get("pressure", ()))),
             ("maintenance", _maintenance(status.get("maintenance"))),
             ("drain", _drain(spec, status)),
             ("facts", ", ".join(f"{key} {value}" for key, value in sorted(status.get("facts", {}).items()))),

@@ -227,6 +227,8 @@ def show_results(
         name = f"{each['namespace']}/{each['name']}" if each["namespace"] else each["name"]
         action = missing if each["action"] == "unchanged" else f"{'would be ' if would else ''}{each['action']}"
         click.echo(f"{each['kind']} {name} {action}")
+        for warning in each.get("warnings", ()):
+            click.echo(f"warning: {each['kind']} {name}: {warning}", err=True)
         changes = each.get("changes", ()) if all_changes or each["action"] == "changed" else ()
         for change in changes if all_changes else changes[:CHANGES_SHOWN]:
             click.echo(_change(change))

@@ -62,6 +62,7 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
 @click.option("--roles", metavar="ROLE[,ROLE]", multiple=True, help="Of api, scheduler, controllers.  [default: all]")
 @click.option("--suspect-after", metavar="DURATION", help="Silence after which a node gets no work.  [default: 20s]")
 @click.option("--lost-after", metavar="DURATION", help="Silence after which a node's work is replaced.  [default: 60s]")
+@click.option("--mass-share", metavar="PERCENT", help="More of a pool silent is a broken network.  [default: 50%]")
 @click.option("--lease", metavar="DURATION", help="Silence after which another server leads.  [default: 10s]")
 @click.option("--image-most", metavar="SIZE", help="How large an image to be loaded may be.  [default: 32Gi]")
 @click.option("--pools", metavar="POOL[,POOL]", multiple=True, help="What this scheduler owns.  [default: all]")
@@ -107,6 +108,12 @@ def server_command(config: str | None, roles: tuple[str, ...], pools: tuple[str,
 @click.option("--capacity", metavar="WHAT=AMOUNT", multiple=True, help="cpu=2, memory=4Gi …: part of the machine.")
 @click.option("--device", metavar="KIND=COUNT", multiple=True, help="gpu=4, nvidia/gpu=4 …: what tasks may ask for.")
 @click.option("--port-range", metavar="FIRST-LAST", help="Ports to choose from, for tasks.  [default: 20000-32000]")
+@click.option(
+    "--pressure",
+    metavar="WHAT=SOFT:HARD[:GRACE]",
+    multiple=True,
+    help="memory=6%:3%:60s, disk=10%:5%:2m, inodes=off …: what must be left, or instances go.",
+)
 @click.option("--names/--no-names", default=None, help="Hosts files for instances.  [default: names]")
 @click.option("--heartbeat", metavar="DURATION", help="How often it says that it lives.  [default: 10s]")
 @_log_options
@@ -119,6 +126,7 @@ def agent_command(
     allow_host_path: tuple[str, ...],
     capacity: tuple[str, ...],
     device: tuple[str, ...],
+    pressure: tuple[str, ...],
     **flags: Any,
 ) -> None:
     """Run the agent of this node.
@@ -132,7 +140,7 @@ def agent_command(
     shared = (click.get_current_context().find_root().obj or {}).get("server")
     flags |= {"server": _split(server or ((shared,) if shared else ())), "engine": _split(engine), "label": list(label)}
     flags |= {"allow_host_path": list(allow_host_path), "engine_option": list(engine_option)}
-    flags |= {"capacity": _split(capacity), "device": _split(device)}
+    flags |= {"capacity": _split(capacity), "device": _split(device), "pressure": _split(pressure)}
     agent.run(load(AgentRootSettings, "agent", file=config, environ=os.environ, flags=flags))
 
 

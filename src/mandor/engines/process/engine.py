@@ -19,10 +19,11 @@ from mandor.engines.process.hierarchy import Hierarchies
 from mandor.engines.process.launch import SUPERVISORS, make_record
 from mandor.engines.process.leavings import kill_leavings
 from mandor.engines.process.logs import read_logs
+from mandor.engines.process.options import ProcessOptions
 from mandor.engines.process.spawn import mounts_possible, spawn_supervisor
 from mandor.engines.process.tracked import Tracked
 from mandor.engines.process.trash import discard, empty
-from mandor.engines.process.usage import measure
+from mandor.engines.process.usage import measure, measure_disk
 from mandor.engines.shim import groups
 from mandor.engines.ticks import Ticks
 from mandor.errors import EngineDown, Invalid, NotFound
@@ -38,6 +39,7 @@ class ProcessEngine(Engine):
     """Programs of the node, under `directory` (the agent's own; one engine at a time works in it)."""
 
     name: ClassVar[str] = "process"
+    options = ProcessOptions
 
     def __init__(self, directory: Path, *, limits: bool = True, mounts: bool = True) -> None:
         """`limits=False`: leave cgroups alone, as where there are none; `mounts=False`: make links instead, as where
@@ -169,6 +171,11 @@ class ProcessEngine(Engine):
         self._open()
         running = {unit: tracked.watch.pid for unit, tracked in self._units.items() if tracked.watch is not None}
         return await asyncio.to_thread(measure, running, self._trees)
+
+    async def disk(self) -> Mapping[Unit, int]:
+        self._open()
+        folders = {unit: self._units_folder / str(unit) for unit in self._units}
+        return await asyncio.to_thread(measure_disk, folders)
 
     def events(self) -> AsyncIterator[None]:
         self._open()

@@ -26,6 +26,8 @@ class Health:
 
     phase: NodePhase
     cordoned: bool
+    pressed: tuple[str, ...] = ()
+    """What it is short of."""
 
     @property
     def open(self) -> bool:

@@ -1,0 +1,69 @@
+"""Who lives on this node, what they use, and how one of them is put out."""
+
+from collections.abc import Iterable
+
+from mandor.agent.crew import Crew
+from mandor.agent.pressure import Tenant
+from mandor.agent.usage import read_usage
+from mandor.agent.worker import Worker
+from mandor.engines.base import Engine, Unit
+from mandor.errors import MandorError
+
+
+class CrewTenants:
+    def __init__(self, crew: Crew, engines: Iterable[Engine]) -> None:
+        self._crew, self._engines = crew, tuple(engines)
+
+    async def tenants(self, signal: str) -> list[Tenant]:
+        used: dict[str, int] = {}
+        for engine in self._engines:
+            for unit, amount in (await _used(engine, signal)).items():
+                used[unit.uid] = used.get(unit.uid, 0) + amount
+        return [_tenant(each, signal, used.get(uid, 0)) for uid, each in self._crew.workers.items() if _stays(each)]
+
+    async def discard_ended(self) -> int:
+        """Their logs go, too."""
+        count = 0
+        for uid, worker in list(self._crew.workers.items()):
+            if not worker.memory.over or worker.memory.held:
+                continue
+            name, units = self._crew.look(uid, worker.memory.engine)
+            for each in units or ():
+                try:
+                    await self._crew.engine(name).remove(each.unit)
+                    count += 1
+                except MandorError:
+                    continue
+        return count
+
+    def evict(self, uid: str, message: str, *, hard: bool) -> None:
+        worker = self._crew.workers.get(uid)
+        if worker is not None:
+            worker.evict(message, hard=hard)
+
+    def alive(self, uid: str) -> bool:
+        worker = self._crew.workers.get(uid)
+        return worker is not None and worker.alive
+
+
+def _stays(worker: Worker) -> bool:
+    """It runs, and nobody has told it to end."""
+    memory = worker.memory
+    ending = memory.ending is not None or memory.over or worker.gone or worker.order.instance.spec.stop is not None
+    return not ending and not memory.held and worker.order.template is not None and worker.alive
+
+
+def _tenant(worker: Worker, signal: str, used: int) -> Tenant:
+    assert worker.order.template is not None
+    request = worker.order.template.request
+    asked = request.memory_bytes if signal == "memory" else request.disk_bytes
+    return Tenant(worker.uid, worker.order.care.priority, used, asked)
+
+
+async def _used(engine: Engine, signal: str) -> dict[Unit, int]:
+    if signal == "memory":
+        return {unit: usage.memory_bytes for unit, usage in (await read_usage(engine)).items()}
+    try:
+        return dict(await engine.disk())
+    except MandorError:
+        return {}

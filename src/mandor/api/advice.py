@@ -1,0 +1,25 @@
+"""What is allowed and yet seldom meant: told with an apply, at once, rather than found out later."""
+
+from mandor.model.meta import Object
+from mandor.model.workload import Workload
+
+
+def advice(value: Object) -> tuple[str, ...]:
+    return tuple(_undrainable(value)) if isinstance(value, Workload) else ()
+
+
+def _undrainable(workload: Workload) -> list[str]:
+    """A service starts another one first, and so keeps any budget; who cannot do that needs one that lets it go."""
+    found = []
+    spec = workload.spec
+    for name, group in spec.groups.items():
+        stops_first = spec.type == "batch" or bool(spec.gang_of(name))
+        together = spec.together(name)
+        if stops_first and together and group.disruption.most_unavailable(together) == 0:
+            what = "gang" if spec.gang_of(name) else "batch"
+            where = "" if len(spec.groups) == 1 else f" of the group {name}"
+            found.append(
+                f"the budget{where} forbids every drain of a node it runs on: max_unavailable is 0, and nothing of a "
+                f"{what} is started elsewhere first"
+            )
+    return found

@@ -1,0 +1,159 @@
+"""Random clusters of instances with rules about each other, and who speaks of whom there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from hypothesis import strategies as st
+
+from mandor.model.node import Node, NodeStatus, PortRange
+from mandor.model.placement import Apart, Near, Spread, Strength
+from mandor.model.resources import Resources
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.identity import NOBODY, Identity
+from mandor.placement.framework.snapshot import node_facts
+from tests.property.tables import NAMES, key
+from tests.scenarios.make import MI, PROCESS, make_node, make_template
+
+Placed = list[tuple[str, Shape, Identity]]
+
+overs = st.sampled_from(["node", "zone", "rack"])
+strengths: st.SearchStrategy[Strength] = st.sampled_from(["must", "should", "prefer"])
+MATCHES = [{"app": "a"}, {"app": "b"}, {"tier": "a"}, {"app": "a", "tier": "b"}]
+labels: st.SearchStrategy[dict[str, str]] = st.sampled_from([{}, *MATCHES])
+identities = st.builds(
+    Identity,
+    st.sampled_from(["default", "other"]),
+    st.sampled_from(["web", "db"]),
+    st.sampled_from(["main", "side"]),
+    labels,
+)
+
+
+@st.composite
+def ties(draw: st.DrawFn) -> dict[str, Any]:
+    rule: dict[str, Any] = {"over": draw(overs), "strength": draw(strengths)}
+    if rule["strength"] == "prefer":
+        rule["weight"] = draw(st.integers(1, 100))
+    who = draw(st.sampled_from(["self", "web", "db", "match"]))
+    if who == "match":
+        rule["match"] = draw(st.sampled_from(MATCHES))
+    else:
+        rule["workload"] = who
+        if who != "self" and draw(st.booleans()):
+            rule["group"] = "side"
+    if who != "self":
+        rule["namespaces"] = draw(st.sampled_from([[], ["other"], ["*"]]))
+    return rule
+
+
+@st.composite
+def spreads(draw: st.DrawFn) -> dict[str, Any]:
+    rule = {"over": draw(overs), "max_skew": draw(st.integers(1, 3)), "strength": draw(strengths)}
+    return {**rule, "match": draw(labels)} if draw(st.booleans()) else rule
+
+
+@st.composite
+def shapes(draw: st.DrawFn) -> Shape:
+    placement = {
+        "near": draw(st.lists(ties(), max_size=2)),
+        "apart": draw(st.lists(ties(), max_size=2)),
+        "spread": draw(st.lists(spreads(), max_size=2)),
+        "where": draw(st.lists(st.sampled_from([{"rule": "zone == a"}, {"rule": "disk exists"}]), max_size=1)),
+        "dedicated": draw(st.integers(0, 5)) == 0,
+        "pool": draw(st.sampled_from([None, None, "x"])),
+    }
+    fields: dict[str, Any] = {
+        "cpu": f"{draw(st.sampled_from([0, 100, 500, 1300]))}m",
+        "memory": f"{draw(st.sampled_from([0, 64, 100, 333]))}Mi",
+        "image": draw(st.sampled_from(["a", "b:1", "c:1"])),
+    }
+    made = Shape.of(make_template(placement=placement, **fields))
+    return replace(made, machine=draw(st.booleans()))
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str) -> Node:
+    node = make_node(
+        name,
+        cpu=draw(st.sampled_from([0, 0.5, 1, 3, 4])),
+        memory=draw(st.sampled_from([0, 256, 700, 1024])) * MI,
+        pool=draw(st.sampled_from(["x", "y"])),
+        labels=draw(st.dictionaries(st.sampled_from(["zone", "rack", "disk"]), st.sampled_from(["a", "b", "c"]))),
+        facts=draw(st.dictionaries(st.just("vm.quota"), st.sampled_from(["0", "1", "3", "many"]))),
+        engines=PROCESS,
+    )
+    status = node.status
+    usage = draw(st.sampled_from([None, Resources(200, 100 * MI, 0), Resources(900, 650 * MI, 0)]))
+    images = draw(st.dictionaries(st.sampled_from(["a:latest", "b:1"]), st.sampled_from([10, 90, 800, 3000])))
+    changed = NodeStatus(
+        phase=status.phase,
+        capacity=status.capacity,
+        engines=status.engines,
+        facts=status.facts,
+        ports=PortRange(80, draw(st.integers(80, 83)), draw(st.sampled_from([(), (81,)]))),
+        usage=usage,
+        images={image: size * MI for image, size in images.items()},
+    )
+    return node.changed(status=changed)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[list[Node], Placed, Ask]:
+    found = [draw(nodes(name)) for name in NAMES[: draw(st.integers(0, 6))]]
+    known = [draw(shapes()) for _ in range(3)]
+    placed = [
+        (draw(st.sampled_from(NAMES)), draw(st.sampled_from(known)), draw(identities | st.just(NOBODY)))
+        for _ in range(draw(st.integers(0, 8)))
+    ]
+    shape = draw(st.sampled_from(known))
+    ask = Ask(
+        key(99),
+        shape,
+        who=draw(identities),
+        dropped=draw(st.integers(0, len(shape.should))),
+        lenient=draw(st.booleans()),
+        pin=draw(st.sampled_from(["", "", "n0", "n9"])),
+    )
+    return found, placed, ask
+
+
+# Who is where, as plain as can be.
+
+
+def names_whom(rule: Near | Apart | Spread, owner: Identity, other: Identity) -> bool:
+    """Does the owner's rule speak of the other?"""
+    if other is NOBODY:
+        return False
+    if isinstance(rule, Spread):
+        if other.namespace != owner.namespace:
+            return False
+        if rule.match:
+            return set(rule.match.items()) <= other.labels
+        return (other.workload, other.group) == (owner.workload, owner.group)
+    if rule.workload == "self":
+        return (other.namespace, other.workload, other.group) == (owner.namespace, owner.workload, owner.group)
+    spaces = rule.namespaces or (owner.namespace,)
+    if "*" not in spaces and other.namespace not in spaces:
+        return False
+    if rule.workload is not None:
+        return other.workload == rule.workload and (rule.group is None or other.group == rule.group)
+    return set(rule.match.items()) <= other.labels
+
+
+def place_of(node: Node, over: str) -> str | None:
+    return node_facts(node).get(over)
+
+
+def together(node: Node, other: Node, over: str) -> bool:
+    return place_of(node, over) is not None and place_of(node, over) == place_of(other, over)
+
+
+def there(found: list[Node], placed: Placed) -> list[tuple[Node, Shape, Identity]]:
+    by_name = {node.meta.name: node for node in found}
+    return [(by_name[name], shape, who) for name, shape, who in placed if name in by_name]
+
+
+def every_rule(shape: Shape) -> list[Any]:
+    return [*shape.must, *shape.should, *shape.prefer]

@@ -1,0 +1,106 @@
+"""Tables of random clusters, built at once or told step by step, and plugins asked about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.node import Node
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.column import Mask
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.points import SKIP, FilterPlugin, PreFilterPlugin, PreScorePlugin, ScorePlugin
+from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocation
+from mandor.placement.plugins.vm_quota import VMQuota
+from mandor.placement.table import Table
+
+NAMES = [f"n{index}" for index in range(6)]
+STATE = CycleState()
+
+
+def key(index: int) -> Key:
+    return Key(Instance.kind, "default", f"i-{index}")
+
+
+def build(found: Iterable[Node], placed: Iterable[tuple[Any, ...]]) -> Table:
+    """`placed`: the node's name, the shape, and who it is if that matters."""
+    table = Table()
+    for node in found:
+        table.set_node(node)
+    for index, charge in enumerate(placed):
+        table.set_charge(key(index), *charge)
+    return table
+
+
+def mask_of(plugin: FilterPlugin, ask: Ask, nodes: Snapshot) -> Mask:
+    """As a cycle asks: every node, if it says beforehand that it has nothing against any."""
+    if isinstance(plugin, PreFilterPlugin) and plugin.pre_filter(STATE, ask, nodes) is SKIP:
+        return np.ones(len(nodes), dtype=np.bool_)
+    return plugin.filter(STATE, ask, nodes)
+
+
+def check_scores(plugin: ScorePlugin, ask: Ask, nodes: Snapshot, expected: list[int]) -> None:
+    """It says what is expected, and 0 to 100 of it in the end; or nothing, if that is all the same."""
+    everyone = np.ones(len(nodes), dtype=np.bool_)
+    if isinstance(plugin, PreScorePlugin) and plugin.pre_score(STATE, ask, nodes, everyone) is SKIP:
+        silent = isinstance(plugin, NodeResourcesBalancedAllocation | VMQuota)
+        assert silent or len(set(expected)) <= 1, f"{plugin.name} says nothing, though nodes differ"
+        return
+    raw = plugin.score(STATE, ask, nodes, everyone)
+    assert raw.dtype == np.int64
+    assert raw.tolist() == expected, plugin.name
+    if expected:
+        final = plugin.normalize(STATE, ask, raw)
+        assert final.dtype == np.int64
+        assert 0 <= final.min() <= final.max() <= 100, plugin.name
+
+
+def by_name(table: Table, answers: Any) -> dict[str, Any]:
+    return dict(zip((node.meta.name for node in table.snapshot().nodes), answers.tolist(), strict=True))
+
+
+class Told:
+    """A table that is told of changes, and what it was told."""
+
+    def __init__(self) -> None:
+        self.table = Table()
+        self.nodes: dict[str, Node] = {}
+        self._charges: dict[int, tuple[Any, ...]] = {}
+
+    def tell(self, what: str, *said: Any) -> None:
+        if what == "node":
+            self.table.set_node(said[0])
+            self.nodes[said[0].meta.name] = said[0]
+        elif what == "gone":
+            self.table.remove_node(said[0])
+            self.nodes.pop(said[0], None)
+        elif what == "charge":
+            self.table.set_charge(key(said[0]), *said[1:])
+            self._charges[said[0]] = said[1:]
+        elif what == "drop":
+            self.table.drop_charge(key(said[0]))
+            self._charges.pop(said[0], None)
+        else:
+            assert what == "relabel"
+            self._relabel(*said)
+
+    def _relabel(self, before: Identity, labels: dict[str, str]) -> None:
+        after = Identity(before.namespace, before.workload, before.group, labels)
+        self.table.relabel(before, after)
+        for index, (name, shape, who) in list(self._charges.items()):
+            # Only those on known nodes; the others are counted when their node comes.
+            if who == before and name in self.nodes:
+                self._charges[index] = (name, shape, after)
+
+    def anew(self) -> Table:
+        """One that is told at once what holds now."""
+        fresh = build(self.nodes.values(), ())
+        for index, charge in self._charges.items():
+            fresh.set_charge(key(index), *charge)
+        return fresh

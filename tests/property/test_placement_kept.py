@@ -1,0 +1,196 @@
+"""Decisions on random clusters go by what the cluster is, and by nothing of how it came to be so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from mandor.model.node import Node
+from mandor.placement.cycle import decide
+from mandor.placement.framework.allocation import Weighed
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.points import FilterPlugin, ScorePlugin
+from mandor.placement.plugins.bin_pack import BinPack
+from mandor.placement.plugins.fragmentation import Fragmentation
+from mandor.placement.plugins.image_locality import ImageLocality
+from mandor.placement.plugins.inter_pod_affinity import InterPodAffinity
+from mandor.placement.plugins.load_aware import LoadAware, LoadAwareArgs
+from mandor.placement.plugins.node_name import NodeName
+from mandor.placement.plugins.node_resources_balanced_allocation import (
+    NodeResourcesBalancedAllocation,
+)
+from mandor.placement.plugins.node_resources_fit import (
+    Curve,
+    CurvePoint,
+    NodeResourcesFit,
+    NodeResourcesFitArgs,
+    ScoringStrategy,
+)
+from mandor.placement.plugins.pod_topology_spread import PodTopologySpread
+from mandor.placement.plugins.pool_fit import PoolFit
+from mandor.placement.plugins.proximity import Proximity
+from mandor.placement.plugins.quota import Quota, QuotaArgs
+from mandor.placement.plugins.vm_quota import VMQuota, VMQuotaArgs
+from mandor.placement.profiles import default_profile
+from mandor.placement.table import Table
+from tests.property.neighbourhood import clusters, identities, labels, nodes, shapes
+from tests.property.tables import NAMES, STATE, Told, build, by_name, key
+from tests.scenarios.make import make_template
+
+BRIEFLY = settings(max_examples=80, deadline=None)
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[tuple[Any, ...]]:
+    known = [draw(shapes()) for _ in range(3)]
+    steps: list[tuple[Any, ...]] = []
+    for _ in range(draw(st.integers(0, 30))):
+        what = draw(st.sampled_from(["node", "node", "gone", "charge", "charge", "charge", "drop", "look", "relabel"]))
+        if what == "node":
+            steps.append((what, draw(nodes(draw(st.sampled_from(NAMES))))))
+        elif what == "gone":
+            steps.append((what, draw(st.sampled_from(NAMES))))
+        elif what == "charge":
+            who = draw(identities)
+            steps.append(
+                (what, draw(st.integers(0, 7)), draw(st.sampled_from(NAMES)), draw(st.sampled_from(known)), who)
+            )
+        elif what == "drop":
+            steps.append((what, draw(st.integers(0, 7))))
+        elif what == "relabel":
+            steps.append((what, draw(identities), draw(labels)))
+        else:
+            steps.append((what,))
+    return steps
+
+
+PROFILE = default_profile()
+CURVE = Curve((CurvePoint(0, 0), CurvePoint(50, 10), CurvePoint(100, 2)))
+RATIO = ScoringStrategy("RequestedToCapacityRatio", (Weighed("cpu", 3), Weighed("memory")), CURVE)
+FILTERS: tuple[FilterPlugin, ...] = (
+    InterPodAffinity(),
+    PodTopologySpread(),
+    PoolFit(),
+    NodeName(),
+    VMQuota(VMQuotaArgs(quota=2)),
+    Quota(QuotaArgs(namespaces={"default": {"cpu": "1.5", "instances": 5}})),
+    LoadAware(LoadAwareArgs(usage_thresholds={"cpu": 40, "memory": 80})),
+    NodeResourcesFit(),
+)
+KEPT: tuple[ScorePlugin, ...] = (
+    InterPodAffinity(),
+    PodTopologySpread(),
+    Proximity(),
+    NodeResourcesFit(),
+    NodeResourcesBalancedAllocation(),
+    NodeResourcesFit(NodeResourcesFitArgs(scoring_strategy=RATIO)),
+)
+"""What they count is kept between decisions."""
+
+
+@BRIEFLY
+@given(steps=histories(), cluster=clusters())
+def test_what_is_counted_change_by_change_equals_what_is_counted_anew(steps: Any, cluster: Any) -> None:
+    told, ask = Told(), cluster[2]
+    for step in steps:
+        if step[0] == "look":  # counters that are asked for early are kept, too
+            answers(told.table, ask, KEPT)
+        else:
+            told.tell(*step)
+    fresh, scorers = told.anew(), (*KEPT, ImageLocality(), Fragmentation(), BinPack())
+    assert answers(told.table, ask, scorers) == answers(fresh, ask, scorers)
+    assert decide(PROFILE, ask, told.table.snapshot()) == decide(PROFILE, ask, fresh.snapshot())
+
+
+def answers(table: Table, ask: Ask, scorers: Iterable[ScorePlugin]) -> dict[tuple[str, int], dict[str, Any]]:
+    """Of every filter and these scores, by node."""
+    nodes, everyone = table.snapshot(), np.ones(len(table), dtype=bool)
+    said: list[tuple[str, Any]] = [(each.name, each.filter(STATE, ask, nodes)) for each in FILTERS]
+    said += [(each.name, each.score(STATE, ask, nodes, everyone)) for each in scorers]
+    return {(name, place): by_name(table, found) for place, (name, found) in enumerate(said)}
+
+
+@pytest.mark.req("S3-20")
+@BRIEFLY
+@given(cluster=clusters(), order=st.randoms(use_true_random=False))
+def test_the_same_cluster_gives_the_same_placement_whatever_the_order_it_was_told_in(cluster: Any, order: Any) -> None:
+    found, placed, ask = cluster
+    first = decide(PROFILE, ask, build(found, placed).snapshot())
+    table = Table()
+    told: list[Any] = [*found, *enumerate(placed)]
+    order.shuffle(told)
+    for each in told:
+        if isinstance(each, Node):
+            table.set_node(each)
+        else:
+            table.set_charge(key(each[0]), *each[1])
+    again = decide(PROFILE, ask, table.snapshot())
+    assert (again.node, again.relaxed, again.message) == (first.node, first.relaxed, first.message)
+
+
+@pytest.mark.req("S3-23", "S3-45")
+@BRIEFLY
+@given(cluster=clusters())
+def test_rules_that_are_not_musts_never_leave_anybody_waiting(cluster: Any) -> None:
+    found, placed, ask = cluster
+    mild = [(name, replace(shape, must=(), dedicated=False, known={}, tied={}), who) for name, shape, who in placed]
+    soft = replace(ask.shape, must=(), known={}, tied={}, dedicated=False, pool=None)
+    free = replace(soft, should=(), prefer=(), known={}, tied={})
+    asked = structs.replace(ask, shape=soft, dropped=0, lenient=False)
+    unbound = structs.replace(ask, shape=free, dropped=0, lenient=True)
+    snapshot = build(found, mild).snapshot()
+    assert bool(decide(PROFILE, asked, snapshot).node) == bool(decide(PROFILE, unbound, snapshot).node)
+
+
+LONG = default_profile()
+LONG.local = False
+"""The same plugins, each asked about all nodes for every decision."""
+
+
+@st.composite
+def plain_shapes(draw: st.DrawFn) -> Shape:
+    """Mostly such that judge each node by itself."""
+    fields: dict[str, Any] = {
+        "cpu": f"{draw(st.sampled_from([0, 100, 250]))}m",
+        "memory": f"{draw(st.sampled_from([0, 10, 64]))}Mi",
+        "placement": {"where": draw(st.sampled_from([[], [{"rule": "zone == a", "strength": "should"}]]))},
+    }
+    if draw(st.integers(0, 4)) == 0:
+        fields["ports"] = {"http": {"port": 80, "host": draw(st.sampled_from([80, 81, "auto"]))}}
+    return Shape.of(make_template(**fields))
+
+
+@pytest.mark.req("S3-20")
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_the_quick_way_and_the_long_way_lead_to_the_same_nodes(data: st.DataObject) -> None:
+    table = build([data.draw(nodes(name)) for name in NAMES], [])
+    known = [data.draw(plain_shapes() | shapes()) for _ in range(3)]
+    usual = data.draw(identities)
+    for index in range(data.draw(st.integers(5, 60))):
+        what = data.draw(st.integers(0, 19))
+        if what == 0:
+            table.set_node(data.draw(nodes(data.draw(st.sampled_from(NAMES)))))
+        elif what == 1 and len(table) > 1:
+            table.remove_node(table.snapshot().nodes[0].meta.name)
+        elif what in {2, 3} and table.charges:
+            table.drop_charge(next(iter(table.charges)))
+        else:
+            shape = known[data.draw(st.sampled_from([0, 0, 0, 0, 0, 1, 1, 2]))]
+            ask = Ask(key(index), shape, who=usual, avoid=frozenset({"n1"} if what == 4 else ()))
+            found, expected = (decide(each, ask, table.snapshot()) for each in (PROFILE, LONG))
+            assert (found.node, found.relaxed, found.message, found.fault) == (
+                expected.node,
+                expected.relaxed,
+                expected.message,
+                "",
+            )
+            if found.node:
+                table.set_charge(ask.key, found.node, shape, usual)

@@ -1,0 +1,108 @@
+"""The host is defended: what is over is taken away first, then one instance at a time goes, until there is enough."""
+
+from __future__ import annotations
+
+import pytest
+
+from mandor.agent.defence import Defence, measure_machine
+from mandor.agent.pressure import Reading, Tenant, Threshold
+from mandor.lib.clock import ManualClock
+
+
+class House:
+    """A machine with a hundred units of something, and those who use it."""
+
+    def __init__(self, signal: str = "disk", **used: int) -> None:
+        self.signal, self.used = signal, used
+        self.priorities: dict[str, int] = {}
+        self.rubbish = 0
+        self.slow: set[str] = set()
+        self.evicted: list[tuple[str, bool]] = []
+        self.changes = 0
+        self.clock = ManualClock()
+        thresholds = {signal: Threshold(0.10, 0.05, 60.0)}
+        self.defence = Defence(thresholds, self.measure, self, self.clock, changed=self._changed)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def measure(self) -> list[Reading]:
+        return [Reading(self.signal, 100 - self.rubbish - sum(self.used.values()), 100)]
+
+    async def tenants(self, signal: str) -> list[Tenant]:
+        return [Tenant(uid, self.priorities.get(uid, 0), used, 10) for uid, used in self.used.items()]
+
+    async def discard_ended(self) -> int:
+        found, self.rubbish = self.rubbish, 0
+        return found
+
+    def evict(self, uid: str, message: str, *, hard: bool) -> None:
+        assert self.signal in message
+        self.evicted.append((uid, hard))
+        if uid not in self.slow:
+            del self.used[uid]
+
+    def alive(self, uid: str) -> bool:
+        return uid in self.used
+
+    async def looks(self, seconds: float) -> None:
+        for _ in range(round(seconds / 2)):
+            await self.defence.look()
+            await self.clock.advance(2)
+
+
+async def test_nobody_goes_while_there_is_enough() -> None:
+    house = House(a=40, b=40)
+    await house.looks(300)
+    assert (house.evicted, house.defence.shown) == ([], ())
+
+
+@pytest.mark.req("S3-9")
+async def test_what_is_over_is_taken_away_before_anybody_goes() -> None:
+    house = House(a=40, b=30)
+    house.rubbish = 28
+    await house.looks(10)
+    assert house.evicted == []
+    assert house.defence.shown == ("disk",), "it was so a moment ago"
+    await house.looks(60)
+    assert not house.defence.shown
+    assert house.changes == 2
+
+
+@pytest.mark.req("S3-7")
+async def test_one_goes_at_a_time_until_there_is_enough() -> None:
+    house = House("memory", a=40, b=30, c=27)
+    house.priorities = {"a": 1, "b": 0, "c": 0}
+    await house.looks(10)
+    assert house.evicted == [("b", True)]
+
+
+async def test_the_next_one_waits_for_the_one_before_and_not_for_ever() -> None:
+    house = House("memory", a=50, b=48)
+    house.slow = {"a"}
+    await house.looks(28)
+    assert house.evicted == [("a", True)]
+    await house.looks(6)
+    assert len(house.evicted) >= 2, "what does not go is not waited for for ever"
+
+
+async def test_a_soft_threshold_gives_a_grace_first() -> None:
+    house = House("memory", a=50, b=43)
+    await house.looks(58)
+    assert house.evicted == []
+    await house.looks(10)
+    assert house.evicted == [("a", False)]
+
+
+async def test_with_nobody_left_to_go_it_only_says_so() -> None:
+    house = House("memory")
+    house.measure = lambda: [Reading("memory", 1, 100)]  # type: ignore[method-assign]
+    house.defence = Defence({"memory": Threshold(0.1, 0.05)}, house.measure, house, house.clock, changed=house._changed)
+    await house.looks(10)
+    assert house.defence.shown == ("memory",)
+
+
+def test_this_machine_has_memory_disk_and_inodes(tmp_path: object) -> None:
+    found = {each.signal: each for each in measure_machine(tmp_path)}  # type: ignore[arg-type]
+    assert found.keys() == {"memory", "disk", "inodes"}
+    assert all(0 <= each.share <= 1 for each in found.values())

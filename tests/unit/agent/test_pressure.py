@@ -1,0 +1,93 @@
+"""When a machine is short of something, for how long, and who has to go."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mandor.agent.pressure import CALM_SECONDS, Need, Pressure, Reading, Tenant, Threshold, who_goes
+
+SOME = {"memory": Threshold(0.10, 0.05, 60.0), "disk": Threshold(0.20, 0.10, 30.0)}
+
+
+def left(signal: str, percent: float) -> Reading:
+    return Reading(signal, round(percent * 100), 10_000)
+
+
+@pytest.mark.req("S3-7")
+def test_a_soft_threshold_calls_for_something_after_its_grace_and_a_hard_one_at_once() -> None:
+    pressure = Pressure(SOME)
+    pressure.update([left("memory", 9)], 0.0)
+    assert pressure.shown == ("memory",)
+    assert pressure.need is None
+    pressure.update([left("memory", 9)], 60.0)
+    assert pressure.need == Need("memory", False, 0.09)
+    pressure.update([left("memory", 4)], 61.0)
+    assert pressure.need == Need("memory", True, 0.04)
+    assert str(pressure.need) == "4.0% of its memory is left"
+
+
+def test_what_recovers_within_the_grace_calls_for_nothing_and_is_shown_until_it_is_calm() -> None:
+    pressure = Pressure(SOME)
+    pressure.update([left("memory", 9)], 0.0)
+    pressure.update([left("memory", 11)], 30.0)
+    assert pressure.need is None
+    assert pressure.shown == ("memory",)
+    pressure.update([left("memory", 9)], 50.0)
+    pressure.update([left("memory", 9)], 100.0)
+    assert pressure.need is None, "the grace began anew"
+    pressure.update([left("memory", 50)], 101.0)
+    pressure.update([left("memory", 50)], 100.0 + CALM_SECONDS)
+    assert not pressure.shown
+
+
+def test_of_two_readings_the_worse_counts_and_of_two_needs_the_more_urgent() -> None:
+    pressure = Pressure(SOME)
+    pressure.update([left("memory", 90), left("memory", 1), left("disk", 3)], 0.0)
+    assert pressure.need == Need("memory", True, 0.01)
+
+
+def test_what_has_no_threshold_and_what_cannot_be_counted_is_left_alone() -> None:
+    pressure = Pressure({"inodes": SOME["disk"]})
+    pressure.update([left("disk", 0), Reading("inodes", 0, 0)], 0.0)
+    assert pressure.shown == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [("10%", "write SOFT:HARD"), ("5%:10%", "hard ≤ soft"), ("a:b", "write SOFT")]
+)
+def test_a_threshold_that_is_none_is_refused(text: str, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Threshold.parse(text)
+
+
+def test_thresholds_are_written_as_shares_and_a_time() -> None:
+    assert Threshold.parse("10%:5%:30s") == Threshold(0.10, 0.05, 30.0)
+    assert Threshold.parse("10%:5%") == Threshold(0.10, 0.05, 60.0)
+    assert Threshold.parse("off") is None
+
+
+def goes(*tenants: Tenant) -> str | None:
+    found = who_goes(tenants)
+    return found.uid if found is not None else None
+
+
+@pytest.mark.req("S3-7", "S3-8", "S3-48")
+def test_whoever_uses_more_than_it_asked_for_goes_first_then_the_least_important_then_the_largest() -> None:
+    modest = Tenant("modest", priority=-5, used=90, asked=100)
+    greedy = Tenant("greedy", priority=100, used=300, asked=100)
+    lowly = Tenant("lowly", priority=0, used=150, asked=100)
+    larger = Tenant("larger", priority=0, used=200, asked=100)
+    assert goes(modest, greedy) == "greedy", "what it asked for is its own"
+    assert goes(greedy, lowly) == "lowly"
+    assert goes(lowly, larger) == "larger"
+    assert goes(modest) == "modest", "the platform falls before the host"
+    assert goes() is None
+
+
+@given(st.lists(st.builds(Tenant, st.uuids().map(str), st.integers(-9, 9), st.integers(0, 99), st.integers(0, 99))))
+def test_nobody_within_its_request_goes_while_another_is_over_his(tenants: list[Tenant]) -> None:
+    found = who_goes(tenants)
+    if found is not None and found.used <= found.asked:
+        assert all(each.used <= each.asked for each in tenants)
