@@ -79,6 +79,8 @@ class RollingCluster(Cluster):
         if workload.status.rollout is None:
             return
         target = workload.status.rollout.target
+        if all(each.spec.release == target for each in before):
+            return  # nothing is updated: somebody only wants fewer
         least = group.count - away
         assert self.available(alive, group, target) >= min(self.available(earlier, group, target), least), "too few"
 
