@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 
+from mandor.agent.thrift import Thrift
 from mandor.agent.wait import sleep_or
 from mandor.engines.base import Engine, Observed, UnitPhase
 from mandor.errors import MandorError, NotFound, Unsupported
@@ -42,6 +43,7 @@ class Observer:
         """It was asked at least once, whether it answered or not."""
         self._tells = False
         self._failures = 0
+        self._thrift = Thrift()
         self._wake = asyncio.Event()
         self._fresh: list[asyncio.Future[None]] = []
 
@@ -70,7 +72,9 @@ class Observer:
             while True:
                 self._wake.clear()
                 waiting, self._fresh = self._fresh, []
+                begun = self._clock.monotonic()
                 await self._look()
+                self._thrift.spend(self._clock.monotonic() - begun, self._clock.monotonic())
                 for waiter in waiting:
                     if not waiter.done():
                         waiter.set_result(None)
@@ -111,11 +115,12 @@ class Observer:
             self._turned()
 
     async def _pause(self) -> None:
-        if self._wake.is_set():
-            if not self._fresh:
-                await self._clock.sleep(GAP_SECONDS)
-            return
-        await sleep_or(self._clock, self._interval(), self._wake)
+        if not self._wake.is_set():
+            await sleep_or(self._clock, self._interval(), self._wake)
+        elif not self._fresh:
+            await self._clock.sleep(GAP_SECONDS)
+        if wait := self._thrift.wait(self._clock.monotonic()):
+            await self._clock.sleep(wait)
 
     def _interval(self) -> float:
         if self._failures:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 
 from mandor.api.allowance import check_most, check_rules, forms_of
 from mandor.api.caller import Caller
+from mandor.engines.registry import check_options
 from mandor.engines.registry import known_engines as registered
 from mandor.errors import Conflict, Invalid
 from mandor.lib.words import did_you_mean
@@ -57,6 +58,7 @@ async def admit(
         )
     for path, form in forms_of(value):
         _check_engines(form, engines, path)
+        _check_options(form, path)
     await _check_names(store, value, beside or {})
     await _check_near(store, value, beside or {})
     priority, checks = await _priority(store, value, beside or {})
@@ -207,6 +209,12 @@ async def _check_near(store: Store, value: Workload, beside: Mapping[Key, Object
     for found in find_deadlocks(each for each in known.values() if isinstance(each, Workload)):
         if found.workload is value:
             raise Invalid(found.message, hint=HINT, path=f"spec.groups.{found.group}.placement.near[{found.rule}]")
+
+
+def _check_options(group: GroupTemplate, path: str) -> None:
+    for name, task in group.tasks.items():
+        for engine, options in task.options.items():
+            check_options(engine, options, f"{path}.tasks.{name}.options")
 
 
 def _check_engines(group: GroupTemplate, known: Collection[str], path: str) -> None:

@@ -159,6 +159,8 @@ class Engine(ABC):
     """Use as `async with`: leaving the block lets go of the engine and stops nothing."""
 
     name: ClassVar[str]
+    options: ClassVar[type | None] = None
+    """What a task may say under `options.NAME`; None: known to the engine alone, so only it can check them."""
 
     @abstractmethod
     async def probe(self) -> Capabilities:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
 
 from mandor.engines.base import Engine
+from mandor.engines.options import read_options
 from mandor.errors import Invalid
 from mandor.lib import registry
 from mandor.lib.words import did_you_mean
@@ -33,6 +35,18 @@ def make_engine(name: str, *, directory: Path, **settings: Any) -> Engine:
     if not isinstance(engine, Engine):
         raise Invalid(f"what is registered as the engine {name} is not one: {type(engine).__name__}")
     return engine
+
+
+def check_options(engine: str, options: Mapping[str, Any], path: str) -> None:
+    """`Invalid` for what the engine would refuse at the start; engines that are not installed here judge later."""
+    if engine not in known_engines():
+        return
+    try:
+        kind = getattr(_load(engine), "options", None)
+    except Invalid:
+        return  # An extra of the package is missing here.
+    if kind is not None:
+        read_options(engine, options, kind, path)
 
 
 def _typed(name: str, factory: Any, settings: dict[str, Any]) -> dict[str, Any]:

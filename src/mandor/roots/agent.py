@@ -189,7 +189,7 @@ def main() -> None:
     for option in ("--data", "--name", "--join-token-file", "--port-range"):
         parser.add_argument(option)
     parser.add_argument("--server", type=lambda text: tuple(text.split(",")))
-    for option in ("--engine", "--capacity", "--device", "--allow-host-path", "--pressure"):
+    for option in ("--engine", "--engine-option", "--capacity", "--device", "--allow-host-path", "--pressure"):
         parser.add_argument(option, action="append")
     run(load(AgentRootSettings, "agent", environ=os.environ, flags=vars(parser.parse_args())))
 

@@ -202,3 +202,21 @@ async def test_a_sandbox_whose_start_was_interrupted_is_taken_away(
     wanted = wire.make("PodSandboxFilter", label_selector=labels)
     assert not list((await client.call(wire.LIST_SANDBOXES, filter=wanted)).items)
     await client.close()
+
+
+@pytest.mark.req("S2-27")
+async def test_what_goes_over_a_network_is_counted_once_for_those_who_share_it(engine: CriEngine) -> None:
+    uid = uuid.uuid4().hex
+    web, side, other = unit("web", uid), unit("side", uid), unit()
+    await engine.start(web, shell(SERVES.format(text="x" * 100_000, port=8080)))
+    await engine.start(side, shell("exec sleep 3600"))
+    await engine.start(other, shell("exec sleep 3600"))
+    address = (await until(engine, web, running)).address
+    await until(engine, other, running)
+    await until(engine, side, running)
+    fetch = f"until wget -q -O /dev/null http://{address}:8080; do sleep 0.1; done"
+    assert await output(engine, other, ("sh", "-c", fetch)) == (b"", 0)
+    used = await engine.usage()
+    assert used[other].network_in_bytes > 100_000
+    assert used[web].network_out_bytes + used[side].network_out_bytes > 100_000
+    assert 0 in (used[web].network_out_bytes, used[side].network_out_bytes)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from mandor.engines.base import Launch
-from mandor.engines.containers.launches import read_options
 from mandor.engines.incus.body import make_body
 from mandor.engines.incus.options import IncusOptions
+from mandor.engines.options import read_options
 from mandor.errors import Invalid
 
 pytestmark = pytest.mark.req("S0-6")

@@ -6,6 +6,7 @@ A unit gets one order at a time. What can never start is remembered in a file, b
 from __future__ import annotations
 
 import asyncio
+import os
 from abc import abstractmethod
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +20,8 @@ from mandor.engines.containers.refused import Refused
 from mandor.engines.containers.tracked import Tracked
 from mandor.errors import EngineDown, Invalid, MandorError, NotFound, Unavailable
 
+AT_ONCE = min(64, 4 * (os.cpu_count() or 1))
+"""Starts at the same time: most of one is work for the processor, and more would only wait for each other."""
 KILL_SECONDS = 30.0
 """Longer than the kernel ever takes to end what was killed."""
 

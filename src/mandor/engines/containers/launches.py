@@ -4,28 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
-from typing import Any, TypeVar
-
-import msgspec
 
 from mandor.engines.base import Launch, Mount
 from mandor.errors import Invalid
-from mandor.model.codec import from_plain
 
 PERIOD_MICROSECONDS = 100_000
 QUOTA_LEAST = 1000
 """The kernel gives no less than a hundredth of a processor."""
 HOSTNAME_MOST = 63
-
-Options = TypeVar("Options")
-
-
-def read_options(engine: str, options: Mapping[str, Any], kind: type[Options]) -> Options:
-    try:
-        return from_plain(dict(options), kind)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"options.{engine}: {error}") from None
 
 
 def image_of(launch: Launch) -> str:

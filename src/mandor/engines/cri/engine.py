@@ -14,17 +14,19 @@ from typing import Any, ClassVar
 from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
 from mandor.engines.containers import labels as marks
 from mandor.engines.containers import refused as containers
-from mandor.engines.containers.engine import KILL_SECONDS, ContainerEngine
-from mandor.engines.containers.launches import check_working_dir, image_of, read_options
+from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEngine
+from mandor.engines.containers.launches import check_working_dir, image_of
 from mandor.engines.containers.tracked import Tracked
 from mandor.engines.cri import wire
 from mandor.engines.cri.client import START_SECONDS, CriClient, Refused
 from mandor.engines.cri.config import container_config, log_name, sandbox_config, write_files
 from mandor.engines.cri.execution import Dial, begin, dial_directly
 from mandor.engines.cri.images import CriImages
+from mandor.engines.cri.network import Traffic, traffic_of
 from mandor.engines.cri.observe import NANO, interrupted, observe, process_of, working_dir_of
 from mandor.engines.cri.options import CriOptions
 from mandor.engines.cri.sandboxes import Sandboxes
+from mandor.engines.options import read_options
 from mandor.engines.stamped import read_logs, rotate
 from mandor.errors import EngineDown, Invalid, MandorError, NotFound
 from mandor.model.image import ImageFile
@@ -33,7 +35,6 @@ from mandor.model.node import Capabilities
 SOCKETS = (Path("/run/containerd/containerd.sock"), Path("/var/run/crio/crio.sock"))
 LOOK_SECONDS = 0.05
 POLL_SECONDS = 1.0
-AT_ONCE = 16
 LIMITS = frozenset({"cpu", "memory"})
 EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "ports", "hosts"})
 _LOG_LIMITS = "io.mandor.log"
@@ -41,6 +42,7 @@ _LOG_LIMITS = "io.mandor.log"
 
 class CriEngine(ContainerEngine):
     name: ClassVar[str] = "cri"
+    options = CriOptions
 
     def __init__(
         self,
@@ -60,7 +62,11 @@ class CriEngine(ContainerEngine):
         self._dial = dial
         self._seen: dict[str, Observed] = {}
         """What is over, by container: that does not change any more."""
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._processes: dict[str, int | None] = {}
+        """The first process of each container, as far as they were asked for."""
+        self._starts = asyncio.Semaphore(AT_ONCE)
+        self._questions = asyncio.Semaphore(AT_ONCE)
+        """Apart from the starts: whoever asks must not wait for them."""
 
     @property
     def title(self) -> str:
@@ -102,17 +108,30 @@ class CriEngine(ContainerEngine):
     async def usage(self) -> Mapping[Unit, Usage]:
         wanted = wire.make("ContainerStatsFilter", label_selector={marks.OWNER: self.owner})
         with self._told("asked what its units use"):
-            running = {each.id for _, each in await self._labelled() if each.state == wire.RUNNING}
+            running = {each.id: each for _, each in await self._labelled() if each.state == wire.RUNNING}
             found = await self._api.call(wire.STATS, filter=wanted)
+            traffic = await self._traffic(running)
             await self._rotate_logs()
         return {
             unit: Usage(
                 cpu_seconds=each.cpu.usage_core_nano_seconds.value / NANO,
                 memory_bytes=each.memory.working_set_bytes.value,
+                network_in_bytes=traffic.get(each.attributes.id, Traffic()).received,
+                network_out_bytes=traffic.get(each.attributes.id, Traffic()).sent,
             )
             for each in found.stats
             if each.attributes.id in running and (unit := marks.unit_of(each.attributes.labels, self.owner)) is not None
         }
+
+    async def _traffic(self, running: Mapping[str, Any]) -> Mapping[str, Traffic]:
+        """By container; tasks that share a network are counted with the first of them."""
+        first = {each.pod_sandbox_id: identity for identity, each in sorted(running.items(), reverse=True)}
+        self._processes = {identity: self._processes.get(identity) for identity in first.values()}
+        for identity in [identity for identity, process in self._processes.items() if process is None]:
+            status = await self._status(identity, verbose=True)
+            self._processes[identity] = None if status is None else process_of(status.info)
+        known = ((identity, process) for identity, process in self._processes.items() if process is not None)
+        return {identity: traffic_of(process) for identity, process in known}
 
     async def images(self) -> Mapping[str, int]:
         with self._told("asked for its images"):
@@ -186,7 +205,7 @@ class CriEngine(ContainerEngine):
                 with suppress(Refused):  # Nobody begins it any more: whoever made it was interrupted.
                     await self._take_away(listed.id)
             return None
-        async with self._places:
+        async with self._questions:
             status = await self._status(listed.id)
             address = await self._sandboxes.address(listed.pod_sandbox_id)
         if status is not None and interrupted(status.status):
@@ -219,7 +238,7 @@ class CriEngine(ContainerEngine):
         labels = marks.labels_of(self.owner, unit, launch)
         labels[_LOG_LIMITS] = f"{int(options.log_size)}.{options.log_files}"
         container = container_config(unit, launch, options, labels, files)
-        async with self._places:
+        async with self._starts:
             sandbox, config = await self._ensure_sandbox(unit, launch, options)
             made = await self._create(unit, sandbox, container, config)
             await self._api.call(wire.START, seconds=START_SECONDS, container_id=made.container_id)

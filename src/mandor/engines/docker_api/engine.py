@@ -15,8 +15,7 @@ import msgspec
 
 from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
 from mandor.engines.containers import labels as marks
-from mandor.engines.containers.engine import KILL_SECONDS, ContainerEngine, not_running
-from mandor.engines.containers.launches import read_options
+from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEngine, not_running
 from mandor.engines.containers.tracked import Tracked
 from mandor.engines.docker_api.body import make_body
 from mandor.engines.docker_api.client import GONE, NOT_NOW, START_SECONDS, ApiClient, Refused, filters
@@ -29,11 +28,11 @@ from mandor.engines.docker_api.observe import observe
 from mandor.engines.docker_api.options import ContainerOptions
 from mandor.engines.docker_api.sandbox import Sandboxes
 from mandor.engines.docker_api.usage import usage_of
+from mandor.engines.options import read_options
 from mandor.errors import EngineDown, NotFound
 from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 
-AT_ONCE = 16
 EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "tmpfs", "ports", "hosts"})
 
 
@@ -58,6 +57,8 @@ class DockerApiEngine(ContainerEngine):
         self._starts = asyncio.Semaphore(AT_ONCE)
         self._questions = asyncio.Semaphore(AT_ONCE)
         """Apart from the starts: whoever asks must not wait for them."""
+
+    options = ContainerOptions
 
     # What is peculiar to one of them.
 
@@ -172,12 +173,13 @@ class DockerApiEngine(ContainerEngine):
         raise EngineDown(f"the events of {self.name} broke off")
 
     def _heard(self, line: bytes) -> bool:
-        """Whether it may change what `list` says: commands beside a task, such as probes, do not."""
+        """Whether it may change what `list` says: commands beside a task, such as probes, do not, nor does a container
+        that was made and not started."""
         try:
             event = msgspec.json.decode(line)
         except msgspec.DecodeError:
             return True
-        if str(event.get("Action", "")).startswith(("exec", "top", "attach", "resize")):
+        if str(event.get("Action", "")).startswith(("create", "exec", "top", "attach", "resize")):
             return False
         self._seen.pop((event.get("Actor") or {}).get("ID", ""), None)
         return True

@@ -34,6 +34,7 @@ class FakeEngine(Engine):
     """
 
     name: ClassVar[str] = "fake"
+    options = FakeOptions
 
     def __init__(
         self,

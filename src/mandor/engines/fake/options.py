@@ -7,14 +7,12 @@ import re
 import signal
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta, Struct
 
+from mandor.engines import options as engine_options
 from mandor.engines.base import Launch, Unit
 from mandor.engines.fake.mounts import read_file
-from mandor.errors import Invalid
 from mandor.lib.quantity import Seconds, Size
-from mandor.model.codec import from_plain
 
 
 class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -89,10 +87,7 @@ class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 
 def read_options(launch: Launch) -> FakeOptions:
-    try:
-        return from_plain(dict(launch.options), FakeOptions)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"options.fake: {error}") from None
+    return engine_options.read_options("fake", launch.options, FakeOptions)
 
 
 def fill_in(line: str, launch: Launch) -> str:

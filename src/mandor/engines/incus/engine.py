@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
 from mandor.engines.containers import refused as containers
 from mandor.engines.containers.engine import KILL_SECONDS, ContainerEngine, not_running
-from mandor.engines.containers.launches import check_working_dir, read_options
+from mandor.engines.containers.launches import check_working_dir
 from mandor.engines.containers.tracked import Tracked
 from mandor.engines.incus import marks
 from mandor.engines.incus.body import make_body
@@ -31,6 +31,7 @@ from mandor.engines.incus.loading import load
 from mandor.engines.incus.observe import address_of, command_ended, console_lines, machine_stopped, usage_of, vanished
 from mandor.engines.incus.options import IncusOptions
 from mandor.engines.incus.runner import command_line
+from mandor.engines.options import read_options
 from mandor.engines.stamped import read_logs
 from mandor.engines.ticks import Ticks
 from mandor.errors import EngineDown, Invalid, MandorError, NotFound, Unavailable
@@ -48,6 +49,7 @@ ON = frozenset({"Running", "Frozen"})
 
 class IncusEngine(ContainerEngine):
     name: ClassVar[str] = "incus"
+    options = IncusOptions
 
     def __init__(
         self,

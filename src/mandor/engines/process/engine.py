@@ -19,6 +19,7 @@ from mandor.engines.process.hierarchy import Hierarchies
 from mandor.engines.process.launch import SUPERVISORS, make_record
 from mandor.engines.process.leavings import kill_leavings
 from mandor.engines.process.logs import read_logs
+from mandor.engines.process.options import ProcessOptions
 from mandor.engines.process.spawn import mounts_possible, spawn_supervisor
 from mandor.engines.process.tracked import Tracked
 from mandor.engines.process.trash import discard, empty
@@ -38,6 +39,7 @@ class ProcessEngine(Engine):
     """Programs of the node, under `directory` (the agent's own; one engine at a time works in it)."""
 
     name: ClassVar[str] = "process"
+    options = ProcessOptions
 
     def __init__(self, directory: Path, *, limits: bool = True, mounts: bool = True) -> None:
         """`limits=False`: leave cgroups alone, as where there are none; `mounts=False`: make links instead, as where

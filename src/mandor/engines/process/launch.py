@@ -9,9 +9,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from mandor.engines.base import Launch, Mount, Unit
+from mandor.engines.options import read_options
 from mandor.engines.process.folder import UnitFolder
 from mandor.engines.process.hierarchy import Hierarchies
-from mandor.engines.process.options import read_options
+from mandor.engines.process.options import ProcessOptions
 from mandor.errors import Invalid
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -29,7 +30,7 @@ def make_record(
     argv = [*launch.command, *launch.args]
     if not argv or not argv[0]:
         raise Invalid("there is no command to run")
-    options = read_options(launch)
+    options = read_options("process", launch.options, ProcessOptions)
     cwd, below = _folders(launch)
     places = {mount: str(folder.work / _place(mount, launch)) for mount in launch.mounts}
     located = {mount.variable: place for mount, place in places.items() if mount.name}

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta, Struct
 
-from mandor.engines.base import Launch
-from mandor.errors import Invalid
 from mandor.lib.quantity import Size
-from mandor.model.codec import from_plain
 
 
 class ProcessOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -22,10 +18,3 @@ class ProcessOptions(Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if self.log_size < 64 * 1024:
             raise ValueError("`log_size` is at least 64Ki")
-
-
-def read_options(launch: Launch) -> ProcessOptions:
-    try:
-        return from_plain(dict(launch.options), ProcessOptions)
-    except msgspec.ValidationError as error:
-        raise Invalid(f"options.process: {error}") from None

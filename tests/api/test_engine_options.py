@@ -1,0 +1,40 @@
+"""What an engine would refuse at the start is refused at apply, with its line."""
+
+from __future__ import annotations
+
+import pytest
+
+from mandor.errors import Invalid
+from tests.api.conftest import Api
+from tests.api.test_apply import actions, send
+
+WEB = "name: web\nengine: docker\nimage: web:1\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "line", "words"),
+    [
+        ("options:\n  docker:\n    pul: never\n", 6, r"options\.docker\.pul: there is no such option"),
+        ("options:\n  docker: {pull: sometimes}\n", 5, r"options\.docker\.pull: Invalid enum value"),
+        ("options:\n  docker:\n    init: true\n    log_files: 0\n", 7, r"log_files: Expected `int` >= 1"),
+        ("options:\n  docker:\n    log_size: much\n", 6, r"options\.docker\.log_size"),
+        ("options:\n  cri:\n    network: bridge\n", 6, r"options\.cri\.network"),
+        ("options:\n  incus:\n    type: vm\n", 6, r"options\.incus\.type"),
+        ("options:\n  process:\n    log_size: 1Ki\n", 5, "at least 64Ki"),
+    ],
+)
+async def test_a_wrong_engine_option_is_refused_with_its_line(dev: Api, options: str, line: int, words: str) -> None:
+    with pytest.raises(Invalid, match=words) as refused:
+        await send(await dev.client(), WEB + options)
+    assert refused.value.facts["line"] == line
+
+
+async def test_a_misspelt_engine_option_gets_a_guess(dev: Api) -> None:
+    with pytest.raises(Invalid) as refused:
+        await send(await dev.client(), WEB + "options: {docker: {pul: never}}\n")
+    assert "`pull`" in (refused.value.hint or "")
+
+
+async def test_options_of_an_engine_that_is_not_known_here_are_the_engines_business(dev: Api) -> None:
+    got = await send(await dev.client(), WEB + "options: {docker: {pull: never}, elsewhere: {any: thing}}\n")
+    assert actions(got) == {"web": "created"}
