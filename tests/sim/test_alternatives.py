@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from mandor.controllers.quota import QuotaController
-from mandor.controllers.restore import RestoreController
 from mandor.controllers.runner import run
 from mandor.lib.quantity import Cpu
 from mandor.lib.tasks import Background
@@ -20,11 +19,10 @@ from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
 from mandor.model.quota import Quota, QuotaSpec
 from mandor.model.workload import Workload
-from mandor.placement.profiles import default_profile
 from mandor.store.base import Put
-from mandor.store.recorder import Recorder
 from tests.scenarios.make import DOCKER, PROCESS, make_workload
 from tests.scenarios.world import World
+from tests.sim.restoring import start_restore
 
 AS_PROCESS = {"engine": ["process"], "command": ["run"]}
 
@@ -32,14 +30,6 @@ AS_PROCESS = {"engine": ["process"], "command": ["run"]}
 def web(name: str = "web", **fields: Any) -> Workload:
     """A container; else a process."""
     return make_workload(name, **{"image": "web:1", "engine": ["docker"], "alternatives": [AS_PROCESS], **fields})
-
-
-def start_restore(world: World, tasks: Background) -> None:
-    recorder = Recorder(world.store, "restore", world.clock)
-    profiles = {"default": default_profile()}
-    controller = RestoreController(world.store, world.clock, recorder, lambda board: profiles)
-    tasks.start(run(controller, world.store, world.clock), "restore")
-    tasks.start(recorder.run(), "recorder")
 
 
 @pytest.fixture

@@ -13,11 +13,10 @@ from aiohttp import web
 from mandor.errors import Invalid
 from mandor.placement.config import read_config
 from mandor.placement.plugin_source import find_plugins
-from mandor.roots.inquiry import HttpInquiry
 from tests.components.etcd import Tls
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
-from tests.sim.test_outside_plugins import Answer, ExtenderServer, configure, extended, until
+from tests.sim.outside import Answer, ExtenderServer, asking_world, configure, extended, served, until
 
 
 class Binding(ExtenderServer):
@@ -32,13 +31,8 @@ class Binding(ExtenderServer):
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    made = World()
-    made.checks = [made.check_capacity, made.check_count]
-    made.start_controllers()
-    async with HttpInquiry() as inquire:
-        made.scheduler_options["inquire"] = inquire
+    async with asking_world() as made:
         yield made
-        await made.__aexit__(None, None, None)
 
 
 @pytest.fixture
@@ -49,18 +43,12 @@ def tls(tmp_path: Path) -> Tls:
 @pytest.fixture
 async def extender(tls: Tls) -> AsyncIterator[Binding]:
     """It shows its certificate, and takes nobody without one."""
-    server = Binding()
-    app = web.Application()
-    app.router.add_post("/api/{verb}", server.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(tls.ca_file))
     context.load_cert_chain(tls.server_cert_file, tls.server_key_file)
     context.verify_mode = ssl.CERT_REQUIRED
-    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context).start()
-    server.url = f"https://127.0.0.1:{runner.addresses[0][1]}/api"
-    yield server
-    await runner.cleanup()
+    server = Binding()
+    async with served(server, context):
+        yield server
 
 
 def files(tls: Tls, **other: Any) -> dict[str, Any]:
@@ -206,14 +194,8 @@ class Preempting(ExtenderServer):
 @pytest.fixture
 async def preempting() -> AsyncIterator[Preempting]:
     server = Preempting()
-    app = web.Application()
-    app.router.add_post("/api/{verb}", server.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}/api"
-    yield server
-    await runner.cleanup()
+    async with served(server):
+        yield server
 
 
 async def _full(world: World, folder: Path, extender: Preempting, **fields: Any) -> None:

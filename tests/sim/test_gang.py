@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,35 +11,12 @@ from mandor.errors import Unavailable
 from mandor.lib.clock import settle
 from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
-from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.phase import Phase
-from mandor.model.workload import Workload
-from mandor.placement.built_in import DEFAULTS
-from mandor.placement.framework.ask import Ask
-from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.handle import Handle
-from mandor.placement.framework.making import Registered, make_plugin
-from mandor.placement.framework.points import PermitPlugin, Plugin, PreBindPlugin, ReservePlugin, Wait
-from mandor.placement.framework.profile import Enabled, Profile
 from mandor.store.base import Put, Write
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with World() as made:
-        made.checks = [made.check_capacity, made.check_count]
-        yield made
-
-
-def bound(world: World, workload: str = "mpi") -> list[str]:
-    return [
-        each.meta.name
-        for each in world.instances(workload)
-        if each.node and not each.phase.over and each.spec.stop is None
-    ]
+from tests.sim.gangs import bound, gang
 
 
 def binds(writes: Sequence[Write]) -> list[Instance]:
@@ -68,10 +45,6 @@ class Eavesdropper:
         if found:
             self.binds.append([each.meta.name for each in found])
         return revision
-
-
-def gang(name: str = "mpi", replicas: int = 3, **fields: Any) -> Workload:
-    return make_workload(name, replicas=replicas, **{"gang": {}, "cpu": "1", **fields})
 
 
 @pytest.mark.req("S0-10", "S1-16")
@@ -243,8 +216,8 @@ async def test_a_large_gang_is_written_in_pieces_and_a_refused_piece_is_decided_
     assert sum(map(len, heard.binds)) == LARGE
 
 
-@pytest.mark.req("S0-18", "S0-25")
-async def test_a_gang_half_bound_by_a_scheduler_that_died_is_completed(world: World) -> None:
+async def half_bound(world: World, **fields: Any) -> list[str]:
+    """Who is bound of a large gang whose scheduler died between two pieces of it."""
     heard = Eavesdropper(world)
     await large(world)
 
@@ -253,30 +226,7 @@ async def test_a_gang_half_bound_by_a_scheduler_that_died_is_completed(world: Wo
             raise SystemError("died")
 
     heard.before = die
-    await world.apply(gang(replicas=LARGE))
-    for _ in range(60):
-        await world.clock.advance(0.1)
-        await settle(50)
-        if heard.binds:
-            break
-    assert 0 < len(bound(world)) < LARGE
-    await _bury(world)
-    heard.before = None
-    world.start_scheduler()
-    await world.until(lambda: world.serving_count("mpi") == LARGE, seconds=30)
-
-
-@pytest.mark.req("S0-18")
-async def test_a_gang_half_bound_that_cannot_be_completed_is_given_back_after_its_timeout(world: World) -> None:
-    heard = Eavesdropper(world)
-    await large(world)
-
-    async def die(found: list[Instance]) -> None:
-        if heard.binds:
-            raise SystemError("died")
-
-    heard.before = die
-    await world.apply(gang(replicas=LARGE, gang={"timeout": "20s"}))
+    await world.apply(gang(replicas=LARGE, **fields))
     for _ in range(60):
         await world.clock.advance(0.1)
         await settle(50)
@@ -286,19 +236,7 @@ async def test_a_gang_half_bound_that_cannot_be_completed_is_given_back_after_it
     assert 0 < len(held) < LARGE
     await _bury(world)
     heard.before = None
-    free = next(name for name in world.nodes if name not in {world.instance(each).node for each in held})
-    await world.change_node(free, cordoned=True)
-    world.start_scheduler()
-    await world.run(15)
-    assert bound(world) == held, "it has time"
-    await world.until(lambda: not bound(world), seconds=30)
-    await world.run(10)
-    assert bound(world) == []
-    assert world.events("GangGivenBack")
-    assert "its gang is in pieces" in str([each.spec.message for each in world.events("GangGivenBack")])
-
-    await world.change_node(free, cordoned=False)
-    await world.until(lambda: world.serving_count("mpi") == LARGE, seconds=60)
+    return held
 
 
 async def _bury(world: World) -> None:
@@ -312,6 +250,31 @@ async def _bury(world: World) -> None:
     assert task.done()
     assert task.exception() is not None
     await world.kill("its recorder")
+
+
+@pytest.mark.req("S0-18", "S0-25")
+async def test_a_gang_half_bound_by_a_scheduler_that_died_is_completed(world: World) -> None:
+    await half_bound(world)
+    world.start_scheduler()
+    await world.until(lambda: world.serving_count("mpi") == LARGE, seconds=30)
+
+
+@pytest.mark.req("S0-18")
+async def test_a_gang_half_bound_that_cannot_be_completed_is_given_back_after_its_timeout(world: World) -> None:
+    held = await half_bound(world, gang={"timeout": "20s"})
+    free = next(name for name in world.nodes if name not in {world.instance(each).node for each in held})
+    await world.change_node(free, cordoned=True)
+    world.start_scheduler()
+    await world.run(15)
+    assert bound(world) == held, "it has time"
+    await world.until(lambda: not bound(world), seconds=30)
+    await world.run(10)
+    assert bound(world) == []
+    assert world.events("GangGivenBack")
+    assert "its gang is in pieces" in str([each.spec.message for each in world.events("GangGivenBack")])
+
+    await world.change_node(free, cordoned=False)
+    await world.until(lambda: world.serving_count("mpi") == LARGE, seconds=60)
 
 
 @pytest.mark.req("S2-50")
@@ -383,141 +346,6 @@ async def test_a_leader_that_goes_away_hands_over(world: World) -> None:
     await world.delete(world.instance("mpi-3"))
     await world.run(10)
     await world.add_nodes("n2", cpu=2)
-    await world.until(lambda: world.serving_count("mpi") == 5, seconds=20)
-
-
-def profiles(making: Any, *, without: str = "") -> Any:
-    def made(handle: Handle) -> dict[str, Profile]:
-        usual = [
-            Enabled(make_plugin(Registered(cls), handle), weight) for cls, weight in DEFAULTS if cls.name != without
-        ]
-        return {"default": Profile("default", [*usual, *(Enabled(each) for each in making(handle))])}
-
-    return made
-
-
-@pytest.fixture
-async def make_world() -> AsyncIterator[Any]:
-    made: list[World] = []
-
-    async def make(*plugins: Plugin, without: str = "") -> World:
-        world = World()
-        world.checks = [world.check_capacity, world.check_count]
-        world.scheduler_options = {"profiles": profiles(lambda handle: plugins, without=without)}
-        await world.__aenter__()
-        made.append(world)
-        return world
-
-    yield make
-    for each in made:
-        await each.__aexit__(None, None, None)
-
-
-@pytest.mark.req("S1-28")
-async def test_without_the_plugin_members_are_placed_one_by_one(make_world: Any) -> None:
-    world = await make_world(without="Gang")
-    await world.add_nodes("n1", cpu=2)
-    await world.apply(gang(gang={"timeout": "5s"}))
-    await world.until(lambda: world.serving_count("mpi") == 2, seconds=10)
-    await world.run(20)
-    assert world.serving_count("mpi") == 2, "and nothing is given back"
-
-
-class Picky(ReservePlugin, PermitPlugin, PreBindPlugin):
-    """Refuses one member at one point, so often."""
-
-    name = "Picky"
-
-    def __init__(self, at: str, times: int = 1, wait: float = 0) -> None:
-        self.at, self.times, self.wait = at, times, wait
-        self.begun = self.undone = 0
-
-    def _refuses(self, at: str, ask: Ask) -> bool:
-        if at != self.at or not ask.key.name.endswith("-1") or self.times <= 0:
-            return False
-        self.times -= 1
-        return True
-
-    def reserve(self, state: CycleState, ask: Ask, node: str) -> None:
-        self.begun += 1
-        if self._refuses("reserve", ask):
-            raise RuntimeError("no")
-
-    def unreserve(self, state: CycleState, ask: Ask, node: str) -> None:
-        self.undone += 1
-
-    def permit(self, state: CycleState, ask: Ask, node: str) -> Wait | str | None:
-        if self._refuses("permit", ask):
-            return "not this one"
-        return None
-
-    async def pre_bind(self, state: CycleState, ask: Ask, node: str) -> None:
-        if self._refuses("pre_bind", ask):
-            raise RuntimeError("no")
-
-
-@pytest.mark.req("S1-17", "S1-19", "S1-36")
-@pytest.mark.parametrize("at", ["reserve", "permit", "pre_bind"])
-async def test_one_member_that_is_refused_takes_the_others_with_it(make_world: Any, at: str) -> None:
-    picky = Picky(at, times=3)
-    world = await make_world(picky)
-    await world.add_nodes("n1", cpu=4)
-    await world.run(2)
-    world.checks.append(lambda: None if len(bound(world)) in {0, 3} else pytest.fail(f"in pieces: {bound(world)}"))
-    await world.apply(gang())
-    await world.until(lambda: world.serving_count("mpi") == 3, seconds=60)
-    assert picky.times == 0
-    assert picky.begun == picky.undone + 3
-
-
-class Slow(PermitPlugin):
-    """Has one of them wait."""
-
-    name = "Slow"
-
-    def __init__(self) -> None:
-        self.held: Key | None = None
-
-    def permit(self, state: CycleState, ask: Ask, node: str) -> Wait | None:
-        if ask.key.name != "mpi-0" or self.held is not None:
-            return None
-        self.held = ask.key
-        return Wait(20)
-
-
-@pytest.mark.req("S1-18", "S1-20", "S1-21", "S1-22")
-async def test_a_late_member_waits_for_the_others_and_follows_them(make_world: Any) -> None:
-    slow = Slow()
-    world = await make_world(slow)
-    await world.add_nodes("n1", cpu=8)
-    await world.run(2)
-    await world.apply(gang(replicas=3, gang={"min": 3, "timeout": "60s"}))
-    await world.run(3)
-    assert bound(world) == [], "mpi-0 waits, and so do the others"
-    await world.apply(gang(replicas=5, gang={"min": 3, "timeout": "60s"}))
-    await world.run(3)
-    assert bound(world) == []
-    waiting = {each.key.name: each.plugins for each in world.scheduler.handle.waiting()}
-    assert waiting == {"mpi-0": ("Slow",), "mpi-3": ("Gang",), "mpi-4": ("Gang",)}
-
-    assert slow.held is not None
-    assert world.scheduler.handle.approve(slow.held, "Slow")
-    await world.until(lambda: world.serving_count("mpi") == 5, seconds=10)
-
-
-@pytest.mark.req("S1-19", "S1-21")
-async def test_late_members_are_refused_with_those_they_wait_for(make_world: Any) -> None:
-    slow = Slow()
-    world = await make_world(slow)
-    await world.add_nodes("n1", cpu=8)
-    await world.run(2)
-    await world.apply(gang(replicas=3, gang={"min": 3, "timeout": "60s"}))
-    await world.run(3)
-    await world.apply(gang(replicas=5, gang={"min": 3, "timeout": "60s"}))
-    await world.run(3)
-    assert bound(world) == []
-    assert slow.held is not None
-    assert world.scheduler.handle.reject(slow.held, "Slow", "not now")
     await world.until(lambda: world.serving_count("mpi") == 5, seconds=20)
 
 

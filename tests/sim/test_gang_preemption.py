@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,13 +11,6 @@ from mandor.model.phase import Phase
 from mandor.model.workload import Workload
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with World() as made:
-        made.checks = [made.check_capacity, made.check_count]
-        yield made
 
 
 def gang(replicas: int = 2, **fields: Any) -> Workload:

@@ -3,20 +3,16 @@ extender that is asked over HTTP."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from aiohttp import web
 
 from mandor.placement.plugins.http_extender import Extender, HTTPExtender
-from mandor.roots.inquiry import HttpInquiry
-from mandor.scheduler.reload import ConfigSource, Configured
 from tests.docs.text import ROOT, blocks
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
+from tests.sim.outside import ExtenderServer, asking_world, configure, extended, served, until
 
 FILTER = """\
 from mandor.placement.framework.points import FilterPlugin
@@ -32,24 +28,8 @@ ENABLED = "profiles:\n- plugins:\n    multiPoint:\n      enabled:\n      - name:
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    made = World()
-    made.checks = [made.check_capacity, made.check_count]
-    made.start_controllers()
-    async with HttpInquiry() as inquire:
-        made.scheduler_options["inquire"] = inquire
+    async with asking_world() as made:
         yield made
-        await made.__aexit__(None, None, None)
-
-
-def configure(world: World, folder: Path, text: str) -> Configured:
-    (folder / "scheduler.yaml").write_text(text)
-    (folder / "plugins").mkdir(exist_ok=True)
-    configured = Configured(ConfigSource(folder / "scheduler.yaml", folder / "plugins"))
-    world.scheduler_options["profiles"] = configured.profiles
-    world.start_scheduler()
-    assert world.scheduler is not None
-    world._start("configuration", configured.follow(world.clock, world.scheduler.use))
-    return configured
 
 
 @pytest.mark.req("S1-29", "S0-3")
@@ -107,66 +87,12 @@ async def test_the_guides_permit_holds_instances_back_until_there_are_enough(wor
 
 # An extender.
 
-Answer = Callable[[dict[str, Any]], Any]
-
-
-class ExtenderServer:
-    """Speaks the protocol as Go does: capital letters, and no key for what is not there."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, dict[str, Any]]] = []
-        self.filter: Answer = lambda args: {"NodeNames": args["NodeNames"]}
-        self.prioritize: Answer = lambda args: []
-        self.hang = False
-        self.status = 200
-        self.url = ""
-
-    async def handle(self, request: web.Request) -> web.Response:
-        args = await request.json()
-        verb = request.match_info["verb"]
-        self.asked.append((verb, args))
-        if self.hang:
-            await asyncio.sleep(3600)
-        answer = self.filter(args) if verb == "filter" else self.prioritize(args)
-        return web.json_response(answer, status=self.status)
-
 
 @pytest.fixture
 async def extender() -> AsyncIterator[ExtenderServer]:
     server = ExtenderServer()
-    app = web.Application()
-    app.router.add_post("/api/{verb}", server.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}/api"
-    yield server
-    await runner.cleanup()
-
-
-def extended(url: str, **fields: Any) -> str:
-    import json
-
-    described = {
-        "urlPrefix": url,
-        "filterVerb": "filter",
-        "prioritizeVerb": "prioritize",
-        "weight": 1,
-        "nodeCacheCapable": True,
-        **fields,
-    }
-    return json.dumps({"extenders": [{key: each for key, each in described.items() if each is not None}]})
-
-
-async def until(world: World, reached: Callable[[], bool]) -> None:
-    """Real sockets take real time, which a clock that stands still does not give."""
-    for _ in range(400):
-        if reached():
-            return
-        await world.run(0.5)
-        await asyncio.sleep(0.02)
-    raise AssertionError("not reached")
+    async with served(server):
+        yield server
 
 
 @pytest.mark.req("S1-29")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,13 +13,6 @@ from mandor.model.phase import Phase
 from mandor.store.base import Put, Write
 from tests.scenarios.make import make_class, make_workload
 from tests.scenarios.world import World
-
-
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with World() as made:
-        made.checks = [made.check_capacity, made.check_count]
-        yield made
 
 
 async def full(world: World, *names: str, **fields: Any) -> None:

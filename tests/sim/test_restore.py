@@ -10,32 +10,22 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mandor.controllers.move_plan import MOVE_SECONDS
-from mandor.controllers.restore import AFTER_SECONDS, RestoreController
-from mandor.controllers.runner import run
+from mandor.controllers.restore import AFTER_SECONDS
 from mandor.lib.tasks import Background
 from mandor.model.instance import Move
-from mandor.placement.profiles import default_profile
 from mandor.store.base import Put
-from mandor.store.recorder import Recorder
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
+from tests.sim.restoring import start_restore
 
 HERE = {"where": [{"rule": "node == n1", "strength": "should"}]}
-
-
-def start(world: World, tasks: Background) -> None:
-    recorder = Recorder(world.store, "restore", world.clock)
-    profiles = {"default": default_profile()}
-    controller = RestoreController(world.store, world.clock, recorder, lambda board: profiles)
-    tasks.start(run(controller, world.store, world.clock), "restore")
-    tasks.start(recorder.run(), "recorder")
 
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
     async with World() as made, Background() as tasks:
         made.checks = [made.check_capacity]
-        start(made, tasks)
+        start_restore(made, tasks)
         yield made
 
 
@@ -148,7 +138,7 @@ async def test_whatever_happens_it_comes_to_rest_and_moves_never_cost_a_serving_
 ) -> None:
     async with World() as world, Background() as tasks:
         world.checks = [world.check_capacity]
-        start(world, tasks)
+        start_restore(world, tasks)
         await world.add_nodes("n1", "n2", "n3")
         spread = {
             "where": [{"rule": "node == n1", "strength": "should"}],

@@ -26,13 +26,6 @@ from tests.scenarios.make import make_class, make_workload
 from tests.scenarios.world import World
 
 
-@pytest.fixture
-async def world() -> AsyncIterator[World]:
-    async with World() as made:
-        made.checks = [made.check_capacity, made.check_count]
-        yield made
-
-
 def waiting(world: World) -> list[Instance]:
     return [each for each in world.instances() if each.phase is Phase.PENDING]
 

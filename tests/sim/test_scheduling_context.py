@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import Handle
-from mandor.placement.framework.making import Registered, make_plugin
 from mandor.placement.framework.points import (
     BindPlugin,
     FilterPlugin,
@@ -38,37 +36,7 @@ from mandor.scheduler.watchdog import Watchdog
 from mandor.store.base import Delete, Put
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
-
-Making = Callable[[Handle], Sequence[Plugin]]
-
-
-def profiles(making: Making, name: str = "default", *, first: bool = False) -> Callable[[Handle], dict[str, Profile]]:
-    """The defaults with these plugins behind (or before) them."""
-
-    def made(handle: Handle) -> dict[str, Profile]:
-        usual = [Enabled(make_plugin(Registered(cls), handle), weight) for cls, weight in DEFAULTS]
-        own = [Enabled(plugin) for plugin in making(handle)]
-        together = own + usual if first else usual + own
-        return {name: Profile(name, together)}
-
-    return made
-
-
-@pytest.fixture
-async def make_world() -> AsyncIterator[Callable[..., Any]]:
-    made: list[World] = []
-
-    async def make(*plugins: Plugin, making: Making | None = None, first: bool = False, **options: Any) -> World:
-        world = World()
-        world.checks = [world.check_capacity, world.check_count]
-        world.scheduler_options = {"profiles": profiles(making or (lambda handle: plugins), first=first), **options}
-        await world.__aenter__()
-        made.append(world)
-        return world
-
-    yield make
-    for world in made:
-        await world.__aexit__(None, None, None)
+from tests.sim.plugged import profiles
 
 
 class Log:
@@ -85,10 +53,10 @@ class Log:
 class Everywhere(ReservePlugin, PermitPlugin, PreBindPlugin, PostBindPlugin):
     """One object for four points, which it counts by itself."""
 
-    def __init__(self, name: str = "Everywhere", log: Log | None = None) -> None:
+    def __init__(self, name: str = "Everywhere", log: Log | None = None, *, answer: Wait | str | None = None) -> None:
         self.name = name  # type: ignore[misc]
         self.log = log or Log()
-        self.answer: Wait | str | None = None
+        self.answer = answer
         self.fail_at: str = ""
         self.fail_times = 1_000_000
 
@@ -121,6 +89,14 @@ class Everywhere(ReservePlugin, PermitPlugin, PreBindPlugin, PostBindPlugin):
 
 def web(world: World, index: int = 0) -> Instance:
     return world.instance(f"web-{index}")
+
+
+async def with_web(make_world: Any, *plugins: Plugin) -> World:
+    """One node, and one workload of one instance."""
+    world: World = await make_world(*plugins)
+    await world.add_nodes("n1")
+    await world.apply(make_workload("web"))
+    return world
 
 
 def key(name: str) -> Key:
@@ -164,9 +140,7 @@ async def test_a_reserve_that_fails_is_undone_by_all_in_reverse_order_and_tried_
 async def test_a_pre_bind_that_fails_rejects_the_placement(make_world: Any) -> None:
     plugin = Everywhere()
     plugin.fail_at, plugin.fail_times = "pre_bind", 2
-    world = await make_world(plugin)
-    await world.add_nodes("n1")
-    await world.apply(make_workload("web"))
+    world = await with_web(make_world, plugin)
     await world.until(lambda: world.serving_count("web") == 1, seconds=20)
     once = ["Everywhere.reserve", "Everywhere.permit", "Everywhere.pre_bind"]
     assert plugin.log.of("web-0") == [*once, "Everywhere.unreserve"] * 2 + [*once, "Everywhere.post_bind"]
@@ -174,11 +148,8 @@ async def test_a_pre_bind_that_fails_rejects_the_placement(make_world: Any) -> N
 
 @pytest.mark.req("S1-19")
 async def test_a_denied_permit_gives_the_node_back_and_waits_for_what_the_plugin_cares_for(make_world: Any) -> None:
-    plugin = Everywhere()
-    plugin.answer = "not today"
-    world = await make_world(plugin)
-    await world.add_nodes("n1")
-    await world.apply(make_workload("web"))
+    plugin = Everywhere(answer="not today")
+    world = await with_web(make_world, plugin)
     await world.run(2)
     assert plugin.log.of("web-0")[:3] == ["Everywhere.reserve", "Everywhere.permit", "Everywhere.unreserve"]
     assert web(world).status.message == "Everywhere does not permit it: not today"
@@ -192,8 +163,7 @@ async def test_a_denied_permit_gives_the_node_back_and_waits_for_what_the_plugin
 @pytest.mark.req("S1-18", "S1-20", "S1-22")
 async def test_who_waits_for_a_permit_is_listed_holds_its_room_and_goes_on_when_approved(make_world: Any) -> None:
     handles: list[Handle] = []
-    plugin = Everywhere()
-    plugin.answer = Wait(60)
+    plugin = Everywhere(answer=Wait(60))
 
     def making(handle: Handle) -> list[Plugin]:
         handles.append(handle)
@@ -222,11 +192,8 @@ async def test_who_waits_for_a_permit_is_listed_holds_its_room_and_goes_on_when_
 
 @pytest.mark.req("S1-21")
 async def test_a_wait_that_runs_out_is_a_denial(make_world: Any) -> None:
-    plugin = Everywhere()
-    plugin.answer = Wait(5)
-    world = await make_world(plugin)
-    await world.add_nodes("n1")
-    await world.apply(make_workload("web"))
+    plugin = Everywhere(answer=Wait(5))
+    world = await with_web(make_world, plugin)
     await world.run(4)
     assert plugin.log.of("web-0") == ["Everywhere.reserve", "Everywhere.permit"]
     await world.run(3)
@@ -236,11 +203,8 @@ async def test_a_wait_that_runs_out_is_a_denial(make_world: Any) -> None:
 
 @pytest.mark.req("S1-20", "S1-26")
 async def test_who_is_told_to_stop_while_it_waits_leaves_the_waiting_room(make_world: Any) -> None:
-    plugin = Everywhere()
-    plugin.answer = Wait(600)
-    world = await make_world(plugin)
-    await world.add_nodes("n1")
-    await world.apply(make_workload("web"))
+    plugin = Everywhere(answer=Wait(600))
+    world = await with_web(make_world, plugin)
     await world.run(2)
     await world.apply(make_workload("web", replicas=0))
     await world.run(5)
@@ -371,9 +335,7 @@ class Gate(PreEnqueuePlugin):
 @pytest.mark.req("S1-32")
 async def test_a_gated_instance_waits_outside_the_queue_until_its_gate_opens(make_world: Any) -> None:
     gate, plugin = Gate(), Everywhere()
-    world = await make_world(gate, plugin)
-    await world.add_nodes("n1")
-    await world.apply(make_workload("web"))
+    world = await with_web(make_world, gate, plugin)
     await world.run(400, step=20)
     assert plugin.log.lines == [], "never tried, not even after five minutes"
     assert (web(world).status.reason, web(world).status.message) == ("Gated", "the gate is closed")
@@ -455,9 +417,7 @@ class OnlyMarked(FilterPlugin):
 @pytest.mark.req("S1-33", "S1-34")
 async def test_a_hint_saves_a_try_that_is_not_worthwhile(make_world: Any) -> None:
     plugin = OnlyMarked()
-    world = await make_world(plugin)
-    await world.add_nodes("n1")
-    await world.apply(make_workload("web"))
+    world = await with_web(make_world, plugin)
     await world.run(15)
     before = plugin.tries
     await world.add_nodes("n2")
@@ -516,11 +476,8 @@ async def test_each_workload_chooses_its_profile_and_all_share_one_queue(make_wo
 
 @pytest.mark.req("S1-17")
 async def test_when_the_scheduler_ends_whoever_reserved_and_is_not_bound_is_told(make_world: Any) -> None:
-    plugin = Everywhere()
-    plugin.answer = Wait(600)
-    world = await make_world(plugin)
-    await world.add_nodes("n1")
-    await world.apply(make_workload("web"))
+    plugin = Everywhere(answer=Wait(600))
+    world = await with_web(make_world, plugin)
     await world.run(2)
     await world.kill("scheduler")
     assert plugin.log.of("web-0") == ["Everywhere.reserve", "Everywhere.permit", "Everywhere.unreserve"]
@@ -528,9 +485,7 @@ async def test_when_the_scheduler_ends_whoever_reserved_and_is_not_bound_is_told
 
 async def test_an_instance_that_vanishes_in_its_binding_cycle_is_unreserved(make_world: Any) -> None:
     crowd, plugin = Crowd(), Everywhere()
-    world = await make_world(plugin, crowd)
-    await world.add_nodes("n1")
-    await world.apply(make_workload("web"))
+    world = await with_web(make_world, plugin, crowd)
     await world.run(2)
     await world.kill("controllers")
     await world.store.commit(Delete(key("web-0"), web(world).meta.version))

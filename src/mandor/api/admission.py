@@ -1,6 +1,7 @@
 """What the cluster lets in: namespaces that exist, engines that exist, and what a namespace allows."""
 
 from collections.abc import Collection, Mapping
+from typing import TypeVar
 
 from mandor.api.allowance import check_most, check_rules, forms_of
 from mandor.api.caller import Caller
@@ -20,7 +21,9 @@ from mandor.model.quota import Quota
 from mandor.model.record import Namespace
 from mandor.model.volume import Volume
 from mandor.model.workload import GroupTemplate, Workload
-from mandor.store.base import Check, Filter, Store
+from mandor.store.base import ALL, Check, Filter, Store
+
+O = TypeVar("O", bound=Object)  # noqa: E741 - O for object
 
 NAME_MOST = 63
 
@@ -107,20 +110,15 @@ async def defaults_of(store: Store, namespace: str, beside: Mapping[Key, Object]
 
 
 async def _all_defaults(store: Store, namespace: str, beside: Mapping[Key, Object]) -> list[LimitDefaults]:
-    known = {each.key: each for each in (await store.list(LimitDefaults.kind, Filter(namespace=namespace))).items}
-    known.update(beside)
-    return [each for each in known.values() if isinstance(each, LimitDefaults) and each.meta.namespace == namespace]
+    found = await _all(store, LimitDefaults, beside, Filter(namespace=namespace))
+    return [each for each in found if each.meta.namespace == namespace]
 
 
 async def _namespace(store: Store, value: Object, beside: Mapping[Key, Object]) -> tuple[Namespace | None, list[Check]]:
     """Where it is to live, and what must still be there at the commit; `default` needs no object."""
-    key = Key("namespace", "", value.meta.namespace)
-    found = beside.get(key)
-    if isinstance(found, Namespace):
-        return found, []
-    found = await store.get(key)
-    if isinstance(found, Namespace):
-        return found, [Check(key, found.meta.version)]
+    found, checks = await _find(store, Namespace, value.meta.namespace, beside)
+    if found is not None:
+        return found, checks
     if value.meta.namespace == DEFAULT_NAMESPACE:
         return None, []
     known = [each.meta.name for each in (await store.list("namespace")).items]
@@ -166,13 +164,9 @@ async def _priority(store: Store, value: Workload, beside: Mapping[Key, Object])
 
 
 async def _class(store: Store, given: str, beside: Mapping[Key, Object], path: str) -> tuple[int, list[Check]]:
-    key = Key(PriorityClass.kind, "", given)
-    found = beside.get(key)
-    if isinstance(found, PriorityClass):
-        return found.spec.value, []
-    found = await store.get(key)
-    if isinstance(found, PriorityClass):
-        return found.spec.value, [Check(key, found.meta.version)]
+    found, checks = await _find(store, PriorityClass, given, beside)
+    if found is not None:
+        return found.spec.value, checks
     near = did_you_mean(given, await _classes(store, beside))
     raise Invalid(
         f"there is no priority class {given}",
@@ -182,9 +176,7 @@ async def _class(store: Store, given: str, beside: Mapping[Key, Object], path: s
 
 
 async def _classes(store: Store, beside: Mapping[Key, Object]) -> dict[str, PriorityClassSpec]:
-    known = {each.key: each for each in (await store.list(PriorityClass.kind)).items}
-    known.update(beside)
-    return {each.meta.name: each.spec for each in known.values() if isinstance(each, PriorityClass)}
+    return {each.meta.name: each.spec for each in await _all(store, PriorityClass, beside)}
 
 
 async def _check_default(store: Store, value: PriorityClass, beside: Mapping[Key, Object]) -> None:
@@ -204,9 +196,7 @@ async def _check_near(store: Store, value: Workload, beside: Mapping[Key, Object
     """Groups that would wait for each other for ever are refused; others are looked at only if there is such a rule."""
     if not any(rule.strength == "must" for group in value.spec.groups.values() for rule in group.placement.near):
         return
-    known = {each.key: each for each in (await store.list(Workload.kind)).items}
-    known.update({**beside, value.key: value})
-    for found in find_deadlocks(each for each in known.values() if isinstance(each, Workload)):
+    for found in find_deadlocks(await _all(store, Workload, {**beside, value.key: value})):
         if found.workload is value:
             raise Invalid(found.message, hint=HINT, path=f"spec.groups.{found.group}.placement.near[{found.rule}]")
 
@@ -222,6 +212,23 @@ def _check_engines(group: GroupTemplate, known: Collection[str], path: str) -> N
         if name not in known:
             hint = did_you_mean(name, known)
             raise Invalid(f"there is no engine {name!r}", hint=hint, engine=name, path=f"{path}.engine")
+
+
+async def _find(store: Store, kind: type[O], name: str, beside: Mapping[Key, Object]) -> tuple[O | None, list[Check]]:
+    """One that belongs to no namespace, stored or about to be, and what must still be so at the commit."""
+    key = Key(kind.kind, "", name)
+    found = beside.get(key)
+    if isinstance(found, kind):
+        return found, []
+    found = await store.get(key)
+    return (found, [Check(key, found.meta.version)]) if isinstance(found, kind) else (None, [])
+
+
+async def _all(store: Store, kind: type[O], beside: Mapping[Key, Object], where: Filter = ALL) -> list[O]:
+    """Those that are stored, and those that are about to be, in place of what they were."""
+    known = {each.key: each for each in (await store.list(kind.kind, where)).items}
+    known.update(beside)
+    return [each for each in known.values() if isinstance(each, kind)]
 
 
 async def check_deletable(store: Store, value: Object) -> None:

@@ -262,38 +262,33 @@ def _long_group(value: Any, line: int, text: str | None) -> Any:
             group.take(key, source, "replicas")
         else:
             group.take(key, source)
-    return _long_engine(group, line, text)
+    return _listed("engine", group, line)
 
 
 def _long_engine(value: Any, line: int, text: str | None) -> Any:
-    if not isinstance(value, dict) or not isinstance(value.get("engine"), str):
-        return value
-    source = _as_map(value, line)
-    made = Map(source.line)
-    for key in source:
-        if key == "engine":
-            engines = List(source.lines.get(key, line))
-            engines.add(source[key], engines.line)
-            made.set(key, engines, engines.line)
-        else:
-            made.take(key, source)
-    return made
+    """One engine need not be a list."""
+    return _listed("engine", _as_map(value, line), line) if isinstance(value, dict) else value
 
 
 def _long_schedule(value: Any, line: int, text: str | None) -> Any:
     """`schedule: "*/5 * * * *"`; one expression need not be a list."""
     source = _as_map(value, line) if isinstance(value, dict) else _pair("cron", value, line, text)
-    if not isinstance(source.get("cron"), str):
+    return _listed("cron", source, line)
+
+
+def _listed(name: str, source: Map, line: int) -> Map:
+    """With the text under this key in a list, if it is by itself there."""
+    if not isinstance(source.get(name), str):
         return source
-    schedule = Map(source.line)
+    made = Map(source.line)
     for key in source:
-        if key == "cron":
-            lines = List(source.lines.get(key, line))
-            lines.add(source[key], lines.line)
-            schedule.set(key, lines, lines.line)
+        if key == name:
+            texts = List(source.lines.get(key, line))
+            texts.add(source[key], texts.line)
+            made.set(key, texts, texts.line)
         else:
-            schedule.take(key, source)
-    return schedule
+            made.take(key, source)
+    return made
 
 
 def _as_it_is(value: Any, line: int, text: str | None) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from typing import Any, Self
 
 from mandor.errors import Conflict, Invalid, MandorError, Unavailable
 from mandor.lib.clock import Clock, SystemClock
@@ -75,24 +76,9 @@ class SqliteStore(Store):
     # Opening and closing.
 
     @classmethod
-    async def open(
-        cls,
-        path: str | Path,
-        *,
-        clock: Clock | None = None,
-        new_uid: NewId = ordered_uid,
-        history_most: int = HISTORY_MOST,
-        buffer_most: int = BUFFER_MOST,
-        wait_seconds: float = WAIT_SECONDS,
-    ) -> "SqliteStore":
-        store = cls(
-            Path(path),
-            clock=clock,
-            new_uid=new_uid,
-            history_most=history_most,
-            buffer_most=buffer_most,
-            wait_seconds=wait_seconds,
-        )
+    async def open(cls, path: str | Path, **settings: Any) -> Self:
+        """Load what is there; the settings are those of the constructor."""
+        store = cls(Path(path), **settings)
         await store._start()
         return store
 

@@ -12,11 +12,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from mandor.errors import Invalid
-from mandor.model.instance import Instance
-from mandor.model.meta import Key
 from mandor.placement.built_in import BUILT_IN, DEFAULTS
-from mandor.placement.cycle import Decision, decide
-from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.cycle import decide
+from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.context import Context, run_permits, run_post_binds, run_reserve, run_unreserve
 from mandor.placement.framework.cycle_state import CycleState
@@ -43,22 +41,8 @@ from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.snapshot import NodeView, Snapshot
 from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.placement.profiles import default_profile
-from mandor.placement.table import Table
-from tests.scenarios.make import make_node, make_template
-
-ASK = Ask(Key(Instance.kind, "default", "web-0"), Shape.of(make_template(cpu="1")))
-
-
-def make_table(count: int = 3) -> Table:
-    table = Table()
-    for index in range(count):
-        table.set_node(make_node(f"n{index}", cpu=index + 1))
-    return table
-
-
-def run(*plugins: Plugin, table: Table | None = None, **options: Any) -> Decision:
-    profile = Profile("test", [Enabled(PrioritySort()), *map(Enabled, plugins)])
-    return decide(profile, ASK, (table or make_table()).snapshot(), **options)
+from tests.scenarios.make import make_node
+from tests.unit.placement.deciding import ASK, make_table, run
 
 
 @pytest.mark.req("S1-1")

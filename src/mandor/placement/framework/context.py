@@ -1,6 +1,8 @@
 """The rest of a scheduling context: what happens between the choice of a node and the bind, and how it is undone."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
@@ -8,6 +10,8 @@ from mandor.placement.framework.points import Plugin, Wait
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault, blamed
 from mandor.placement.framework.watch import Unwatched, Watch
+
+P = TypeVar("P", bound=Plugin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,17 +48,8 @@ def run_reserve(context: Context, watch: Watch | None = None) -> None:
 
 def run_unreserve(context: Context, watch: Watch | None = None) -> list[PluginFault]:
     """In reverse order, each of them, whatever the others do; the faults are for the log."""
-    watch = watch or Unwatched()
-    faults: list[PluginFault] = []
-    for plugin in reversed(context.profile.reserves):
-        watch.begin(plugin.name)
-        try:
-            with blamed(plugin):
-                plugin.unreserve(context.state, context.ask, context.node)
-        except PluginFault as fault:
-            faults.append(fault)
-    watch.end()
-    return faults
+    plugins = reversed(context.profile.reserves)
+    return _tell_each(plugins, lambda each: each.unreserve(context.state, context.ask, context.node), watch)
 
 
 def run_permits(context: Context, watch: Watch | None = None) -> Permission:
@@ -81,13 +76,18 @@ def run_permits(context: Context, watch: Watch | None = None) -> Permission:
 
 def run_post_binds(context: Context, watch: Watch | None = None) -> list[PluginFault]:
     """Each is told; it is bound whatever they make of it."""
+    plugins = context.profile.post_binds
+    return _tell_each(plugins, lambda each: each.post_bind(context.state, context.ask, context.node), watch)
+
+
+def _tell_each(plugins: Iterable[P], tell: Callable[[P], None], watch: Watch | None) -> list[PluginFault]:
     watch = watch or Unwatched()
     faults: list[PluginFault] = []
-    for plugin in context.profile.post_binds:
+    for plugin in plugins:
         watch.begin(plugin.name)
         try:
             with blamed(plugin):
-                plugin.post_bind(context.state, context.ask, context.node)
+                tell(plugin)
         except PluginFault as fault:
             faults.append(fault)
     watch.end()
