@@ -44,7 +44,7 @@ _TITLES = {
 }
 _ORDER = ("Group", "Alternative", "TaskVariant", "Task", "TaskResources", "Device", "Limits", "Probe", "File",
           "TaskMount", "Stop", "Security", "Port", "GroupVolume", "Placement", "Pool", "Where", "Near", "Apart",
-          "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Disruption", "Gang", "Batch",
+          "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Disruption", "Update", "Gang", "Batch",
           "Schedule", "Window")  # fmt: skip
 
 

@@ -80,13 +80,14 @@ def test_a_workload_is_applied_seen_scaled_restarted_and_deleted(mandor: Mandor)
     mandor("scale", "hello", "3", "--wait")
     assert len(mandor("get", "instances", "-o", "name").stdout.split()) == 3
 
+    mandor("scale", "hello", "1", "--wait")
     before = {item["meta"]["uid"] for item in json.loads(mandor("get", "instances", "-o", "json").stdout)["items"]}
     mandor("restart", "hello", "--wait")
     after = {item["meta"]["uid"] for item in json.loads(mandor("get", "instances", "-o", "json").stdout)["items"]}
     assert not before & after
 
     assert "hello.2" in mandor("describe", "workload", "hello").stdout
-    assert "Running" in mandor("describe", "instance", "hello-0").stdout
+    assert "Running" in mandor("describe", "instance", "hello-1").stdout
     assert mandor("events").stdout.count("\n") > 1
 
     mandor("delete", "workload", "hello", "--wait")

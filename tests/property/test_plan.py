@@ -17,7 +17,7 @@ from mandor.controllers.workload_plan import Seen, plan
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Key, Object
 from mandor.model.phase import Phase
-from mandor.model.workload import Release, Workload
+from mandor.model.workload import Release, Workload, template_hash
 from mandor.store.base import Delete, Put
 from tests.scenarios.make import make_workload
 
@@ -141,7 +141,7 @@ class Cluster:
                 assert len(orderless) <= batch.parallelism
                 assert all(each.spec.index < batch.completions for each in orderless)
             else:
-                assert len(orderless) <= group.count
+                assert len(orderless) <= group.count + group.update_room()[0]
         status = workload.status
         assert (status.phase in {"Succeeded", "Failed"}) <= (workload.spec.type == "batch")
 
@@ -205,13 +205,16 @@ def test_a_service_never_has_too_many_and_ends_up_with_what_is_wanted(
     cluster = Cluster(random.Random(seed))
     live(cluster, [*wishes, last])
     wanted = last.spec.groups["main"].count
-    newest = max(cluster.releases, key=lambda each: each.spec.sequence)
-    assert cluster.quiet()
-    assert [each.phase for each in cluster.instances] == [Phase.RUNNING] * wanted
-    assert {each.spec.release for each in cluster.instances} <= {newest.meta.name}
     assert cluster.workload is not None
     status = cluster.workload.status
-    assert (status.wanted, status.ready, status.release) == (wanted, wanted, newest.meta.name)
+    [release] = [each for each in cluster.releases if each.meta.name == status.release]
+    assert release.spec.hash == template_hash(last.spec.template)
+    assert cluster.quiet()
+    assert [each.phase for each in cluster.instances] == [Phase.RUNNING] * wanted
+    assert {each.spec.release for each in cluster.instances} <= {release.meta.name}
+    assert (status.wanted, status.ready) == (wanted, wanted)
+    assert status.rollout is not None
+    assert status.rollout.phase == "Done"
 
 
 @BRIEFLY

@@ -307,10 +307,15 @@ class World:
             assert node is None or amount.fits(node.allocatable), f"{name} is over its capacity: {amount}"
 
     def check_count(self) -> None:
-        """No workload has more instances alive than it wants."""
+        """No workload has more instances alive than it wants, or may have while it is rolled out."""
         for workload in self.all(Workload):
             for name, group in workload.spec.groups.items():
-                most = batch_of(workload, name).parallelism if workload.spec.type == "batch" else group.count
+                if workload.spec.type == "batch":
+                    most = batch_of(workload, name).parallelism
+                else:
+                    rollout = workload.status.rollout
+                    beside = max(group.update_room()[0], group.update.canaries(group.count))
+                    most = group.count + (0 if rollout is not None and rollout.settled_on else beside)
                 live = [
                     each
                     for each in self.instances(workload.meta.name)

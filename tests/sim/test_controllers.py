@@ -285,46 +285,6 @@ async def test_an_instance_whose_node_was_deleted_is_replaced(world: World) -> N
     await world.until(lambda: world.serving_count("web") == 1 and world.instance("web-0").node != gone)
 
 
-@pytest.mark.req("S2-16")
-async def test_a_changed_template_replaces_one_instance_at_a_time(world: World) -> None:
-    await world.add_nodes("n1", "n2", "n3")
-    await world.apply(make_workload("web", replicas=3))
-    await world.until(lambda: world.serving_count("web") == 3)
-    least = 3
-
-    def watch() -> None:
-        nonlocal least
-        least = min(least, world.serving_count("web"))
-
-    world.checks.append(watch)
-    await world.apply(make_workload("web", replicas=3, env={"V": "2"}))
-    await world.until(lambda: {each.spec.release for each in world.instances()} == {"web.2"})
-    await world.until(lambda: world.workload("web").status.phase == "Running" and world.serving_count("web") == 3)
-
-    assert least == 2
-    await world.apply(make_workload("web", replicas=3))
-    await world.until(lambda: {each.spec.release for each in world.instances()} == {"web.3"})
-    assert [each.spec.sequence for each in world.all(Release)] == [1, 2, 3], "A, B, A is 1, 2, 3"
-
-
-async def test_an_update_that_never_gets_ready_stops_after_the_first_instance(world: World) -> None:
-    await world.add_nodes("n1", "n2", "n3")
-    await world.apply(make_workload("web", replicas=3))
-    await world.until(lambda: world.serving_count("web") == 3)
-    for node in world.nodes.values():
-        node.ready = False
-
-    await world.apply(make_workload("web", replicas=3, env={"V": "broken"}))
-    await world.run(300, step=1)
-    assert sorted(each.spec.release for each in world.instances()) == ["web.1", "web.1", "web.2"]
-
-    for node in world.nodes.values():
-        node.ready = True
-    await world.apply(make_workload("web", replicas=3, env={"V": "fixed"}))
-    await world.until(lambda: {each.spec.release for each in world.instances()} == {"web.3"})
-    await world.until(lambda: world.serving_count("web") == 3)
-
-
 async def test_a_deleted_workload_leaves_nothing_behind(world: World) -> None:
     await world.add_nodes("n1", "n2")
     await world.apply(make_workload("web", replicas=3))

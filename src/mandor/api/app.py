@@ -12,7 +12,21 @@ from mandor.api.endpoint import Endpoint, send_problem
 from mandor.api.openapi import document, page
 from mandor.api.operation import Call, Operation, Text
 from mandor.api.parts import ApiParts
-from mandor.api.routes import apply, backup, debug, explain, images, meta, nodes, objects, plan, sessions, tokens, watch
+from mandor.api.routes import (
+    apply,
+    backup,
+    debug,
+    explain,
+    images,
+    meta,
+    nodes,
+    objects,
+    plan,
+    rollout,
+    sessions,
+    tokens,
+    watch,
+)
 from mandor.errors import NotFound
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import KINDS
@@ -27,6 +41,7 @@ OPERATIONS: list[Operation] = [
     *apply.OPERATIONS,
     *plan.OPERATIONS,
     *explain.OPERATIONS,
+    *rollout.OPERATIONS,
     *tokens.OPERATIONS,
     *sessions.OPERATIONS,
     *objects.OPERATIONS,

@@ -19,6 +19,7 @@ from mandor.api.writing import Author, commit_as
 from mandor.errors import Conflict, Invalid, MandorError
 from mandor.model.manifest import Document
 from mandor.model.meta import Key, Meta, Misfit, Object
+from mandor.model.rollout import NO_ORDERS, RolloutOrders
 from mandor.model.workload import Workload
 from mandor.store.base import WRITES_MOST, Delete, Filter, Put, Write
 
@@ -161,15 +162,24 @@ def merged(stored: Object | None, given: Object) -> Object:
         return given.changed(meta=meta)
     spec = given.spec
     if isinstance(stored, Workload) and isinstance(given, Workload):
-        groups = {
-            name: msgspec.structs.replace(group, replicas=stored.spec.groups[name].replicas)
-            if group.replicas is None and name in stored.spec.groups
-            else group
-            for name, group in given.spec.groups.items()
-        }
+        rollout = stored.spec.rollout
+        if given.spec.template != stored.spec.template:
+            rollout = (
+                RolloutOrders(paused=True) if rollout.paused else NO_ORDERS
+            )  # what was promoted, or given up, was another one
         try:
+            groups = {
+                name: msgspec.structs.replace(group, replicas=stored.spec.groups[name].replicas)
+                if group.replicas is None and name in stored.spec.groups
+                else group
+                for name, group in given.spec.groups.items()
+            }
             spec = msgspec.structs.replace(
-                given.spec, groups=groups, restarted=stored.spec.restarted, run_of=stored.spec.run_of
+                given.spec,
+                groups=groups,
+                restarted=stored.spec.restarted,
+                rollout=rollout,
+                run_of=stored.spec.run_of,
             )
         except Misfit as error:  # with the count that is kept
             raise Invalid(str(error), hint=error.hint) from error

@@ -27,6 +27,7 @@ COMMANDS: dict[str, Entry] = {
     "delete": Entry("Work", "manifest", "Delete objects, by name or by manifest."),
     "scale": Entry("Work", "change", "Set how many instances a workload has."),
     "restart": Entry("Work", "change", "Replace all instances of a workload by new ones."),
+    "rollout": Entry("Work", "rollout", "Follow a roll-out; pause, promote, undo it."),
     "get": Entry("Look", "get", "Show objects, in a table or as JSON or YAML."),
     "describe": Entry("Look", "describe", "Tell the story of one object."),
     "explain": Entry("Look", "explain", "Tell why an instance has no node, or the one it has."),

@@ -120,6 +120,20 @@ def _progress(item: Object) -> str:
     return f"{done}/{status.get('wanted', 0)}"
 
 
+def _rollout(item: Object) -> str:
+    """How far it is; `-`: there is none under way, and the last one went well."""
+    rollout = item["status"].get("rollout") or {}
+    phase = rollout.get("phase", "Progressing") if rollout else "Done"
+    if phase == "Done":
+        return "-"
+    if phase in {"Failed", "RolledBack"}:
+        return {"Failed": "failed", "RolledBack": f"back at {rollout['target']}"}[phase]
+    groups = rollout.get("groups", {}).values()
+    far = f"{sum(each.get('healthy', 0) for each in groups)}/{sum(each.get('wanted', 0) for each in groups)}"
+    word = {"Progressing": "to", "RollingBack": "back to", "Paused": "paused to", "Waiting": "waits to go on to"}[phase]
+    return f"{far} {word} {rollout['target']}"
+
+
 def _ready(item: Object) -> str:
     return "yes" if item["status"].get("ready") else "no"
 
@@ -244,6 +258,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("TYPE", _spec("type", "service")),
         Column("PHASE", _status("phase")),
         Column("READY", _progress),
+        Column("ROLLOUT", _rollout),
         Column("RUNNING", _status("running", 0)),
         Column("PENDING", _status("pending", 0)),
         Column("FAILED", _status("failed", 0)),
@@ -275,6 +290,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("SEQUENCE", _spec("sequence")),
         Column("HASH", _spec("hash")),
         AGE,
+        Column("CAUSE", _spec("cause"), wide=True),
     ),
     "namespace": (
         NAME,

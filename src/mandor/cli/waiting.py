@@ -63,8 +63,14 @@ def _missing(client: "Client", namespace: str, name: str) -> str | None:
     shown = f"{name} is {status['phase']}"
     if "schedule" in workload["spec"]:
         return None if status.get("schedule") else f"{name} is not taken up yet"
-    if not _current(client, workload):
+    if not taken_up(client, workload):
         return f"{name} is not taken up yet"
+    rollout = status.get("rollout") or {}
+    if rollout.get("phase") in {"RollingBack", "RolledBack", "Failed"}:
+        raise MandorError(
+            f"the roll-out of {name} has failed: {rollout.get('message', '')}",
+            hint=f"`mandor describe workload {name} -n {namespace}` tells more",
+        )
     if status["phase"] == "Failed":
         raise MandorError(
             f"the workload {name} has failed: {status.get('message') or 'no reason is known'}",
@@ -83,7 +89,7 @@ def _why(status: dict[str, Any]) -> str:
     return f" ({status['message']})" if status.get("message") else ""
 
 
-def _current(client: "Client", workload: dict[str, Any]) -> bool:
+def taken_up(client: "Client", workload: dict[str, Any]) -> bool:
     """Whether the status is about the workload as it is now: its release is made from this template."""
     from mandor.model.codec import from_plain
     from mandor.model.workload import WorkloadSpec, template_hash

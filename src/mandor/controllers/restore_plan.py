@@ -30,7 +30,10 @@ def may_move(instance: Instance, workload: Workload | None, members: Sequence[In
     if workload is None or workload.spec.type != "service" or workload.spec.gates or instance.spec.volumes:
         return False  # what it keeps on its node does not move
     group = workload.spec.groups.get(instance.spec.group)
-    if group is None or not group.restore or group.gang is not None or workload.status.release != instance.spec.release:
+    if group is None or not group.restore or group.gang is not None:
+        return False
+    rollout = workload.status.rollout
+    if rollout is None or rollout.settled_on != instance.spec.release:
         return False
     mine = [each for each in members if each.spec.group == instance.spec.group]
     return len(mine) == group.count and all(_settled(each) for each in members)

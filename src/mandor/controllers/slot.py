@@ -1,7 +1,10 @@
 """One instance of a workload among others: what it is worth, when its name is free, what comes after it."""
 
-from collections.abc import Callable, Set
+import math
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
+from itertools import count as numbers
+from itertools import filterfalse, islice
 
 from mandor.controllers.draft import Draft
 from mandor.lib.backoff import Backoff
@@ -18,6 +21,10 @@ _CALM = frozenset({Phase.PENDING, Phase.RESERVED, Phase.STARTING, Phase.RUNNING}
 CREATED_LEAST = 1_000
 REFUSED_SECONDS = 2.0
 """So long after its node refused it, an instance is placed again."""
+SOON_SECONDS = 0.05
+"""Nobody is looked at again sooner, for a rest that rounding left."""
+SCALED_DOWN = "scaled down"
+_UPDATED = "updated to "
 
 
 def nobody_has(name: str) -> bool:
@@ -26,6 +33,10 @@ def nobody_has(name: str) -> bool:
 
 def goes_anywhere(instance: Instance) -> bool:
     return False
+
+
+def always_was(instance: Instance) -> float:
+    return math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,10 @@ class World:
     """Whether an instance name of the namespace belongs to another workload: `a-b` and group `b` of `a` can meet."""
     rooted: Callable[[Instance], bool] = goes_anywhere
     """Whether its data is on its node: it is not begun elsewhere without it."""
+    ready_seconds: Callable[[Instance], float] = always_was
+    """For how long an instance that is ready has been seen so, without a break."""
+    rehearsed: bool = False
+    """Nobody waits for anybody's approval."""
 
 
 def ended(instance: Instance) -> bool:
@@ -76,6 +91,37 @@ def serving(instance: Instance) -> bool:
     return instance.phase is Phase.RUNNING and instance.status.ready and instance.spec.stop is None
 
 
+def healthy(draft: Draft, instance: Instance, group: Group, world: World) -> bool:
+    """It has served for long enough; one that will soon have done so is looked at again then."""
+    if not serving(instance):
+        return False
+    left = group.update.min_healthy - world.ready_seconds(instance)
+    if left > 0:
+        draft.again(max(left, SOON_SECONDS))
+    return left <= 0
+
+
+def updated_to(release: Release) -> str:
+    """Why an old one is stopped."""
+    return f"{_UPDATED}{release.meta.name}"
+
+
+def updated_away(instance: Instance) -> bool:
+    """It was stopped to be replaced by another release: nothing happened to it."""
+    return instance.spec.stop is not None and instance.spec.stop.reason.startswith(_UPDATED)
+
+
+def rank(instance: Instance, release: str = "") -> tuple[int, bool, bool, float, int]:
+    """Those most worth keeping come first; among equals who need not leave, those of the release, the older ones."""
+    return (
+        -worth(instance),
+        instance.spec.move is not None,
+        bool(release) and instance.spec.release != release,
+        instance.meta.created_at,
+        instance.spec.index,
+    )
+
+
 def worth(instance: Instance) -> int:
     """What losing it costs: the cheapest has the lowest number."""
     if ended(instance):
@@ -91,12 +137,13 @@ def worth(instance: Instance) -> int:
     return 6 if instance.status.ready else 5
 
 
-def lose(draft: Draft, instance: Instance, reason: str, now: float) -> None:
-    """Have it end; once it has, its object goes."""
+def lose(draft: Draft, instance: Instance, reason: str, now: float) -> bool:
+    """Have it end; once it has, its object goes. True: it is gone at once."""
     if ended(instance) or not instance.spec.node or instance.phase is Phase.LOST:
         draft.delete(instance)
-    else:
-        stop(draft, instance, reason, now)
+        return True
+    stop(draft, instance, reason, now)
+    return False
 
 
 def stop(draft: Draft, instance: Instance, reason: str, now: float) -> None:
@@ -112,6 +159,25 @@ def create(draft: Draft, workload: Workload, group: str, index: int, release: Re
             spec=InstanceSpec(workload=workload.meta.name, group=group, release=release.meta.name, index=index),
         )
     )
+
+
+def create_some(
+    draft: Draft, workload: Workload, group: str, free: Iterator[int], count: int, members: int, release: Release
+) -> None:
+    """No more than one plan should make, of a group that has so many members."""
+    now = min(count, at_once(members))
+    for index in islice(free, now):
+        create(draft, workload, group, index, release)
+    if count > now:
+        draft.again(0.0)
+
+
+def free_indices(workload: str, group: str, members: Sequence[Instance], world: World) -> Iterator[int]:
+    """The lowest first, without end; nothing is done before the first is asked for."""
+    used = {each.spec.index for each in members}
+    for index in filterfalse(used.__contains__, numbers()):
+        if not world.taken(instance_name(workload, group, index)):
+            yield index
 
 
 def replace(draft: Draft, old: Instance, release: Release, *, attempt: int = 0, avoid: tuple[str, ...] = ()) -> None:
@@ -131,6 +197,34 @@ def replace(draft: Draft, old: Instance, release: Release, *, attempt: int = 0, 
             ),
         )
     )
+
+
+def renew(draft: Draft, each: Instance, group: Group, release: Release, world: World) -> None:
+    """What ended or is lost makes place for another one of its name and release."""
+    if each.phase in {Phase.FAILED, Phase.SUCCEEDED} and each.spec.stop is None:
+        _after_failure(draft, each, group, release, world)
+    elif ended(each):
+        replace(draft, each, release)
+    elif replaceable(each, group, world):
+        draft.note(each, "Replaced", f"its node {each.spec.node} is lost", warning=True)
+        replace(draft, each, release, attempt=each.spec.attempt, avoid=each.spec.avoid)
+
+
+def _after_failure(draft: Draft, each: Instance, group: Group, release: Release, world: World) -> None:
+    earlier = _earlier_failures(each, group)
+    left = wait_seconds(each, group, world.now, earlier)
+    if left > 0:
+        draft.again(left)
+        return
+    draft.note(each, "Replaced", f"it ended on {each.spec.node} ({shown_end(each)})", warning=True)
+    retry(draft, each, release, earlier)
+
+
+def _earlier_failures(each: Instance, group: Group) -> int:
+    """How many copies before it failed; none, if it ran so long that they say nothing any more."""
+    status = each.status
+    ran_long = status.started_at > 0 and status.since - status.started_at >= group.reschedule.max_delay
+    return 0 if ran_long else each.spec.attempt
 
 
 def retry(draft: Draft, old: Instance, release: Release, earlier: int) -> None:

@@ -49,6 +49,9 @@ class WorkloadController(Controller[Name]):
         self._with_lost: set[Name] = set()
         self._ready_nodes: set[str] = set()
         self._rest_until: dict[Name, float] = {}
+        self._ready_since: dict[Name, dict[str, float]] = {}
+        """Of workloads that are being rolled out: since when instances, by uid, have been ready, on the monotonic
+        clock of this process. A successor counts anew: agents' clocks are not to be trusted with it."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._workloads = mirrors[Workload.kind]
@@ -68,6 +71,7 @@ class WorkloadController(Controller[Name]):
             return tuple(self._with_lost) if moved else ()
         if isinstance(before, Instance):
             self._instances.update(before, None)
+            self._ready_since.get(_name(before), {}).pop(before.meta.uid, None)
         elif isinstance(change.value, Release):
             self._releases.update(
                 before if isinstance(before, Release) else None, after if isinstance(after, Release) else None
@@ -83,6 +87,8 @@ class WorkloadController(Controller[Name]):
             self._instances.update(before, after)
         if after.status.phase is _LOST:
             self._with_lost.add(name)
+        if not after.status.ready and name in self._ready_since:
+            self._ready_since[name].pop(after.meta.uid, None)
         if before is not None and before.spec.workload != after.spec.workload:
             return (_name(before), name)
         return (name,)
@@ -110,8 +116,11 @@ class WorkloadController(Controller[Name]):
             ready_nodes=self._ready_nodes,
             taken=lambda name: self._taken(key, name),
             rooted=self._rooted,
+            ready_seconds=lambda instance: self._ready_seconds(key, instance),
         )
         draft = plan(Seen(workload, self._releases.of(key), instances), world)
+        if workload is None or (workload.status.rollout is not None and workload.status.rollout.settled_on):
+            self._ready_since.pop(key, None)
         if draft.unfinished:
             self._rest_until.pop(key, None)  # It has only begun.
         if draft.writes:
@@ -127,6 +136,10 @@ class WorkloadController(Controller[Name]):
             self._rest_until[key] = self._clock.monotonic() + pause
         else:
             self._rest_until.pop(key, None)
+
+    def _ready_seconds(self, key: Name, instance: Instance) -> float:
+        now = self._clock.monotonic()
+        return now - self._ready_since.setdefault(key, {}).setdefault(instance.meta.uid, now)
 
     async def _workload(self, key: Name) -> Workload | None:
         stored = Key(Workload.kind, key.namespace, key.workload)

@@ -1,6 +1,6 @@
 """Plan for a workload: its releases, its instances, its status, and its end."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -8,14 +8,14 @@ import msgspec
 from mandor.controllers import slot
 from mandor.controllers.batch_plan import Ending, batch_of, ending, plan_batch, plan_ended
 from mandor.controllers.draft import Draft
+from mandor.controllers.release_plan import current_release, forget_releases
+from mandor.controllers.rollout_plan import plan_rollout
 from mandor.controllers.service_plan import plan_service
 from mandor.controllers.slot import World
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase
-from mandor.model.workload import Release, Workload, WorkloadStatus, make_release, template_hash
-
-RELEASES_KEPT = 10
-"""Besides those in use."""
+from mandor.model.rollout import Rollout
+from mandor.model.workload import Release, Workload, WorkloadStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def plan(seen: Seen, world: World) -> Draft:
     if workload.spec.schedule is not None:
         _plan_end(draft, seen, "it runs by a schedule now", world)  # Only its runs have instances.
         return draft
-    release = _newest(draft, workload, seen.releases)
+    release = current_release(draft, workload, seen.releases)
     members: dict[str, list[Instance]] = {name: [] for name in workload.spec.groups}
     for each in seen.instances:
         group = members.get(each.spec.group)
@@ -43,41 +43,52 @@ def plan(seen: Seen, world: World) -> Draft:
             slot.lose(draft, each, f"there is no group {each.spec.group} any more", world.now)
         else:
             group.append(each)
-    end: Ending | None = None
     if workload.spec.type == "batch":
         end = ending(workload, members, release, world)
-        for name, instances in members.items():
-            if end is not None:
-                plan_ended(draft, instances, f"the batch has {end.phase.lower()}", world.now)
-            else:
-                plan_batch(draft, workload, name, instances, release, world)
+        _plan_batch(draft, workload, members, release, end, world)
+        status = _batch_status(seen, workload, release, end)
     else:
-        for name, instances in members.items():
-            plan_service(draft, workload, name, instances, release, world)
-    _forget_releases(draft, seen, release)
-    if not draft.unfinished:
-        _tell_status(draft, seen, workload, release, end)
+        rollout = _plan_service(draft, seen, workload, members, release, world)
+        status = _service_status(seen, workload, release, rollout)
+        end = None
+    forget_releases(draft, workload, seen.releases, seen.instances)
+    if not draft.unfinished or _turned(workload.status.rollout, status.rollout):
+        _tell_status(draft, workload, status, end)
     return draft
 
 
-def _newest(draft: Draft, workload: Workload, releases: Sequence[Release]) -> Release:
-    """The release of the template as it is now, made if it is not the newest: A, B, A are 1, 2, 3."""
-    newest = max(releases, key=lambda each: each.spec.sequence, default=None)
-    if newest is not None and newest.spec.hash == template_hash(workload.spec.template, workload.spec.restarted):
-        return newest
-    made = make_release(workload, newest.spec.sequence + 1 if newest else 1)
-    draft.put(made)
-    if newest is not None:
-        draft.note(workload, "Updated", f"{made.meta.name} follows {newest.meta.name}")
-    return made
+def _plan_batch(
+    draft: Draft,
+    workload: Workload,
+    members: Mapping[str, Sequence[Instance]],
+    release: Release,
+    end: Ending | None,
+    world: World,
+) -> None:
+    for name, instances in members.items():
+        if end is not None:
+            plan_ended(draft, instances, f"the batch has {end.phase.lower()}", world.now)
+        else:
+            plan_batch(draft, workload, name, instances, release, world)
 
 
-def _forget_releases(draft: Draft, seen: Seen, newest: Release) -> None:
-    used = {each.spec.release for each in seen.instances} | {newest.meta.name}
-    old = sorted(seen.releases, key=lambda each: -each.spec.sequence)[RELEASES_KEPT:]
-    for each in old:
-        if each.meta.name not in used:
-            draft.delete(each)
+def _plan_service(
+    draft: Draft,
+    seen: Seen,
+    workload: Workload,
+    members: Mapping[str, Sequence[Instance]],
+    release: Release,
+    world: World,
+) -> Rollout:
+    releases = {each.meta.name: each for each in (*seen.releases, release)}
+    rollout, steps = plan_rollout(draft, workload, release, releases, members, world)
+    for name, instances in members.items():
+        if name in steps:
+            plan_service(draft, workload, name, instances, steps[name], world)
+        else:
+            for each in instances:
+                slot.lose(draft, each, f"{rollout.target} has no group {name}", world.now)
+    return rollout
 
 
 def _plan_end(draft: Draft, seen: Seen, reason: str, world: World) -> None:
@@ -92,9 +103,8 @@ def _plan_end(draft: Draft, seen: Seen, reason: str, world: World) -> None:
 # Status.
 
 
-def _tell_status(draft: Draft, seen: Seen, workload: Workload, release: Release, end: Ending | None) -> None:
+def _tell_status(draft: Draft, workload: Workload, status: WorkloadStatus, end: Ending | None) -> None:
     """Written only when it says something new."""
-    status = _status(seen, workload, release, end)
     if status == workload.status:
         return
     draft.put(workload.changed(status=status))
@@ -102,14 +112,19 @@ def _tell_status(draft: Draft, seen: Seen, workload: Workload, release: Release,
         draft.note(workload, end.phase, end.message or "all completions are done", warning=end.phase == "Failed")
 
 
-def _status(seen: Seen, workload: Workload, release: Release, end: Ending | None) -> WorkloadStatus:
-    counts = _count(seen.instances, release)
+def _turned(before: Rollout | None, after: Rollout | None) -> bool:
+    """What is told once, and not again with every step of a large plan."""
+    if before is None or after is None:
+        return False
+    return (before.release, before.target, before.phase) != (after.release, after.target, after.phase)
+
+
+def _batch_status(seen: Seen, workload: Workload, release: Release, end: Ending | None) -> WorkloadStatus:
+    counts = _count(seen.instances, release.meta.name)
     if end is not None and end.phase == workload.status.phase and workload.status.release == release.meta.name:
         # Its history may have been cleared away: the counts of the end stay.
         return msgspec.structs.replace(workload.status, running=counts.running, ready=0, pending=0)
-    batch = workload.spec.type == "batch"
-    groups = workload.spec.groups
-    wanted = sum(batch_of(workload, name).completions if batch else group.count for name, group in groups.items())
+    wanted = sum(batch_of(workload, name).completions for name in workload.spec.groups)
     return WorkloadStatus(
         phase=end.phase if end else _phase(counts, wanted),
         release=release.meta.name,
@@ -120,6 +135,24 @@ def _status(seen: Seen, workload: Workload, release: Release, end: Ending | None
         succeeded=counts.succeeded,
         failed=counts.failed,
         message=end.message if end else _trouble(counts.troubled),
+    )
+
+
+def _service_status(seen: Seen, workload: Workload, release: Release, rollout: Rollout) -> WorkloadStatus:
+    counts = _count(seen.instances, rollout.target)
+    wanted = sum(group.count for group in workload.spec.groups.values())
+    # The first release is no change of anything: there its instances tell their own story.
+    first = not rollout.proven and not counts.outdated and rollout.phase != "Failed"
+    return WorkloadStatus(
+        phase="Updating" if rollout.ongoing and not first else _phase(counts, wanted),
+        release=release.meta.name,
+        wanted=wanted,
+        running=counts.running,
+        ready=counts.ready,
+        pending=counts.pending,
+        failed=counts.failed,
+        message=(not first and rollout.message) or _trouble(counts.troubled),
+        rollout=rollout,
     )
 
 
@@ -136,10 +169,9 @@ class _Counts:
     """Those that have something to say about themselves."""
 
 
-def _count(instances: Sequence[Instance], release: Release) -> _Counts:
+def _count(instances: Sequence[Instance], newest: str) -> _Counts:
     """In one pass: there may be a hundred thousand of them."""
     counts = _Counts()
-    newest = release.meta.name
     # Python 3.11 looks a member of an enum up in a function of its own each time.
     running, failed, succeeded, stopped = Phase.RUNNING, Phase.FAILED, Phase.SUCCEEDED, Phase.STOPPED
     pending, lost = Phase.PENDING, Phase.LOST

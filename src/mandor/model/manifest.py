@@ -57,10 +57,10 @@ _MADE: dict[str, Callable[..., Object]] = {
 }
 
 _META = ("kind", "name", "namespace", "labels")
+_ORDERS = frozenset({"restarted", "rollout", "run_of"})
+"""What commands and controllers write, and manifests leave alone."""
 _WORKLOAD = tuple(
-    name
-    for name in (each.encode_name for each in msgspec.structs.fields(WorkloadSpec))
-    if name not in {"restarted", "run_of"}
+    name for name in (each.encode_name for each in msgspec.structs.fields(WorkloadSpec)) if name not in _ORDERS
 )
 _TASK = frozenset(each.encode_name for each in msgspec.structs.fields(Task)) - {"role"}
 _GROUP = (frozenset(each.encode_name for each in msgspec.structs.fields(Group)) | {"count"}) - {"tasks"}

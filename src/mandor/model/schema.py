@@ -53,6 +53,7 @@ def _manifest_schema() -> Schema:
     defs = schemas([WorkloadSpec, *(spec for spec, _, _ in _OTHERS.values())])
     _shorten(defs)
     spec = defs.pop("WorkloadSpec")["properties"]
+    del defs["RolloutOrders"]  # what commands write, and no manifest
     shared = {
         "kind": {"const": "workload", "description": "What this is; absent: a workload."},
         "name": _NAME | {"description": "The workload's name."},

@@ -12,8 +12,11 @@ from mandor.model.meta import NAME_MOST, Meta, Misfit, Object, check_name
 from mandor.model.placement import Placement
 from mandor.model.priority import Priority
 from mandor.model.resources import Resources
+from mandor.model.rollout import NO_ORDERS, Rollout, RolloutOrders
 from mandor.model.schedule import RUN_NAME_MOST, Schedule
+from mandor.model.share import Share, check_share, is_none, share_of
 from mandor.model.task import PortNumber, Task
+from mandor.model.update import Update
 from mandor.model.variant import TaskVariant
 from mandor.model.volume import GroupVolume
 
@@ -87,21 +90,19 @@ class Disconnect(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
 class Disruption(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """How much of it may be taken away at a time, by whoever has a choice."""
 
-    max_unavailable: Annotated[int, Bounds(ge=0, le=100_000)] | str | None = None
+    max_unavailable: Share | None = None
     """So many of its instances, or so many percent of them (`25%`); absent: any number. Preemption goes beyond it last
     of all."""
     preempt: Literal["last", "never"] = "last"
     """`never`: no higher priority takes the place of its instances."""
 
     def __post_init__(self) -> None:
-        most = self.max_unavailable
-        if isinstance(most, str) and not (most.endswith("%") and most[:-1].isdecimal() and int(most[:-1]) <= 100):
-            raise ValueError(f"max_unavailable {most[:20]!r} is neither a number nor a percentage: 0%…100%")
+        check_share(self.max_unavailable, "max_unavailable")
 
     def most_unavailable(self, wanted: int) -> int | None:
         """Of so many; a part of an instance counts as one, as in Kubernetes."""
         most = self.max_unavailable
-        return -(-wanted * int(most[:-1]) // 100) if isinstance(most, str) else most
+        return None if most is None else share_of(most, wanted, up=True)
 
 
 class Batch(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -254,6 +255,15 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
         return frozenset(found)
 
     @property
+    def apart(self) -> bool:
+        """Two instances cannot count on running beside each other: data of their own, or ports of the node."""
+        if any(volume.type == "local" for volume in self.volumes.values()):
+            return True
+        # Without an image a task is a process of the node, and listens on the node's own ports.
+        plain = any(task.image is None for task in self.tasks.values())
+        return any(isinstance(port.host, int) or (plain and port.port is not None) for port in self.ports.values())
+
+    @property
     def machine_on(self) -> frozenset[str]:
         """The engines that are told to make a virtual machine of it."""
         options = (each for task in self.tasks.values() for each in task.options.items())
@@ -293,9 +303,12 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
     """How much of it may be taken away at a time."""
     gang: Gang | None = None
     """All or nothing: how many have to get their nodes together; absent: each is placed by itself."""
+    update: Update = Update()
+    """How its instances are replaced when the template changes."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self._check_update()
         if self.gang is not None and self.alternatives:
             raise Misfit(
                 "a gang with `alternatives` is not supported yet",
@@ -311,6 +324,49 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
                     f"lost_after {quiet.lost_after} is too short: stop_after + stop.grace + 10s is {least}, "
                     "and a replacement must not start before the original has stopped"
                 )
+
+    def _check_update(self) -> None:
+        update = self.update
+        if update.canary > (self.replicas or update.canary):
+            raise Misfit(
+                f"{update.canary} canaries, but there are {self.replicas} replicas",
+                "update",
+                "canary",
+                hint=f"at most {self.replicas}",
+            )
+        beside = update.asks_for_beside
+        own = next((name for name, each in self.volumes.items() if each.per_instance), None)
+        if beside and own is not None:
+            raise Misfit(
+                f"each instance has its own volume {own!r}: one started beside it would begin without its data",
+                "update",
+                beside,
+                hint="leave it out: the old one stops first, and the new one takes over its volume",
+            )
+        if beside and self.gang is not None:
+            raise Misfit(
+                "a gang is placed as a whole: none of it is started beside it",
+                "update",
+                beside,
+                hint="leave it out: members are replaced where they are, the old one first",
+            )
+        if is_none(self.disruption.max_unavailable) and not update.starts_first(apart=self._apart):
+            raise Misfit(
+                "no instance may be taken away, and an update would have to stop one before it starts another",
+                "disruption",
+                "max_unavailable",
+                hint="at least 1, or `update: {order: start-first}`",
+            )
+
+    @property
+    def _apart(self) -> bool:
+        return self.apart or self.gang is not None
+
+    def update_room(self) -> tuple[int, int]:
+        """During an update: how many more than wanted there may be, and how many fewer available."""
+        surge, away = self.update.room(self.count, apart=self._apart)
+        most = self.disruption.most_unavailable(self.count)
+        return surge, away if most is None else min(away, most)
 
     @property
     def template(self) -> GroupTemplate:
@@ -346,6 +402,8 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
     """The workload with a schedule that this is a run of."""
     restarted: int = 0
     """How often someone asked for a restart of all its instances."""
+    rollout: RolloutOrders = NO_ORDERS
+    """What someone ordered about its roll-out."""
     groups: dict[str, Group]
     """Groups by name."""
 
@@ -368,6 +426,14 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
             raise Misfit("`schedule` belongs to `type: batch`", "schedule", hint="write `type: batch` beside it")
         for name, group in self.groups.items():
             self._check_gang(name, group)
+            if self.type == "batch" and group.update != Update():
+                raise Misfit(
+                    f"group {name}: a batch is not rolled out: a change stops what runs, and it begins anew",
+                    "groups",
+                    name,
+                    "update",
+                    hint="leave `update` out",
+                )
         if self.type == "batch":
             for name, group in self.groups.items():
                 if group.restart.policy == "always":
@@ -425,6 +491,8 @@ class WorkloadStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     succeeded: int = 0
     failed: int = 0
     message: str = ""
+    rollout: Rollout | None = None
+    """Of a service: how far its latest roll-out is."""
     schedule: str = ""
     """The schedule that the times below are about."""
     last_at: float = 0.0
@@ -451,6 +519,8 @@ class ReleaseSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
     workload: str
     sequence: int
     hash: str
+    cause: str = ""
+    """What made it differ from the one before, in a few words."""
     groups: dict[str, GroupTemplate]
 
 
@@ -477,13 +547,14 @@ def template_hash(groups: dict[str, GroupTemplate], restarted: int = 0) -> str:
     return hashlib.sha256(msgspec.json.encode(content, order="deterministic")).hexdigest()[:16]
 
 
-def make_release(workload: Workload, sequence: int) -> Release:
+def make_release(workload: Workload, sequence: int, cause: str = "") -> Release:
     return Release(
         meta=Meta(name=f"{workload.meta.name}.{sequence}", namespace=workload.meta.namespace),
         spec=ReleaseSpec(
             workload=workload.meta.name,
             sequence=sequence,
             hash=template_hash(workload.spec.template, workload.spec.restarted),
+            cause=cause,
             groups=workload.spec.template,
         ),
     )

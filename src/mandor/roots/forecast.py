@@ -70,5 +70,6 @@ def controls(
     ready_nodes: Set[str],
     taken: Callable[[str], bool],
 ) -> Sequence[Object | Key]:
-    draft = plan(Seen(workload, releases, instances), World(now=now, ready_nodes=ready_nodes, taken=taken))
+    world = World(now=now, ready_nodes=ready_nodes, taken=taken, rehearsed=True)
+    draft = plan(Seen(workload, releases, instances), world)
     return [each.value if isinstance(each, Put) else each.key for each in draft.writes]

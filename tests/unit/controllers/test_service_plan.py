@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from mandor.controllers.draft import Draft
-from mandor.controllers.service_plan import outdated_to_stop
 from mandor.controllers.slot import World
 from mandor.controllers.workload_plan import Seen, plan
 from mandor.model.instance import Instance
@@ -237,54 +236,6 @@ def test_old_releases_go_unless_someone_runs_them() -> None:
     assert [
         said for said in words(run(workload, [ready(0, release="web.1")], releases=releases)) if "delete" in said
     ] == ["delete web.2"]
-
-
-# Updates.
-
-
-def test_one_old_instance_at_a_time_is_stopped() -> None:
-    old = [ready(0), ready(1), ready(2)]
-    assert [each.meta.name for each in outdated_to_stop(old, "web.2")] == ["web-0"]
-
-
-@pytest.mark.parametrize(
-    "under_way",
-    [
-        make_instance(0, Phase.RUNNING, release="web.2", ready=False),
-        make_instance(0, Phase.STARTING, release="web.2"),
-        make_instance(0, Phase.PENDING, release="web.2"),
-        make_instance(0, Phase.RUNNING, stop="updated to web.2"),
-        make_instance(0, Phase.STOPPED, stop="updated to web.2"),
-        make_instance(0, Phase.LOST),
-    ],
-    ids=lambda each: f"{each.phase.value} {each.spec.release}",
-)
-def test_the_next_one_waits_until_the_one_before_it_is_ready(under_way: Instance) -> None:
-    assert outdated_to_stop([under_way, ready(1), ready(2)], "web.2") == []
-
-
-def test_what_is_not_ready_is_updated_first() -> None:
-    sick = make_instance(2, Phase.RUNNING, ready=False)
-    assert outdated_to_stop([ready(0), ready(1), sick], "web.2") == [sick]
-
-
-def test_what_waits_with_an_old_template_gets_the_new_one_at_once() -> None:
-    first, second = make_workload(replicas=2), make_workload(replicas=2, env={"V": "2"})
-    waiting = [make_instance(0, Phase.PENDING), make_instance(1, Phase.PENDING)]
-    assert words(run(second, waiting, releases=[make_stored_release(first)])) == [
-        "release web.2",
-        "replace web-0 of web.2",
-        "replace web-1 of web.2",
-    ]
-
-
-def test_a_failed_one_gets_a_fresh_chance_with_a_new_template() -> None:
-    first, second = make_workload(replicas=1), make_workload(replicas=1, env={"V": "2"})
-    failed = make_instance(0, Phase.FAILED, attempt=6, avoid=("n1",))
-    assert words(run(second, [failed], releases=[make_stored_release(first)])) == [
-        "release web.2",
-        "replace web-0 of web.2",
-    ]
 
 
 # The end.

@@ -112,6 +112,8 @@ def _tell_workload(client: "Client", item: Object) -> list[str]:
             ("schedule", _schedule(spec.get("schedule"))),
             ("run of", spec.get("run_of", "")),
             ("release", item["status"].get("release", "")),
+            ("roll-out", rollout_line(item)),
+            ("healthy", ", ".join((item["status"].get("rollout") or {}).get("proven", ())[-3:])),
             ("priority", str(spec.get("priority", ""))),
         ]
     )
@@ -129,6 +131,21 @@ def _tell_workload(client: "Client", item: Object) -> list[str]:
         if len(own) > INSTANCES_SHOWN:
             lines.append(f"  … and {len(own) - INSTANCES_SHOWN} more")
     return lines
+
+
+def rollout_line(item: Object) -> str:
+    """In one line, with what runs out when; empty: it has none."""
+    rollout = item["status"].get("rollout")
+    if not rollout:
+        return ""
+    phase, now = rollout.get("phase", "Progressing"), time.time()
+    if phase == "Done":
+        return f"done, {age(rollout.get('ended_at', 0.0), now)} ago"
+    left = rollout.get("fails_at", 0.0) - now
+    older = any(name != rollout["release"] for name in rollout.get("proven", ()))
+    back = all(group.get("update", {}).get("auto_rollback", True) for group in item["spec"]["groups"].values())
+    word = "rolls back" if phase == "Progressing" and older and back else "fails"
+    return f"{phase}: {rollout.get('message', '')}" + (f"; {word} in {age(now - left, now)}" if left > 0 else "")
 
 
 def _schedule(schedule: Object | None) -> str:
@@ -168,6 +185,7 @@ def _tell_group(name: str, group: Object, *, service: bool) -> list[str]:
             ("engine", " or ".join(group.get("engine", ())) or "any that can run it"),
             ("ports", ", ".join(f"{key} {_port(port)}" for key, port in group.get("ports", {}).items())),
             ("volumes", ", ".join(_volume(key, volume) for key, volume in group.get("volumes", {}).items())),
+            ("update", ", ".join(f"{key} {value}" for key, value in group.get("update", {}).items())),
             ("pool", placement.get("pool", "")),
             ("where", "; ".join(_where(rule) for rule in placement.get("where", ()))),
         ]

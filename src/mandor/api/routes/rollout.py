@@ -1,0 +1,132 @@
+"""Roll-outs: how far one is, what there was before, and orders to go on, to stop, to go back."""
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from msgspec import Meta as Note
+from msgspec import Struct
+
+from mandor.api.access import read
+from mandor.api.operation import Call, Operation
+from mandor.api.parts import ApiParts
+from mandor.api.rollout import OrderWord, ordered
+from mandor.api.routes.objects import TRIES, author_of, key_of
+from mandor.api.routes.queries import NameQuery
+from mandor.api.writing import commit_as
+from mandor.errors import Conflict, Invalid
+from mandor.model.meta import Misfit
+from mandor.model.rollout import Rollout
+from mandor.model.workload import Release, Workload
+from mandor.store.base import Filter, Put
+
+
+class RolloutOrder(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    order: Annotated[OrderWord, Note(description="What is to happen.")]
+    to: Annotated[int, Note(description="Of an undo: the number of a release.", ge=1)] | None = None
+
+
+class PastRelease(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A release that is still kept."""
+
+    name: str
+    sequence: int
+    created_at: float
+    cause: str = ""
+    """What made it differ from the one before."""
+    healthy: bool = False
+    """All instances were healthy with it once."""
+    current: bool = False
+    """Its template is the one that is wanted now."""
+    instances: int = 0
+    """So many are of it."""
+
+
+class RolloutReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    workload: str
+    rollout: Rollout | None = None
+    history: tuple[PastRelease, ...] = ()
+
+
+async def get(call: Call[NameQuery, None]) -> RolloutReport:
+    workload = await _workload(call)
+    releases = await _releases(call.parts, workload)
+    where = Filter(namespace=workload.meta.namespace)
+    counts: dict[str, int] = {}
+    for each in (await call.parts.store.list("instance", where)).items:
+        if each.spec.workload == workload.meta.name and not each.status.phase.over:
+            counts[each.spec.release] = counts.get(each.spec.release, 0) + 1
+    rollout = workload.status.rollout
+    history = tuple(
+        PastRelease(
+            name=each.meta.name,
+            sequence=each.spec.sequence,
+            created_at=each.meta.created_at,
+            cause=each.spec.cause,
+            healthy=rollout is not None and each.meta.name in rollout.proven,
+            current=each.meta.name == workload.status.release,
+            instances=counts.get(each.meta.name, 0),
+        )
+        for each in sorted(releases, key=lambda each: each.spec.sequence)
+    )
+    return RolloutReport(workload=workload.meta.name, rollout=rollout, history=history)
+
+
+async def order(call: Call[NameQuery, RolloutOrder]) -> Workload:
+    for attempt in range(TRIES):
+        workload = await _workload(call)
+        releases = await _releases(call.parts, workload)
+        try:
+            spec = ordered(workload, releases, call.body.order, call.body.to)
+        except Misfit as error:
+            raise Invalid(str(error), hint=error.hint) from error
+        if spec == workload.spec:
+            return workload
+        value = workload.changed(spec=spec)
+        try:
+            revision = await commit_as(call.parts, author_of(call, f"rollout {call.body.order}"), [Put(value)])
+        except Conflict as error:
+            if attempt == TRIES - 1 or "version" not in error.facts:
+                raise
+            continue
+        return value.stamped(version=revision)
+    raise AssertionError("unreachable")
+
+
+async def _workload(call: Call[NameQuery, RolloutOrder] | Call[NameQuery, None]) -> Workload:
+    key = key_of(Workload, call.path["name"], call.query.namespace)
+    found = await read(call.parts.store, call.caller, key)
+    assert isinstance(found, Workload)
+    return found
+
+
+async def _releases(parts: ApiParts, workload: Workload) -> Sequence[Release]:
+    listing = await parts.store.list(Release.kind, Filter(namespace=workload.meta.namespace))
+    mine = [each for each in listing.items if isinstance(each, Release)]
+    return [each for each in mine if each.spec.workload == workload.meta.name]
+
+
+OPERATIONS = [
+    Operation(
+        method="GET",
+        path="/v1/workloads/{name}/rollout",
+        name="get_rollout",
+        summary="How far the latest roll-out of a service is, and its releases",
+        tag="workloads",
+        handler=get,
+        query=NameQuery,
+        result=RolloutReport,
+        refuses=("not_found",),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/workloads/{name}/rollout",
+        name="order_rollout",
+        summary="Pause, resume, promote or abort a roll-out, or go back to an earlier release",
+        tag="workloads",
+        handler=order,
+        query=NameQuery,
+        body=RolloutOrder,
+        result=Workload,
+        refuses=("not_found", "conflict"),
+    ),
+]

@@ -1,0 +1,69 @@
+"""How a roll-out is told: one sentence that says how far it is, what it waits for, and what can be done."""
+
+from collections.abc import Sequence
+
+from mandor.controllers import slot
+from mandor.model.instance import Instance
+from mandor.model.phase import Phase
+from mandor.model.rollout import Rollout
+from mandor.model.workload import Workload
+
+
+def told(workload: Workload, rollout: Rollout, late: Sequence[Instance]) -> str:
+    """Nothing about times: a status is written only when it says something new."""
+    name, release = workload.meta.name, rollout.release
+    if rollout.phase == "Done":
+        return ""
+    if rollout.phase == "RolledBack":
+        return f"{release} failed, and all is back at {rollout.target}: {rollout.failure}"
+    if rollout.phase == "Failed":
+        if rollout.target != release:
+            return f"{release} failed, and the way back to {rollout.target} does not work out either{trouble(late)}"
+        out = f"`mandor rollout undo {name}` goes back" if rollout.proven else "apply a better one"
+        return f"{release} failed, and stays where it is: {rollout.failure}; {out}"
+    far = _far(rollout)
+    if rollout.phase == "RollingBack":
+        return f"{release} failed ({rollout.failure}); back to {rollout.target}: {far}{trouble(late)}"
+    if rollout.phase == "Paused":
+        return f"paused: {far} updated to {rollout.target}; `mandor rollout resume {name}` goes on"
+    if rollout.phase == "Waiting":
+        return (
+            f"{far} updated to {release}, and healthy; `mandor rollout promote {name}` goes on, "
+            f"`mandor rollout abort {name}` goes back"
+        )
+    return f"{far} updated to {release}{trouble(late)}"
+
+
+def _far(rollout: Rollout) -> str:
+    """Of several groups each by its name, but for those that are through."""
+    groups = {name: each for name, each in rollout.groups.items() if each.healthy < each.wanted or each.updated}
+    if len(rollout.groups) <= 1:
+        return ", ".join(f"{each.healthy} of {each.wanted}" for each in groups.values()) or "nothing"
+    open_ones = {name: each for name, each in groups.items() if each.healthy < each.wanted} or groups
+    return ", ".join(f"{name} {each.healthy} of {each.wanted}" for name, each in sorted(open_ones.items()))
+
+
+def trouble(late: Sequence[Instance]) -> str:
+    """What the instance says of itself that is worst off; empty: nobody has anything to say."""
+    if not late:
+        return ""
+    worst = min(late, key=lambda each: (slot.worth(each), each.spec.index))
+    return f"; {worst.meta.name} {_state(worst)}"
+
+
+def _state(instance: Instance) -> str:
+    status = instance.status
+    more = f": {status.message}" if status.message else ""
+    if instance.phase.over:
+        return f"ended: {slot.shown_end(instance)}"
+    if instance.phase is Phase.LOST:
+        return f"is lost with its node {instance.spec.node}"
+    if instance.spec.stop is not None:
+        return f"is stopping: {instance.spec.stop.reason}"
+    if not instance.spec.node:
+        return f"waits for a node{more}"
+    if instance.phase is not Phase.RUNNING:
+        return f"is {instance.phase.value}{more}"
+    if not status.ready:
+        return f"is not ready{more}"
+    return "has only just become ready"

@@ -1,0 +1,254 @@
+"""Plan for one group whose instances are of several releases: which new ones come, and which old ones go, now.
+
+`count` are wanted. There are never more than `count` and the surge, those included that are stopping; and no old one is
+stopped unless `count` less those that may be away are available without it. So a new release that is not healthy
+gets no further than that, and whatever crashes meanwhile is made good with the release it had.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from mandor.controllers import slot
+from mandor.controllers.draft import Draft
+from mandor.controllers.move_plan import Leaving, extra, plan_moves, who_leave
+from mandor.controllers.slot import World
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.phase import Phase
+from mandor.model.workload import Group, Release, Workload
+from mandor.store.base import Put, Write
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far a group may go now."""
+
+    target: Release
+    """What its instances become."""
+    releases: Mapping[str, Release] = field(default_factory=dict)
+    proven: Sequence[str] = ()
+    """Releases that were healthy, the latest last."""
+    canaries: int = 0
+    """So many new ones there may be beside all old ones, and nothing more happens before they are promoted; 0: no
+    such limit."""
+    frozen: bool = False
+    """None comes, and none goes."""
+
+    @property
+    def held(self) -> bool:
+        return self.frozen or self.canaries > 0
+
+    @property
+    def base(self) -> Release:
+        """What there are more of while nothing is updated."""
+        return next((self.releases[name] for name in reversed(self.proven) if name in self.releases), self.target)
+
+
+@dataclass(slots=True)
+class _Sides:
+    """The instances of a group: those of the target, and the others."""
+
+    new: list[Instance] = field(default_factory=list)
+    old: list[Instance] = field(default_factory=list)
+    """That have not ended."""
+    over: list[Instance] = field(default_factory=list)
+    """Old ones that have ended, or are lost: their names are free."""
+    free: Iterator[int] = field(default_factory=lambda: iter(()))
+    """Numbers that are not used."""
+    coming: int = 0
+    """Made by this plan."""
+
+    @property
+    def used(self) -> int:
+        return len(self.new) + len(self.old) + self.coming
+
+    @property
+    def staying(self) -> int:
+        return sum(each.spec.stop is None for each in self.old)
+
+
+def plan_update(
+    draft: Draft, workload: Workload, name: str, members: Sequence[Instance], step: Step, world: World
+) -> None:
+    group = workload.spec.groups[name]
+    surge, away = group.update_room()
+    leaving = who_leave(members)
+    both = extra(leaving, members)
+    most = group.count + both + (step.canaries or surge)
+    sides = _sorted(members, group, step, world)
+    sides.free = slot.free_indices(workload.meta.name, name, members, world)
+    if len(members) > group.count:
+        _trim(draft, sides, group.count + both, most, group, step, world)
+    moving = _move(draft, workload, name, sides, leaving, step, world) if leaving else set()
+    for each in sides.new:
+        if not slot.settled(each, step.target.meta.name) and each.meta.uid not in moving:
+            slot.renew(draft, each, group, step.target, world)
+    healthy = sum(slot.healthy(draft, each, group, world) for each in sides.new if each.meta.uid not in moving)
+    if not step.held:
+        _stop_old(draft, sides, group, healthy, group.count - away, moving, step, world)
+    _make_good(draft, sides, group, healthy, group.count - away, most, step, world)
+    wanted = len(sides.new) if step.frozen else step.canaries or group.count
+    _fill(draft, workload, name, sides, min(wanted - len(sides.new), most - sides.used), step.target, world)
+    if step.held:
+        lacking = group.count - (sides.staying if step.canaries else sides.used)
+        _fill(draft, workload, name, sides, min(lacking, most - sides.used), step.base, world)
+    for each in sides.over:
+        draft.delete(each)
+
+
+def _sorted(members: Sequence[Instance], group: Group, step: Step, world: World) -> _Sides:
+    sides, target = _Sides(), step.target.meta.name
+    for each in members:
+        if each.spec.release == target:
+            sides.new.append(each)
+        elif slot.ended(each) or slot.replaceable(each, group, world):
+            sides.over.append(each)
+        else:
+            sides.old.append(each)
+    return sides
+
+
+def _trim(draft: Draft, sides: _Sides, count: int, most: int, group: Group, step: Step, world: World) -> None:
+    """Some are too many since somebody wants fewer, or has promoted the canaries; whoever is worth least goes."""
+    young = {each.meta.uid for each in sides.new if not slot.healthy(draft, each, group, world)}
+
+    def rank(each: Instance) -> tuple[object, ...]:
+        return -slot.worth(each), each.meta.uid in young, *slot.rank(each, step.target.meta.name)
+
+    going = _worst(sides.new, count, rank) + (_worst(sides.old, count, rank) if step.canaries else [])
+    left = {each.meta.uid for each in going}
+    rest = [each for each in (*sides.new, *sides.old) if each.meta.uid not in left]
+    going += _worst(rest, most, rank)
+    if going:
+        ends = {each.meta.uid for each in going}
+        sides.new = _without(draft, sides.new, ends, slot.SCALED_DOWN, world)
+        reason = slot.SCALED_DOWN if step.held else slot.updated_to(step.target)
+        sides.old = _without(draft, sides.old, ends, reason, world)
+
+
+def _without(draft: Draft, side: Sequence[Instance], ends: Set[str], reason: str, world: World) -> list[Instance]:
+    """Some of them go: at once, or when their agents have stopped them."""
+    left = []
+    for each in side:
+        if each.meta.uid not in ends:
+            left.append(each)
+        elif not slot.lose(draft, each, reason, world.now):
+            left.append(each.stopping(reason))
+    return left
+
+
+def _worst(members: Sequence[Instance], most: int, rank: Callable[[Instance], tuple[object, ...]]) -> list[Instance]:
+    """Those beyond the `most` that are worth most."""
+    return sorted(members, key=rank)[most:] if len(members) > most else []
+
+
+def _move(
+    draft: Draft, workload: Workload, name: str, sides: _Sides, leaving: Leaving, step: Step, world: World
+) -> set[str]:
+    """Those who are on the move are left alone. An old one that has to leave, and is to be replaced anyway, needs no
+    other one of its release: the update does without the move."""
+    members = [*sides.new, *sides.old]
+    followed = {each.spec.instead_of for each in members}
+    rest = {uid: each for uid, each in leaving.items() if uid in followed or not _updated_instead(each, step)}
+    start = len(draft.writes)
+    moving = plan_moves(draft, workload, name, rest, members, step.target, sides.free, world.now)
+    written = {write.key: write for write in draft.writes[start:]}
+    sides.new, sides.old = (_as_written(side, written) for side in (sides.new, sides.old))
+    return moving
+
+
+def _updated_instead(each: Instance, step: Step) -> bool:
+    order = each.spec.move
+    anywhere = order is not None and not order.to and order.first != "stop"
+    return anywhere and not step.held and each.spec.release != step.target.meta.name
+
+
+def _as_written(side: Sequence[Instance], written: Mapping[Key, Write]) -> list[Instance]:
+    left = []
+    for each in side:
+        write = written.get(each.key)
+        if write is None:
+            left.append(each)
+        elif isinstance(write, Put) and isinstance(write.value, Instance):
+            left.append(write.value)
+    return left
+
+
+def _stop_old(
+    draft: Draft,
+    sides: _Sides,
+    group: Group,
+    healthy: int,
+    least: int,
+    moving: Set[str],
+    step: Step,
+    world: World,
+) -> None:
+    """Those that serve nobody first. What was never healthy as a whole, and is not now, has no claim to stay."""
+    serving, hoped_for, going = list[Instance](), list[Instance](), list[Instance]()
+    for each in sides.old:
+        if each.spec.stop is not None or each.meta.uid in moving:
+            continue
+        if each.phase is Phase.LOST:
+            # Nobody knows whether it still runs: it is given up when it is not missed any more, and not before.
+            going += [each] if healthy >= group.count else []
+        elif slot.serving(each):
+            serving.append(each)
+        else:
+            (hoped_for if each.spec.release in step.proven else going).append(each)
+    room = max(0, len(serving) + len(hoped_for) + healthy - least)
+    idle = sorted(hoped_for, key=slot.rank, reverse=True)[:room]
+    room = min(room - len(idle), len(serving) + healthy - least)
+    going += idle
+    if room > 0:
+        going += sorted(serving, key=lambda each: (each.spec.move is None, each.spec.index))[:room]
+    sides.over += [each for each in going if not each.spec.node]  # their names are taken over at once
+    unplaced = {each.meta.uid for each in going if not each.spec.node}
+    placed = {each.meta.uid for each in going if each.spec.node}
+    left = [each for each in sides.old if each.meta.uid not in unplaced]
+    sides.old = _without(draft, left, placed, slot.updated_to(step.target), world)
+
+
+def _make_good(
+    draft: Draft, sides: _Sides, group: Group, healthy: int, least: int, most: int, step: Step, world: World
+) -> None:
+    """Old ones that ended by themselves come back as they were, while they are needed."""
+    lacking = least - healthy - sides.staying
+    if step.held:
+        lacking = max(lacking, group.count - (sides.staying if step.canaries else sides.used))
+    lacking = min(lacking, most - sides.used)
+    over, sides.over = sides.over, []
+    for each in over:
+        own = step.releases.get(each.spec.release)
+        if lacking > 0 and own is not None and _ended_by_itself(each, step):
+            lacking -= 1
+            sides.old.append(each)
+            slot.renew(draft, each, group, own, world)
+        else:
+            sides.over.append(each)
+
+
+def _ended_by_itself(each: Instance, step: Step) -> bool:
+    unplaced = not slot.ended(each) and each.phase is not Phase.LOST
+    return not unplaced and not slot.updated_away(each) and (step.held or each.spec.release in step.proven)
+
+
+def _fill(
+    draft: Draft,
+    workload: Workload,
+    name: str,
+    sides: _Sides,
+    count: int,
+    release: Release,
+    world: World,
+) -> None:
+    """So many of a release, in the place of those that are over, then under numbers of their own."""
+    if count <= 0:
+        return
+    sides.coming += count
+    reused = min(count, len(sides.over))
+    for each in sides.over[:reused]:
+        slot.replace(draft, each, release)
+    del sides.over[:reused]
+    if count > reused:
+        slot.create_some(draft, workload, name, sides.free, count - reused, sides.used, release)
