@@ -12,18 +12,15 @@ from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.budgets import Budgets
 from mandor.placement.framework.ask import Ask, Shape
-from mandor.placement.framework.identity import Identity
-from mandor.placement.framework.lodging import ORDINARY, Rank, Tenure
+from mandor.placement.framework.lodging import Tenure
 from mandor.placement.framework.ports import recorded
 from mandor.placement.framework.volumes import KnownVolume
+from mandor.placement.roster import Roster
 from mandor.placement.standing import (
     NOTHING,
     Standing,
     ask_of,
-    class_name,
-    identity_of,
     limit_of,
-    rank_of,
     release_key,
     shapes_of,
     standing,
@@ -46,7 +43,6 @@ class Board:
     def __init__(self, objects: Iterable[Object] = (), *, seed: str = "") -> None:
         self.table = Table(seed)
         self.nodes: dict[str, Node] = {}
-        self.classes: dict[str, PriorityClass] = {}
         self.workloads: dict[Key, Workload] = {}
         self.releases: dict[Key, Release] = {}
         self.instances: dict[Key, Instance] = {}
@@ -54,8 +50,7 @@ class Board:
         """Instances by their workload, in the order they came."""
         self._releases_of: dict[Key, dict[Key, None]] = {}
         self._shapes: dict[Key, dict[str, Shape]] = {}
-        self._identities: dict[tuple[Key, str], Identity] = {}
-        self._ranks: dict[tuple[Key, str], Rank] = {}
+        self._roster = Roster(self.workloads.get)
         self._budgets = Budgets(self.table.lodgings)
         later = []
         for each in objects:
@@ -85,11 +80,12 @@ class Board:
             self._releases_of.setdefault(_owner(value), {})[value.key] = None
         elif isinstance(value, Workload):
             self.workloads[value.key] = value
-            self._relabel(value)
+            for old, new in self._roster.relabel(value.key, value):
+                self.table.relabel(old, new)
             self._rank_again({value.key})
             self._budgets.set_workload(value.key, value, self.of(value.key))
         elif isinstance(value, PriorityClass):
-            self.classes[value.meta.name] = value
+            self._roster.classes[value.meta.name] = value
             self._rank_again(self.workloads.keys())
         elif isinstance(value, Quota):
             self.table.set_quota(value.meta.namespace, limit_of(value))
@@ -114,7 +110,7 @@ class Board:
             self.workloads.pop(key, None)
             self._budgets.set_workload(key, None, ())
         elif key.kind == PriorityClass.kind:
-            self.classes.pop(key.name, None)
+            self._roster.classes.pop(key.name, None)
         elif key.kind == Quota.kind:
             self.table.drop_quota(key.namespace, key.name)
         elif key.kind == Volume.kind:
@@ -140,12 +136,12 @@ class Board:
         workload, shape = self.workloads.get(workload_key(instance)), self._shape(instance)
         if workload is None or shape is None:
             return None
-        return ask_of(instance, workload, shape, self._who(instance), self._rank(instance))
+        return ask_of(instance, workload, shape, self._roster.who(instance), self._roster.rank(instance))
 
     def _count(self, instance: Instance) -> None:
         """Where it is; and where room is held for it."""
         shape, stands = (self._shape(instance) or NOTHING).form(instance.spec.variant), standing(instance)
-        rank, who = self._rank(instance), self._who(instance)
+        rank, who = self._roster.rank(instance), self._roster.who(instance)
         if stands is Standing.PLACED:
             ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
             tenure = tenure_of(instance, shape, rank)
@@ -157,52 +153,25 @@ class Board:
 
     def hold(self, instance: Instance, node: str, shape: Shape | None = None) -> None:
         """Room for one that waits; `shape`: for which form of it, if not the main one."""
-        shape, rank = shape or self._shape(instance), self._rank(instance)
+        shape, rank = shape or self._shape(instance), self._roster.rank(instance)
         if shape is not None:
             tenure = Tenure(rank, instance.meta.created_at, held=True)
-            self.table.set_charge(instance.key, node, shape, self._who(instance), tenure)
+            self.table.set_charge(instance.key, node, shape, self._roster.who(instance), tenure)
 
     def held(self, key: Key) -> str:
         """The node where room is held for it; empty: nowhere."""
         charge = self.table.charge(key)
         return charge.node if charge is not None and charge.tenure.held else ""
 
-    def _rank(self, instance: Instance) -> Rank:
-        key = workload_key(instance)
-        found = self._ranks.get((key, instance.spec.group))
-        if found is None:
-            workload = self.workloads.get(key)
-            found = rank_of(workload, instance.spec.group, self.classes) if workload is not None else ORDINARY
-            self._ranks[key, instance.spec.group] = found
-        return found
-
     def _rank_again(self, workloads: Iterable[Key]) -> None:
         for key in workloads:
-            for group in self.workloads[key].spec.groups:
-                self._ranks.pop((key, group), None)
+            self._roster.forget_ranks(key)
             for each in self.of(key):
                 self._count(each)
 
     def _shape(self, instance: Instance) -> Shape | None:
         """Of the main form of its group."""
         return self._shapes.get(release_key(instance), {}).get(instance.spec.group)
-
-    def _who(self, instance: Instance) -> Identity:
-        key = workload_key(instance)
-        found = self._identities.get((key, instance.spec.group))
-        if found is None:
-            found = identity_of(instance, self.workloads.get(key))
-            self._identities[key, instance.spec.group] = found
-        return found
-
-    def _relabel(self, workload: Workload) -> None:
-        key = workload.key
-        for group in workload.spec.groups:
-            old = self._identities.get((key, group))
-            new = Identity(key.namespace, key.name, group, workload.meta.labels, class_name(workload))
-            if old is not None and old != new:
-                self.table.relabel(old, new)
-            self._identities[key, group] = new
 
 
 def _owner(release: Release) -> Key:

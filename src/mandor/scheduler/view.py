@@ -17,18 +17,16 @@ from mandor.placement.budgets import Budgets
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.identity import Identity
-from mandor.placement.framework.lodging import ORDINARY, Rank, Tenure
+from mandor.placement.framework.lodging import Rank, Tenure
 from mandor.placement.framework.points import Happened, Happening
 from mandor.placement.framework.ports import recorded
 from mandor.placement.framework.volumes import KnownVolume
+from mandor.placement.roster import Roster
 from mandor.placement.standing import (
     NOTHING,
     Standing,
     ask_of,
-    class_name,
-    identity_of,
     limit_of,
-    rank_of,
     release_key,
     shapes_of,
     standing,
@@ -107,12 +105,8 @@ class View:
         self._instances = instances
         self._workloads = workloads
         self._shapes: dict[Key, dict[str, Shape]] = {}
-        self._classes: dict[str, PriorityClass] = {}
-        self._ranks: dict[Key, dict[str, Rank]] = {}
-        """By workload and group."""
+        self._roster = Roster(workloads.get)
         self._budgets = Budgets(self.table.lodgings)
-        self._identities: dict[Key, dict[str, Identity]] = {}
-        """By workload and group."""
         self._kin: dict[tuple[str, str, str, str], Ask] = {}
         """What all instances of a group of a release ask for, by namespace, workload, release and group: as long as
         no object changes that it was made of."""
@@ -184,7 +178,7 @@ class View:
     def _apply_workload(self, change: Change) -> None:
         before, after = change.before, change.after
         self._relabel(change.key, after)
-        self._ranks.pop(change.key, None)
+        self._roster.forget_ranks(change.key)
         self._budgets.set_workload(change.key, after if isinstance(after, Workload) else None, self._instances.items())
         self._look_again(change.key)
         if (
@@ -195,13 +189,14 @@ class View:
             self._rank_again({change.key})
 
     def _apply_class(self, changed: PriorityClass, *, gone: bool) -> None:
+        classes = self._roster.classes
         workloads = [each for each in self._workloads.items() if isinstance(each, Workload)]
-        before = {each.key: class_of(each.spec.priority, self._classes) for each in workloads}
+        before = {each.key: class_of(each.spec.priority, classes) for each in workloads}
         if gone:
-            self._classes.pop(changed.meta.name, None)
+            classes.pop(changed.meta.name, None)
         else:
-            self._classes[changed.meta.name] = changed
-        moved = {each.key for each in workloads if class_of(each.spec.priority, self._classes) != before[each.key]}
+            classes[changed.meta.name] = changed
+        moved = {each.key for each in workloads if class_of(each.spec.priority, classes) != before[each.key]}
         if moved:
             self._rank_again(moved)
 
@@ -218,52 +213,30 @@ class View:
     def _rank_again(self, workloads: Set[Key]) -> None:
         """Those of their instances that wait are queued anew, by what they are now; the others count as that."""
         for key in workloads:
-            self._ranks.pop(key, None)
+            self._roster.forget_ranks(key)
         for each in list(self._instances.items()):
             if not isinstance(each, Instance) or workload_key(each) not in workloads:
                 continue
             charge = self.table.charge(each.key)
             if charge is not None:
-                tenure = replace(charge.tenure, rank=self._rank(each))
+                tenure = replace(charge.tenure, rank=self._roster.rank(each))
                 self.table.set_charge(each.key, charge.node, charge.shape, charge.who, tenure)
             if self.queue.place(each.key):
                 self.queue.remove(each.key)
                 self._enqueue(each)
         self.happened |= {Happening.ROOM_FREED}
 
-    def _rank(self, instance: Instance) -> Rank:
-        groups = self._ranks.setdefault(workload_key(instance), {})
-        found = groups.get(instance.spec.group)
-        if found is None:
-            workload = self._workloads.get(workload_key(instance))
-            found = groups[instance.spec.group] = (
-                rank_of(workload, instance.spec.group, self._classes) if isinstance(workload, Workload) else ORDINARY
-            )
-        return found
-
     def _relabel(self, key: Key, after: Object | None) -> None:
         """Its instances are to others what its labels say now."""
-        known = self._identities.pop(key, {})
-        if not isinstance(after, Workload):
-            return
-        self._identities[key] = {}
-        for group, old in known.items():
-            new = Identity(key.namespace, key.name, group, after.meta.labels, class_name(after))
-            self._identities[key][group] = new
-            if new != old and self.table.relabel(old, new):
+        for before, now in self._roster.relabel(key, after if isinstance(after, Workload) else None):
+            if self.table.relabel(before, now):
                 self.happened |= {Happening.PLACED, Happening.ROOM_FREED}
 
     def _who(self, instance: Instance) -> Identity:
         charge = self.table.charge(instance.key)
-        workload = self._workloads.get(workload_key(instance))
-        if workload is None and charge is not None:
+        if charge is not None and self._workloads.get(workload_key(instance)) is None:
             return charge.who
-        groups = self._identities.setdefault(workload_key(instance), {})
-        found = groups.get(instance.spec.group)
-        if found is None:
-            found = identity_of(instance, workload if isinstance(workload, Workload) else None)
-            groups[instance.spec.group] = found
-        return found
+        return self._roster.who(instance)
 
     def _look_again(self, arrived: Key) -> None:
         for key in self._waiting_for.pop(arrived, ()):
@@ -314,7 +287,7 @@ class View:
             shape = known.shape if known is not None and known.node == instance.spec.node else None
         if shape is not None:
             new = self.table.charge(key) is None or bool(self.nominated(key))
-            tenure = tenure_of(instance, shape, self._rank(instance))
+            tenure = tenure_of(instance, shape, self._roster.rank(instance))
             ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()
             self.table.set_charge(key, instance.spec.node, shape, self._who(instance), tenure, ports)
             if new:
@@ -359,7 +332,7 @@ class View:
             self.elsewhere[instance.key] = instance.meta.uid, shape.home
         if shape is None or not self.owns(shape.home):
             return None
-        return ask_of(instance, workload, shape, self._who(instance), self._rank(instance))
+        return ask_of(instance, workload, shape, self._who(instance), self._roster.rank(instance))
 
     def _shape(self, instance: Instance) -> Shape | None:
         """Of its main form. None: its release is not here yet; the instance is looked at again when it comes."""
@@ -389,7 +362,7 @@ class View:
         instance, chosen = self._instances.get(key), self.table.node(node)
         if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or chosen is None:
             return None
-        tenure, form = Tenure(self._rank(instance), instance.meta.created_at), shape or ask.shape
+        tenure, form = Tenure(self._roster.rank(instance), instance.meta.created_at), shape or ask.shape
         self.table.set_charge(key, node, form, ask.who, tenure)
         ports = self._chosen(key) if form.any_ports else None
         made = Promise(entry, instance, node, chosen.meta.version, relaxed, context, shape, ports)
