@@ -10,6 +10,7 @@ from mandor.model.meta import Key
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.points import PermitPlugin, PreBindPlugin, ReservePlugin, Wait
+from tests.scenarios.world import World
 from tests.sim.gangs import bound, gang
 
 
@@ -85,18 +86,23 @@ class Slow(PermitPlugin):
         return Wait(20)
 
 
+async def with_late_members(make_world: Any, slow: Slow) -> World:
+    """Three whose first waits, and two more that come later; nobody is bound."""
+    world: World = await make_world(slow)
+    await world.add_nodes("n1", cpu=8)
+    await world.run(2)
+    for replicas in (3, 5):
+        await world.apply(gang(replicas=replicas, gang={"min": 3, "timeout": "60s"}))
+        await world.run(3)
+        assert bound(world) == [], "mpi-0 waits, and so do the others"
+    return world
+
+
 @pytest.mark.req("S1-18", "S1-20", "S1-21", "S1-22")
 async def test_a_late_member_waits_for_the_others_and_follows_them(make_world: Any) -> None:
     slow = Slow()
-    world = await make_world(slow)
-    await world.add_nodes("n1", cpu=8)
-    await world.run(2)
-    await world.apply(gang(replicas=3, gang={"min": 3, "timeout": "60s"}))
-    await world.run(3)
-    assert bound(world) == [], "mpi-0 waits, and so do the others"
-    await world.apply(gang(replicas=5, gang={"min": 3, "timeout": "60s"}))
-    await world.run(3)
-    assert bound(world) == []
+    world = await with_late_members(make_world, slow)
+    assert world.scheduler is not None
     waiting = {each.key.name: each.plugins for each in world.scheduler.handle.waiting()}
     assert waiting == {"mpi-0": ("Slow",), "mpi-3": ("Gang",), "mpi-4": ("Gang",)}
 
@@ -108,14 +114,8 @@ async def test_a_late_member_waits_for_the_others_and_follows_them(make_world: A
 @pytest.mark.req("S1-19", "S1-21")
 async def test_late_members_are_refused_with_those_they_wait_for(make_world: Any) -> None:
     slow = Slow()
-    world = await make_world(slow)
-    await world.add_nodes("n1", cpu=8)
-    await world.run(2)
-    await world.apply(gang(replicas=3, gang={"min": 3, "timeout": "60s"}))
-    await world.run(3)
-    await world.apply(gang(replicas=5, gang={"min": 3, "timeout": "60s"}))
-    await world.run(3)
-    assert bound(world) == []
+    world = await with_late_members(make_world, slow)
+    assert world.scheduler is not None
     assert slow.held is not None
     assert world.scheduler.handle.reject(slow.held, "Slow", "not now")
     await world.until(lambda: world.serving_count("mpi") == 5, seconds=20)

@@ -6,7 +6,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from mandor.client.sync import Client, parse_server
 from mandor.errors import Invalid, Unavailable
 from tests.components.ports import free_port
 from tests.unit.cli.conftest import LiveApi, Mandor
+from tests.unit.cli.web import Answering, serving
 
 
 def test_the_server_of_the_command_line_wins(api: LiveApi, mandor: Mandor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,42 +104,13 @@ def test_an_address_may_leave_out_what_is_usual(text: str, shown: str) -> None:
 # Servers that are none of ours.
 
 
-class _Odd(BaseHTTPRequestHandler):
-    status, body, kind = 200, b"<html>", "text/html"
-
-    def _answer(self) -> None:
-        self.send_response(self.status)
-        self.send_header("Content-Type", self.kind)
-        self.send_header("Content-Length", str(len(self.body)))
-        self.end_headers()
-        self.wfile.write(self.body)
-
-    do_GET = do_POST = do_PATCH = _answer  # noqa: N815
-
-    def log_message(self, *_: object) -> None:
-        return
-
-
-@pytest.fixture
-def odd() -> Iterator[HTTPServer]:
-    server = HTTPServer(("127.0.0.1", 0), _Odd)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
 @pytest.mark.parametrize(
     ("status", "body"), [(200, b"<html>"), (200, b"[1]"), (200, b""), (404, b"nope"), (500, b"{}"), (502, b'{"a": 1}')]
 )
-def test_what_is_no_mandor_server_is_told_as_such(
-    odd: HTTPServer, mandor: Mandor, monkeypatch: pytest.MonkeyPatch, status: int, body: bytes
-) -> None:
-    monkeypatch.setattr(_Odd, "status", status)
-    monkeypatch.setattr(_Odd, "body", body)
-    told = mandor("--server", f"http://127.0.0.1:{odd.server_port}", "get", "nodes")
+def test_what_is_no_mandor_server_is_told_as_such(mandor: Mandor, status: int, body: bytes) -> None:
+    answer = type("Odd", (Answering,), {"status": status, "body": body, "kind": "text/html"})
+    with serving(answer) as url:
+        told = mandor("--server", url, "get", "nodes")
     assert told.code == 1
     assert "hint: is this a mandor server?" in told.err
 
@@ -181,17 +152,8 @@ def secure(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
 
-    class Empty(_Odd):
-        status, body, kind = 200, b'{"items": [], "revision": 1}', "application/json"
-
-    server = HTTPServer(("127.0.0.1", 0), Empty)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"https://127.0.0.1:{server.server_port}", ca_file
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(Answering, context) as url:
+        yield url, ca_file
 
 
 def test_a_certificate_is_checked(secure: tuple[str, Path], mandor: Mandor) -> None:

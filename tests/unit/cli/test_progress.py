@@ -6,42 +6,29 @@ import os
 import pty
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
 from mandor.cli.progress import Progress
 from tests.unit.cli.conftest import LiveApi, Mandor
 from tests.unit.cli.test_looking import node
+from tests.unit.cli.web import Answering, serving
 
 COMMAND = [sys.executable, "-m", "mandor.cli.main", "get", "nodes", "-o", "json"]
 
 
-class _Slow(BaseHTTPRequestHandler):
+class _Slow(Answering):
     def do_GET(self) -> None:
         time.sleep(2.5)
-        body = b'{"items": [], "revision": 1}'
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        return
+        self.answer()
 
 
 @pytest.fixture
 def slow() -> Iterator[str]:
-    server = HTTPServer(("127.0.0.1", 0), _Slow)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(_Slow) as url:
+        yield url
 
 
 def test_a_slow_answer_is_shown_on_a_terminal_and_wiped_away(slow: str) -> None:
