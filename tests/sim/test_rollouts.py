@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from mandor.controllers import slot
 from mandor.errors import Conflict
+from mandor.model.node import Drain
 from mandor.model.phase import Phase
 from mandor.model.rollout import Rollout
 from mandor.model.workload import Release, Workload, template_hash
@@ -330,3 +331,24 @@ async def test_with_nodes_and_controllers_that_die_it_still_ends_as_wanted(world
     await world.until(lambda: world.serving_count("web") == len(world.instances()) == 4)
     assert releases(world) == ["web.2"] * 4
     assert all(each.phase is Phase.RUNNING for each in world.instances())
+
+
+@pytest.mark.parametrize("update", [{}, {"order": "stop-first"}, {"canary": 1}], ids=["start", "stop", "canary"])
+async def test_a_drain_in_the_middle_and_the_roll_out_both_come_to_their_end(
+    world: World, update: dict[str, Any]
+) -> None:
+    await running(world, web("1", replicas=6, update=update))
+    least = 6 - world.workload("web").spec.groups["main"].update_room()[1]
+    serving = watch_serving(world)
+    world.checks.remove(world.check_count)  # those who leave a node have others beside them
+    await world.apply(web("2", replicas=6, update=update))
+    await world.run(4)
+    await world.change_node("n1", drain=Drain())
+    await world.run(30)
+    await order(world, promoted="web.2")
+    await world.until(lambda: rollout(world).phase == "Done")
+    await world.until(lambda: not [each for each in world.instances() if each.node == "n1"])
+    await world.until(lambda: world.serving_count("web") == len(world.instances()) == 6)
+    assert releases(world) == ["web.2"] * 6
+    # Without a budget of its own, a drain that has to stop first asks nobody.
+    assert min(serving) >= least - (update == {"order": "stop-first"})
