@@ -36,7 +36,7 @@ def test_only_groups_that_were_asked_for_and_are_somebody_else_now_are_told_of()
     before = roster.who(INSTANCE)
     assert roster.relabel(WEB.key, labelled(app="a")) == []
     ((old, new),) = roster.relabel(WEB.key, labelled(app="b"))
-    assert (old, new.labels) == (before, {("app", "b")})
+    assert (old, new.labels) == (before, frozenset({("app", "b")}))
     assert roster.who(INSTANCE) == new, "without looking for its workload again"
 
 
