@@ -187,10 +187,12 @@ def test_exec_of_what_cannot_be_run_is_told(mandor: Mandor, sleeper: str) -> Non
 
 
 def test_exec_gives_a_terminal_with_its_size(cluster: Cluster, sleeper: str) -> None:
-    pid, fd = pty.fork()
-    if pid == 0:
-        os.environ["MANDOR_SERVER"] = cluster.urls[0]
-        os.execv(MANDOR, [str(MANDOR), "exec", "-it", sleeper, "--", "sh"])
+    fd, terminal = pty.openpty()
+    # Not pty.fork(): other threads of this process, gRPC's among them, may hold a lock that the child would wait for.
+    command = ["setsid", "--ctty", str(MANDOR), "exec", "-it", sleeper, "--", "sh"]
+    env = {**os.environ, "MANDOR_SERVER": cluster.urls[0]}
+    program = subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=env)
+    os.close(terminal)
     seen = b""
 
     def shows(text: bytes) -> None:
@@ -218,15 +220,11 @@ def test_exec_gives_a_terminal_with_its_size(cluster: Cluster, sleeper: str) -> 
         time.sleep(1)
         os.write(fd, b"\x03")  # Ctrl-C is for the command there, not for us
         os.write(fd, b"exit 7\n")
-        _, status = os.waitpid(pid, 0)
-        assert os.waitstatus_to_exitcode(status) == 7
+        assert program.wait(60) == 7
     finally:
         os.close(fd)
-        try:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        except (ProcessLookupError, ChildProcessError):
-            pass
+        program.kill()
+        program.wait()
 
 
 # On a terminal.

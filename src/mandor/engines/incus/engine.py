@@ -39,6 +39,8 @@ from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 
 SOCKETS = (Path("/var/lib/incus/unix.socket"), Path("/run/incus/unix.socket"))
+NEVER = "1970-01-01"
+"""When Incus says an instance ran last that never did."""
 ADDRESS_SECONDS = 2.0
 """So often a machine without an address is looked at again."""
 AT_ONCE = 8
@@ -169,10 +171,10 @@ class IncusEngine(ContainerEngine):
         return await self._instances.find(unit, foreign=foreign)
 
     def _phase(self, unit: Unit, found: Any) -> UnitPhase:
-        """Begun: it was told to start and, if it is to run a command, that one too."""
+        """Begun: it was told to start, did so and, if it is to run a command, that one too."""
         folder = self._folder(unit)
         commanded = not found["config"].get(marks.COMMAND) or folder.begun_at() is not None or folder.ending()
-        if not (_started(found) and commanded):
+        if not (_started(found) and _ever_ran(found) and commanded):
             return UnitPhase.STARTING
         return UnitPhase.RUNNING if found["status"] in ON else UnitPhase.EXITED
 
@@ -320,6 +322,11 @@ class IncusEngine(ContainerEngine):
 
 def find_url() -> str:
     return f"unix://{next((path for path in SOCKETS if path.exists()), SOCKETS[0])}"
+
+
+def _ever_ran(found: Any) -> bool:
+    """Whoever told it to start may have been interrupted before Incus heard of it."""
+    return not str(found.get("last_used_at") or NEVER).startswith(NEVER)
 
 
 def _started(found: Any) -> float:
