@@ -173,6 +173,7 @@ command: [sh, -c, 'mkdir -p /tmp/www; echo "$TEXT" > /tmp/www/index.html; exec h
 env: {{{{TEXT: {{text}}}}}}
 ports: {{{{http: 8080}}}}
 stop: {{{{grace: 0s}}}}
+update: {{{{order: stop-first}}}}
 """
 CLIENT = f"""
 name: client

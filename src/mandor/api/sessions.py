@@ -109,6 +109,10 @@ async def hand_over(waiting: Waiting, websocket: WebSocket) -> None:
     await close(websocket)
 
 
+LAST_WORD_SECONDS = 5.0
+"""For what an agent said before it closed."""
+
+
 async def splice(
     caller: WebSocket, agent: WebSocket, idle_seconds: float, *, check: Callable[[bytes], None] = lambda frame: None
 ) -> None:
@@ -143,6 +147,9 @@ async def splice(
     tasks = {down, up, idle}
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if up in done and up.exception() is not None and not isinstance(up.exception(), MandorError):
+            # The agent took no more and has closed: its last word may still be on its way.
+            await asyncio.wait({down}, timeout=LAST_WORD_SECONDS)
     finally:
         for task in tasks:
             task.cancel()
@@ -167,6 +174,6 @@ async def close(websocket: WebSocket, code: int = 1000, reason: str = "") -> Non
     if websocket.application_state is WebSocketState.CONNECTED and (websocket.client_state is WebSocketState.CONNECTED):
         try:
             await websocket.close(code, reason)
-        except RuntimeError:
+        except (RuntimeError, WebSocketDisconnect):
             # It went away in the same moment.
             return
