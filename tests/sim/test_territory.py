@@ -160,7 +160,7 @@ async def test_work_for_a_pool_that_nobody_owns_says_so_until_somebody_does(worl
     assert told == {("Unclaimed", "no scheduler takes the pool metal")}
     await claim(world.store, world.clock, frozenset({"metal"}))
     recorder = Recorder(world.store, "scheduler", world.clock)
-    world._start("third", Scheduler(world.store, world.clock, recorder, pools=frozenset({"metal"})).run())
+    world.start("third", Scheduler(world.store, world.clock, recorder, pools=frozenset({"metal"})).run())
     await world.until(lambda: world.serving_count("vm") == 2)
 
 
