@@ -29,7 +29,7 @@ async def world() -> AsyncIterator[World]:
     async with made:
         made.checks = [made.check_capacity, made.check_count]
         recorder = Recorder(made.store, "scheduler", made.clock)
-        made._start("other", Scheduler(made.store, made.clock, recorder, pools=frozenset({"gpu"})).run())
+        made.start("other", Scheduler(made.store, made.clock, recorder, pools=frozenset({"gpu"})).run())
         yield made
 
 
