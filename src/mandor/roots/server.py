@@ -30,6 +30,7 @@ from mandor.controllers.maintenance import MaintenanceController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.quota import QuotaController
+from mandor.controllers.rebalance import RebalanceController
 from mandor.controllers.restore import RestoreController
 from mandor.controllers.runner import run_all
 from mandor.controllers.taint import TaintController
@@ -240,10 +241,11 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
         VolumeController(store, recorder),
         GarbageController(store, clock),
     ]
+    profiles = ProfilesOf(_config_source(settings, pulse))
+    controllers.append(RebalanceController(store, clock, recorder, profiles, guard=pulse.watchdog))
     if settings.restore_after != NEVER:
-        profiles, after = ProfilesOf(_config_source(settings, pulse)), settings.restore_after
-        restore = RestoreController(store, clock, recorder, profiles, after_seconds=after, guard=pulse.watchdog)
-        controllers.append(restore)
+        others, after = ProfilesOf(_config_source(settings, pulse)), settings.restore_after  # on a board of its own
+        controllers.append(RestoreController(store, clock, recorder, others, after_seconds=after, guard=pulse.watchdog))
     async with Background() as tasks:
         tasks.start(recorder.run(), "recorder")
         await run_all(controllers, store, clock)
