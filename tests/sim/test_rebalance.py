@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ async def world() -> AsyncIterator[World]:
         yield made
 
 
-async def crowd(world: World, **fields: object) -> None:
+async def crowd(world: World, **fields: Any) -> None:
     """Eight on one node, and three more nodes that come too late."""
     await world.add_nodes("n0", cpu=8)
     await world.apply(make_workload("web", replicas=8, cpu="500m", memory="64Mi", disruption=STRICT, **fields))
