@@ -1,10 +1,12 @@
 """The workload controller: as many instances as wanted, of the release that is wanted."""
 
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from typing import NamedTuple
 
+from mandor.controllers import slot
 from mandor.controllers.base import Controller, Grouped
-from mandor.controllers.draft import Note
+from mandor.controllers.draft import Draft, Note
 from mandor.controllers.residents import rooted
 from mandor.controllers.slot import World
 from mandor.controllers.workload_plan import Seen, plan
@@ -125,9 +127,18 @@ class WorkloadController(Controller[Name]):
             self._rest_until.pop(key, None)  # It has only begun.
         if draft.writes:
             await self._writer.commit(draft.writes)
+        await self._go_on(workload, draft)
         for note in draft.notes:
             self._tell(note)
         return draft.again_seconds
+
+    async def _go_on(self, planned: Workload | None, draft: Draft) -> None:
+        """With what the plan left for later, as long as its workload is what it was; others get their turn between."""
+        while planned is not None and self._workloads.get(planned.key) is planned:
+            more = list(islice(draft.rest, slot.CREATED_LEAST))
+            if not more:
+                return
+            await self._writer.commit(more)
 
     def _pace(self, key: Name, count: int) -> None:
         """Thousands of instances that start make one plan every second or so, not one for each of them."""
