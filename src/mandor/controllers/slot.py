@@ -8,10 +8,11 @@ from itertools import filterfalse, islice
 
 from mandor.controllers.draft import Draft
 from mandor.lib.backoff import Backoff
-from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceSpec, instance_name
+from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceSpec, daemon_name, instance_name
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase
 from mandor.model.workload import Group, Release, Workload
+from mandor.placement.home import Site
 
 AVOID_MOST = 5
 """So many nodes where earlier copies failed are remembered."""
@@ -35,6 +36,10 @@ def goes_anywhere(instance: Instance) -> bool:
     return False
 
 
+def nowhere(release: Release, group: str) -> Site:
+    return Site(release.spec.groups[group])
+
+
 def always_was(instance: Instance) -> float:
     return math.inf
 
@@ -52,6 +57,8 @@ class World:
     """Whether its data is on its node: it is not begun elsewhere without it."""
     ready_seconds: Callable[[Instance], float] = always_was
     """For how long an instance that is ready has been seen so, without a break."""
+    site: Callable[[Release, str], Site] = nowhere
+    """Which nodes are home to a group of daemons of a release."""
     rehearsed: bool = False
     """Nobody waits for anybody's approval."""
 
@@ -161,6 +168,17 @@ def create(draft: Draft, workload: Workload, group: str, index: int, release: Re
     )
 
 
+def create_at(draft: Draft, workload: Workload, group: str, node: str, release: Release) -> None:
+    """A daemon: it belongs to its node, and is called after it."""
+    name = daemon_name(workload.meta.name, group, node)
+    draft.put(
+        Instance(
+            meta=Meta(name=name, namespace=workload.meta.namespace),
+            spec=InstanceSpec(workload=workload.meta.name, group=group, release=release.meta.name, index=0, pin=node),
+        )
+    )
+
+
 def create_some(
     draft: Draft, workload: Workload, group: str, free: Iterator[int], count: int, members: int, release: Release
 ) -> None:
@@ -192,7 +210,8 @@ def replace(draft: Draft, old: Instance, release: Release, *, attempt: int = 0, 
                 release=release.meta.name,
                 index=spec.index,
                 attempt=attempt,
-                avoid=avoid,
+                avoid=() if spec.home else avoid,
+                pin=spec.home,
                 instead_of=spec.instead_of,
             ),
         )
