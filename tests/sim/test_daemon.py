@@ -316,7 +316,7 @@ async def test_a_service_that_becomes_a_daemon_and_back_keeps_nothing_of_the_oth
     await world.until(lambda: sorted(world.phases()) == ["exp-0", "exp-1"] and world.serving_count("exp") == 2)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 async def test_after_any_trouble_there_is_one_on_every_node_that_matches(world: World, seed: int) -> None:
     """Nodes fall silent, join, are labelled and drained; the control plane dies in between; releases come."""
     luck = random.Random(seed)
