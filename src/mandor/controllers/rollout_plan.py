@@ -139,7 +139,7 @@ def _view(
     daemons = workload.spec.type == "daemon"
     wanted, members = at_home(target, name, members, world) if daemons else (group.count, members)
     new = [each for each in members if each.spec.release == rollout.target]
-    late = [each for each in new if not slot.healthy(draft, each, group, world)]
+    late = [each for each in new if not (each.status.ready and slot.healthy(draft, each, group, world))]
     before = rollout.groups.get(name, GroupRollout())
     healthy, known = len(new) - len(late), before.wanted == wanted
     state = GroupRollout(

@@ -74,4 +74,4 @@ def controls(
 ) -> Sequence[Object | Key]:
     world = World(now=now, ready_nodes=ready_nodes, taken=taken, site=site, rehearsed=True)
     draft = plan(Seen(workload, releases, instances), world)
-    return [each.value if isinstance(each, Put) else each.key for each in draft.writes]
+    return [each.value if isinstance(each, Put) else each.key for each in (*draft.writes, *draft.rest)]
