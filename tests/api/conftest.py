@@ -18,6 +18,7 @@ from mandor.api.server import ApiServer, open_socket
 from mandor.api.settings import ApiSettings
 from mandor.client.aio import Client
 from mandor.lib.clock import SystemClock
+from mandor.lib.sealing import Sealer
 from mandor.model.meta import Meta
 from mandor.model.record import ALL_NAMESPACES, Cluster, ClusterSpec, Role
 from mandor.roots.forecast import make_scheduling
@@ -77,6 +78,7 @@ async def running_api(
         settings=_with_address(settings, url),
         auth=auth,  # type: ignore[arg-type]
         scheduling=make_scheduling(config or ConfigSource(), inquire),
+        sealer=Sealer.of("a key for tests"),
     )
     server = ApiServer(build_app(parts), parts, listener)
     serving = asyncio.create_task(server.serve())

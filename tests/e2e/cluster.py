@@ -199,6 +199,11 @@ class Cluster:
         assert status == 200, answer
         return answer
 
+    def mandor(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """The command, as a person types it."""
+        command = [sys.executable, "-m", "mandor.cli.main", "--server", self.urls[0], *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
     def items(self, plural: str, *, server: int = 0, **query: str) -> list[Any]:
         status, answer = self.call("GET", f"/v1/{plural}?{urlencode(query)}", server=server)
         assert status == 200, answer

@@ -17,6 +17,7 @@ from mandor.agent.reporter import Reporter
 from mandor.agent.room import Answer, Room
 from mandor.agent.settings import AgentSettings
 from mandor.agent.sync import live
+from mandor.agent.vault import Vault
 from mandor.agent.volumes import Furnished, VolumeKeeper
 from mandor.agent.worker import Worker, fresh_entry
 from mandor.engines.base import Engine, Observed, Unit
@@ -66,6 +67,7 @@ class Crew:
         self._host, self._changed = host, host.poke
         self.clock = clock
         self.fetch = Fetch(store, clock)
+        self.vault = Vault(self.fetch, lambda: journal.credential)
         self.starts = asyncio.Semaphore(settings.starts_most)
         self.quick_seconds = settings.quick_seconds
         self.workers: dict[str, Worker] = {}

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from mandor.agent.order import Care
 from mandor.errors import NotFound, Unavailable
@@ -9,6 +10,7 @@ from mandor.lib.clock import Clock
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.priority import PriorityClass, class_of
+from mandor.model.secret import Secret, pick, secret_of
 from mandor.model.workload import GroupTemplate, Release, Workload
 from mandor.store.base import Store
 
@@ -45,6 +47,20 @@ class Fetch:
         if instance.spec.variant > len(template.alternatives):
             raise NotFound(f"its release {instance.spec.release} has no alternative {instance.spec.variant}")
         return template.form(instance.spec.variant)
+
+    async def secrets(self, instance: Instance, references: Iterable[str]) -> dict[str, str]:
+        """By what the tasks call them; `NotFound` names one that is not there."""
+        found: dict[str, str] = {}
+        for reference in sorted(references):
+            secret = await self._get(Key(Secret.kind, instance.meta.namespace, secret_of(reference)))
+            if not isinstance(secret, Secret):
+                raise NotFound(f"there is no secret {secret_of(reference)}")
+            value = pick(reference, secret.spec.values)
+            if value is None:
+                keys = ", ".join(sorted(secret.spec.values)) or "(none)"
+                raise NotFound(f"{reference!r} names no value of the secret {secret_of(reference)}; its keys: {keys}")
+            found[reference] = value
+        return found
 
     async def care(self, instance: Instance) -> Care | None:
         """None: the workload, or its group, is gone; what was known before still counts."""

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
+import msgspec
+
 from mandor.agent.order import Order
 from mandor.agent.ports import ports_of
 from mandor.agent.seen import Seen
@@ -9,7 +11,7 @@ from mandor.engines.base import Launch, Mount, variable
 from mandor.lib.words import did_you_mean
 from mandor.model.instance import PortStatus
 from mandor.model.node import Capabilities
-from mandor.model.task import Task
+from mandor.model.task import File, Task
 from mandor.model.workload import GroupTemplate
 
 HOSTS = "/etc/hosts"
@@ -40,8 +42,9 @@ def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch
             **({"MANDOR_HOSTS": hosts} if hosts else {}),
             **{each.variable: each.path for each in mounts if each.name},
             **task.env,
+            **{name: seen.secrets[reference] for name, reference in task.secrets.items()},
         },
-        files=task.files,
+        files=tuple(_filled(each, seen.secrets) for each in task.files),
         mounts=mounts,
         working_dir=task.working_dir,
         user=task.security.user,
@@ -56,6 +59,12 @@ def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch
         stop_signal=task.stop.signal,
         options=task.options.get(engine, {}),
     )
+
+
+def _filled(file: File, secrets: Mapping[str, str]) -> File:
+    if file.secret is None:
+        return file
+    return msgspec.structs.replace(file, content=secrets[file.secret], secret=None)
 
 
 def _takes_hosts(task: Task, engine: str) -> bool:

@@ -44,6 +44,8 @@ class Order(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     care: Care = Care()
     cluster: str = ""
     epoch: int = 0
+    secrets: str = ""
+    """The values of secrets that its tasks need, sealed with this node's own key."""
 
     @property
     def uid(self) -> str:

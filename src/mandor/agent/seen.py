@@ -51,7 +51,11 @@ class Seen:
     sources: Mapping[str, str] = field(default_factory=dict)
     """Where its volumes are on this node, by their names in the group."""
     lacks: str = ""
-    """Which of its volumes is missing: none of its tasks begins, or begins again, without it."""
+    """Which of its volumes or secrets is missing: none of its tasks begins, or begins again, without it."""
+    lacks_as: str = "VolumeMissing"
+    """The reason of that, in one word."""
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The values its tasks need, by what they call them."""
     settled: bool = True
     """False: the agent has just started and the control plane may still have news."""
     trouble: tuple[str, str] = ("", "")

@@ -154,7 +154,7 @@ def _words(order: Order, memory: Memory, seen: Seen, phase: Phase) -> tuple[str,
     if phase is not Phase.RUNNING and seen.trouble[0]:
         return seen.trouble
     if seen.lacks and phase is not Phase.RUNNING:
-        return "VolumeMissing", seen.lacks
+        return seen.lacks_as, seen.lacks
     if seen.wait and phase is Phase.RESERVED:
         return "Waiting", seen.wait
     for each in _latest(seen, memory):

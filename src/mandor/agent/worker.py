@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ from mandor.agent.room import Answer
 from mandor.agent.seen import Seen
 from mandor.agent.status import describe, failed
 from mandor.agent.sync import Action, Decision, Remove, Start, Stop, live, sync
+from mandor.agent.vault import Vault
 from mandor.agent.volumes import Furnished
 from mandor.agent.wait import sleep_or
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
@@ -41,6 +42,7 @@ class Surroundings(Protocol):
 
     clock: Clock
     fetch: Fetch
+    vault: Vault
     starts: asyncio.Semaphore
     quick_seconds: float
 
@@ -241,8 +243,16 @@ class Worker:
             furnished = await around.furnish(self.order, begun=begun)
             refusal = furnished.refusal
         known = NOBODY_KNOWN
-        if not (refusal or self.memory.over or self.gone) and self._may_start(units):
+        wanted = not (refusal or self.memory.over or self.gone) and self._may_start(units)
+        if wanted:
             known = await around.know_names(self.order)
+        secrets: Mapping[str, str] = {}
+        lacks, lacks_as = furnished.lacks, "VolumeMissing"
+        if wanted and template is not None and template.secrets:
+            try:
+                secrets, self.order = await around.vault.read(self.order)
+            except NotFound as error:
+                lacks, lacks_as = lacks or str(error), "SecretMissing"
         if self._ended(units):
             await self._refresh_care()
         return Seen(
@@ -260,7 +270,9 @@ class Worker:
             mounts_hosts="hosts" in self._extras,
             wait=wait,
             sources=furnished.sources,
-            lacks=furnished.lacks,
+            lacks=lacks,
+            lacks_as=lacks_as,
+            secrets=secrets,
             settled=around.settled,
             silence=around.silence,
             heard=around.heard,

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 import msgspec
 
 from mandor.api.caller import Caller
+from mandor.api.secret import blanked
 from mandor.errors import Forbidden, NotFound
 from mandor.model.codec import KINDS
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.record import Session, Token
+from mandor.model.secret import Secret
+from mandor.model.workload import Release
 from mandor.store.base import ALL, Filter, Store
 
 GUARDED = frozenset({"token", "audit", "session"})
@@ -71,10 +74,12 @@ async def _sight_of_node(store: Store, caller: Caller, kind: str | None, where: 
         return Sight(where)
     if kind in {"workload", "release"} and not live:
         return Sight(where, await _of_instances(store, caller.node, kind))
+    if kind == "secret" and not live:
+        return Sight(where, await _named_by_instances(store, caller.node))
     raise Forbidden(
         f"{caller.identity} may not {'watch' if live else 'list'} {KINDS[kind].plural if kind else 'everything'}",
-        hint="a node sees itself, its instances, volumes and sessions, priority classes, and by name the workloads and "
-        "releases of its instances",
+        hint="a node sees itself, its instances, volumes and sessions, priority classes, and by name the workloads, "
+        "releases and secrets of its instances",
     )
 
 
@@ -107,8 +112,24 @@ async def _of_instances(store: Store, node: str, kind: str) -> Shows:
     return lambda value: (value.meta.namespace, value.meta.name) in names
 
 
+async def _named_by_instances(store: Store, node: str) -> Shows:
+    """The secrets that its instances name."""
+    found = await store.list("instance", Filter(node=node))
+    names: set[tuple[str, str]] = set()
+    for key in {
+        (each.meta.namespace, each.spec.release, each.spec.group)
+        for each in found.items
+        if isinstance(each, Instance) and not each.phase.over
+    }:
+        release = await store.get(Key("release", *key[:2]))
+        if isinstance(release, Release) and key[2] in release.spec.groups:
+            names |= {(key[0], each) for form in release.spec.groups[key[2]].forms for each in form.secrets}
+    return lambda value: (value.meta.namespace, value.meta.name) in names
+
+
 async def read(store: Store, caller: Caller, key: Key) -> Object:
-    """One object, with what the caller may not know blanked; `NotFound` or `Forbidden`."""
+    """One object, with what the caller may not know blanked; `NotFound` or `Forbidden`. A secret that a node may have
+    is as it is stored."""
     seen = await sight(store, caller, key.kind, Filter(namespace=key.namespace) if key.namespace else ALL)
     found = await store.get(key)
     if found is None:
@@ -117,7 +138,7 @@ async def read(store: Store, caller: Caller, key: Key) -> Object:
         raise Forbidden(f"{caller.identity} may not read {key}")
     if seen.shows is not None and not seen.shows(found):
         raise missing(key)
-    return redacted(found, caller)
+    return found if isinstance(found, Secret) and caller.role == "node" else redacted(found, caller)
 
 
 def missing(key: Key) -> NotFound:
@@ -130,13 +151,14 @@ def missing(key: Key) -> NotFound:
 
 
 def redacted(value: Object, caller: Caller) -> Object:
-    """Without its secrets: nobody reads the hash of a token, and only the node the secret of a session."""
+    """Without its secrets: nobody reads the hash of a token or what is sealed, and only the node the secret of a
+    session."""
     if isinstance(value, Token):
         return value.changed(spec=msgspec.structs.replace(value.spec, hash=""))
     if isinstance(value, Session) and caller.node != value.spec.node:
         return value.changed(spec=msgspec.structs.replace(value.spec, secret=""))
-    return value
+    return blanked(value) if isinstance(value, Secret) else value
 
 
-SECRETIVE = frozenset({"token", "session", None})
+SECRETIVE = frozenset({"token", "session", "secret", None})
 """Kinds (None: all) where `redacted` may change something."""

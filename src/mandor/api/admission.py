@@ -5,6 +5,8 @@ from typing import TypeVar
 
 from mandor.api.allowance import check_most, check_rules, forms_of
 from mandor.api.caller import Caller
+from mandor.api.parts import ApiParts
+from mandor.api.secret import sealed
 from mandor.engines.registry import check_options
 from mandor.engines.registry import known_engines as registered
 from mandor.errors import Conflict, Invalid
@@ -19,6 +21,7 @@ from mandor.model.phase import Phase
 from mandor.model.priority import NO_CLASS, PriorityClass, PriorityClassSpec
 from mandor.model.quota import Quota
 from mandor.model.record import Namespace
+from mandor.model.secret import Secret
 from mandor.model.volume import Volume
 from mandor.model.workload import GroupTemplate, Workload
 from mandor.store.base import ALL, Check, Filter, Store
@@ -45,7 +48,7 @@ async def admit(
     """
     if isinstance(value, Namespace) and len(value.meta.name) > NAME_MOST:
         raise Invalid(f"the name of a namespace has at most {NAME_MOST} characters")
-    if isinstance(value, Volume):
+    if isinstance(value, Volume | Secret):
         return (await _namespace(store, value, beside or {}))[1]
     if isinstance(value, PriorityClass):
         await _check_default(store, value, beside or {})
@@ -74,13 +77,14 @@ async def admit(
     return checks + more
 
 
-async def completed(store: Store, stored: Object | None, value: Object, beside: Mapping[Key, Object]) -> Object:
-    """With the defaults of its namespace; what is not touched stays as it was: scaling restarts nothing."""
+async def completed(parts: ApiParts, stored: Object | None, value: Object, beside: Mapping[Key, Object]) -> Object:
+    """With the defaults of its namespace, and nothing secret to be read in it; what is not touched stays as it was:
+    scaling restarts nothing."""
     if not isinstance(value, Workload):
-        return value
+        return sealed(parts.sealer, stored, value)
     if isinstance(stored, Workload) and stored.spec.template == value.spec.template:
         return value
-    defaults = await defaults_of(store, value.meta.namespace, beside)
+    defaults = await defaults_of(parts.store, value.meta.namespace, beside)
     return filled(value, defaults.spec) if defaults is not None else value
 
 

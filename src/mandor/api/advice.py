@@ -1,6 +1,6 @@
 """What is allowed and yet seldom meant: told with an apply, at once, rather than found out later."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from mandor.model.meta import Object
 from mandor.model.node import Node
@@ -8,10 +8,17 @@ from mandor.model.workload import Workload
 from mandor.placement.home import Site
 
 
-def advice(value: Object, nodes: Sequence[Node]) -> tuple[str, ...]:
+def advice(value: Object, nodes: Sequence[Node], secrets: Set[tuple[str, str]] = frozenset()) -> tuple[str, ...]:
+    """`secrets`: those there are, or are about to be, by namespace and name."""
     if not isinstance(value, Workload):
         return ()
-    return (*_undrainable(value), *_homeless(value, nodes))
+    return (*_undrainable(value), *_homeless(value, nodes), *_unknown_secrets(value, secrets))
+
+
+def _unknown_secrets(workload: Workload, secrets: Set[tuple[str, str]]) -> list[str]:
+    named = {name for group in workload.spec.groups.values() for form in group.forms for name in form.secrets}
+    missing = sorted(name for name in named if (workload.meta.namespace, name) not in secrets)
+    return [f"there is no secret {name} yet; what needs it waits for it" for name in missing]
 
 
 def _homeless(workload: Workload, nodes: Sequence[Node]) -> list[str]:

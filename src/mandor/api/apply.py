@@ -21,6 +21,7 @@ from mandor.model.manifest import Document
 from mandor.model.meta import Key, Meta, Misfit, Object
 from mandor.model.node import Node
 from mandor.model.rollout import NO_ORDERS, RolloutOrders
+from mandor.model.secret import Secret
 from mandor.model.workload import Workload
 from mandor.store.base import WRITES_MOST, Delete, Filter, Put, Write
 
@@ -53,6 +54,8 @@ class Plan:
     revision: int = 0
     nodes: Sequence[Node] = ()
     """As they are now, where that matters."""
+    secrets: frozenset[tuple[str, str]] = frozenset()
+    """Those there are, or are about to be, where that matters."""
 
     def add(self, key: Key, action: Action, changes: Sequence[FieldChange] = (), write: Write | None = None) -> None:
         self.results[key] = Result(
@@ -61,7 +64,7 @@ class Plan:
             name=key.name,
             action=action,
             changes=tuple(changes),
-            warnings=advice(write.value, self.nodes) if isinstance(write, Put) else (),
+            warnings=advice(write.value, self.nodes, self.secrets) if isinstance(write, Put) else (),
         )
         if write is not None:
             self.writes.append(write)
@@ -110,6 +113,9 @@ async def plan_apply(
     beside = {document.object.key: document.object for document in documents}
     if any(isinstance(each, Workload) and each.spec.type == "daemon" for each in beside.values()):
         plan.nodes = [each for each in (await parts.store.list(Node.kind)).items if isinstance(each, Node)]
+    if any(isinstance(each, Workload) and each.spec.secretive for each in beside.values()):
+        known = [*(await parts.store.list(Secret.kind)).items, *beside.values()]
+        plan.secrets = frozenset((each.meta.namespace, each.meta.name) for each in known if isinstance(each, Secret))
     for number, document in enumerate(documents):
         if number % CHUNK == 0:
             await asyncio.sleep(0)
@@ -137,7 +143,7 @@ async def _plan_one(
     if rehearsed:
         await sight(parts.store, author.caller, given.kind, Filter(namespace=given.meta.namespace or None))
     stored = await parts.store.get(given.key)
-    wanted = await completed(parts.store, stored, merged(stored, given), beside)
+    wanted = await completed(parts, stored, merged(stored, given), beside)
     if not rehearsed:
         check_write(author.caller, stored, wanted)
     if author.caller.user:

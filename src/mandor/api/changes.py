@@ -6,8 +6,10 @@ from msgspec import Struct
 
 from mandor.model.codec import to_plain
 from mandor.model.meta import Object
+from mandor.model.secret import Secret
 
 CHANGES_MOST = 200
+HIDDEN = "(hidden)"
 _NOTHING: Any = object()
 
 
@@ -26,7 +28,14 @@ def differences(before: Object | None, after: Object) -> list[FieldChange]:
     _compare("meta.labels", old_labels, after.meta.labels, found)
     old_spec = to_plain(before.spec) if before is not None else {}
     _compare("spec", old_spec, to_plain(after.spec), found)
+    if isinstance(after, Secret):
+        found = [_hidden(each) for each in found]
     return found[:CHANGES_MOST]
+
+
+def _hidden(change: FieldChange) -> FieldChange:
+    before, after = (None if each is None else HIDDEN for each in (change.before, change.after))
+    return change if not change.path.startswith("spec.") else FieldChange(path=change.path, before=before, after=after)
 
 
 def _compare(path: str, before: Any, after: Any, found: list[FieldChange]) -> None:

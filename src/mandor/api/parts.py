@@ -12,6 +12,7 @@ from mandor.api.sessions import Sessions
 from mandor.api.settings import ApiSettings
 from mandor.api.streams import Streams
 from mandor.lib.clock import Clock
+from mandor.lib.sealing import Sealer
 from mandor.model.meta import Object
 from mandor.model.table_report import TableReport
 from mandor.store.base import Store
@@ -39,6 +40,8 @@ class ApiParts:
     """Compares the scheduler's table with the store; None: no scheduler leads in this process."""
     auth: Auth = field(default=None)  # type: ignore[assignment]
     """Knows the callers; made from the store's tokens unless given."""
+    sealer: Sealer | None = None
+    """Seals and opens secrets; None: there can be none."""
     scheduling: Scheduling = field(default_factory=Scheduling)
     """How the scheduler would decide."""
     notes: tuple[str, ...] = ()

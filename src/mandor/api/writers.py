@@ -33,6 +33,7 @@ _OPERATOR: Rights = {
     "node": frozenset({"meta.labels", "spec"}),
     "volume": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "rebalance": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "secret": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _ADMIN: Rights = {
     **_OPERATOR,

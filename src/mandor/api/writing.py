@@ -51,7 +51,7 @@ async def commit_as(parts: ApiParts, author: Author, writes: Sequence[Write], *,
 async def _completed(parts: ApiParts, paired: _Paired) -> _Paired:
     beside = {write.key: write.value for write, _ in paired if isinstance(write, Put)}
     return [
-        (Put(await completed(parts.store, before, write.value, beside)) if isinstance(write, Put) else write, before)
+        (Put(await completed(parts, before, write.value, beside)) if isinstance(write, Put) else write, before)
         for write, before in paired
     ]
 

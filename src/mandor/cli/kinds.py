@@ -19,6 +19,7 @@ KINDS = (
     Kind("release", "releases", short=("rel",)),
     Kind("namespace", "namespaces", namespaced=False, short=("ns",)),
     Kind("volume", "volumes", short=("vol",)),
+    Kind("secret", "secrets", short=("sec",)),
     Kind("priority-class", "priority-classes", namespaced=False, short=("pc",)),
     Kind("quota", "quotas"),
     Kind("node-pool", "node-pools", namespaced=False, short=("np",)),

@@ -372,6 +372,12 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         AGE,
         LABELS,
     ),
+    "secret": (
+        NAME,
+        Column("KEYS", lambda item: ",".join(sorted(item["spec"].get("sealed", ()))) or "-"),
+        AGE,
+        LABELS,
+    ),
     "limit-defaults": (
         NAME,
         Column("ASKS FOR", _amounts("resources")),

@@ -17,6 +17,7 @@ from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
 from mandor.model.rebalance import Rebalance
 from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Session, Token
+from mandor.model.secret import Secret
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 
@@ -26,14 +27,14 @@ KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
-        Rebalance,
+        *(Rebalance, Secret),
         *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Cluster),
     )
 }
 """Every kind of object there is."""
 
 _QUANTITIES = (Cpu, Size, Seconds)
-_APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance
+_APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance | Secret
 _RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Cluster
 _ANY = _APPLIED | Node | Release | Instance | _RECORDS
 

@@ -23,6 +23,7 @@ from mandor.model.quota import Quota, QuotaSpec
 from mandor.model.reading import FAILED, LATER, Mistake, Reader
 from mandor.model.rebalance import Rebalance, RebalanceSpec
 from mandor.model.record import Namespace, NamespaceSpec
+from mandor.model.secret import Secret, SecretSpec
 from mandor.model.task import Task
 from mandor.model.volume import Volume, VolumeSpec
 from mandor.model.workload import FLAT, Group, Workload, WorkloadSpec
@@ -32,7 +33,6 @@ OBJECTS_MOST = 5000
 
 LATER_KINDS = frozenset(
     {
-        "secret",
         "scheduler-config",
         "reservation",
         "webhook",
@@ -46,6 +46,7 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "limit-defaults": LimitDefaultsSpec,
     "volume": VolumeSpec,
     "node-pool": NodePoolSpec,
+    "secret": SecretSpec,
     "rebalance": RebalanceSpec,
 }
 _MADE: dict[str, Callable[..., Object]] = {
@@ -56,6 +57,7 @@ _MADE: dict[str, Callable[..., Object]] = {
     "limit-defaults": LimitDefaults,
     "volume": Volume,
     "node-pool": NodePool,
+    "secret": Secret,
     "rebalance": Rebalance,
 }
 

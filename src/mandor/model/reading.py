@@ -26,7 +26,7 @@ from mandor.model.workload import AUTO, Alternative, Batch, Disruption, Group, P
 
 MISTAKES_MOST = 50
 
-_TASK_LATER = frozenset({"secrets", "identity"})
+_TASK_LATER = frozenset({"identity"})
 LATER: dict[type, frozenset[str]] = {
     WorkloadSpec: frozenset(),
     Group: frozenset({"depends_on", "services", "autoscale"}),

@@ -8,8 +8,9 @@ from msgspec import Meta as Bounds
 from msgspec import Struct
 
 from mandor.lib.quantity import Seconds, Size
-from mandor.model.meta import check_name
+from mandor.model.meta import Misfit, check_name
 from mandor.model.resources import TaskResources
+from mandor.model.secret import check_reference
 
 Text = Annotated[str, Bounds(max_length=4096)]
 PortNumber = Annotated[int, Bounds(ge=1, le=65535)]
@@ -64,12 +65,18 @@ class File(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
 
     path: Text
     """Where it is put; the process engine takes paths inside the task's own folder only."""
-    content: Annotated[str, Bounds(max_length=1 << 20)]
+    content: Annotated[str, Bounds(max_length=1 << 20)] = ""
     """All of its text."""
     mode: str = "0644"
     """Who may read and write it, in octal."""
+    secret: Text | None = None
+    """Its text is that of a secret, `NAME` or `NAME/KEY`, instead of `content`."""
 
     def __post_init__(self) -> None:
+        if self.secret is not None:
+            if self.content:
+                raise ValueError("a file has `content`, or the text of a `secret`, not both")
+            check_reference(self.secret)
         if not re.fullmatch(r"0?[0-7]{3}", self.mode):
             raise ValueError(f'{self.mode!r} is not a file mode; write it as text in octal: "0644"')
         if ".." in self.path.split("/"):
@@ -149,6 +156,8 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     """Further arguments."""
     env: dict[str, str] = {}
     """Environment variables, beside MANDOR_INSTANCE, MANDOR_INDEX, MANDOR_NODE, MANDOR_PORT_<NAME> and the like."""
+    secrets: dict[str, Text] = {}
+    """Environment variables with the value of a secret: `DB_PASSWORD: db-password`, or `db/password` for one key."""
     files: tuple[File, ...] = ()
     """Small files put in place before it starts."""
     mounts: tuple[TaskMount, ...] = ()
@@ -173,7 +182,14 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     def __post_init__(self) -> None:
         if not self.image and not self.command:
             raise ValueError("a task needs an `image` or a `command`")
-        for name in self.env:
+        if both := self.env.keys() & self.secrets.keys():
+            raise Misfit(f"{min(both)} is among `env` and among `secrets`", "secrets")
+        for reference in self.secrets.values():
+            try:
+                check_reference(reference)
+            except ValueError as error:
+                raise Misfit(str(error), "secrets") from None
+        for name in (*self.env, *self.secrets):
             if not _ENV.fullmatch(name):
                 raise ValueError(f"{name!r} is not the name of an environment variable")
         _check_mounts(self.mounts)
@@ -181,6 +197,11 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
             check_name(engine, "engine name")
         if self.role == "init" and (self.health or self.readiness or self.startup):
             raise ValueError("an init task runs to its end: it has no `health`, no `readiness` and no `startup`")
+
+    @property
+    def secret_references(self) -> frozenset[str]:
+        """Every value of a secret that it needs: `NAME`, or `NAME/KEY`."""
+        return frozenset((*self.secrets.values(), *(each.secret for each in self.files if each.secret is not None)))
 
     @property
     def probes(self) -> "dict[ProbeKind, Probe]":

@@ -25,6 +25,8 @@ class TaskVariant(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkn
     """Further arguments."""
     env: dict[str, str] = {}
     """Environment variables over those of the main form."""
+    secrets: dict[str, Text] | None = None
+    """All of its environment variables from secrets."""
     files: tuple[File, ...] | None = None
     """All of its files."""
     mounts: tuple[TaskMount, ...] | None = None

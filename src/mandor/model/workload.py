@@ -15,6 +15,7 @@ from mandor.model.priority import Priority
 from mandor.model.resources import Resources
 from mandor.model.rollout import NO_ORDERS, Rollout, RolloutOrders
 from mandor.model.schedule import RUN_NAME_MOST, Schedule
+from mandor.model.secret import secret_of
 from mandor.model.share import Share, check_share, is_none, share_of
 from mandor.model.task import PortNumber, Task
 from mandor.model.update import Update
@@ -240,6 +241,11 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     def form(self, variant: int) -> "GroupTemplate":
         """The form that an instance was placed in; 0: the main one."""
         return self.forms[variant] if self.alternatives else self
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """The names of the secrets that its tasks need."""
+        return frozenset(secret_of(each) for task in self.tasks.values() for each in task.secret_references)
 
     @property
     def needs_anywhere(self) -> frozenset[str]:
@@ -472,6 +478,11 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
             return 0
         most = self.together(group)
         return most if gang.min is None else min(gang.min, most)
+
+    @property
+    def secretive(self) -> bool:
+        """Some task of it needs a secret."""
+        return any(form.secrets for group in self.groups.values() for form in group.forms)
 
     def restart_policy(self, group: str) -> Literal["always", "on-failure", "never"]:
         return self.groups[group].restart.policy or ("on-failure" if self.type == "batch" else "always")

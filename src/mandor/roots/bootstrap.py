@@ -6,8 +6,9 @@ from pathlib import Path
 
 from mandor.api.auth import make_token, split_token
 from mandor.api.cluster import KEY, read_cluster
-from mandor.errors import Conflict
+from mandor.errors import Conflict, Invalid
 from mandor.lib.ids import new_uid
+from mandor.lib.sealing import KEY_BYTES, Sealer
 from mandor.model.meta import Key, Meta
 from mandor.model.record import Cluster, ClusterSpec, Namespace, Role
 from mandor.store.base import Put, Store
@@ -29,6 +30,21 @@ async def ensure_key_file(store: Store, path: Path, *, role: Role, identity: str
     token, text = make_token(role, identity)
     await store.commit(Put(token))
     _write_secret(path, text)
+
+
+def ensure_sealer(path: Path, *, given: bool) -> Sealer:
+    """The key in the file; `given`: an administrator named it, so it is there. A new one otherwise."""
+    try:
+        text = path.read_text().strip()
+    except FileNotFoundError:
+        if given:
+            raise Invalid(f"there is no key for secrets at {path}", hint="`openssl rand -hex 32` makes one") from None
+        text = os.urandom(KEY_BYTES).hex()
+        _write_secret(path, text)
+    try:
+        return Sealer(bytes.fromhex(text))
+    except ValueError:
+        raise Invalid(f"{path} is no key for secrets", hint="`openssl rand -hex 32` makes one") from None
 
 
 def _token_name(path: Path) -> str:

@@ -34,7 +34,7 @@ from mandor.lib.tasks import Background
 from mandor.model.table_report import TableReport
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.plugin_source import GROUP
-from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
+from mandor.roots.bootstrap import ensure_cluster, ensure_key_file, ensure_sealer
 from mandor.roots.forecast import ProfilesOf, make_scheduling
 from mandor.roots.inquiry import HttpInquiry
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
@@ -151,6 +151,7 @@ async def _serve_api(
             scheduling=make_scheduling(_config_source(settings, pulse), inquire),
             notes=pulse.notes,
             compare_table=inside.compare_table,
+            sealer=ensure_sealer(settings.secrets_key_file, given=bool(settings.secrets_key)),
         )
         tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
         server = ApiServer(build_app(parts), parts, listener, tls=tls)

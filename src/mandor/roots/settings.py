@@ -57,6 +57,9 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """More than this share of a pool silent at once is a broken network rather: its nodes are given up one by one."""
     lease: Seconds = Seconds(10)
     """How long the leading server may be silent before another takes over."""
+    secrets_key: str = ""
+    """The file with the key that seals secrets in the store, the same for all servers of a cluster; empty: it is
+    `secrets.key` in `data`, made at the first start. Without it nobody reads them any more, whatever backups exist."""
     image_most: Size = Size(32 << 30)
     """How large an image may be that `mandor image load` sends through this server to a node."""
     pools: tuple[str, ...] = ()
@@ -90,6 +93,10 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             check_name(pool, "pool")
         if not self.roles:
             raise ValueError("`roles` names at least one of api, scheduler, controllers")
+
+    @property
+    def secrets_key_file(self) -> Path:
+        return Path(self.secrets_key) if self.secrets_key else self.directory / "secrets.key"
 
     @property
     def mass_fraction(self) -> float:

@@ -27,6 +27,7 @@ from mandor.client.aio import Client
 from mandor.engines.process import ProcessEngine
 from mandor.errors import Conflict, Unauthenticated
 from mandor.lib.clock import SystemClock
+from mandor.lib.sealing import Sealer
 from mandor.model.codec import from_plain
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
 from mandor.model.meta import Key, Meta
@@ -73,7 +74,11 @@ class Place:
         self.url = f"http://127.0.0.1:{self._port}"
         settings = ApiSettings(address=self.url, tokens_required=True)
         self.parts = ApiParts(
-            store=self.store, clock=CLOCK, heartbeats=Heartbeats(self.store, CLOCK, "s1", self.url), settings=settings
+            store=self.store,
+            clock=CLOCK,
+            heartbeats=Heartbeats(self.store, CLOCK, "s1", self.url),
+            settings=settings,
+            sealer=Sealer.of("a key for tests"),
         )
         server = ApiServer(build_app(self.parts), self.parts, listener)
         self._serving = (server, asyncio.create_task(server.serve()))

@@ -121,7 +121,7 @@ class World:
         if tasks is None:
             task = {
                 key: group.pop(key)
-                for key in ("options", "health", "readiness", "startup", "stop", "resources")
+                for key in ("options", "health", "readiness", "startup", "stop", "resources", "secrets", "files")
                 if key in group
             }
             tasks = {"main": {"command": ["run"], **task}}

@@ -267,7 +267,6 @@ def test_a_mistake_gets_its_line_its_path_and_a_hint(
     "text",
     [
         "autoscale: {min: 1, max: 2}",
-        "secrets: {A: b}",
         "placement: {clusters: [a]}",
         "identity: {name: a}",
         "batch: {indexed: true}",

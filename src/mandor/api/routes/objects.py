@@ -12,6 +12,7 @@ from mandor.api.labels import select_for
 from mandor.api.operation import JSON, MERGE_PATCH, Call, Operation
 from mandor.api.problems import misfit
 from mandor.api.routes.queries import ListQuery, NameQuery, VersionQuery
+from mandor.api.secret import opened
 from mandor.api.selector import parse_selector
 from mandor.api.writers import check_kind
 from mandor.api.writing import Author, commit_as, moved
@@ -21,6 +22,7 @@ from mandor.model.codec import KINDS, from_plain, to_plain
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Node, stamped
+from mandor.model.secret import Secret
 from mandor.store.base import ALL, Delete, Filter, Put, Write
 
 CHUNK = 2000
@@ -30,7 +32,7 @@ TRIES = 5
 
 WRITABLE = (
     *("workload", "node", "namespace", "priority-class", "quota", "limit-defaults", "volume", "node-pool"),
-    "rebalance",
+    *("rebalance", "secret"),
 )
 """Kinds that users put and patch."""
 DELETABLE = (*WRITABLE, "instance", "token")
@@ -108,7 +110,10 @@ def _from(items: Sequence[Object], start: tuple[str, str] | None) -> Sequence[Ob
 
 
 async def get(call: Call[NameQuery, None], kind: type[Object]) -> Object:
-    return await read(call.parts.store, call.caller, key_of(kind, call.path["name"], call.query.namespace))
+    found = await read(call.parts.store, call.caller, key_of(kind, call.path["name"], call.query.namespace))
+    if isinstance(found, Secret) and call.caller.role == "node":
+        return opened(call.parts.sealer, found)
+    return found
 
 
 # Writing.
@@ -179,7 +184,7 @@ async def _store(call: Call[Any, Any], value: Object) -> Object:
     if found is not None and found.meta.version == revision:
         return redacted(found, call.caller)
     # Somebody wrote in between: what this call stored is told from what it sent.
-    return value.stamped(version=revision)
+    return redacted(value.stamped(version=revision), call.caller)
 
 
 def _given(body: Any, kind: type[Object], name: str, namespace: str) -> Object:

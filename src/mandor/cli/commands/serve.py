@@ -64,6 +64,7 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
 @click.option("--lost-after", metavar="DURATION", help="Silence after which a node's work is replaced.  [default: 60s]")
 @click.option("--mass-share", metavar="PERCENT", help="More of a pool silent is a broken network.  [default: 50%]")
 @click.option("--lease", metavar="DURATION", help="Silence after which another server leads.  [default: 10s]")
+@click.option("--secrets-key", metavar="FILE", help="The key that seals secrets, shared by all servers.")
 @click.option("--image-most", metavar="SIZE", help="How large an image to be loaded may be.  [default: 32Gi]")
 @click.option("--pools", metavar="POOL[,POOL]", multiple=True, help="What this scheduler owns.  [default: all]")
 @click.option(

@@ -1,0 +1,46 @@
+"""What tasks need to know and nobody else may read: from the control plane, or from this node's own sealed copy."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from mandor.agent.fetch import Fetch
+from mandor.agent.order import Order
+from mandor.errors import Unavailable
+from mandor.lib.sealing import Sealer, Unsealable
+
+ANSWER_SECONDS = 5.0
+"""So long the control plane is waited for by whoever has a copy."""
+
+
+class Vault:
+    """`key`: this node's own, such as its credential; copies are worthless without it."""
+
+    def __init__(self, fetch: Fetch, key: Callable[[], str]) -> None:
+        self._fetch, self._key = fetch, key
+
+    async def read(self, order: Order) -> tuple[Mapping[str, str], Order]:
+        """The values by what its tasks call them, and the order with a copy of them; `NotFound`: one is missing."""
+        assert order.template is not None
+        names = {each for task in order.template.tasks.values() for each in task.secret_references}
+        copy = self._copy(order)
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS if copy is not None else None):
+                found = await self._fetch.secrets(order.instance, names)
+        except (Unavailable, TimeoutError, OSError):
+            if copy is None or not names <= copy.keys():
+                raise
+            return copy, order
+        if found == copy:
+            return found, order
+        sealed = Sealer.of(self._key()).seal(msgspec.json.encode(found).decode(), order.uid)
+        return found, msgspec.structs.replace(order, secrets=sealed)
+
+    def _copy(self, order: Order) -> dict[str, str] | None:
+        if not order.secrets:
+            return None
+        try:
+            return msgspec.json.decode(Sealer.of(self._key()).open(order.secrets, order.uid), type=dict[str, str])
+        except (Unsealable, msgspec.DecodeError):
+            return None

@@ -1,0 +1,74 @@
+"""Tasks that need secrets: they wait for them, get them, and get them again while nobody answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from mandor.model.meta import Meta
+from mandor.model.phase import Phase
+from mandor.model.secret import Secret, SecretSpec
+from mandor.store.base import Put
+from tests.unit.agent.world import World, open_world
+
+DB = Secret(meta=Meta(name="db", namespace="default"), spec=SecretSpec(data={"user": "shop", "password": "hunter2"}))
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path) as opened:
+        yield opened
+
+
+async def needy(world: World) -> None:
+    files = [{"path": "pass", "secret": "db/password", "mode": "0400"}]
+    fake = {"stdout": ["${env:PASSWORD} ${env:USER} ${file:pass} ${mode:pass}"], "after": "1m", "good_attempt": 2}
+    secrets = {"PASSWORD": "db/password", "USER": "db/user"}
+    await world.apply(secrets=secrets, files=files, options={"fake": fake})
+    await world.order()
+
+
+async def said(world: World) -> bytes:
+    """What the latest unit printed."""
+    (line,) = [each.text async for each in world.engine.logs(world.starts[-1])]
+    return line
+
+
+async def test_a_task_gets_its_secrets_as_variables_and_files(world: World) -> None:
+    await world.store.commit(Put(DB))
+    await needy(world)
+    await world.until_phase(Phase.RUNNING)
+    assert await said(world) == b"hunter2 shop hunter2 400"
+
+
+async def test_it_waits_for_a_secret_that_is_not_there_and_says_which(world: World) -> None:
+    await needy(world)
+    await world.pass_time(30)
+    status = await world.status()
+    assert (status.reason, status.message) == ("SecretMissing", "there is no secret db")
+    assert not world.starts
+    await world.store.commit(Put(DB))
+    await world.until_phase(Phase.RUNNING, seconds=120)
+
+
+async def test_a_key_that_is_not_there_is_named_with_those_that_are(world: World) -> None:
+    await world.store.commit(Put(DB))
+    await world.apply(secrets={"A": "db"})
+    await world.order()
+    await world.pass_time(30)
+    assert (await world.status()).message == "'db' names no value of the secret db; its keys: password, user"
+
+
+async def test_its_own_copy_is_sealed_and_enough_while_nobody_answers(world: World, tmp_path: Path) -> None:
+    await world.store.commit(Put(DB))
+    await needy(world)
+    await world.until_phase(Phase.RUNNING)
+    written = [path.read_bytes() for path in tmp_path.rglob("orders/*.json")]
+    assert len(written) == 1
+    assert b"hunter2" not in written[0]
+    world.wire.cut()
+    await world.pass_time(120)
+    assert [unit.attempt for unit in world.starts] == [1, 2]
+    assert await said(world) == b"hunter2 shop hunter2 400"
