@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, Unit
 from mandor.engines.containers import labels as marks
 from mandor.engines.containers import refused as containers
 from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEngine
+from mandor.engines.containers.fetched import Fetched
 from mandor.engines.containers.launches import check_working_dir, image_of
 from mandor.engines.containers.tracked import Tracked
 from mandor.engines.cri import wire
@@ -36,7 +37,7 @@ SOCKETS = (Path("/run/containerd/containerd.sock"), Path("/var/run/crio/crio.soc
 LOOK_SECONDS = 0.05
 POLL_SECONDS = 1.0
 LIMITS = frozenset({"cpu", "memory"})
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "ports", "hosts"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "ports", "hosts", "clean"})
 _LOG_LIMITS = "io.mandor.log"
 
 
@@ -57,7 +58,7 @@ class CriEngine(ContainerEngine):
         the runtime's streaming server."""
         super().__init__(directory)
         self._api = CriClient(socket or find_socket(), answer_seconds=answer_seconds)
-        self._images = CriImages(self._api, credentials=credentials)
+        self._images = CriImages(self._api, Fetched(self._directory / "images.json"), credentials=credentials)
         self._sandboxes = Sandboxes(self._api)
         self._dial = dial
         self._seen: dict[str, Observed] = {}
@@ -136,6 +137,15 @@ class CriEngine(ContainerEngine):
     async def images(self) -> Mapping[str, int]:
         with self._told("asked for its images"):
             return await self._images.sizes()
+
+    async def clean_image(self, keep: Collection[str]) -> str:
+        with self._told("told to take an image away"):
+            return await self._images.clean(keep)
+
+    async def storage(self) -> str:
+        with self._told("asked where it keeps its images"):
+            found = (await self._api.call(wire.IMAGE_DISKS)).image_filesystems
+        return next((each.fs_id.mountpoint for each in found), "")
 
     async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
         if image.kind != "archive":
