@@ -9,6 +9,8 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
+from mandor.api.tallies import Tallies
+from mandor.controllers.autoscale import AutoscaleController
 from mandor.controllers.batch_plan import batch_of
 from mandor.controllers.cron import CronController
 from mandor.controllers.drain import DrainController
@@ -20,14 +22,16 @@ from mandor.controllers.runner import run_all
 from mandor.controllers.taint import TaintController
 from mandor.controllers.volume import VolumeController
 from mandor.controllers.workload import WorkloadController
-from mandor.errors import Conflict
+from mandor.errors import Conflict, Unavailable
 from mandor.lib.clock import ManualClock, settle
+from mandor.model.autoscale import Metric
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase, may_move
 from mandor.model.record import Event, Hearing, HearingSpec, Lease, LeaseSpec
 from mandor.model.resources import Resources
+from mandor.model.usage import InstanceUsage
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.scheduler.loop import Scheduler
@@ -39,6 +43,10 @@ from tests.scenarios.make import make_node
 O = TypeVar("O", bound=Object)  # noqa: E741 - O for object
 Behaviour = Callable[[Instance], InstanceStatus | None]
 """What an agent reports next about a running instance; None: nothing new."""
+
+
+def _no_metric(metric: Metric) -> float:
+    raise Unavailable(f"{metric.url} does not answer")
 
 
 class ScriptedNode:
@@ -87,6 +95,7 @@ class World:
         self.times = times or NodeTimes()
         self.seed = seed
         self.nodes: dict[str, ScriptedNode] = {}
+        self.tallies = Tallies("s1")
         self.serving = True
         """The API server lives and hears the nodes."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -95,6 +104,9 @@ class World:
         self.scheduler_store: Store | None = None
         """What the scheduler sees instead of the store itself."""
         self.scheduler_options: dict[str, Any] = {}
+        self.usage: Callable[[Instance], InstanceUsage] | None = None
+        """What a running instance uses; None: no heartbeat tells."""
+        self.metric: Callable[[Metric], float] = _no_metric
 
     async def __aenter__(self) -> Self:
         self.start_controllers()
@@ -112,6 +124,7 @@ class World:
         recorder = Recorder(self.store, "controllers", self.clock)
         controllers = (
             WorkloadController(self.store, self.clock, recorder),
+            AutoscaleController(self.store, self.clock, recorder, self.ask),
             CronController(self.store, self.clock, recorder),
             NodeController(self.store, self.clock, recorder, self.times),
             DrainController(self.store, self.clock, recorder),
@@ -130,6 +143,9 @@ class World:
         )
         self._start("scheduler", self.scheduler.run())
         self._start("its recorder", recorder.run())
+
+    async def ask(self, metric: Metric) -> float:
+        return self.metric(metric)
 
     def _start(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         self._tasks[name] = asyncio.ensure_future(work)
@@ -176,6 +192,19 @@ class World:
         if hearing is None or hearing.spec.nodes != heard:
             meta = hearing.meta if hearing else Meta(name="s1")
             await self.store.commit(Put(Hearing(meta=meta, spec=HearingSpec(nodes=heard))))
+        await self._tally()
+
+    async def _tally(self) -> None:
+        """As an API server does with the usage that heartbeats tell."""
+        if self.usage is None:
+            return
+        for name, node in self.nodes.items():
+            here = [each for each in self.instances() if each.node == name and each.meta.uid in node.running]
+            told = {f"{each.meta.namespace}/{each.meta.name}": self.usage(each) for each in here}
+            self.tallies.heard(name, told if node.alive else {})
+        writes = await self.tallies.writes(self.store, self.clock.monotonic())
+        if writes:
+            await self.store.commit(*writes)
 
     async def _agents(self) -> None:
         orders = {each.meta.uid: each for each in self.instances()}

@@ -5,7 +5,18 @@ from mandor.model.workload import Workload
 
 
 def advice(value: Object) -> tuple[str, ...]:
-    return tuple(_undrainable(value)) if isinstance(value, Workload) else ()
+    return (*_undrainable(value), *_counted(value)) if isinstance(value, Workload) else ()
+
+
+def _counted(workload: Workload) -> list[str]:
+    """A metric that nobody answers for is found out later; a count that means nothing is told at once."""
+    found = []
+    for name, group in workload.spec.groups.items():
+        scaling = group.autoscale
+        if scaling is not None and scaling.min == scaling.max:
+            where = "" if len(workload.spec.groups) == 1 else f" of the group {name}"
+            found.append(f"`autoscale`{where} can change nothing: `min` and `max` are both {scaling.max}")
+    return found
 
 
 def _undrainable(workload: Workload) -> list[str]:

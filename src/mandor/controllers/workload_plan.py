@@ -153,6 +153,7 @@ def _service_status(seen: Seen, workload: Workload, release: Release, rollout: R
         failed=counts.failed,
         message=(not first and rollout.message) or _trouble(counts.troubled),
         rollout=rollout,
+        autoscale=workload.status.autoscale,
     )
 
 

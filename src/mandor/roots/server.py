@@ -22,6 +22,7 @@ from mandor.api.heartbeat import Heartbeats
 from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
+from mandor.controllers.autoscale import AutoscaleController
 from mandor.controllers.base import Controller
 from mandor.controllers.cron import CronController
 from mandor.controllers.drain import DrainController
@@ -48,6 +49,7 @@ from mandor.placement.plugin_source import GROUP
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
 from mandor.roots.forecast import ProfilesOf, make_scheduling
 from mandor.roots.inquiry import HttpInquiry
+from mandor.roots.prometheus import Prometheus
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.roots.supervisor import Pulse, supervised
 from mandor.scheduler.loop import Scheduler
@@ -229,8 +231,10 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
     times = NodeTimes(
         suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after, mass_share=settings.mass_fraction
     )
+    prometheus = Prometheus(settings.prometheus)
     controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
+        AutoscaleController(store, clock, recorder, prometheus.ask),
         CronController(store, clock, recorder),
         NodeController(store, clock, recorder, times),
         DrainController(store, clock, recorder),
@@ -244,7 +248,7 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
         profiles, after = ProfilesOf(_config_source(settings, pulse)), settings.restore_after
         restore = RestoreController(store, clock, recorder, profiles, after_seconds=after, guard=pulse.watchdog)
         controllers.append(restore)
-    async with Background() as tasks:
+    async with prometheus, Background() as tasks:
         tasks.start(recorder.run(), "recorder")
         await run_all(controllers, store, clock)
 
