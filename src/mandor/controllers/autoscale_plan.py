@@ -55,9 +55,9 @@ class History:
         return sum(abs(by) for at, by in self.steps if now - at < seconds and (by > 0) == up)
 
     def forget(self, scaling: Autoscale, now: float) -> None:
-        longest = max(scaling.up.window, scaling.down.window)
+        longest = max(scaling.growing.window or 0, scaling.shrinking.window or 0)
         self.answers = [each for each in self.answers if now - each[0] < longest][-ANSWERS_MOST:]
-        longest = max(scaling.up.per, scaling.down.per)
+        longest = max(scaling.growing.per, scaling.shrinking.per)
         self.steps = [each for each in self.steps if now - each[0] < longest]
 
 
@@ -196,18 +196,20 @@ def _most(asked: Sequence[Asked], count: int) -> tuple[int | None, str]:
 
 def _stabilised(scaling: Autoscale, count: int, answer: int, history: History, now: float) -> int:
     """Up to the least that was asked for within the window of growing, down to the most within that of shrinking."""
-    least = min([answer, *history.look(scaling.up.window, now)])
-    most = max([answer, *history.look(scaling.down.window, now)])
+    least = min([answer, *history.look(scaling.growing.window or 0, now)])
+    most = max([answer, *history.look(scaling.shrinking.window or 0, now)])
     return min(max(count, least), most)
 
 
 def _limited(scaling: Autoscale, count: int, wanted: int, history: History, now: float) -> int:
     if wanted > count:
-        added = history.moved(scaling.up.per, now, up=True)
-        return max(count, min(wanted, count - added + _step(scaling.up, count - added)))
+        pace = scaling.growing
+        began = count - history.moved(pace.per, now, up=True)
+        return max(count, min(wanted, began + _step(pace, began)))
     if wanted < count:
-        removed = history.moved(scaling.down.per, now, up=False)
-        return min(count, max(wanted, count + removed - _step(scaling.down, count + removed)))
+        pace = scaling.shrinking
+        began = count + history.moved(pace.per, now, up=False)
+        return min(count, max(wanted, began - _step(pace, began)))
     return count
 
 
@@ -226,8 +228,8 @@ def _why(scaling: Autoscale, seen: Measured, answer: int, steady: int, count: in
         ), f"{answer} are needed, {count} is as fast as it may" if slower else ""
     if scaling.clamp(answer) != seen.count:
         if steady == seen.count:
-            pace = scaling.up if answer > seen.count else scaling.down
-            return "Settling", f"{scaling.clamp(answer)} would do; waits {Seconds(pace.window)} to be sure"
+            pace = scaling.growing if answer > seen.count else scaling.shrinking
+            return "Settling", f"{scaling.clamp(answer)} would do; it waits {Seconds(pace.window or 0)} to be sure"
         return "Limited", f"{answer} are needed; it has grown or shrunk as fast as it may"
     if answer > scaling.max:
         return "AtMost", f"{answer} are needed, and at most {scaling.max} are allowed"

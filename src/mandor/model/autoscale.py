@@ -13,6 +13,11 @@ WINDOW_SECONDS_MOST = 3600
 QUERY_MOST = 4096
 
 
+def _check_percent(name: str, value: Percent | None) -> None:
+    if value is not None and not 1 <= value <= PERCENT_MOST:
+        raise Misfit(f"{value} is no share", name, hint=f"1% to {PERCENT_MOST}%")
+
+
 class Metric(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """A number that a Prometheus server answers with."""
 
@@ -37,25 +42,38 @@ class Metric(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_f
 
 
 class ScalePace(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """How fast a count moves in one direction. With both limits, the larger step counts; with none, any step may be."""
+    """How fast a count moves in one direction. With both limits, the larger step counts."""
 
-    window: Seconds = Seconds(0)
-    """The count follows the most careful answer of so long a time."""
+    window: Seconds | None = None
+    """The count follows the most careful answer of so long a time; absent: 0s to grow, 5m to shrink."""
     instances: Annotated[int, Bounds(ge=1, le=100_000)] | None = None
     """At most so many within `per`."""
     percent: Percent | None = None
-    """At most so many percent of what there was, within `per`."""
+    """At most so many percent of what there was, within `per`. Absent, as `instances`: 4 or 100% in 15s to grow, and
+    any number to shrink."""
     per: Seconds = Seconds(60)
+    """The time that the limits are about."""
 
     def __post_init__(self) -> None:
-        if self.window > WINDOW_SECONDS_MOST:
+        if self.window is not None and self.window > WINDOW_SECONDS_MOST:
             raise Misfit(f"a window of {self.window} is too long", "window", hint="at most 1h")
         if not 1 <= self.per <= WINDOW_SECONDS_MOST:
             raise Misfit(f"`per` is 1s to 1h, not {self.per}", "per")
         _check_percent("percent", self.percent)
 
+    def over(self, usual: "ScalePace") -> "ScalePace":
+        """With what is usual where it says nothing."""
+        unlimited = self.instances is None and self.percent is None
+        limits = usual if unlimited else self
+        return ScalePace(
+            window=usual.window if self.window is None else self.window,
+            instances=limits.instances,
+            percent=limits.percent,
+            per=limits.per,
+        )
 
-UP = ScalePace(instances=4, percent=Percent(100), per=Seconds(15))
+
+UP = ScalePace(window=Seconds(0), instances=4, percent=Percent(100), per=Seconds(15))
 DOWN = ScalePace(window=Seconds(300))
 
 
@@ -74,9 +92,9 @@ class Autoscale(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknow
     """What a Prometheus server says."""
     tolerance: Percent = Percent(10)
     """So far off the target nothing is done."""
-    up: ScalePace = UP
-    """How fast it grows; absent: at once, by 4 or 100% each 15s, whatever is more."""
-    down: ScalePace = DOWN
+    up: ScalePace = ScalePace()
+    """How fast it grows; absent: at once, by 4 or 100% in 15s, whatever is more."""
+    down: ScalePace = ScalePace()
     """How fast it shrinks; absent: to the most that was needed within 5m."""
 
     def __post_init__(self) -> None:
@@ -98,13 +116,16 @@ class Autoscale(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknow
                 hint="at least 1, or a `metric` that is a total, without `cpu` and `memory`",
             )
 
+    @property
+    def growing(self) -> ScalePace:
+        return self.up.over(UP)
+
+    @property
+    def shrinking(self) -> ScalePace:
+        return self.down.over(DOWN)
+
     def clamp(self, count: int) -> int:
         return min(max(count, self.min), self.max)
-
-
-def _check_percent(name: str, value: Percent | None) -> None:
-    if value is not None and not 1 <= value <= PERCENT_MOST:
-        raise Misfit(f"{value} is no share", name, hint=f"1% to {PERCENT_MOST}%")
 
 
 AutoscaleReason = Literal["Steady", "Scaled", "Limited", "Settling", "NoMetrics", "AtMost", "AtLeast"]
