@@ -11,7 +11,7 @@ from mandor.controllers.autoscale_story import shown_readings, step_story
 from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.hearing import Servers
 from mandor.controllers.writer import Writer
-from mandor.errors import MandorError
+from mandor.errors import MandorError, Unavailable
 from mandor.lib.clock import Clock
 from mandor.model.autoscale import Autoscale, AutoscaleStatus, Metric
 from mandor.model.instance import Instance
@@ -36,6 +36,10 @@ BLIND_SECONDS = 60.0
 
 Ask = Callable[[Metric], Awaitable[float]]
 """The number that a metric is now; a `MandorError` says why it is not known."""
+
+
+async def ask_nobody(metric: Metric) -> float:
+    raise Unavailable("nobody is asked for metrics here")
 
 
 @dataclass(slots=True)
@@ -71,16 +75,22 @@ class AutoscaleController(Controller[Key]):
         self._all_instances = mirrors[Instance.kind]
         self._writer = Writer(self._store, mirrors)
 
-    def observe(self, change: Change) -> Iterable[Key]:
-        before, after, value = change.before, change.after, change.value
-        if isinstance(value, Instance):
-            if _workload(value) in self._scaled:
+    def observe_all(self, changes: Sequence[Change]) -> Iterable[Key]:
+        if not isinstance(changes[0].value, Instance):
+            return super().observe_all(changes)
+        for change in changes if self._scaled else ():
+            before, after, value = change.before, change.after, change.value
+            if isinstance(value, Instance) and _workload(value) in self._scaled:
                 self._instances.update(
                     before if isinstance(before, Instance) else None, after if isinstance(after, Instance) else None
                 )
-        elif isinstance(value, Workload):
+        return ()
+
+    def observe(self, change: Change) -> Iterable[Key]:
+        after, value = change.after, change.value
+        if isinstance(value, Workload):
             return self._observe_workload(value, gone=after is None)
-        elif isinstance(value, Lease):
+        if isinstance(value, Lease):
             self._servers.observe(value, self._clock.monotonic(), gone=after is None)
         elif isinstance(value, Tally):
             self._tallies.pop(value.meta.name, None)

@@ -78,7 +78,7 @@ def presence(tmp_path: Path, clock: ManualClock) -> Presence:
 
 
 async def beat_for(seconds: float, server: Server, presence: Presence, clock: ManualClock, data: Path) -> None:
-    heart = Heart(server, presence, Meter(clock, data), clock, seconds=10, instances=nothing)  # type: ignore[arg-type]
+    heart = Heart(server, presence, Meter(clock, data).read, clock, seconds=10, instances=nothing)  # type: ignore[arg-type]
     running = asyncio.ensure_future(heart.run())
     await clock.advance(seconds)
     running.cancel()
