@@ -9,6 +9,8 @@ from mandor.model.workload import Group, Workload, WorkloadSpec
 
 def kept_counts(stored: Workload | None, given: WorkloadSpec) -> WorkloadSpec:
     """With the counts that are kept, or begun with, written down."""
+    if given.type == "daemon":
+        return given  # one on each node
     known = stored.spec.groups if stored is not None else {}
     try:
         groups = {name: _kept(known.get(name), group) for name, group in given.groups.items()}

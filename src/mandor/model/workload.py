@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from mandor.lib.quantity import NEVER, Seconds, SecondsOrNever
 from mandor.model.autoscale import Autoscale, AutoscaleStatus
+from mandor.model.daemon import check_daemon
 from mandor.model.meta import NAME_MOST, Meta, Misfit, Object, check_name
 from mandor.model.placement import Placement
 from mandor.model.priority import Priority
@@ -21,7 +22,7 @@ from mandor.model.update import Update
 from mandor.model.variant import TaskVariant
 from mandor.model.volume import GroupVolume
 
-WorkloadType = Literal["service", "batch"]
+WorkloadType = Literal["service", "batch", "daemon"]
 Replicas = Annotated[int, Bounds(ge=0, le=100_000)]
 
 FLAT = "main"
@@ -51,7 +52,7 @@ class Restart(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_
     """In place: `delay` doubling to `max_delay`; after `attempts` within `interval` the instance has failed."""
 
     policy: Literal["always", "on-failure", "never"] | None = None
-    """Absent: always for a service, on-failure for a batch."""
+    """Absent: on-failure for a batch, else always."""
     attempts: Annotated[int, Bounds(ge=0, le=10_000)] = 10
     """Restarts within `interval` before the instance has failed."""
     interval: Seconds = Seconds(1800)
@@ -406,7 +407,7 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
 
 class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     type: WorkloadType = "service"
-    """`service` keeps its instances alive, `batch` runs them to their end."""
+    """`service` keeps its instances alive, `batch` runs them to their end, `daemon` has one on each matching node."""
     priority: Priority = None
     """A number, or the name of a priority class: higher is placed first, and may take the place of lower. Absent: the
     class that is the default, else 0."""
@@ -445,6 +446,8 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
         if self.schedule is not None and self.type != "batch":
             raise Misfit("`schedule` belongs to `type: batch`", "schedule", hint="write `type: batch` beside it")
         for name, group in self.groups.items():
+            if self.type == "daemon":
+                check_daemon(name, group)
             self._check_gang(name, group)
             if group.autoscale is not None and self.type != "service":
                 raise Misfit(
@@ -520,7 +523,7 @@ class WorkloadStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     failed: int = 0
     message: str = ""
     rollout: Rollout | None = None
-    """Of a service: how far its latest roll-out is."""
+    """Of a service or a daemon: how far its latest roll-out is."""
     autoscale: dict[str, AutoscaleStatus] = {}
     """Of groups whose count follows their load, by name; written by the autoscaler."""
     schedule: str = ""

@@ -267,7 +267,6 @@ def test_a_mistake_gets_its_line_its_path_and_a_hint(
     "text",
     [
         "secrets: {A: b}",
-        "type: daemon",
         "placement: {clusters: [a]}",
         "startup: {}",
         "batch: {indexed: true}",
