@@ -210,8 +210,8 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
             for mount in task.mounts:
                 if mount.volume is not None and mount.volume not in self.volumes:
                     raise ValueError(f"task {task_name} mounts {mount.volume!r}, which is not among `volumes`")
-            for probe in (task.health, task.readiness):
-                asked = (probe.port or probe.tcp) if probe else None
+            for probe in task.probes.values():
+                asked = probe.port or probe.tcp
                 if isinstance(asked, str) and asked not in self.ports:
                     raise ValueError(
                         f"the probe of task {task_name} names the port {asked!r}, which is not among `ports`"
@@ -243,9 +243,9 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
         return self.forms[variant] if self.alternatives else self
 
     @property
-    def mount_needs(self) -> frozenset[str]:
-        """What any engine has to be able to do for its mounts."""
-        found: set[str] = set()
+    def needs_anywhere(self) -> frozenset[str]:
+        """What any engine has to be able to do, for its mounts and its walls."""
+        found = {"security"} if any(task.security.confined for task in self.tasks.values()) else set[str]()
         for mount in (mount for task in self.tasks.values() for mount in task.mounts):
             absolute = mount.path.startswith("/")
             if mount.tmpfs is not None or self.volumes[mount.volume or ""].type == "tmpfs":
@@ -273,7 +273,7 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
 
     def needs(self, engine: str) -> frozenset[str]:
         """What that engine has to be able to do, in the words of `Capabilities.extras`."""
-        return self.mount_needs | ({"machines"} if engine in self.machine_on else frozenset())
+        return self.needs_anywhere | ({"machines"} if engine in self.machine_on else frozenset())
 
     @property
     def request(self) -> Resources:

@@ -268,7 +268,7 @@ def test_a_mistake_gets_its_line_its_path_and_a_hint(
     [
         "secrets: {A: b}",
         "placement: {clusters: [a]}",
-        "startup: {}",
+        "identity: {name: a}",
         "batch: {indexed: true}",
     ],
 )
