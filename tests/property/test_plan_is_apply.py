@@ -22,8 +22,9 @@ from mandor.placement.plugin_source import find_plugins
 from mandor.placement.table import Table
 from mandor.placement.workshop import Workshop
 from mandor.roots.forecast import controls
+from mandor.sim.scripted import ScriptedNode
 from tests.scenarios.make import GI, make_node, make_workload
-from tests.scenarios.world import ScriptedNode, World
+from tests.scenarios.world import World
 
 DEFAULT = "profiles: [{}]"
 PACKED = """

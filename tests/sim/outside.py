@@ -40,7 +40,7 @@ def configure(world: World, folder: Path, text: str) -> Configured:
     world.scheduler_options["profiles"] = configured.profiles
     world.start_scheduler()
     assert world.scheduler is not None
-    world._start("configuration", configured.follow(world.clock, world.scheduler.use))
+    world.start("configuration", configured.follow(world.clock, world.scheduler.use))
     return configured
 
 

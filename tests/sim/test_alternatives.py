@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from mandor.controllers.quota import QuotaController
-from mandor.controllers.runner import run
 from mandor.lib.quantity import Cpu
 from mandor.lib.tasks import Background
 from mandor.model.decision import KeptDecision
@@ -96,19 +94,17 @@ async def test_a_form_is_counted_as_what_it_asks_for_also_by_the_next_scheduler(
 
 
 async def test_a_quota_counts_the_form_that_was_chosen(world: World) -> None:
-    async with Background() as tasks:
-        tasks.start(run(QuotaController(world.store, world.clock), world.store, world.clock), "quota")
-        await world.add_nodes("n1", engines=PROCESS)
-        await world.add(Quota(meta=Meta(name="all", namespace="default"), spec=QuotaSpec(cpu=Cpu(1000))))
-        await world.run(2)
-        smaller = {**AS_PROCESS, "resources": {"cpu": "500m"}}
-        await world.apply(web(replicas=3, cpu="2", alternatives=[smaller]))
-        await world.until(lambda: world.serving_count("web") == 2)
-        await world.run(5)
-        assert world.serving_count("web") == 2
-        quota = world.find(Quota, "all")
-        assert quota is not None
-        assert quota.status.used.cpu == 1000
+    await world.add_nodes("n1", engines=PROCESS)
+    await world.add(Quota(meta=Meta(name="all", namespace="default"), spec=QuotaSpec(cpu=Cpu(1000))))
+    await world.run(2)
+    smaller = {**AS_PROCESS, "resources": {"cpu": "500m"}}
+    await world.apply(web(replicas=3, cpu="2", alternatives=[smaller]))
+    await world.until(lambda: world.serving_count("web") == 2)
+    await world.run(5)
+    assert world.serving_count("web") == 2
+    quota = world.find(Quota, "all")
+    assert quota is not None
+    assert quota.status.used.cpu == 1000
 
 
 async def test_another_form_is_tried_before_a_rule_is_given_up(world: World) -> None:

@@ -7,9 +7,6 @@ from collections.abc import AsyncIterator
 import pytest
 from msgspec.structs import replace
 
-from mandor.controllers.quota import QuotaController
-from mandor.controllers.runner import run
-from mandor.lib.tasks import Background
 from mandor.model.meta import Key, Meta
 from mandor.model.quota import Quota, QuotaAmounts, QuotaSpec
 from mandor.store.base import Delete, Put
@@ -21,9 +18,8 @@ KEY = Key(Quota.kind, "default", "all")
 
 @pytest.fixture
 async def world() -> AsyncIterator[World]:
-    async with World() as made, Background() as tasks:
+    async with World() as made:
         made.checks = [made.check_capacity, made.check_count]
-        tasks.start(run(QuotaController(made.store, made.clock), made.store, made.clock), "quotas")
         await made.add_nodes("n1", "n2", cpu=8)
         yield made
 

@@ -29,7 +29,7 @@ async def world() -> AsyncIterator[World]:
     async with made:
         made.checks = [made.check_capacity, made.check_count]
         recorder = Recorder(made.store, "scheduler", made.clock)
-        made._start("other", Scheduler(made.store, made.clock, recorder, pools=frozenset({"gpu"})).run())
+        made.start("other", Scheduler(made.store, made.clock, recorder, pools=frozenset({"gpu"})).run())
         yield made
 
 
@@ -160,7 +160,7 @@ async def test_work_for_a_pool_that_nobody_owns_says_so_until_somebody_does(worl
     assert told == {("Unclaimed", "no scheduler takes the pool metal")}
     await claim(world.store, world.clock, frozenset({"metal"}))
     recorder = Recorder(world.store, "scheduler", world.clock)
-    world._start("third", Scheduler(world.store, world.clock, recorder, pools=frozenset({"metal"})).run())
+    world.start("third", Scheduler(world.store, world.clock, recorder, pools=frozenset({"metal"})).run())
     await world.until(lambda: world.serving_count("vm") == 2)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from mandor.agent.absence import Source
 from mandor.agent.crew import Crew
-from mandor.agent.defence import Defence, measure_machine
+from mandor.agent.defence import Defence
 from mandor.agent.feed import Feed
 from mandor.agent.fingerprint import boot_id
 from mandor.agent.heartbeat import Heart
@@ -15,6 +15,7 @@ from mandor.agent.image import ImageLoader
 from mandor.agent.journal import Blocking, Journal
 from mandor.agent.link import Link
 from mandor.agent.load import used_by_all, used_by_own
+from mandor.agent.machine import Machine, ThisMachine
 from mandor.agent.node import NodeKeeper
 from mandor.agent.own_store import OwnStore
 from mandor.agent.ports import Holds, nobody_holds
@@ -23,7 +24,7 @@ from mandor.agent.pressure import Reading
 from mandor.agent.settings import AgentSettings
 from mandor.agent.stream import Streams, choose_task
 from mandor.agent.tenants import CrewTenants
-from mandor.agent.usage import InstanceMeter, Meter
+from mandor.agent.usage import InstanceMeter
 from mandor.engines.base import Engine, Unit
 from mandor.errors import Conflict, Forbidden, Invalid, MandorError, NotFound, Unauthenticated
 from mandor.lib.backoff import Backoff
@@ -58,9 +59,11 @@ class Agent:
         boot: str | None = None,
         locate: Callable[[], str] | None = None,
         holds: Holds = nobody_holds,
+        machine: Machine | None = None,
     ) -> None:
-        """`holds`: whether anybody on this machine has a port; by itself, nobody does."""
+        """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one."""
         self._settings, self._link, self._clock = settings, link, clock
+        self._machine = machine or ThisMachine(clock, settings.data)
         self._engines = dict(engines)
         self._journal = journal or Journal(settings.data)
         self.presence = Presence(self._journal, clock, boot_id() if boot is None else boot)
@@ -77,6 +80,7 @@ class Agent:
             locate=locate,
             holds=holds,
             turned=self._engine_turned,
+            machine=self._machine,
         )
         self.crew = Crew(
             settings,
@@ -133,7 +137,7 @@ class Agent:
         return Heart(
             self._link,
             self.presence,
-            Meter(self._clock, self._settings.data),
+            self._machine.usage,
             self._clock,
             seconds=self._settings.heartbeat_seconds,
             instances=self._usage,
@@ -232,11 +236,11 @@ class Agent:
         return {**paths, "held": f"{len(held)}: {shown}"}
 
     async def _usage(self) -> Mapping[str, InstanceUsage]:
-        return await self._meter.read(self._engines.values(), self.crew.names())
+        return await self._meter.read(self._engines.values(), self.crew.names(), self.crew.ready())
 
     def _readings(self) -> list[Reading]:
         """A node that is a part of its machine is short of memory when its part is used up, or the machine's."""
-        found = measure_machine(self._settings.data)
+        found = list(self._machine.readings())
         has = self.node.capacity.memory_bytes
         if self._settings.shared and self._own_memory is not None and has:
             found.append(Reading("memory", max(0, has - self._own_memory), has))

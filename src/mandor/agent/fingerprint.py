@@ -144,7 +144,7 @@ def node_status(
     ports: PortRange,
     usage: Resources | None,
     pressure: tuple[str, ...],
-    extra: Mapping[str, str],
+    facts: Mapping[str, str],
 ) -> NodeStatus:
     """The agent's fields anew, the node controller's as they were.
 
@@ -160,7 +160,7 @@ def node_status(
         ports=ports,
         usage=before.usage if usage is None else usage,
         pressure=pressure,
-        facts={**facts(), **extra},
+        facts=dict(facts),
         agent_version=__version__,
     )
 

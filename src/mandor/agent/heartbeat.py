@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from mandor.agent.link import Beat, Link
 from mandor.agent.presence import Presence
-from mandor.agent.usage import Meter
 from mandor.errors import Forbidden, MandorError, NotFound, Unauthenticated
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
@@ -23,7 +22,7 @@ class Heart:
         self,
         link: Link,
         presence: Presence,
-        meter: Meter,
+        usage: Callable[[], NodeUsage],
         clock: Clock,
         *,
         seconds: float,
@@ -31,7 +30,7 @@ class Heart:
         measured: Callable[[NodeUsage, Mapping[str, InstanceUsage]], None] = lambda machine, instances: None,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        self._link, self._presence, self._meter, self._clock = link, presence, meter, clock
+        self._link, self._presence, self._usage, self._clock = link, presence, usage, clock
         self._seconds, self._instances, self._chance = seconds, instances, chance
         self._measured = measured
         self._backoff = Backoff(min(1.0, seconds), seconds, jitter=0.4)
@@ -46,7 +45,7 @@ class Heart:
         """One heartbeat; how long to wait before the next."""
         mine = self._presence.belonging
         assert mine is not None, "the heart beats once the node has joined"
-        beat = Beat(cluster=mine.id, usage=self._meter.read(), instances=dict(await self._instances()))
+        beat = Beat(cluster=mine.id, usage=self._usage(), instances=dict(await self._instances()))
         self._measured(beat.usage, beat.instances)
         sent = self._clock.monotonic()
         try:

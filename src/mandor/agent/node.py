@@ -5,8 +5,9 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from mandor.agent.absence import Source
-from mandor.agent.fingerprint import capabilities, capacity, images, local_address, node_status
+from mandor.agent.fingerprint import capabilities, images, local_address, node_status
 from mandor.agent.load import Load
+from mandor.agent.machine import Machine
 from mandor.agent.order import Order
 from mandor.agent.ports import Holds, Strangers, nobody_holds, unchosen
 from mandor.agent.settings import AgentSettings
@@ -35,6 +36,7 @@ class NodeKeeper:
         engines: Mapping[str, Engine],
         clock: Clock,
         *,
+        machine: Machine,
         extra: Callable[[], Mapping[str, str]],
         changed: Callable[[], None],
         join: Callable[[], Awaitable[None]],
@@ -45,6 +47,7 @@ class NodeKeeper:
         """`turned`: told which engine of the node is down now, or up again."""
         self._settings, self._store, self._engines, self._clock = settings, store, engines, clock
         self._extra, self._changed, self._join, self._turned = extra, changed, join, turned
+        self._machine = machine
         self._locate = locate or self._find_address
         self._node: Node | None = None
         self._news = asyncio.Event()
@@ -70,7 +73,7 @@ class NodeKeeper:
         self.engines = await capabilities(self._engines, self.engines)
         up = [name for name, each in self.engines.items() if each.up]
         self.images = await images(self._engines[name] for name in up)
-        self.capacity = self._settings.has(capacity(self._settings.data))
+        self.capacity = self._settings.has(self._machine.capacity())
         self._strangers.look_again()
         self.address = self._locate()
         self._changed()
@@ -138,7 +141,7 @@ class NodeKeeper:
                 ports=self._strangers.within(self._settings.ports),
                 usage=self._load.told,
                 pressure=self.pressure(),
-                extra=self._extra(),
+                facts={**self._machine.facts(), **self._extra()},
             )
             if status == node.status:
                 return

@@ -5,20 +5,28 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import count as numbers
 from itertools import filterfalse, islice
+from operator import attrgetter
 
 from mandor.controllers.draft import Draft
 from mandor.lib.backoff import Backoff
-from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceSpec, instance_name
+from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceSpec, daemon_name, instance_name
 from mandor.model.meta import Meta
-from mandor.model.phase import Phase
+from mandor.model.phase import OVER, Phase
 from mandor.model.workload import Group, Release, Workload
+from mandor.placement.home import Site
+from mandor.store.base import Put
 
 AVOID_MOST = 5
 """So many nodes where earlier copies failed are remembered."""
 
 
 _CALM = frozenset({Phase.PENDING, Phase.RESERVED, Phase.STARTING, Phase.RUNNING})
+_INDEX = attrgetter("spec.index")
+_ENDS = OVER | {Phase.LOST}
 CREATED_LEAST = 1_000
+RESTING_LEAST = 8_000
+"""So many more a plan may leave to be created after it, or as many as there are already: what plans cost grows with
+the group, and so they become fewer."""
 REFUSED_SECONDS = 2.0
 """So long after its node refused it, an instance is placed again."""
 SOON_SECONDS = 0.05
@@ -33,6 +41,10 @@ def nobody_has(name: str) -> bool:
 
 def goes_anywhere(instance: Instance) -> bool:
     return False
+
+
+def nowhere(release: Release, group: str) -> Site:
+    return Site(release.spec.groups[group])
 
 
 def always_was(instance: Instance) -> float:
@@ -52,6 +64,8 @@ class World:
     """Whether its data is on its node: it is not begun elsewhere without it."""
     ready_seconds: Callable[[Instance], float] = always_was
     """For how long an instance that is ready has been seen so, without a break."""
+    site: Callable[[Release, str], Site] = nowhere
+    """Which nodes are home to a group of daemons of a release."""
     rehearsed: bool = False
     """Nobody waits for anybody's approval."""
 
@@ -64,15 +78,20 @@ def ended(instance: Instance) -> bool:
     return instance.spec.stop is not None and (not instance.spec.node or instance.phase is Phase.LOST)
 
 
-def settled(instance: Instance, release: str) -> bool:
-    """It waits or runs, and nobody wants anything else of it: true of nearly all, nearly always."""
-    spec = instance.spec
-    return spec.stop is None and spec.release == release and instance.status.phase in _CALM
+def unsettled(members: Sequence[Instance], release: str) -> list[Instance]:
+    """But for those who wait or run, and nobody wants anything else of them: that is nearly all, nearly always, and
+    there may be a hundred thousand of them."""
+    calm = _CALM
+    return [
+        each
+        for each in members
+        if (spec := each.spec).stop is not None or spec.release != release or each.status.phase not in calm
+    ]
 
 
 def at_once(members: int) -> int:
-    """How many are created by one plan, of a group that has so many already: the next plan goes on at once, and others
-    get their turn in between. With the group grows what a plan costs anyway, and so they become fewer."""
+    """How many of a batch are created by one plan, of a group that has so many already: the next plan goes on at once,
+    and others get their turn in between. With the group grows what a plan costs anyway, and so they become fewer."""
     return max(CREATED_LEAST, members // 8)
 
 
@@ -137,6 +156,20 @@ def worth(instance: Instance) -> int:
     return 6 if instance.status.ready else 5
 
 
+def worst(members: Sequence[Instance]) -> Instance:
+    """Of the lowest worth, then of the lowest index: there is at least one. To ask each what it is worth would say so,
+    too; but there may be a hundred thousand of them, nearly all alike."""
+    ends, running = _ENDS, Phase.RUNNING
+    if over := [each for each in members if each.spec.stop is not None or each.status.phase in ends]:
+        return min(over, key=lambda each: (worth(each), each.spec.index))
+    alike = (
+        [each for each in members if not each.spec.node]
+        or [each for each in members if each.status.phase is not running]
+        or [each for each in members if not each.status.ready]
+    )
+    return min(alike or members, key=_INDEX)
+
+
 def lose(draft: Draft, instance: Instance, reason: str, now: float) -> bool:
     """Have it end; once it has, its object goes. True: it is gone at once."""
     if ended(instance) or not instance.spec.node or instance.phase is Phase.LOST:
@@ -152,11 +185,23 @@ def stop(draft: Draft, instance: Instance, reason: str, now: float) -> None:
 
 
 def create(draft: Draft, workload: Workload, group: str, index: int, release: Release) -> None:
-    name = instance_name(workload.meta.name, group, index)
+    draft.put(made(workload, group, index, release))
+
+
+def made(workload: Workload, group: str, index: int, release: Release) -> Instance:
+    return Instance(
+        meta=Meta(name=instance_name(workload.meta.name, group, index), namespace=workload.meta.namespace),
+        spec=InstanceSpec(workload=workload.meta.name, group=group, release=release.meta.name, index=index),
+    )
+
+
+def create_at(draft: Draft, workload: Workload, group: str, node: str, release: Release) -> None:
+    """A daemon: it belongs to its node, and is called after it."""
+    name = daemon_name(workload.meta.name, group, node)
     draft.put(
         Instance(
             meta=Meta(name=name, namespace=workload.meta.namespace),
-            spec=InstanceSpec(workload=workload.meta.name, group=group, release=release.meta.name, index=index),
+            spec=InstanceSpec(workload=workload.meta.name, group=group, release=release.meta.name, index=0, pin=node),
         )
     )
 
@@ -164,12 +209,13 @@ def create(draft: Draft, workload: Workload, group: str, index: int, release: Re
 def create_some(
     draft: Draft, workload: Workload, group: str, free: Iterator[int], count: int, members: int, release: Release
 ) -> None:
-    """No more than one plan should make, of a group that has so many members."""
-    now = min(count, at_once(members))
+    """No more than one plan should make, of a group that has so many members; the rest is left for later."""
+    now = min(count, CREATED_LEAST)
     for index in islice(free, now):
         create(draft, workload, group, index, release)
     if count > now:
-        draft.again(0.0)
+        later = islice(free, min(count - now, max(RESTING_LEAST, members)))
+        draft.go_on(Put(made(workload, group, index, release)) for index in later)
 
 
 def free_indices(workload: str, group: str, members: Sequence[Instance], world: World) -> Iterator[int]:
@@ -192,7 +238,8 @@ def replace(draft: Draft, old: Instance, release: Release, *, attempt: int = 0, 
                 release=release.meta.name,
                 index=spec.index,
                 attempt=attempt,
-                avoid=avoid,
+                avoid=() if spec.home else avoid,
+                pin=spec.home,
                 instead_of=spec.instead_of,
             ),
         )

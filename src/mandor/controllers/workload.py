@@ -1,10 +1,13 @@
 """The workload controller: as many instances as wanted, of the release that is wanted."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
+from mandor.controllers import slot
 from mandor.controllers.base import Controller, Grouped
-from mandor.controllers.draft import Note
+from mandor.controllers.draft import Draft, Note
+from mandor.controllers.homes import Homes
 from mandor.controllers.residents import rooted
 from mandor.controllers.slot import World
 from mandor.controllers.workload_plan import Seen, plan
@@ -48,6 +51,7 @@ class WorkloadController(Controller[Name]):
         self._releases: Grouped[Name, Release] = Grouped(_name)
         self._with_lost: set[Name] = set()
         self._ready_nodes: set[str] = set()
+        self._homes = Homes()
         self._rest_until: dict[Name, float] = {}
         self._ready_since: dict[Name, dict[str, float]] = {}
         """Of workloads that are being rolled out: since when instances, by uid, have been ready, on the monotonic
@@ -59,10 +63,25 @@ class WorkloadController(Controller[Name]):
         self._volumes = mirrors[Volume.kind]
         self._writer = Writer(self._store, mirrors)
 
+    def observe_all(self, changes: Sequence[Change]) -> Iterable[Name]:
+        """Thousands of instances may change in a second; nearly all of them stay with their workload."""
+        names: dict[Name, None] = {}
+        for change in changes:
+            before, after = change.before, change.after
+            if type(after) is Instance and (before is None or before.spec.workload == after.spec.workload):
+                name = _new_tuple(Name, (after.meta.namespace, after.spec.workload))
+                self._instances.change(name, before, after)  # type: ignore[arg-type]
+                if after.status.phase is _LOST:
+                    self._with_lost.add(name)
+                if name in self._ready_since and not after.status.ready:
+                    self._ready_since[name].pop(after.meta.uid, None)
+                names[name] = None
+            else:
+                names.update(dict.fromkeys(self.observe(change)))
+        return names
+
     def observe(self, change: Change) -> Iterable[Name]:
         before, after = change.before, change.after
-        if isinstance(after, Instance) and (before is None or isinstance(before, Instance)):
-            return self._observe_instance(before, after)
         if isinstance(change.value, Node):
             return self._observe_node(change)
         if isinstance(change.value, Volume):
@@ -70,7 +89,7 @@ class WorkloadController(Controller[Name]):
             moved = before is not None and (after is None or after.node != before.node)
             return tuple(self._with_lost) if moved else ()
         if isinstance(before, Instance):
-            self._instances.update(before, None)
+            self._instances.update(before, after if isinstance(after, Instance) else None)
             self._ready_since.get(_name(before), {}).pop(before.meta.uid, None)
         elif isinstance(change.value, Release):
             self._releases.update(
@@ -78,29 +97,15 @@ class WorkloadController(Controller[Name]):
             )
         return {_name(value) for value in (before, after) if isinstance(value, Workload | Release | Instance)}
 
-    def _observe_instance(self, before: Instance | None, after: Instance) -> Iterable[Name]:
-        """Thousands of these may come in a second; nearly all of them stay with their workload."""
-        name = _name(after)
-        if before is None or before.spec.workload == after.spec.workload:
-            self._instances.change(name, before, after)
-        else:
-            self._instances.update(before, after)
-        if after.status.phase is _LOST:
-            self._with_lost.add(name)
-        if not after.status.ready and name in self._ready_since:
-            self._ready_since[name].pop(after.meta.uid, None)
-        if before is not None and before.spec.workload != after.spec.workload:
-            return (_name(before), name)
-        return (name,)
-
     def _observe_node(self, change: Change) -> Iterable[Name]:
-        """A node that comes or goes matters to those who wait with lost instances."""
+        """A node that comes or goes matters to those who wait with lost instances, and to daemons."""
         name = change.value.meta.name
+        found = {Name(each.namespace, each.workload) for each in self._homes.see(change)}
         ready = isinstance(change.after, Node) and change.after.status.phase is NodePhase.READY
-        if ready == (name in self._ready_nodes):
-            return ()
-        (self._ready_nodes.add if ready else self._ready_nodes.discard)(name)
-        return tuple(self._with_lost)
+        if ready != (name in self._ready_nodes):
+            (self._ready_nodes.add if ready else self._ready_nodes.discard)(name)
+            found |= self._with_lost
+        return found
 
     async def reconcile(self, key: Name) -> float | None:
         rest = self._rest_until.get(key, 0.0) - self._clock.monotonic()
@@ -117,17 +122,30 @@ class WorkloadController(Controller[Name]):
             taken=lambda name: self._taken(key, name),
             rooted=self._rooted,
             ready_seconds=lambda instance: self._ready_seconds(key, instance),
+            site=self._homes.site,
         )
         draft = plan(Seen(workload, self._releases.of(key), instances), world)
-        if workload is None or (workload.status.rollout is not None and workload.status.rollout.settled_on):
-            self._ready_since.pop(key, None)
+        if workload is None or workload.spec.type != "daemon":
+            self._homes.forget(*key)
+            # Daemons are updated at any time: on nodes that come back.
+            if workload is None or (workload.status.rollout is not None and workload.status.rollout.settled_on):
+                self._ready_since.pop(key, None)
         if draft.unfinished:
             self._rest_until.pop(key, None)  # It has only begun.
         if draft.writes:
             await self._writer.commit(draft.writes)
+        await self._go_on(workload, draft)
         for note in draft.notes:
             self._tell(note)
         return draft.again_seconds
+
+    async def _go_on(self, planned: Workload | None, draft: Draft) -> None:
+        """With what the plan left for later, as long as its workload is what it was; others get their turn between."""
+        while planned is not None and self._workloads.get(planned.key) is planned:
+            more = list(islice(draft.rest, slot.CREATED_LEAST))
+            if not more:
+                return
+            await self._writer.commit(more)
 
     def _pace(self, key: Name, count: int) -> None:
         """Thousands of instances that start make one plan every second or so, not one for each of them."""

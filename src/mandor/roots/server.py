@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import uvloop
 
@@ -22,19 +21,9 @@ from mandor.api.heartbeat import Heartbeats
 from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
-from mandor.controllers.base import Controller
-from mandor.controllers.cron import CronController
-from mandor.controllers.drain import DrainController
-from mandor.controllers.garbage import GarbageController
-from mandor.controllers.maintenance import MaintenanceController
-from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
-from mandor.controllers.quota import QuotaController
-from mandor.controllers.restore import RestoreController
+from mandor.controllers.roster import make_controllers
 from mandor.controllers.runner import run_all
-from mandor.controllers.taint import TaintController
-from mandor.controllers.volume import VolumeController
-from mandor.controllers.workload import WorkloadController
 from mandor.errors import Invalid
 from mandor.lib import logs
 from mandor.lib.clock import Clock, SystemClock
@@ -48,6 +37,7 @@ from mandor.placement.plugin_source import GROUP
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
 from mandor.roots.forecast import ProfilesOf, make_scheduling
 from mandor.roots.inquiry import HttpInquiry
+from mandor.roots.prometheus import Prometheus
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.roots.supervisor import Pulse, supervised
 from mandor.scheduler.loop import Scheduler
@@ -229,22 +219,18 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
     times = NodeTimes(
         suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after, mass_share=settings.mass_fraction
     )
-    controllers: list[Controller[Any]] = [
-        WorkloadController(store, clock, recorder),
-        CronController(store, clock, recorder),
-        NodeController(store, clock, recorder, times),
-        DrainController(store, clock, recorder),
-        TaintController(store, clock, recorder),
-        MaintenanceController(store, clock, recorder),
-        QuotaController(store, clock),
-        VolumeController(store, recorder),
-        GarbageController(store, clock),
-    ]
-    if settings.restore_after != NEVER:
-        profiles, after = ProfilesOf(_config_source(settings, pulse)), settings.restore_after
-        restore = RestoreController(store, clock, recorder, profiles, after_seconds=after, guard=pulse.watchdog)
-        controllers.append(restore)
-    async with Background() as tasks:
+    prometheus = Prometheus(settings.prometheus)
+    controllers = make_controllers(
+        store,
+        clock,
+        recorder,
+        times=times,
+        profiles=ProfilesOf(_config_source(settings, pulse)),
+        restore_seconds=settings.restore_after if settings.restore_after != NEVER else None,
+        guard=pulse.watchdog,
+        ask=prometheus.ask,
+    )
+    async with prometheus, Background() as tasks:
         tasks.start(recorder.run(), "recorder")
         await run_all(controllers, store, clock)
 

@@ -1,7 +1,7 @@
 """What the scheduler knows: the table and the queue, kept by changes; and what it has promised and not yet written."""
 
 import logging
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -116,6 +116,11 @@ class View:
         self._waiting_for: dict[Key, set[Key]] = {}
         """Instances whose release or workload is not here yet, by that."""
 
+    def apply_all(self, changes: Sequence[Change]) -> None:
+        """Of one kind, in their order."""
+        for change in changes:
+            self.apply(change)
+
     def apply(self, change: Change) -> None:
         value = change.after if change.after is not None else change.before
         if type(value) is Instance:
@@ -148,6 +153,7 @@ class View:
         self.table.set_node(node)
         if new or not isinstance(before, Node):
             self._happen(Happening.NODE_ADDED, node)
+            self._look_again(node.key)
             return
         if _matters(before) != _matters(node):
             self._happen(Happening.NODE_CHANGED, node)
@@ -296,6 +302,10 @@ class View:
     def _enqueue(self, instance: Instance) -> None:
         """A new one is active at once; one that is known keeps its place in the queue."""
         meta, spec = instance.meta, instance.spec
+        daemon = bool(spec.pin) and bool(spec.home)
+        if daemon and self._pools is not None and self.table.node(spec.pin) is None:
+            self._wait_for(Key(Node.kind, "", spec.pin), instance)  # or it is another scheduler's
+            return
         name = (meta.namespace, spec.workload, spec.release, spec.group)
         kin = self._kin.get(name)
         if kin is None:
@@ -312,6 +322,7 @@ class View:
             avoid,
             who=kin.who,
             pin=spec.pin,
+            daemon=daemon,
             gates=kin.gates,
             preempts=kin.preempts,
             member=kin.member,
@@ -328,9 +339,10 @@ class View:
             self._wait_for(workload_key(instance), instance)
             return None
         shape = self._shape(instance)
-        if shape is not None and not self.owns(shape.home):
+        if shape is None:
+            return None
+        if not instance.spec.home and not self.owns(shape.home):
             self.elsewhere[instance.key] = instance.meta.uid, shape.home
-        if shape is None or not self.owns(shape.home):
             return None
         return ask_of(instance, workload, shape, self._who(instance), self._roster.rank(instance))
 

@@ -45,7 +45,7 @@ def status(before: NodeStatus, **engines: Capabilities) -> NodeStatus:
         ports=PortRange(),
         pressure=(),
         usage=None,
-        extra={},
+        facts={},
     )
 
 

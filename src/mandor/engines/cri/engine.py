@@ -39,7 +39,12 @@ POLL_SECONDS = 1.0
 CONTAINERD = "containerd"
 """Its own API, on the same socket, can do what the CRI has no words for."""
 LIMITS = frozenset({"cpu", "memory"})
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "ports", "hosts"})
+EXTRAS = frozenset(
+    (
+        *("logs", "exec", "stats", "events", "pull", "user"),
+        *("security", "sandbox", "mounts", "ports", "hosts"),
+    )
+)
 _LOG_LIMITS = "io.mandor.log"
 
 
