@@ -12,7 +12,7 @@ def advice(value: Object, nodes: Sequence[Node], secrets: Set[tuple[str, str]] =
     """`secrets`: those there are, or are about to be, by namespace and name."""
     if not isinstance(value, Workload):
         return ()
-    return (*_undrainable(value), *_homeless(value, nodes), *_unknown_secrets(value, secrets))
+    return (*_undrainable(value), *_homeless(value, nodes), *_counted(value), *_unknown_secrets(value, secrets))
 
 
 def _unknown_secrets(workload: Workload, secrets: Set[tuple[str, str]]) -> list[str]:
@@ -29,6 +29,17 @@ def _homeless(workload: Workload, nodes: Sequence[Node]) -> list[str]:
     sites = {name: Site.of(group, nodes) for name, group in spec.groups.items()}
     where = "{}: " if len(sites) > 1 else ""
     return [where.format(name) + site.refusal for name, site in sites.items() if not site.homes]
+
+
+def _counted(workload: Workload) -> list[str]:
+    """A metric that nobody answers for is found out later; a count that means nothing is told at once."""
+    found = []
+    for name, group in workload.spec.groups.items():
+        scaling = group.autoscale
+        if scaling is not None and scaling.min == scaling.max:
+            where = "" if len(workload.spec.groups) == 1 else f" of the group {name}"
+            found.append(f"`autoscale`{where} can change nothing: `min` and `max` are both {scaling.max}")
+    return found
 
 
 def _undrainable(workload: Workload) -> list[str]:
