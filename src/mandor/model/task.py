@@ -121,7 +121,8 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     image: Text | None = None
     """What to run, for engines that run images."""
     command: tuple[Text, ...] = ()
-    """The program and its first arguments; over an image: instead of its own."""
+    """The program and its first arguments; over an image: instead of its own. `${MANDOR_INSTANCE}` and the like are
+    filled in, here, in `args` and in `env`."""
     args: tuple[Text, ...] = ()
     """Further arguments."""
     env: dict[str, str] = {}

@@ -1,0 +1,55 @@
+"""As whom a container runs, and with which powers."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from mandor.importers.base import filled
+from mandor.importers.part import Part
+
+
+@dataclass(frozen=True, slots=True)
+class Powers:
+    user: str | int | None = None
+    options: dict[str, Any] | None = None
+    """The same for each engine that runs images."""
+
+
+def powers(pod: Part, container: Part) -> Powers:
+    """What the container says counts before what the pod says."""
+    user = container.whole("runAsUser", pod.whole("runAsUser"))
+    group = container.whole("runAsGroup", pod.whole("runAsGroup"))
+    for part in (pod, container):
+        _non_root(part, user)
+        _profiles(part)
+    if user is None and group is not None:
+        (container if "runAsGroup" in container else pod).drop("runAsGroup", "a group needs a user beside it")
+    capabilities = container.part("capabilities")
+    if not container.flag("allowPrivilegeEscalation", True):
+        container.drop("allowPrivilegeEscalation", "a task cannot be kept from gaining powers yet")
+    container.drop("procMount", "/proc is the engine's")
+    options = filled(
+        privileged=container.flag("privileged") or None,
+        read_only=container.flag("readOnlyRootFilesystem") or None,
+        cap_add=[_bare(each) for each in capabilities.texts("add")],
+        cap_drop=[_bare(each) for each in capabilities.texts("drop")],
+    )
+    return Powers(f"{user}:{group}" if user is not None and group is not None else user, options)
+
+
+def _non_root(part: Part, user: int | None) -> None:
+    if part.flag("runAsNonRoot") and not user:
+        part.drop("runAsNonRoot", "who an image runs as is not checked", "give `runAsUser` a number that is not 0")
+
+
+def _profiles(part: Part) -> None:
+    """The engine's own profile is the one there is."""
+    for key, usual in (("seccompProfile", "RuntimeDefault"), ("appArmorProfile", "RuntimeDefault")):
+        if part.peek(key) is not None and part.part(key).text("type") != usual:
+            part.drop(key, "the engine's own profile is used")
+    for key in ("seLinuxOptions", "windowsOptions", "sysctls", "supplementalGroupsPolicy", "seLinuxChangePolicy"):
+        part.drop(key, "has no counterpart")
+    part.drop("supplementalGroups", "a task has one user and one group")
+
+
+def _bare(capability: str) -> str:
+    return capability.upper().removeprefix("CAP_")
