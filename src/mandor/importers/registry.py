@@ -12,7 +12,10 @@ from mandor.lib.yaml12 import dump
 from mandor.model.manifest import load_manifests
 
 GROUP = "mandor.importers"
-OWN: dict[str, str] = {"kubernetes": "mandor.importers.kubernetes.importer:KubernetesImporter"}
+OWN: dict[str, str] = {
+    "compose": "mandor.importers.compose:ComposeImporter",
+    "kubernetes": "mandor.importers.kubernetes:KubernetesImporter",
+}
 
 
 def known_importers() -> list[str]:
