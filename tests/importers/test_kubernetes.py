@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mandor.errors import Invalid
+from mandor.importers import kubernetes
 from mandor.importers.base import Imported, Options, Source
-from mandor.importers.kubernetes.importer import KubernetesImporter
+from mandor.importers.kubernetes import KubernetesImporter
 from mandor.importers.part import plain
 from mandor.importers.registry import convert, detect
 from mandor.lib.yaml12 import dump, load_all
 from mandor.model.manifest import load_files
-from mandor.model.workload import WorkloadType
+from mandor.model.task import Task
+from mandor.model.volume import GroupVolume, VolumeType
+from mandor.model.workload import Group, WorkloadSpec, WorkloadType
 
 FILES = Path(__file__).parent / "files" / "kubernetes"
 APPLICATIONS = sorted((FILES / "applications").iterdir())
+MODEL = (Group, GroupVolume, Task, WorkloadSpec)
 DAEMONS = "daemon" in get_args(WorkloadType)
 FOLDERS = [
     each
@@ -62,6 +68,29 @@ def test_all_of_the_large_example_is_mapped() -> None:
     assert {each.manifest.get("kind", "workload") for each in found.made} == {
         "workload", "namespace", "priority-class", "volume", "quota", "limit-defaults",
     }  # fmt: skip
+
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "bring-your-files.md"
+CODE = Path(kubernetes.__file__).parent
+
+
+def table() -> list[tuple[list[str], list[str]]]:
+    """The rows of the guide's table: the words of each side."""
+    text = GUIDE.read_text().partition("## Kubernetes")[2].partition("## ")[0]
+    rows = [line.strip("|").split(" | ") for line in text.splitlines() if line.startswith("| `")]
+    return [(re.findall(r"`([^`]+)`", left), re.findall(r"`([^`]+)`", right)) for left, right in rows]
+
+
+def test_the_table_of_the_guide_speaks_of_keys_that_both_sides_have() -> None:
+    code = "".join(each.read_text() for each in CODE.glob("*.py"))
+    known = {each.encode_name for kind in MODEL for each in msgspec.structs.fields(kind)}
+    known |= {*get_args(VolumeType), "kind"}
+    rows = table()
+    assert len(rows) > 25
+    for left, right in rows:
+        assert not [word for word in left if f'"{word}"' not in code and word.partition(":")[0] not in code]
+        words = [word for each in right if "/" not in each for word in re.split(r"[.:]", each)[:1]]
+        assert not [word for word in words if word not in known and f'"{word}"' not in code]
 
 
 # Damaged files.
