@@ -2,7 +2,8 @@
 
     scripts/import_share.py [--together] FORMAT FOLDER…
 
-Each file is imported by itself, or with `--together` all files of a folder at once. The share is of keys; what is left out most, and files that cannot be read, are told.
+Each file is imported by itself, or with `--together` all files of a folder at once.
+The share is of keys; what is left out most, and files that cannot be read, are told.
 """
 
 from __future__ import annotations
