@@ -32,6 +32,7 @@ _OPERATOR: Rights = {
     "instance": frozenset({"spec.stop"}),
     "node": frozenset({"meta.labels", "spec"}),
     "volume": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "rebalance": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _ADMIN: Rights = {
     **_OPERATOR,
@@ -66,6 +67,7 @@ _CONTROLLERS: Rights = {
     "workload": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),  # it begins the runs of a schedule
     "quota": frozenset({"status"}),
     "node-pool": frozenset({"status"}),
+    "rebalance": frozenset({"status"}),
     "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "instance": frozenset(
         {EXISTENCE, "meta.labels", "status"}

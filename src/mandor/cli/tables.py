@@ -228,6 +228,12 @@ def _window(item: Object) -> str:
     return f"opens {moment(status['next_at'])} UTC" if status.get("next_at") else "-"
 
 
+def _moves(item: Object) -> str:
+    moves = item.get("status", {}).get("moves", ())
+    over = sum(each.get("state") in {"Moved", "CalledOff"} for each in moves)
+    return f"{over}/{len(moves)}"
+
+
 NAME = Column("NAME", _name)
 AGE = Column("AGE", _age)
 LABELS = Column("LABELS", labels, wide=True)
@@ -352,6 +358,17 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("WINDOW", _window),
         Column("DONE", lambda item: len(item.get("status", {}).get("done", ()))),
         Column("LEFT OUT", lambda item: ",".join(item.get("status", {}).get("left_out", ())) or "-"),
+        AGE,
+        LABELS,
+    ),
+    "rebalance": (
+        NAME,
+        Column("PHASE", lambda item: item.get("status", {}).get("phase", "Planning")),
+        Column("MOVES", _moves),
+        Column("MOVED", lambda item: item.get("status", {}).get("moved", 0)),
+        Column("EVERY", _spec("every")),
+        Column("MIN GAIN", _spec("min_gain", 20)),
+        Column("SAYS", lambda item: item.get("status", {}).get("message") or "-"),
         AGE,
         LABELS,
     ),

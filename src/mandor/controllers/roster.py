@@ -11,6 +11,7 @@ from mandor.controllers.maintenance import MaintenanceController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.quota import QuotaController
+from mandor.controllers.rebalance import RebalanceController
 from mandor.controllers.restore import AFTER_SECONDS, Profiles, RestoreController
 from mandor.controllers.taint import TaintController
 from mandor.controllers.volume import VolumeController
@@ -28,10 +29,11 @@ def make_controllers(
     *,
     times: NodeTimes | None = None,
     profiles: Profiles | None = None,
-    restore_seconds: float = AFTER_SECONDS,
+    restore_seconds: float | None = AFTER_SECONDS,
     guard: Callable[[], Guard] = Unguarded,
 ) -> list[Controller[Any]]:
-    """`profiles`: with what instances that gave up a rule are looked at again; None: they stay where they are."""
+    """`profiles`: with what better places are looked for; None: everyone stays where he is. `restore_seconds`: so long
+    a rule that was given up must be keepable; None: nobody goes back for it."""
     controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
         CronController(store, clock, recorder),
@@ -44,6 +46,8 @@ def make_controllers(
         GarbageController(store, clock),
     ]
     if profiles is not None:
+        controllers.append(RebalanceController(store, clock, recorder, profiles, guard=guard))
+    if profiles is not None and restore_seconds is not None:
         controllers.append(
             RestoreController(store, clock, recorder, profiles, after_seconds=restore_seconds, guard=guard)
         )

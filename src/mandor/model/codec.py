@@ -15,6 +15,7 @@ from mandor.model.node import Node
 from mandor.model.pool import NodePool
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
+from mandor.model.rebalance import Rebalance
 from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Session, Token
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
@@ -25,13 +26,14 @@ KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
+        Rebalance,
         *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Cluster),
     )
 }
 """Every kind of object there is."""
 
 _QUANTITIES = (Cpu, Size, Seconds)
-_APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume
+_APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance
 _RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Cluster
 _ANY = _APPLIED | Node | Release | Instance | _RECORDS
 

@@ -30,6 +30,8 @@ class Move(Struct, frozen=True, gc=False, omit_defaults=True):
     at: float = 0.0
     first: Literal["start", "stop"] = "start"
     """`stop`: another one can only begin when this one has ended."""
+    by: str = ""
+    """The rebalance that sends it; empty: another reason."""
 
 
 class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):

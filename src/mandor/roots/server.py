@@ -218,14 +218,13 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
     times = NodeTimes(
         suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after, mass_share=settings.mass_fraction
     )
-    restoring = settings.restore_after != NEVER
     controllers = make_controllers(
         store,
         clock,
         recorder,
         times=times,
-        profiles=ProfilesOf(_config_source(settings, pulse)) if restoring else None,
-        restore_seconds=settings.restore_after,
+        profiles=ProfilesOf(_config_source(settings, pulse)),
+        restore_seconds=settings.restore_after if settings.restore_after != NEVER else None,
         guard=pulse.watchdog,
     )
     async with Background() as tasks:

@@ -28,7 +28,10 @@ CHUNK = 2000
 TRIES = 5
 """Read, change, write is tried so often when somebody else writes in between."""
 
-WRITABLE = ("workload", "node", "namespace", "priority-class", "quota", "limit-defaults", "volume", "node-pool")
+WRITABLE = (
+    *("workload", "node", "namespace", "priority-class", "quota", "limit-defaults", "volume", "node-pool"),
+    "rebalance",
+)
 """Kinds that users put and patch."""
 DELETABLE = (*WRITABLE, "instance", "token")
 
