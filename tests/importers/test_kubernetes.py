@@ -20,13 +20,14 @@ from mandor.importers.part import plain
 from mandor.importers.registry import convert, detect
 from mandor.lib.yaml12 import dump, load_all
 from mandor.model.manifest import load_files
-from mandor.model.task import Task
+from mandor.model.resources import TaskResources
+from mandor.model.task import Probe, Task
 from mandor.model.volume import GroupVolume, VolumeType
 from mandor.model.workload import Group, WorkloadSpec, WorkloadType
 
 FILES = Path(__file__).parent / "files" / "kubernetes"
 APPLICATIONS = sorted((FILES / "applications").iterdir())
-MODEL = (Group, GroupVolume, Task, WorkloadSpec)
+MODEL = (Group, GroupVolume, Probe, Task, TaskResources, WorkloadSpec)
 DAEMONS = "daemon" in get_args(WorkloadType)
 FOLDERS = [
     each
