@@ -1,11 +1,27 @@
 """What is allowed and yet seldom meant: told with an apply, at once, rather than found out later."""
 
+from collections.abc import Sequence
+
 from mandor.model.meta import Object
+from mandor.model.node import Node
 from mandor.model.workload import Workload
+from mandor.placement.home import Site
 
 
-def advice(value: Object) -> tuple[str, ...]:
-    return tuple(_undrainable(value)) if isinstance(value, Workload) else ()
+def advice(value: Object, nodes: Sequence[Node]) -> tuple[str, ...]:
+    if not isinstance(value, Workload):
+        return ()
+    return (*_undrainable(value), *_homeless(value, nodes))
+
+
+def _homeless(workload: Workload, nodes: Sequence[Node]) -> list[str]:
+    """Daemons that would be nowhere."""
+    spec = workload.spec
+    if spec.type != "daemon":
+        return []
+    sites = {name: Site.of(group, nodes) for name, group in spec.groups.items()}
+    where = "{}: " if len(sites) > 1 else ""
+    return [where.format(name) + site.refusal for name, site in sites.items() if not site.homes]
 
 
 def _undrainable(workload: Workload) -> list[str]:

@@ -19,6 +19,7 @@ from mandor.api.writing import Author, commit_as
 from mandor.errors import Conflict, Invalid, MandorError
 from mandor.model.manifest import Document
 from mandor.model.meta import Key, Meta, Misfit, Object
+from mandor.model.node import Node
 from mandor.model.rollout import NO_ORDERS, RolloutOrders
 from mandor.model.workload import Workload
 from mandor.store.base import WRITES_MOST, Delete, Filter, Put, Write
@@ -50,6 +51,8 @@ class Plan:
     writes: list[Write] = field(default_factory=list)
     results: dict[Key, Result] = field(default_factory=dict)
     revision: int = 0
+    nodes: Sequence[Node] = ()
+    """As they are now, where that matters."""
 
     def add(self, key: Key, action: Action, changes: Sequence[FieldChange] = (), write: Write | None = None) -> None:
         self.results[key] = Result(
@@ -58,7 +61,7 @@ class Plan:
             name=key.name,
             action=action,
             changes=tuple(changes),
-            warnings=advice(write.value) if isinstance(write, Put) else (),
+            warnings=advice(write.value, self.nodes) if isinstance(write, Put) else (),
         )
         if write is not None:
             self.writes.append(write)
@@ -105,6 +108,8 @@ async def plan_apply(
     plan = Plan(revision=(await parts.store.list("cluster")).revision)
     engines = await known_engines(parts.store, parts.settings.engines)
     beside = {document.object.key: document.object for document in documents}
+    if any(isinstance(each, Workload) and each.spec.type == "daemon" for each in beside.values()):
+        plan.nodes = [each for each in (await parts.store.list(Node.kind)).items if isinstance(each, Node)]
     for number, document in enumerate(documents):
         if number % CHUNK == 0:
             await asyncio.sleep(0)
@@ -170,7 +175,7 @@ def merged(stored: Object | None, given: Object) -> Object:
         try:
             groups = {
                 name: msgspec.structs.replace(group, replicas=stored.spec.groups[name].replicas)
-                if group.replicas is None and name in stored.spec.groups
+                if group.replicas is None and name in stored.spec.groups and given.spec.type != "daemon"
                 else group
                 for name, group in given.spec.groups.items()
             }

@@ -42,8 +42,6 @@ LATER: dict[type, frozenset[str]] = {
 }
 """Keys of the full manifest that this version does not know what to do with."""
 
-LATER_WORDS: dict[str, frozenset[str]] = {"type": frozenset({"daemon"})}
-
 SYNONYMS = {
     "cmd": "command",
     "cpu": "resources: {cpu: …}",
@@ -205,8 +203,6 @@ class Reader:
     def _word(self, value: Any, choices: tuple[Any, ...], path: str, line: int) -> Any:
         if isinstance(value, str) and value in choices:
             return choices[choices.index(value)]
-        if isinstance(value, str) and value in LATER_WORDS.get(path.rpartition(".")[2], ()):
-            return self.wrong(line, path, f"`{value}` is not supported yet")
         shown = f"`{_cut(value)}`" if isinstance(value, str) else _what(value)
         hint = did_you_mean(str(value), choices)
         text = f"{shown} is none of {', '.join(choices)}"

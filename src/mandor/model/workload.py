@@ -8,6 +8,7 @@ from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
 from mandor.lib.quantity import NEVER, Seconds, SecondsOrNever
+from mandor.model.daemon import check_daemon
 from mandor.model.meta import NAME_MOST, Meta, Misfit, Object, check_name
 from mandor.model.placement import Placement
 from mandor.model.priority import Priority
@@ -20,7 +21,7 @@ from mandor.model.update import Update
 from mandor.model.variant import TaskVariant
 from mandor.model.volume import GroupVolume
 
-WorkloadType = Literal["service", "batch"]
+WorkloadType = Literal["service", "batch", "daemon"]
 Replicas = Annotated[int, Bounds(ge=0, le=100_000)]
 
 FLAT = "main"
@@ -50,7 +51,7 @@ class Restart(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_
     """In place: `delay` doubling to `max_delay`; after `attempts` within `interval` the instance has failed."""
 
     policy: Literal["always", "on-failure", "never"] | None = None
-    """Absent: always for a service, on-failure for a batch."""
+    """Absent: on-failure for a batch, else always."""
     attempts: Annotated[int, Bounds(ge=0, le=10_000)] = 10
     """Restarts within `interval` before the instance has failed."""
     interval: Seconds = Seconds(1800)
@@ -387,7 +388,7 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
 
 class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     type: WorkloadType = "service"
-    """`service` keeps its instances alive, `batch` runs them to their end."""
+    """`service` keeps its instances alive, `batch` runs them to their end, `daemon` has one on each matching node."""
     priority: Priority = None
     """A number, or the name of a priority class: higher is placed first, and may take the place of lower. Absent: the
     class that is the default, else 0."""
@@ -426,6 +427,8 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
         if self.schedule is not None and self.type != "batch":
             raise Misfit("`schedule` belongs to `type: batch`", "schedule", hint="write `type: batch` beside it")
         for name, group in self.groups.items():
+            if self.type == "daemon":
+                check_daemon(name, group)
             self._check_gang(name, group)
             if self.type == "batch" and group.update != Update():
                 raise Misfit(
@@ -493,7 +496,7 @@ class WorkloadStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     failed: int = 0
     message: str = ""
     rollout: Rollout | None = None
-    """Of a service: how far its latest roll-out is."""
+    """Of a service or a daemon: how far its latest roll-out is."""
     schedule: str = ""
     """The schedule that the times below are about."""
     last_at: float = 0.0

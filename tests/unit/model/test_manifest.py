@@ -268,7 +268,6 @@ def test_a_mistake_gets_its_line_its_path_and_a_hint(
     [
         "autoscale: {min: 1, max: 2}",
         "secrets: {A: b}",
-        "type: daemon",
         "placement: {clusters: [a]}",
         "startup: {}",
         "batch: {indexed: true}",

@@ -32,6 +32,9 @@ def scale_command(
     if workload["spec"].get("type") == "batch":
         hint = "change `batch: {completions, parallelism}` in its manifest, and apply it"
         raise Invalid(f"{name} is a batch: it has no number of instances", hint=hint)
+    if workload["spec"].get("type") == "daemon":
+        hint = "say with `placement` in its manifest which nodes match, and apply it"
+        raise Invalid(f"{name} is a daemon: there is one on every node that matches", hint=hint)
     groups = workload["spec"]["groups"]
     if group is None:
         if len(groups) > 1:

@@ -249,6 +249,8 @@ class Ask(Struct, frozen=True):
     """What the rules of others see of it."""
     pin: str = ""
     """The only node it may go to."""
+    daemon: bool = False
+    """It belongs to that node, and goes there also while it is cordoned."""
     gates: tuple[str, ...] = ()
     """What its workload waits for before it may be queued."""
     preempts: bool = True
