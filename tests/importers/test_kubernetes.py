@@ -23,17 +23,12 @@ from mandor.model.manifest import load_files
 from mandor.model.resources import TaskResources
 from mandor.model.task import Probe, Task
 from mandor.model.volume import GroupVolume, VolumeType
-from mandor.model.workload import Group, WorkloadSpec, WorkloadType
+from mandor.model.workload import Group, WorkloadSpec
 
 FILES = Path(__file__).parent / "files" / "kubernetes"
 APPLICATIONS = sorted((FILES / "applications").iterdir())
 MODEL = (Group, GroupVolume, Probe, Task, TaskResources, WorkloadSpec)
-DAEMONS = "daemon" in get_args(WorkloadType)
-FOLDERS = [
-    each
-    for each in (*APPLICATIONS, *sorted((FILES / "addons").iterdir()))
-    if DAEMONS or each.name not in {"fluentd-elasticsearch", "node-problem-detector"}
-]
+FOLDERS = [*APPLICATIONS, *sorted((FILES / "addons").iterdir())]
 EVERYTHING = FILES / "everything.yaml"
 
 

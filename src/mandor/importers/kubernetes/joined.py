@@ -121,8 +121,9 @@ def _budget(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
         return
     spec.drop("unhealthyPodEvictionPolicy", "an instance that is not ready counts as taken away already")
     for work in chosen:
-        if work.manifest.get("type") == "batch":
-            spec.guess("selector", f"{work.manifest['name']} is a batch, and has no budget")
+        kind = work.manifest.get("type")
+        if kind is not None:
+            spec.guess("selector", f"{work.manifest['name']} is a {kind}, and has no budget")
             continue
         most = _most(spec, work)
         if most is not None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 from mandor.importers.base import filled, fitting_name, knows
 from mandor.importers.kubernetes.amounts import duration, seconds, share
@@ -13,7 +13,7 @@ from mandor.importers.kubernetes.words import ENGINES, renamed
 from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds
 from mandor.model.schedule import RUN_NAME_MOST
-from mandor.model.workload import FLAT, Batch, WorkloadType
+from mandor.model.workload import FLAT, Batch
 
 _RETRIES, _RETRIES_MOST = 6, 1000
 _MIN_HEALTHY = 10.0
@@ -67,14 +67,15 @@ def _service(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
     _selector(spec)
     form = _Form(replicas=spec.whole("replicas"))
     if kind == "DaemonSet":
-        if "daemon" not in get_args(WorkloadType):
-            raise part.wrong("kind", "`type: daemon` is not supported yet")
-        form.type = "daemon"
+        form = _Form(type="daemon")
+        spec.drop("replicas", "a daemon is on every node that matches")
     spec.drop("revisionHistoryLimit", "the cluster keeps the releases that it needs")
     if spec.flag("paused"):
         spec.drop("paused", "a roll-out is paused by a command", "`mandor rollout pause`")
     claims, keep = _claims(spec) if kind == "StatefulSet" else ([], True)
     pod, labels = _template(spec, meta, pods, claims, keep=keep)
+    if kind == "DaemonSet" and pod.group.get("placement", {}).pop("spread", None):
+        spec.part("template").part("spec").drop("topologySpreadConstraints", "a daemon is on every node that matches")
     update = _update(spec, kind)
     if any(each.get("per_instance") for each in pod.group.get("volumes", {}).values()) and "max_surge" in update:
         _strategy(spec).guess("rollingUpdate", "each instance has its own volumes, so none is started beside it")
@@ -116,6 +117,9 @@ def _update(spec: Part, kind: str) -> dict[str, Any]:
     if how == "OnDelete":
         strategy.drop("type", "instances are replaced when the template changes")
     surge, away = share(rolling, "maxSurge"), share(rolling, "maxUnavailable")
+    if kind == "DaemonSet" and surge is not None:
+        rolling.drop("maxSurge", "no daemon is started beside another one")
+        surge = None
     if kind in {"StatefulSet", "DaemonSet"} and surge is None:
         return {"order": "stop-first", "max_unavailable": away or 1} | timing
     if away is not None and surge in {0, "0%"} and away in {0, "0%"}:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from mandor.errors import Invalid
 from mandor.importers.base import knows
-from mandor.model.workload import Batch, Group, WorkloadType
+from mandor.model.workload import Batch, Group
 from tests.unit.importers.kubernetes.imports import deployment, imported, indented, only, told
 
 TEMPLATE = "template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: nginx:1}]}}"
@@ -96,14 +96,20 @@ def test_a_cronjob_is_a_batch_with_a_schedule(spec: str, wanted: dict[str, Any])
     assert ("missed" in made["schedule"]) == ("startingDeadlineSeconds" not in spec)
 
 
-def test_an_indexed_job_and_a_daemon_set_are_what_this_version_can_do() -> None:
+def test_an_indexed_job_is_what_this_version_can_do() -> None:
     made = imported(work("Job", f"completionMode: Indexed\ncompletions: 2\n{ONCE}"))
     assert made.made[0].manifest["batch"].get("indexed", False) == knows(Batch, "indexed")
-    if "daemon" in get_args(WorkloadType):
-        assert only(work("DaemonSet", TEMPLATE))["type"] == "daemon"
-    else:
-        with pytest.raises(Invalid, match="not supported yet"):
-            imported(work("DaemonSet", TEMPLATE))
+
+
+def test_a_daemon_set_is_on_every_node_and_none_of_it_is_started_beside_another() -> None:
+    spread = "topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: ScheduleAnyway}]"
+    template = TEMPLATE.replace("spec: {", f"spec: {{{spread}, ")
+    found = imported(work("DaemonSet", f"updateStrategy: {{rollingUpdate: {{maxSurge: 1}}}}\n{template}"))
+    made = found.made[0].manifest
+    assert (made["type"], made["update"]) == ("daemon", {"order": "stop-first", "max_unavailable": 1})
+    assert {"spec.updateStrategy.rollingUpdate.maxSurge", "spec.template.spec.topologySpreadConstraints"} <= set(
+        told(found)
+    )
 
 
 def test_objects_of_one_name_and_two_kinds_get_two_names() -> None:
