@@ -134,13 +134,14 @@ async def test_lines_of_any_length_stay_whole(ship: Ship) -> None:
 
 async def test_options_of_the_engine_reach_the_container(ship: Ship) -> None:
     options = {"read_only": True, "cap_drop": ["ALL"], "shm_size": "8Mi", "hostname": "mine", "network": "none"}
+    options |= {"no_new_privileges": True}
     show = "touch /x 2>&1; grep CapEff /proc/self/status; df -m /dev/shm | tail -1 | awk '{print $2}'; "
-    show += "hostname; ls /sys/class/net"
+    show += "hostname; ls /sys/class/net; grep NoNewPrivs /proc/self/status"
     unit = await ship.start(show, options=options)
     said = await ship.output(unit)
     assert "Read-only file system" in said[0]
     assert said[1].endswith("0000000000000000")
-    assert said[2:] == ["8", "mine", "lo"]
+    assert said[2:] == ["8", "mine", "lo", "NoNewPrivs:\t1"]
 
 
 async def test_an_option_nobody_knows_is_told(ship: Ship) -> None:

@@ -108,6 +108,7 @@ def _security(launch: Launch, options: CriOptions) -> Any:
     parts: dict[str, Any] = {
         "privileged": options.privileged,
         "readonly_rootfs": options.read_only,
+        "no_new_privs": options.no_new_privileges,
         "namespace_options": make(
             "NamespaceOption", pid=OF_THE_CONTAINER, network=OF_THE_NODE if options.network == "host" else 0
         ),

@@ -98,6 +98,8 @@ def _host(launch: Launch, options: ContainerOptions) -> dict[str, Any]:
         host["CapAdd"] = list(options.cap_add)
     if options.cap_drop:
         host["CapDrop"] = list(options.cap_drop)
+    if options.no_new_privileges:
+        host["SecurityOpt"] = ["no-new-privileges"]
     if options.shm_size is not None:
         host["ShmSize"] = int(options.shm_size)
     if options.runtime is not None:

@@ -24,11 +24,10 @@ def powers(pod: Part, container: Part) -> Powers:
     if user is None and group is not None:
         (container if "runAsGroup" in container else pod).drop("runAsGroup", "a group needs a user beside it")
     capabilities = container.part("capabilities")
-    if not container.flag("allowPrivilegeEscalation", True):
-        container.drop("allowPrivilegeEscalation", "a task cannot be kept from gaining powers yet")
     container.drop("procMount", "/proc is the engine's")
     options = filled(
         privileged=container.flag("privileged") or None,
+        no_new_privileges=not container.flag("allowPrivilegeEscalation", True) or None,
         read_only=container.flag("readOnlyRootFilesystem") or None,
         cap_add=[_bare(each) for each in capabilities.texts("add")],
         cap_drop=[_bare(each) for each in capabilities.texts("drop")],

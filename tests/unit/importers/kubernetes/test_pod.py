@@ -81,6 +81,7 @@ CONTAINERS: list[tuple[str, str, Any]] = [
     ),
     ("securityContext: {runAsUser: 1000, runAsGroup: 2000}", "security", {"user": "1000:2000"}),
     ("imagePullPolicy: Always", "options", each_engine(pull="always")),
+    ("securityContext: {allowPrivilegeEscalation: false}", "options", each_engine(no_new_privileges=True)),
     (
         "securityContext: {privileged: true, readOnlyRootFilesystem: true, "
         "capabilities: {add: [CAP_NET_ADMIN], drop: [all]}}",
