@@ -220,3 +220,12 @@ async def test_what_goes_over_a_network_is_counted_once_for_those_who_share_it(e
     assert used[other].network_in_bytes > 100_000
     assert used[web].network_out_bytes + used[side].network_out_bytes > 100_000
     assert 0 in (used[web].network_out_bytes, used[side].network_out_bytes)
+
+
+async def test_options_that_take_powers_away_reach_the_container(engine: CriEngine) -> None:
+    kept = unit()
+    options = {"read_only": True, "cap_drop": ["ALL"], "no_new_privileges": True}
+    await engine.start(kept, shell("exec sleep 1000", options=options))
+    await until(engine, kept, running)
+    said, _ = await output(engine, kept, ["grep", "-E", "CapEff|NoNewPrivs", "/proc/1/status"])
+    assert said.decode().split() == ["CapEff:", "0000000000000000", "NoNewPrivs:", "1"]
