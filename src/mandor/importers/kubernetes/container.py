@@ -11,11 +11,22 @@ from mandor.importers.kubernetes.env import environment, expanded
 from mandor.importers.kubernetes.probe import probe, with_startup
 from mandor.importers.kubernetes.security import powers
 from mandor.importers.kubernetes.shelf import Owner, Shelf
+from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.volumes import Volumes
 from mandor.importers.kubernetes.words import ENGINES
 from mandor.importers.part import Part
 
+_TERMINAL = "a task has no terminal; `mandor exec` opens one"
 _PULLS = {"Always": "always", "IfNotPresent": "missing", "Never": "never"}
+_OF_CONTAINERS: Unusual = {
+    "terminationMessagePath": ("what a task says at its end is in its logs", ("/dev/termination-log",)),
+    "terminationMessagePolicy": ("what a task says at its end is in its logs", ("File",)),
+    "resizePolicy": ("a change of its resources makes a new release", ()),
+    "restartPolicyRules": ("all tasks of an instance are restarted in the same way", ()),
+    "stdin": (_TERMINAL, ()),
+    "stdinOnce": (_TERMINAL, ()),
+    "tty": (_TERMINAL, ()),
+}
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+")
 
 
@@ -82,11 +93,7 @@ class ContainerReader:
         lifecycle = part.part("lifecycle")
         for key in ("postStart", "preStop"):
             lifecycle.drop(key, "nothing is run beside a task when it starts or stops")
-        for key in ("stdin", "stdinOnce", "tty"):
-            if part.flag(key):
-                part.drop(key, "a task has no terminal; `mandor exec` opens one")
-        for key in ("terminationMessagePath", "terminationMessagePolicy", "resizePolicy", "restartPolicyRules"):
-            part.drop(key, "has no counterpart")
+        drop_unusual(part, _OF_CONTAINERS)
         return filled(
             role=None if role == "main" else role,
             image=part.text("image"),

@@ -10,7 +10,7 @@ from mandor.importers.base import Imported, Importer, Made, Options, Source
 from mandor.importers.kubernetes.joined import JOINED_KINDS, join
 from mandor.importers.kubernetes.meta import read_meta
 from mandor.importers.kubernetes.placement import PlacementReader
-from mandor.importers.kubernetes.pod import PodReader
+from mandor.importers.kubernetes.pod import NO_IDENTITY, PodReader
 from mandor.importers.kubernetes.policy import POLICY_KINDS, read_policy
 from mandor.importers.kubernetes.shelf import Shelf, config_texts
 from mandor.importers.kubernetes.work import WORK_KINDS, Work, read_work
@@ -24,7 +24,7 @@ _JSON_KEYS = ('"apiVersion"', '"kind"')
 WITHOUT = {
     "Secret": "secrets are not supported yet",
     "Ingress": "traffic from outside is not led to workloads by name yet",
-    "ServiceAccount": "tasks have no identity yet",
+    "ServiceAccount": NO_IDENTITY,
     "KubeSchedulerConfiguration": "a server is given it when it starts",
 }
 """Kinds that have no counterpart, and why not."""

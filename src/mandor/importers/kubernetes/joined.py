@@ -7,26 +7,34 @@ from mandor.importers.base import filled, fitting_name, knows
 from mandor.importers.kubernetes.amounts import duration, share
 from mandor.importers.kubernetes.meta import ObjectMeta, read_meta
 from mandor.importers.kubernetes.selector import chooses
+from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.work import Work
 from mandor.importers.part import Part
 from mandor.model.share import share_of
 from mandor.model.workload import Group
 
 _NOBODY = "it selects no workload of these files"
-_OF_SERVICES = {
-    "externalTrafficPolicy": "callers reach the instances of the node they call",
-    "internalTrafficPolicy": "callers reach the instances they can",
-    "loadBalancerIP": "there are no load balancers",
-    "loadBalancerClass": "there are no load balancers",
-    "allocateLoadBalancerNodePorts": "there are no load balancers",
-    "externalIPs": "ports are those of the nodes",
-    "externalName": "names are those of the namespace's workloads",
-    "healthCheckNodePort": "there are no load balancers",
-    "ipFamilies": "an address is the engine's",
-    "ipFamilyPolicy": "an address is the engine's",
-    "sessionAffinityConfig": "callers are not kept apart",
-    "trafficDistribution": "callers reach the instances they can",
-    "clusterIPs": "a service has no address of its own",
+_BALANCER, _ADDRESS, _CALLERS = (
+    "there are no load balancers",
+    "a service has no address of its own",
+    "callers reach the instances they can",
+)
+_OF_SERVICES: Unusual = {
+    "externalTrafficPolicy": (_CALLERS, ("Cluster",)),
+    "internalTrafficPolicy": (_CALLERS, ("Cluster",)),
+    "trafficDistribution": (_CALLERS, ()),
+    "sessionAffinity": (_CALLERS, ("None",)),
+    "sessionAffinityConfig": (_CALLERS, ()),
+    "loadBalancerIP": (_BALANCER, ()),
+    "loadBalancerClass": (_BALANCER, ()),
+    "allocateLoadBalancerNodePorts": (_BALANCER, (True,)),
+    "healthCheckNodePort": (_BALANCER, ()),
+    "externalIPs": ("ports are those of the nodes", ()),
+    "externalName": ("names are those of the namespace's workloads", ()),
+    "ipFamilies": (_ADDRESS, (["IPv4"],)),
+    "ipFamilyPolicy": (_ADDRESS, ("SingleStack",)),
+    "clusterIP": (_ADDRESS, ("None",)),
+    "clusterIPs": (_ADDRESS, (["None"],)),
 }
 
 
@@ -58,14 +66,9 @@ def _service(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
     for each in spec.parts("ports"):
         for work in chosen:
             _port(each, work, published=published)
-    for key, why in _OF_SERVICES.items():
-        spec.drop(key, why)
+    drop_unusual(spec, _OF_SERVICES)
     if spec.flag("publishNotReadyAddresses"):
         spec.guess("publishNotReadyAddresses", "each instance is found by its own name as soon as it runs")
-    if spec.text("sessionAffinity") not in {None, "None"}:
-        spec.drop("sessionAffinity", "callers are not kept apart")
-    if spec.text("clusterIP") not in {None, "None", ""}:
-        spec.drop("clusterIP", "a service has no address of its own")
 
 
 def _port(part: Part, work: Work, *, published: bool) -> None:

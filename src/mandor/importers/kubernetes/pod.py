@@ -9,6 +9,7 @@ from mandor.importers.kubernetes.amounts import duration
 from mandor.importers.kubernetes.container import ContainerReader, Ports
 from mandor.importers.kubernetes.placement import PlacementReader
 from mandor.importers.kubernetes.shelf import Owner, Shelf, containers_of, mounts_of
+from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.volumes import Volumes
 from mandor.importers.kubernetes.words import PROFILES, SYSTEM_PRIORITIES, closer, plain_name
 from mandor.importers.part import Part
@@ -16,21 +17,26 @@ from mandor.model.workload import FLAT
 
 _GRACE = "30s"
 """What Kubernetes gives when nobody says anything."""
-_DROPPED = {
-    "imagePullSecrets": "an engine has its own credentials for registries",
-    "hostAliases": "names are those of the namespace's workloads",
-    "hostname": "an instance is called by its own name",
-    "subdomain": "an instance is called by its own name",
-    "setHostnameAsFQDN": "an instance is called by its own name",
-    "hostPID": "tasks see their own processes",
-    "hostIPC": "tasks share no memory with their node",
-    "shareProcessNamespace": "tasks see their own processes",
-    "dnsConfig": "names are resolved as the engine does it",
-    "readinessGates": "an instance is ready when its tasks are",
-    "overhead": "has no counterpart",
-    "ephemeralContainers": "`mandor exec` opens a shell in a task",
-    "resourceClaims": "devices that are claimed by name are not supported yet",
-    "resources": "tasks ask for what they need, each for itself",
+NO_IDENTITY = "tasks have no identity yet"
+_OF_PODS: Unusual = {
+    "imagePullSecrets": ("an engine has its own credentials for registries", ()),
+    "hostAliases": ("names are those of the namespace's workloads", ()),
+    "hostname": ("an instance is called by its own name", ()),
+    "subdomain": ("an instance is called by its own name", ()),
+    "setHostnameAsFQDN": ("an instance is called by its own name", ()),
+    "hostPID": ("tasks see their own processes", ()),
+    "hostIPC": ("tasks share no memory with their node", ()),
+    "shareProcessNamespace": ("tasks see their own processes", ()),
+    "dnsConfig": ("names are resolved as the engine does it", ()),
+    "readinessGates": ("an instance is ready when its tasks are", ()),
+    "overhead": ("has no counterpart", ()),
+    "ephemeralContainers": ("`mandor exec` opens a shell in a task", ()),
+    "serviceAccountName": (NO_IDENTITY, ("default",)),
+    "serviceAccount": (NO_IDENTITY, ("default",)),
+    "automountServiceAccountToken": (NO_IDENTITY, ()),
+    "dnsPolicy": ("names are resolved as the engine does it", ("ClusterFirst", "ClusterFirstWithHostNet", "Default")),
+    "resourceClaims": ("devices that are claimed by name are not supported yet", ()),
+    "resources": ("tasks ask for what they need, each for itself", ()),
 }
 
 
@@ -119,16 +125,7 @@ class PodReader:
 
     def _rest(self, spec: Part) -> None:
         """What has no counterpart, unless it says what is so anyway."""
-        for key, why in _DROPPED.items():
-            if spec.take(key) not in (False, None, [], {}):
-                spec.drop(key, why)
-        for key in ("serviceAccountName", "serviceAccount"):
-            if spec.text(key) != "default":
-                spec.drop(key, "tasks have no identity yet")
-        if spec.flag("automountServiceAccountToken"):
-            spec.drop("automountServiceAccountToken", "tasks have no identity yet")
-        if spec.text("dnsPolicy") not in {None, "ClusterFirst", "ClusterFirstWithHostNet", "Default"}:
-            spec.drop("dnsPolicy", "names are resolved as the engine does it")
+        drop_unusual(spec, _OF_PODS)
         spec.flag("enableServiceLinks", True)
         if spec.text("preemptionPolicy") == "Never":
             spec.drop("preemptionPolicy", "a priority class says it", "`preempt: never` of a priority class")

@@ -9,6 +9,7 @@ from mandor.importers.kubernetes.amounts import duration, seconds, share
 from mandor.importers.kubernetes.meta import ObjectMeta, read_meta
 from mandor.importers.kubernetes.pod import Pod, PodReader
 from mandor.importers.kubernetes.shelf import Owner
+from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.words import ENGINES, renamed
 from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds
@@ -61,6 +62,12 @@ def read_work(part: Part, kind: str, pods: PodReader) -> Work:
     return _KINDS[kind](part, kind, meta, pods)
 
 
+_OF_SERVICES: Unusual = {
+    "revisionHistoryLimit": ("the cluster keeps the releases that it needs", (10,)),
+    "paused": ("a roll-out is paused by a command, `mandor rollout pause`", ()),
+}
+
+
 def _service(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
     """Deployment, ReplicaSet, ReplicationController, StatefulSet, DaemonSet."""
     spec = part.part("spec")
@@ -69,9 +76,7 @@ def _service(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
     if kind == "DaemonSet":
         form = _Form(type="daemon")
         spec.drop("replicas", "a daemon is on every node that matches")
-    spec.drop("revisionHistoryLimit", "the cluster keeps the releases that it needs")
-    if spec.flag("paused"):
-        spec.drop("paused", "a roll-out is paused by a command", "`mandor rollout pause`")
+    drop_unusual(spec, _OF_SERVICES)
     claims, keep = _claims(spec) if kind == "StatefulSet" else ([], True)
     pod, labels = _template(spec, meta, pods, claims, keep=keep)
     if kind == "DaemonSet" and pod.group.get("placement", {}).pop("spread", None):
@@ -215,8 +220,7 @@ def _job_spec(spec: Part, meta: ObjectMeta, pods: PodReader) -> tuple[Pod, dict[
     retries = spec.whole("backoffLimitPerIndex", spec.whole("backoffLimit", _RETRIES)) or 0
     if retries > _RETRIES_MOST:
         spec.guess("backoffLimit", f"at most {_RETRIES_MOST}")
-    for key, why in _OF_JOBS.items():
-        spec.drop(key, why)
+    drop_unusual(spec, _OF_JOBS)
     if spec.flag("suspend"):
         spec.drop("suspend", "a batch begins when it is applied", "`gates` keep it waiting")
     spec.flag("manualSelector")
@@ -235,13 +239,13 @@ def _job_spec(spec: Part, meta: ObjectMeta, pods: PodReader) -> tuple[Pod, dict[
     return pod, labels, batch
 
 
-_OF_JOBS = {
-    "ttlSecondsAfterFinished": "a batch is kept until it is deleted",
-    "podFailurePolicy": "every failure counts",
-    "successPolicy": "all have to succeed",
-    "maxFailedIndexes": "one that has failed for good ends the batch",
-    "podReplacementPolicy": "one that failed is replaced when it is over",
-    "managedBy": "has no counterpart",
+_OF_JOBS: Unusual = {
+    "ttlSecondsAfterFinished": ("a batch is kept until it is deleted", ()),
+    "podFailurePolicy": ("every failure counts", ()),
+    "successPolicy": ("all have to succeed", ()),
+    "maxFailedIndexes": ("one that has failed for good ends the batch", ()),
+    "podReplacementPolicy": ("one that failed is replaced when it is over", ("TerminatingOrFailed",)),
+    "managedBy": ("has no counterpart", ()),
 }
 
 

@@ -202,11 +202,7 @@ DROPPED = [
     ),
     ("", "envFrom: [{configMapRef: {name: gone}}]", "spec.containers[0].envFrom[0].configMapRef.name"),
     ("", "startupProbe: {tcpSocket: {port: 80}}", "spec.containers[0].startupProbe"),
-    (
-        "",
-        "securityContext: {allowPrivilegeEscalation: false}",
-        "spec.containers[0].securityContext.allowPrivilegeEscalation",
-    ),
+    ("", "securityContext: {procMount: Default}", "spec.containers[0].securityContext.procMount"),
     ("", "colour: red", "spec.containers[0].colour"),
     ("serviceAccountName: me", "", "spec.serviceAccountName"),
     (
@@ -231,7 +227,8 @@ def test_what_has_no_place_is_in_the_report_with_its_line(spec: str, container: 
 
 def test_what_says_what_is_so_anyway_is_no_loss() -> None:
     spec = "dnsPolicy: ClusterFirst\nhostPID: false\nserviceAccountName: default\nautomountServiceAccountToken: false"
-    found = imported(pod(spec, "securityContext: {allowPrivilegeEscalation: true}\nstdin: false"))
+    container = "securityContext: {allowPrivilegeEscalation: true}\nstdin: false\nterminationMessagePolicy: File"
+    found = imported(pod(spec, container))
     assert (found.report.dropped, found.report.notes) == (0, ())
 
 
