@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mandor.engines.base import UnitPhase
-from mandor.model.task import File
+from mandor.model.task import File, Security
 from tests.components.docker import RunningDocker
 from tests.components.image import busybox_image
 from tests.components.ports import free_port
@@ -134,14 +134,23 @@ async def test_lines_of_any_length_stay_whole(ship: Ship) -> None:
 
 async def test_options_of_the_engine_reach_the_container(ship: Ship) -> None:
     options = {"read_only": True, "cap_drop": ["ALL"], "shm_size": "8Mi", "hostname": "mine", "network": "none"}
-    options |= {"no_new_privileges": True}
     show = "touch /x 2>&1; grep CapEff /proc/self/status; df -m /dev/shm | tail -1 | awk '{print $2}'; "
-    show += "hostname; ls /sys/class/net; grep NoNewPrivs /proc/self/status"
+    show += "hostname; ls /sys/class/net"
     unit = await ship.start(show, options=options)
     said = await ship.output(unit)
     assert "Read-only file system" in said[0]
     assert said[1].endswith("0000000000000000")
-    assert said[2:] == ["8", "mine", "lo", "NoNewPrivs:\t1"]
+    assert said[2:] == ["8", "mine", "lo"]
+
+
+async def test_walls_stand_as_the_task_says(ship: Ship) -> None:
+    show = "touch /x 2>&1; grep CapEff /proc/self/status; grep NoNewPrivs /proc/self/status"
+    walls = Security(read_only_root=True, cap_drop=("ALL",), cap_add=("NET_RAW",), no_new_privileges=True)
+    unit = await ship.start(show, security=walls)
+    said = await ship.output(unit)
+    assert "Read-only file system" in said[0]
+    assert int(said[1].split()[-1], 16) == 1 << 13, "CAP_NET_RAW, and nothing else"
+    assert said[2].split() == ["NoNewPrivs:", "1"]
 
 
 async def test_an_option_nobody_knows_is_told(ship: Ship) -> None:

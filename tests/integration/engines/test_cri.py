@@ -13,6 +13,7 @@ import pytest
 from mandor.engines.base import Launch, Mount, Observed, Unit, UnitPhase
 from mandor.engines.cri import CriEngine
 from mandor.errors import EngineDown, NotFound
+from mandor.model.task import Security
 from tests.components.containerd import Containerd
 from tests.components.image import NAME
 
@@ -168,6 +169,18 @@ async def test_what_can_never_start_says_why(engine: CriEngine, parts: dict[str,
     assert said in ended.message
 
 
+async def test_walls_stand_as_the_task_says(engine: CriEngine) -> None:
+    walled = unit()
+    security = Security(read_only_root=True, cap_drop=("ALL",), cap_add=("NET_RAW",), no_new_privileges=True)
+    show = "touch /x 2>&1; grep CapEff /proc/self/status; grep NoNewPrivs /proc/self/status"
+    await engine.start(walled, shell(show, security=security))
+    await until(engine, walled, over)
+    refused, powers, gained = [line.text.decode() async for line in engine.logs(walled)]
+    assert "Read-only file system" in refused
+    assert int(powers.split()[-1], 16) == 1 << 13, "CAP_NET_RAW, and nothing else"
+    assert gained.split() == ["NoNewPrivs:", "1"]
+
+
 async def test_logs_begin_anew_before_they_grow_too_large(engine: CriEngine, tmp_path: Path) -> None:
     chatty = unit()
     script = "n=0; while [ $n -lt 3000 ]; do echo line $n of many words; n=$((n+1)); done; echo ready; exec sleep 3600"
@@ -220,12 +233,3 @@ async def test_what_goes_over_a_network_is_counted_once_for_those_who_share_it(e
     assert used[other].network_in_bytes > 100_000
     assert used[web].network_out_bytes + used[side].network_out_bytes > 100_000
     assert 0 in (used[web].network_out_bytes, used[side].network_out_bytes)
-
-
-async def test_options_that_take_powers_away_reach_the_container(engine: CriEngine) -> None:
-    kept = unit()
-    options = {"read_only": True, "cap_drop": ["ALL"], "no_new_privileges": True}
-    await engine.start(kept, shell("exec sleep 1000", options=options))
-    await until(engine, kept, running)
-    said, _ = await output(engine, kept, ["grep", "-E", "CapEff|NoNewPrivs", "/proc/1/status"])
-    assert said.decode().split() == ["CapEff:", "0000000000000000", "NoNewPrivs:", "1"]

@@ -25,8 +25,6 @@ class CriOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Powers of root it gets beyond the usual ones."""
     cap_drop: tuple[str, ...] = ()
     """Powers of root it does not get; `ALL` for none."""
-    no_new_privileges: bool = False
-    """It cannot gain powers that it did not begin with, by whatever program it runs."""
     network: Literal["host"] | None = None
     """`host`: the node's own; absent: the runtime's."""
     runtime: str = ""

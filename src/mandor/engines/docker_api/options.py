@@ -27,8 +27,6 @@ class ContainerOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Powers of root it gets beyond the usual ones."""
     cap_drop: tuple[str, ...] = ()
     """Powers of root it does not get; `ALL` for none."""
-    no_new_privileges: bool = False
-    """It cannot gain powers that it did not begin with, by whatever program it runs."""
     network: str | None = None
     """A network of the engine, `host` or `none`; absent: the engine's own bridge."""
     hostname: str | None = None

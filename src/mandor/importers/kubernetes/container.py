@@ -8,8 +8,8 @@ from typing import Any
 from mandor.importers.base import filled, fitting_name
 from mandor.importers.kubernetes.amounts import resources
 from mandor.importers.kubernetes.env import environment, expanded
-from mandor.importers.kubernetes.probe import probe, with_startup
-from mandor.importers.kubernetes.security import powers
+from mandor.importers.kubernetes.probe import probe
+from mandor.importers.kubernetes.security import security
 from mandor.importers.kubernetes.shelf import Owner, Shelf
 from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.volumes import Volumes
@@ -17,6 +17,7 @@ from mandor.importers.kubernetes.words import ENGINES
 from mandor.importers.part import Part
 
 _TERMINAL = "a task has no terminal; `mandor exec` opens one"
+_PROBES = {"startupProbe": "startup", "livenessProbe": "health", "readinessProbe": "readiness"}
 _PULLS = {"Always": "always", "IfNotPresent": "missing", "Never": "never"}
 _OF_CONTAINERS: Unusual = {
     "terminationMessagePath": ("what a task says at its end is in its logs", ("/dev/termination-log",)),
@@ -88,8 +89,7 @@ class ContainerReader:
         names = self.ports.add(part)
         env = environment(part, self.owner, self.shelf)
         mounts, files = self.volumes.mounts(part)
-        allowed = powers(self.security, part.part("securityContext"))
-        options = self.options | (allowed.options or {}) | self._pull(part)
+        options = self.options | self._pull(part)
         lifecycle = part.part("lifecycle")
         for key in ("postStart", "preStop"):
             lifecycle.drop(key, "nothing is run beside a task when it starts or stops")
@@ -106,7 +106,7 @@ class ContainerReader:
             resources=resources(part.part("resources")),
             **self._probes(part, role, self._find_port(names)),
             stop=self._stop(lifecycle),
-            security=filled(user=allowed.user),
+            security=security(self.security, part.part("securityContext")),
             options=dict.fromkeys(ENGINES, options) if options else None,
         )
 
@@ -131,18 +131,12 @@ class ContainerReader:
         return find
 
     def _probes(self, part: Part, role: str, port: Callable[[str], int | str]) -> dict[str, Any]:
-        keys = ("livenessProbe", "readinessProbe", "startupProbe")
-        if role == "init":
-            for key in keys:
+        found = {}
+        for key, name in _PROBES.items():
+            if role == "init":
                 part.drop(key, "a task that runs to its end is asked nothing")
-            return {}
-        health, readiness = (probe(part.part(key), port) if part.peek(key) else None for key in keys[:2])
-        startup = part.peek("startupProbe")
-        if startup and health is not None:
-            part.guess("startupProbe", "its health does not count for so long as the start may take")
-            source = part.part("startupProbe")
-            probe(source, port)  # Whatever it asks, only its time counts.
-            health = with_startup(source, health)
-        elif startup:
-            part.drop("startupProbe", "there is no probe of its health that could wait for it")
-        return {"health": health, "readiness": readiness}
+            elif part.peek(key):
+                found[name] = probe(part.part(key), port)
+            else:
+                part.take(key)
+        return found

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from mandor.importers.base import filled, fitting_name, knows
+from mandor.importers.base import filled, fitting_name
 from mandor.importers.kubernetes.amounts import duration, share
 from mandor.importers.kubernetes.meta import ObjectMeta, read_meta
 from mandor.importers.kubernetes.selector import chooses
@@ -11,7 +11,6 @@ from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.work import Work
 from mandor.importers.part import Part
 from mandor.model.share import share_of
-from mandor.model.workload import Group
 
 _NOBODY = "it selects no workload of these files"
 _BALANCER, _ADDRESS, _CALLERS = (
@@ -157,9 +156,6 @@ def _autoscaler(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
     work = next((each for each in works if (each.kind, each.name) == (kind, name)), None)
     if work is None:
         part.drop_all("kind", f"there is no {kind} {name} among these files")
-        return
-    if not knows(Group, "autoscale"):
-        part.drop_all("kind", "autoscaling is not supported yet")
         return
     targets = _targets(spec)
     if not targets:

@@ -4,9 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from mandor.importers.base import filled
-from mandor.importers.kubernetes.amounts import duration, seconds
+from mandor.importers.kubernetes.amounts import duration
 from mandor.importers.part import Part
-from mandor.lib.quantity import Seconds
 
 FindPort = Callable[[str], int | str]
 """A port by number or name, as the group knows it."""
@@ -52,13 +51,6 @@ def _http(http: Part, port: FindPort) -> dict[str, Any]:
         http.guess("scheme", "a probe speaks no TLS: only asked whether somebody listens")
         return {"tcp": asked}
     return {"http": path if path.startswith("/") else f"/{path}", "port": asked}
-
-
-def with_startup(startup: Part, health: dict[str, Any]) -> dict[str, Any]:
-    """As long as a container may take to start, its health does not count."""
-    first = seconds(startup, "initialDelaySeconds") or 0.0
-    period, failures = seconds(startup, "periodSeconds") or 10.0, _count(startup, "failureThreshold") or 3
-    return {**health, "start_period": str(Seconds(first + period * failures))}
 
 
 def _count(part: Part, key: str) -> int | None:

@@ -1,20 +1,12 @@
 """As whom a container runs, and with which powers."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from mandor.importers.base import filled
 from mandor.importers.part import Part
 
 
-@dataclass(frozen=True, slots=True)
-class Powers:
-    user: str | int | None = None
-    options: dict[str, Any] | None = None
-    """The same for each engine that runs images."""
-
-
-def powers(pod: Part, container: Part) -> Powers:
+def security(pod: Part, container: Part) -> dict[str, Any]:
     """What the container says counts before what the pod says."""
     user = container.whole("runAsUser", pod.whole("runAsUser"))
     group = container.whole("runAsGroup", pod.whole("runAsGroup"))
@@ -23,16 +15,23 @@ def powers(pod: Part, container: Part) -> Powers:
         _profiles(part)
     if user is None and group is not None:
         (container if "runAsGroup" in container else pod).drop("runAsGroup", "a group needs a user beside it")
-    capabilities = container.part("capabilities")
     container.drop("procMount", "/proc is the engine's")
-    options = filled(
-        privileged=container.flag("privileged") or None,
+    return filled(
+        user=f"{user}:{group}" if user is not None and group is not None else user,
+        read_only_root=container.flag("readOnlyRootFilesystem") or None,
         no_new_privileges=not container.flag("allowPrivilegeEscalation", True) or None,
-        read_only=container.flag("readOnlyRootFilesystem") or None,
-        cap_add=[_bare(each) for each in capabilities.texts("add")],
-        cap_drop=[_bare(each) for each in capabilities.texts("drop")],
+        **_powers(container),
     )
-    return Powers(f"{user}:{group}" if user is not None and group is not None else user, options)
+
+
+def _powers(container: Part) -> dict[str, Any]:
+    capabilities = container.part("capabilities")
+    added, dropped = ([_bare(each) for each in capabilities.texts(key)] for key in ("add", "drop"))
+    if not container.flag("privileged"):
+        return {"cap_add": added, "cap_drop": dropped}
+    if added or dropped:
+        container.drop("capabilities", "what is privileged has all powers")
+    return {"privileged": True}
 
 
 def _non_root(part: Part, user: int | None) -> None:

@@ -74,19 +74,15 @@ CONTAINERS: list[tuple[str, str, Any]] = [
         "health",
         {"tcp": 9, "timeout": "1s", "start_period": "3s"},
     ),
-    (
-        "livenessProbe: {tcpSocket: {port: 80}}\nstartupProbe: {tcpSocket: {port: 80}, failureThreshold: 30}",
-        "health",
-        {"tcp": 80, "timeout": "1s", "start_period": "5m"},
-    ),
+    ("startupProbe: {tcpSocket: {port: 80}, failureThreshold: 30}", "startup", {"tcp": 80, "failures": 30} | SECOND),
     ("securityContext: {runAsUser: 1000, runAsGroup: 2000}", "security", {"user": "1000:2000"}),
     ("imagePullPolicy: Always", "options", each_engine(pull="always")),
-    ("securityContext: {allowPrivilegeEscalation: false}", "options", each_engine(no_new_privileges=True)),
+    ("securityContext: {allowPrivilegeEscalation: false}", "security", {"no_new_privileges": True}),
+    ("securityContext: {privileged: true}", "security", {"privileged": True}),
     (
-        "securityContext: {privileged: true, readOnlyRootFilesystem: true, "
-        "capabilities: {add: [CAP_NET_ADMIN], drop: [all]}}",
-        "options",
-        each_engine(privileged=True, read_only=True, cap_add=["NET_ADMIN"], cap_drop=["ALL"]),
+        "securityContext: {readOnlyRootFilesystem: true, capabilities: {add: [CAP_NET_ADMIN], drop: [all]}}",
+        "security",
+        {"read_only_root": True, "cap_add": ["NET_ADMIN"], "cap_drop": ["ALL"]},
     ),
 ]
 
@@ -201,7 +197,6 @@ DROPPED = [
         "spec.containers[0].env[0].valueFrom.fieldRef.fieldPath",
     ),
     ("", "envFrom: [{configMapRef: {name: gone}}]", "spec.containers[0].envFrom[0].configMapRef.name"),
-    ("", "startupProbe: {tcpSocket: {port: 80}}", "spec.containers[0].startupProbe"),
     ("", "securityContext: {procMount: Default}", "spec.containers[0].securityContext.procMount"),
     ("", "colour: red", "spec.containers[0].colour"),
     ("serviceAccountName: me", "", "spec.serviceAccountName"),

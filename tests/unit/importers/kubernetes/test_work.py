@@ -8,7 +8,7 @@ import pytest
 
 from mandor.errors import Invalid
 from mandor.importers.base import knows
-from mandor.model.workload import Batch, Group
+from mandor.model.workload import Batch
 from tests.unit.importers.kubernetes.imports import deployment, imported, indented, only, told
 
 TEMPLATE = "template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: nginx:1}]}}"
@@ -196,7 +196,7 @@ def test_a_budget_of_nothing_leaves_room_for_an_update_that_stops_first() -> Non
     assert "spec.maxUnavailable" in told(found)
 
 
-def test_an_autoscaler_is_what_this_version_can_do() -> None:
+def test_an_autoscaler_is_joined_with_its_target() -> None:
     scaler = """\
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
@@ -208,14 +208,10 @@ spec:
   metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 60}}}]
   behavior: {scaleDown: {stabilizationWindowSeconds: 60, policies: [{type: Pods, value: 1, periodSeconds: 30}]}}
 """
-    found = imported(deployment("replicas: 3"), scaler)
-    made = found.made[0].manifest
-    if knows(Group, "autoscale"):
-        down = {"window": "1m", "instances": 1, "per": "30s"}
-        assert made["autoscale"] == {"min": 2, "max": 5, "cpu": "60%", "down": down}
-        assert "replicas" not in made
-    else:
-        assert "not supported yet" in told(found)["kind"]
+    made = only(deployment("replicas: 3", container="resources: {requests: {cpu: 100m}}"), scaler)
+    down = {"window": "1m", "instances": 1, "per": "30s"}
+    assert made["autoscale"] == {"min": 2, "max": 5, "cpu": "60%", "down": down}
+    assert "replicas" not in made
 
 
 POLICIES: list[tuple[str, str, dict[str, Any]]] = [
