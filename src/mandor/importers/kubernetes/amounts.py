@@ -78,7 +78,11 @@ def amounts_of(part: Part, key: str) -> dict[str, str]:
 
 def named(amounts: dict[str, str]) -> dict[str, str]:
     """CPU, memory and disk of it, in our words."""
-    return {_NAMES[name]: cpu(text) if name == CPU else size(text) for name, text in amounts.items() if name in _NAMES}
+    return {
+        here: cpu(amounts[name]) if name == CPU else size(amounts[name])
+        for name, here in _NAMES.items()
+        if name in amounts
+    }
 
 
 def resources(part: Part) -> dict[str, Any]:

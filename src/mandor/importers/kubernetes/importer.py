@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from mandor.errors import Invalid, TooLarge
 from mandor.importers.base import Imported, Importer, Made, Options, Source
 from mandor.importers.kubernetes.joined import JOINED_KINDS, join
-from mandor.importers.kubernetes.meta import read_meta
+from mandor.importers.kubernetes.meta import drop_labels, read_meta
 from mandor.importers.kubernetes.placement import PlacementReader
 from mandor.importers.kubernetes.pod import NO_IDENTITY, PodReader
 from mandor.importers.kubernetes.policy import POLICY_KINDS, read_policy
@@ -125,6 +125,7 @@ def _sort(part: Part, pile: _Pile, shelf: Shelf) -> None:
     elif kind == "ConfigMap":
         part.text("apiVersion"), part.text("kind")
         read_meta(part)
+        drop_labels(part)
         shelf.configs[namespace, name] = config_texts(part)
         pile.configs.append((part, namespace, name))
     else:

@@ -5,7 +5,7 @@ from typing import Any
 
 from mandor.importers.base import filled, fitting_name
 from mandor.importers.kubernetes.amounts import duration, share
-from mandor.importers.kubernetes.meta import ObjectMeta, read_meta
+from mandor.importers.kubernetes.meta import ObjectMeta, drop_labels, read_meta
 from mandor.importers.kubernetes.selector import chooses
 from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.work import Work
@@ -54,6 +54,7 @@ def _service(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
     if not chosen:
         part.drop_all("kind", _NOBODY if selector else "it selects nobody")
         return
+    drop_labels(part, [each.labels for each in chosen])
     part.guess("kind", "found by the workload's name on its node; from other nodes, by its published ports")
     others = sorted(each.manifest["name"] for each in chosen if each.manifest["name"] != meta.name)
     if others:
@@ -117,10 +118,12 @@ def _new_port(work: Work, given: str | None, protocol: str, number: int) -> str:
 def _budget(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
     spec = part.part("spec")
     selector = spec.part("selector")
-    chosen = [each for each in works if selector and chooses(selector, each.labels)]
+    everybody = "selector" in spec and part.peek("apiVersion") == "policy/v1"
+    chosen = [each for each in works if (selector or everybody) and chooses(selector, each.labels)]
     if not chosen:
         part.drop_all("kind", _NOBODY)
         return
+    drop_labels(part, [each.labels for each in chosen])
     spec.drop("unhealthyPodEvictionPolicy", "an instance that is not ready counts as taken away already")
     for work in chosen:
         kind = work.manifest.get("type")
@@ -161,6 +164,7 @@ def _autoscaler(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
     if not targets:
         part.drop_all("kind", "it scales by nothing that is measured here", "`autoscale: {metric: …}`")
         return
+    drop_labels(part, [work.labels])
     least, most = spec.whole("minReplicas"), spec.whole("maxReplicas") or 1
     behaviour = spec.part("behavior")
     work.group["autoscale"] = filled(
@@ -170,7 +174,8 @@ def _autoscaler(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
         up=_pace(behaviour.part("scaleUp"), {"instances": 4, "percent": "100%", "per": "15s"}),
         down=_pace(behaviour.part("scaleDown"), {"window": "5m"}),
     )
-    work.group.pop("replicas", None)
+    if not (least or 1) <= (work.replicas or 1) <= most:
+        work.group.pop("replicas", None)
 
 
 def _targets(spec: Part) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """What every object says about itself: name, namespace, labels."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mandor.importers.part import Part
@@ -14,6 +14,14 @@ class ObjectMeta:
     namespace: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+def drop_labels(owner: Part, kept: Iterable[Mapping[str, str]] = ()) -> None:
+    """Labels of an object that is none here, unless one of those that it adds to has them all."""
+    part = owner.part("metadata")
+    labels = part.text_map("labels")
+    if labels and not any(labels.items() <= each.items() for each in kept):
+        part.drop("labels", "it is no object of its own here")
 
 
 def read_meta(owner: Part) -> ObjectMeta:

@@ -7,7 +7,7 @@ from mandor.importers.part import Part
 
 Unusual = Mapping[str, tuple[str, tuple[Any, ...]]]
 """By key: why it is dropped, and with which values it is not."""
-NOTHING = (None, False, "", [], {})
+NOTHING: tuple[Any, ...] = (None, False, "", [], {})
 
 
 def drop_unusual(part: Part, table: Unusual) -> None:

@@ -47,6 +47,8 @@ class Volumes:
             volume.mounted = mounts.count(name)
             if volume.group is not None and volume.group.get("type") in {None, "local", "scratch"} and owner_of_folder:
                 volume.group = {**volume.group, "owner": owner_of_folder}
+            if not volume.mounted:
+                each.drop_all("name", "no container mounts it")
             self.found[name] = volume
 
     def add_template(self, claim: Part, name: str, keep: bool) -> None:

@@ -163,6 +163,8 @@ def _pod(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
     form = _Form()
     if pod.restart != "Always":
         form = _batch_form(pod, filled(retries=0, deadline=pod.deadline))
+        if pod.restart == "OnFailure":
+            form.group = {"restart": {"policy": "on-failure"}}
     elif pod.deadline:
         spec.drop("activeDeadlineSeconds", "a service has no end")
     return _made(part, kind, meta, pod, dict(meta.labels), form)
@@ -176,8 +178,9 @@ def _job(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
 def _cron(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
     spec = part.part("spec")
     template = spec.part("jobTemplate")
-    read_meta(template)
+    inner = read_meta(template)
     pod, labels, batch = _job_spec(template.part("spec"), meta, pods)
+    labels = {**inner.labels, **labels}
     form = _batch_form(pod, batch)
     form.workload["schedule"] = _schedule(spec)
     form.name_most = RUN_NAME_MOST
@@ -250,8 +253,11 @@ _OF_JOBS: Unusual = {
 
 
 def _batch_form(pod: Pod, batch: dict[str, Any]) -> _Form:
-    policy = "never" if pod.restart == "Never" else "on-failure"
-    return _Form(type="batch", workload={"batch": batch}, group={"restart": {"policy": policy}})
+    """Who is restarted in place is not tried anew beyond that: both count towards one limit there."""
+    if pod.restart == "Never":
+        return _Form(type="batch", workload={"batch": batch}, group={"restart": {"policy": "never"}})
+    restart = {"policy": "on-failure", "attempts": batch["retries"]}
+    return _Form(type="batch", workload={"batch": {**batch, "retries": 0}}, group={"restart": restart})
 
 
 # All of them.

@@ -65,6 +65,7 @@ KINDS: list[tuple[str, str, str, Any]] = [
     ),
     ("Job", "", "batch", {"retries": 6}),
     ("Job", "", "restart", {"policy": "never"}),
+    ("Job", "backoffLimit: 2", "batch", {"retries": 2}),
     ("ReplicaSet", "replicas: 2", "replicas", 2),
     ("ReplicationController", "selector: {app: web}", "type", None),
 ]
@@ -211,7 +212,7 @@ spec:
     made = only(deployment("replicas: 3", container="resources: {requests: {cpu: 100m}}"), scaler)
     down = {"window": "1m", "instances": 1, "per": "30s"}
     assert made["autoscale"] == {"min": 2, "max": 5, "cpu": "60%", "down": down}
-    assert "replicas" not in made
+    assert made["replicas"] == 3
 
 
 POLICIES: list[tuple[str, str, dict[str, Any]]] = [
@@ -270,3 +271,23 @@ def test_a_template_that_is_not_rendered_is_told_what_to_do() -> None:
     with pytest.raises(Invalid) as error:
         imported("apiVersion: v1\nkind: Pod\nmetadata: {name: {{ .Release.Name }}}\n")
     assert "helm template" in str(error.value.hint)
+
+
+def test_a_job_that_is_restarted_in_place_fails_after_as_many_failures_as_there() -> None:
+    made = only(work("Job", f"backoffLimit: 2\n{ONCE.replace('Never', 'OnFailure')}"))
+    assert (made["restart"], made["batch"]) == ({"policy": "on-failure", "attempts": 2}, {"retries": 0})
+
+
+def test_labels_of_an_object_that_is_none_here_are_told_unless_its_workload_has_them() -> None:
+    same, other = (
+        service().replace("name: web", "name: web, labels: {app: web}"),
+        service().replace("name: web", "name: web, labels: {app: web, tier: front}"),
+    )
+    assert "metadata.labels" not in told(imported(deployment(), same))
+    assert "metadata.labels" in told(imported(deployment(), other))
+
+
+def test_a_volume_that_nobody_mounts_is_told() -> None:
+    found = imported(deployment(pod_spec="volumes: [{name: a, emptyDir: {}}]"))
+    assert "no container mounts it" in told(found)["spec.template.spec.volumes[0].name"]
+    assert "volumes" not in found.made[0].manifest
