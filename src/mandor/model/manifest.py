@@ -21,6 +21,7 @@ from mandor.model.pool import NodePool, NodePoolSpec
 from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.model.quota import Quota, QuotaSpec
 from mandor.model.reading import FAILED, LATER, Mistake, Reader
+from mandor.model.rebalance import Rebalance, RebalanceSpec
 from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.task import Task
 from mandor.model.volume import Volume, VolumeSpec
@@ -45,6 +46,7 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "limit-defaults": LimitDefaultsSpec,
     "volume": VolumeSpec,
     "node-pool": NodePoolSpec,
+    "rebalance": RebalanceSpec,
 }
 _MADE: dict[str, Callable[..., Object]] = {
     "workload": Workload,
@@ -54,6 +56,7 @@ _MADE: dict[str, Callable[..., Object]] = {
     "limit-defaults": LimitDefaults,
     "volume": Volume,
     "node-pool": NodePool,
+    "rebalance": Rebalance,
 }
 
 _META = ("kind", "name", "namespace", "labels")
@@ -64,6 +67,7 @@ _WORKLOAD = tuple(
 )
 _TASK = frozenset(each.encode_name for each in msgspec.structs.fields(Task)) - {"role"}
 _GROUP = (frozenset(each.encode_name for each in msgspec.structs.fields(Group)) | {"count"}) - {"tasks"}
+_IMPORT = "`mandor import` makes manifests of it, and `mandor apply -f` takes it as it is"
 _NOT_IN_META = frozenset({"uid", "version", "created_at"})
 _FLAT_PATHS = (f"groups.{FLAT}.tasks.{FLAT}", f"groups.{FLAT}")
 
@@ -214,9 +218,9 @@ def _read(reader: Reader, source: Any, line: int, namespace: str) -> Object | No
 def _check_kind(reader: Reader, source: Map, kind: Any, line: int) -> bool:
     at = source.lines.get("kind", line)
     if "apiVersion" in source:
-        reader.wrong(at, "", "this is a Kubernetes object, not a manifest", "importing those is not supported yet")
+        reader.wrong(at, "", "this is a Kubernetes object, not a manifest", _IMPORT)
     elif "services" in source and isinstance(source["services"], dict) and "name" not in source:
-        reader.wrong(line, "", "this is a Compose file, not a manifest", "importing those is not supported yet")
+        reader.wrong(line, "", "this is a Compose file, not a manifest", _IMPORT)
     elif isinstance(kind, str) and kind in LATER_KINDS:
         reader.wrong(at, "kind", f"`{kind}` is not supported yet")
     elif isinstance(kind, str) and kind in KINDS and kind not in _SPECS:
@@ -238,7 +242,7 @@ def _split_object(reader: Reader, source: Map, line: int) -> tuple[Map, Map]:
     parts = []
     for name in ("meta", "spec"):
         part = source.get(name)
-        if part is None and name == "spec" and source.get("kind") in {"namespace", "volume", "node-pool"}:
+        if part is None and name == "spec" and source.get("kind") in {"namespace", "volume", "node-pool", "rebalance"}:
             part = Map(line)
         if not isinstance(part, Map):
             reader.wrong(source.lines.get(name, line), "", f"`{name}` is missing, or not a mapping")
