@@ -101,6 +101,7 @@ class Agent:
             CrewTenants(self.crew, self._engines.values()),
             clock,
             changed=self.node.poke,
+            look_seconds=settings.look_seconds,
         )
         self.node.pressure = lambda: self.defence.shown
         self._own_memory: int | None = None

@@ -13,8 +13,6 @@ from mandor.lib.clock import Clock
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0
-"""How often the machine is looked at."""
 PATIENCE_SECONDS = 30.0
 """So long the next one waits for the one before it to be gone."""
 
@@ -44,8 +42,10 @@ class Defence:
         clock: Clock,
         *,
         changed: Callable[[], None],
+        look_seconds: float = 2.0,
     ) -> None:
-        """`changed`: what the node is short of is something else now."""
+        """`changed`: what the node is short of is something else now. `look_seconds`: how often it is looked at."""
+        self._look_seconds = look_seconds
         self._pressure = Pressure(thresholds)
         self._measure, self._tenants, self._clock, self._changed = measure, tenants, clock, changed
         self._told: tuple[str, ...] = ()
@@ -59,7 +59,7 @@ class Defence:
     async def run(self) -> None:
         while True:
             await self.look()
-            await self._clock.sleep(LOOK_SECONDS)
+            await self._clock.sleep(self._look_seconds)
 
     async def look(self) -> None:
         self._read()
