@@ -37,6 +37,8 @@ class Chronicle:
     _open: dict[str, tuple[Instance, float]] = field(default_factory=dict)
     _depths: dict[str, int] = field(default_factory=dict)
     """By the name of one who was displaced and has not run since: how long the chain before it was."""
+    _dead: dict[str, float] = field(default_factory=dict)
+    """By uid: when its machine lost power, whatever is still written about it."""
     _digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
 
     @property
@@ -61,6 +63,20 @@ class Chronicle:
     def note(self, kind: str, text: str) -> None:
         if len(self.notes) < NOTES_MOST:
             self.notes.append(Note(round(self.now, 3), kind, text))
+
+    def power_off(self, node: str) -> None:
+        """Whoever ran there does not run any more, long before anybody notices."""
+        for uid, (instance, since) in list(self._open.items()):
+            if instance.node == node:
+                del self._open[uid]
+                self._dead[uid] = self.clock.now()
+                self._leave(instance, since)
+                self._count(instance.spec.workload, -1)
+
+    def _serves(self, instance: Instance | None) -> bool:
+        if instance is None or instance.phase is not Phase.RUNNING or not instance.status.ready:
+            return False
+        return instance.status.started_at >= self._dead.get(instance.meta.uid, 0.0)
 
     def close(self) -> None:
         """Whoever still runs has run until now."""
@@ -103,7 +119,7 @@ class Chronicle:
         value = after or before
         assert value is not None
         uid, name = value.meta.uid, value.meta.name
-        serves = after is not None and after.phase is Phase.RUNNING and after.status.ready
+        serves = self._serves(after)
         if serves and uid not in self._open:
             self._open[uid] = (value, self.now)
             self._depths.pop(name, None)

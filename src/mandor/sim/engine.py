@@ -43,6 +43,7 @@ class SimEngine(FakeEngine):
         self._meals: dict[Unit, Meal] = {}
         self._used = Resources()
         self._good_until = 0.0
+        self._wants: dict[Unit, Resources] = {}
         self.slowness = 1.0
         """Starting and stopping take so many times as long."""
         units.changed = self.look_again
@@ -50,6 +51,7 @@ class SimEngine(FakeEngine):
     def look_again(self) -> None:
         """Somebody wants more or less than before."""
         self._good_until = 0.0
+        self._wants = {}
 
     async def start(self, unit: Unit, launch: Launch) -> None:
         times = {
@@ -59,12 +61,18 @@ class SimEngine(FakeEngine):
         told = launch.options if self._own_options else {}
         await super().start(unit, replace(launch, options={**times, **told}))
 
+    def _want(self, record: Record) -> Resources:
+        known = self._wants.get(record.unit)
+        if known is None:
+            known = self._wants[record.unit] = self._appetite(record.unit, record.launch)
+        return known
+
     def used(self) -> Resources:
         """By all units together; whoever exceeds its limit dies of it."""
         now = self._clock.now()
         if now >= self._good_until:
             records = self.world.all()
-            wanted = {each.unit: self._appetite(each.unit, each.launch) for each in records if _uses(each, now)}
+            wanted = {each.unit: self._want(each) for each in records if _uses(each, now)}
             for each in records:
                 limit = each.launch.memory_bytes
                 if each.unit in wanted and limit is not None and wanted[each.unit].memory_bytes > limit:
@@ -81,13 +89,13 @@ class SimEngine(FakeEngine):
         for each in self.world.all():
             if _uses(each, now):
                 meal = self._meals.setdefault(each.unit, Meal(each.runs_at))
-                found[each.unit] = meal.until(now, self._appetite(each.unit, each.launch))
+                found[each.unit] = meal.until(now, self._want(each))
         self._meals = {unit: meal for unit, meal in self._meals.items() if unit in found}
         return found
 
     async def disk(self) -> Mapping[Unit, int]:
         await self._answer("disk")
-        return {each.unit: self._appetite(each.unit, each.launch).disk_bytes for each in self.world.all()}
+        return {each.unit: self._want(each).disk_bytes for each in self.world.all()}
 
 
 def _uses(record: Record, now: float) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -51,6 +52,7 @@ class Director:
             self._up(self._cluster.nodes[name])
         for name in what.down:
             self._say("down", f"{name} loses power")
+            self._chronicle.power_off(name)
             await self._cluster.nodes[name].crash()
         for name in what.partition:
             self._say("partition", f"{name} is cut off")
@@ -70,9 +72,9 @@ class Director:
         for spike in what.spike:
             self._spike(spike)
         for scale in what.scale:
-            await self._change(scale.workload, lambda workload, to=scale: _scaled(workload, to))
+            await self._change(scale.workload, partial(_scaled, to=scale))
         for rollout in what.rollout:
-            await self._change(rollout.workload, lambda workload, to=rollout: self._rolled(workload, to))
+            await self._change(rollout.workload, partial(self._rolled, to=rollout))
 
     # One kind of thing each.
 

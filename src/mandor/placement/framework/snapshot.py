@@ -140,6 +140,12 @@ class Snapshot:
     volumes: Volumes
     """Which there are, and where each is."""
 
+    def pressed(self, names: Iterable[str]) -> frozenset[str]:
+        """Of these, the nodes that are short of something."""
+        return frozenset(
+            name for name in names if (slot := self.slots.get(name)) is not None and self.health[slot].pressed
+        )
+
     def __len__(self) -> int:
         return len(self.nodes)
 
