@@ -19,7 +19,7 @@ from mandor.model.meta import Key, Object
 from mandor.model.phase import Phase
 from mandor.model.workload import Release, Workload, template_hash
 from mandor.store.base import Delete, Put
-from tests.scenarios.make import make_workload
+from tests.scenarios.make import make_instance, make_workload
 
 BRIEFLY = settings(max_examples=150, deadline=None)
 NODES = ("n1", "n2", "n3")
@@ -240,3 +240,18 @@ def test_nothing_is_left_of_a_deleted_workload(wishes: list[Workload | None], se
     cluster = Cluster(random.Random(seed))
     live(cluster, [*wishes, None])
     assert not cluster.objects
+
+
+ANYBODY = st.builds(
+    make_instance,
+    st.integers(0, 20),
+    st.sampled_from(Phase),
+    node=st.sampled_from(["", "n1"]),
+    stop=st.sampled_from(["", "", "scaled down"]),
+    ready=st.booleans(),
+)
+
+
+@given(st.lists(ANYBODY, min_size=1, max_size=30))
+def test_the_worst_off_is_the_one_of_the_lowest_worth(members: list[Instance]) -> None:
+    assert slot.worst(members) is min(members, key=lambda each: (slot.worth(each), each.spec.index))

@@ -26,6 +26,7 @@ COMMANDS: dict[str, Entry] = {
     "simulate": Entry("Work", "simulate", "Rehearse a scenario on a virtual clock."),
     "diff": Entry("Work", "manifest", "Show what an apply would change."),
     "delete": Entry("Work", "manifest", "Delete objects, by name or by manifest."),
+    "import": Entry("Work", "importing", "Print the manifests that files of other tools stand for."),
     "scale": Entry("Work", "change", "Set how many instances a workload has."),
     "restart": Entry("Work", "change", "Replace all instances of a workload by new ones."),
     "rollout": Entry("Work", "rollout", "Follow a roll-out; pause, promote, undo it."),

@@ -1,7 +1,7 @@
 """What a controller is: it looks at changes and says whose they are; it reconciles one key at a time."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from mandor.model.meta import Object
@@ -31,6 +31,11 @@ class Controller(ABC, Generic[K]):
     def observe(self, change: Change) -> Iterable[K]:
         """The keys that this change concerns."""
         return ()
+
+    def observe_all(self, changes: Sequence[Change]) -> Iterable[K]:
+        """As `observe`, for some changes of one kind. Of instances, thousands may change in a second: whoever has
+        nothing to say about nearly all of them says so here, at once."""
+        return {key: None for change in changes for key in self.observe(change)}
 
     @abstractmethod
     async def reconcile(self, key: K) -> float | None:
@@ -71,6 +76,10 @@ class Grouped(Generic[G, O]):
 
     def of(self, group: G) -> list[O]:
         return list(self._groups.get(group, {}).values())
+
+    def __len__(self) -> int:
+        """How many groups there are."""
+        return len(self._groups)
 
     def __iter__(self) -> Iterator[G]:
         return iter(self._groups)

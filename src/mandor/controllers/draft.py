@@ -1,6 +1,8 @@
 """What a plan comes to: writes, sentences for people, and when to look again."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 
 from mandor.model.meta import Object
 from mandor.store.base import Delete, Put, Write
@@ -22,6 +24,9 @@ class Draft:
     notes: list[Note] = field(default_factory=list)
     again_seconds: float | None = None
     """Look again after so long, even if nothing changes."""
+    rest: Iterator[Write] = field(default_factory=lambda: iter(()))
+    """What the next plan would create if nothing else changes, made when it is asked for: whoever carries this one out
+    may go on with it, and saves plans."""
 
     @property
     def unfinished(self) -> bool:
@@ -40,6 +45,11 @@ class Draft:
     def again(self, seconds: float) -> None:
         if self.again_seconds is None or seconds < self.again_seconds:
             self.again_seconds = seconds
+
+    def go_on(self, more: Iterator[Write]) -> None:
+        """The next plan goes on at once; or this one's `rest` is taken first."""
+        self.rest = chain(self.rest, more)
+        self.again(0.0)
 
     def add(self, other: "Draft") -> None:
         self.writes += other.writes

@@ -34,13 +34,15 @@ class DrainController(Overseer):
     def busy(self) -> bool:
         return bool(self._nodes or self._leaving)
 
-    def observe(self, change: Change) -> Iterable[str]:
-        after = change.after
-        if isinstance(after, Instance) and must_leave(after) and not after.phase.over:
-            self._leaving[change.key] = after
-        elif self._leaving and isinstance(change.value, Instance):
-            self._leaving.pop(change.key, None)
-        return super().observe(change)
+    def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
+        if isinstance(changes[0].value, Instance):
+            for change in changes:
+                after = change.after
+                if isinstance(after, Instance) and must_leave(after) and not after.phase.over:
+                    self._leaving[change.key] = after
+                elif self._leaving:
+                    self._leaving.pop(change.key, None)
+        return super().observe_all(changes)
 
     def plan(self, nodes: Sequence[Node], residents: Residents, now: float) -> Draft:
         whole, taken = Draft(), Counter[GroupName]()

@@ -47,13 +47,20 @@ class NodeController(Controller[str]):
     def first(self) -> Iterable[str]:
         return (NODES,)
 
+    def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
+        if not isinstance(changes[0].value, Instance):
+            return super().observe_all(changes)
+        for change in changes:
+            before, after = change.before, change.after
+            if (after is not None and after.spec.node) or (before is not None and before.spec.node):
+                self._by_node.update(
+                    before if isinstance(before, Instance) else None, after if isinstance(after, Instance) else None
+                )
+        return ()
+
     def observe(self, change: Change) -> Iterable[str]:
         value, after = change.value, change.after
-        if isinstance(value, Instance):
-            before = change.before if isinstance(change.before, Instance) else None
-            if value.spec.node or (before is not None and before.spec.node):
-                self._by_node.update(before, after if isinstance(after, Instance) else None)
-        elif isinstance(value, Lease) and value.meta.name.startswith(SERVER):
+        if isinstance(value, Lease) and value.meta.name.startswith(SERVER):
             self._observe_lease(value, gone=after is None)
         elif isinstance(value, Hearing):
             if after is None:

@@ -46,6 +46,11 @@ class Overseer(Controller[str]):
         self._mirrors = mirrors
         self._writer = Writer(self._store, mirrors)
 
+    def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
+        if isinstance(changes[0].value, Instance) and self._residents is None:
+            return (LOOK,) if self.busy() else ()
+        return super().observe_all(changes)
+
     def observe(self, change: Change) -> Iterable[str]:
         before, after = change.before, change.after
         value = before if after is None else after

@@ -1,6 +1,6 @@
 """The quota controller: shows beside each quota how much of it is used."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.quota_plan import plan
@@ -38,6 +38,9 @@ class QuotaController(Controller[str]):
         self._releases = mirrors[Release.kind]
         self._workloads = mirrors[Workload.kind]
         self._writer = Writer(self._store, mirrors)
+
+    def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
+        return super().observe_all(changes) if self._quotas or isinstance(changes[0].value, Quota) else ()
 
     def observe(self, change: Change) -> Iterable[str]:
         before, after, value = change.before, change.after, change.value

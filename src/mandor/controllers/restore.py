@@ -2,7 +2,7 @@
 back when it can."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
@@ -79,11 +79,15 @@ class RestoreController(Controller[str]):
     def first(self) -> Iterable[str]:
         return (LOOK,)
 
+    def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
+        if self._board is None and isinstance(changes[0].value, Instance):
+            changes = [each for each in changes if each.after is None or _noted(each.after) or _noted(each.before)]
+        return super().observe_all(changes)
+
     def observe(self, change: Change) -> Iterable[str]:
         before, after = change.before, change.after
         if isinstance(after, Instance):
-            if _noted(after) or _noted(before):
-                self._note(change.key, after)
+            self._note(change.key, after)
         elif isinstance(before, Instance):
             self._note(change.key, None)
         if self._board is not None:
@@ -172,4 +176,4 @@ def _reason(instance: Instance, node: str) -> str:
 
 def _noted(value: Object | None) -> bool:
     """Of nearly all there is nothing to note."""
-    return isinstance(value, Instance) and (second_best(value) or value.spec.move is not None)
+    return value is not None and bool((spec := value.spec).variant or spec.relaxed or spec.move)

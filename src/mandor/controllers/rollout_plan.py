@@ -120,7 +120,7 @@ def _view(
 ) -> _View:
     group = workload.spec.groups[name]
     new = [each for each in members if each.spec.release == rollout.target]
-    late = [each for each in new if not slot.healthy(draft, each, group, world)]
+    late = [each for each in new if not (each.status.ready and slot.healthy(draft, each, group, world))]
     before = rollout.groups.get(name, GroupRollout())
     healthy, known = len(new) - len(late), before.wanted == group.count
     state = GroupRollout(

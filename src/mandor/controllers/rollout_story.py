@@ -47,7 +47,7 @@ def trouble(late: Sequence[Instance]) -> str:
     """What the instance says of itself that is worst off; empty: nobody has anything to say."""
     if not late:
         return ""
-    worst = min(late, key=lambda each: (slot.worth(each), each.spec.index))
+    worst = slot.worst(late)
     return f"; {worst.meta.name} {_state(worst)}"
 
 

@@ -56,11 +56,9 @@ async def run_all(
 
 
 def _listener(controller: Controller[Any], queue: Queue) -> Listener:
-    observe, add = controller.observe, queue.add  # thousands of changes may come in a second
-
-    def offer(change: Change) -> None:
-        for key in observe(change):
-            add(key)
+    def offer(changes: Sequence[Change]) -> None:
+        for key in controller.observe_all(changes):
+            queue.add(key)
 
     return offer
 

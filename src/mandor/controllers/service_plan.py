@@ -38,8 +38,8 @@ def _plan_one_release(
     moving: set[str] = set()
     if leaving and not surplus:
         moving = plan_moves(draft, workload, name, leaving, kept, release, free, world.now)
-    for each in kept:
-        if not slot.settled(each, release.meta.name) and each.meta.uid not in moving:
+    for each in slot.unsettled(kept, release.meta.name):
+        if each.meta.uid not in moving:
             slot.renew(draft, each, group, release, world)
     missing = wanted - len(kept)
     if missing > 0:

@@ -5,20 +5,27 @@ from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import count as numbers
 from itertools import filterfalse, islice
+from operator import attrgetter
 
 from mandor.controllers.draft import Draft
 from mandor.lib.backoff import Backoff
 from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceSpec, instance_name
 from mandor.model.meta import Meta
-from mandor.model.phase import Phase
+from mandor.model.phase import OVER, Phase
 from mandor.model.workload import Group, Release, Workload
+from mandor.store.base import Put
 
 AVOID_MOST = 5
 """So many nodes where earlier copies failed are remembered."""
 
 
 _CALM = frozenset({Phase.PENDING, Phase.RESERVED, Phase.STARTING, Phase.RUNNING})
+_INDEX = attrgetter("spec.index")
+_ENDS = OVER | {Phase.LOST}
 CREATED_LEAST = 1_000
+RESTING_LEAST = 8_000
+"""So many more a plan may leave to be created after it, or as many as there are already: what plans cost grows with
+the group, and so they become fewer."""
 REFUSED_SECONDS = 2.0
 """So long after its node refused it, an instance is placed again."""
 SOON_SECONDS = 0.05
@@ -64,15 +71,20 @@ def ended(instance: Instance) -> bool:
     return instance.spec.stop is not None and (not instance.spec.node or instance.phase is Phase.LOST)
 
 
-def settled(instance: Instance, release: str) -> bool:
-    """It waits or runs, and nobody wants anything else of it: true of nearly all, nearly always."""
-    spec = instance.spec
-    return spec.stop is None and spec.release == release and instance.status.phase in _CALM
+def unsettled(members: Sequence[Instance], release: str) -> list[Instance]:
+    """But for those who wait or run, and nobody wants anything else of them: that is nearly all, nearly always, and
+    there may be a hundred thousand of them."""
+    calm = _CALM
+    return [
+        each
+        for each in members
+        if (spec := each.spec).stop is not None or spec.release != release or each.status.phase not in calm
+    ]
 
 
 def at_once(members: int) -> int:
-    """How many are created by one plan, of a group that has so many already: the next plan goes on at once, and others
-    get their turn in between. With the group grows what a plan costs anyway, and so they become fewer."""
+    """How many of a batch are created by one plan, of a group that has so many already: the next plan goes on at once,
+    and others get their turn in between. With the group grows what a plan costs anyway, and so they become fewer."""
     return max(CREATED_LEAST, members // 8)
 
 
@@ -137,6 +149,20 @@ def worth(instance: Instance) -> int:
     return 6 if instance.status.ready else 5
 
 
+def worst(members: Sequence[Instance]) -> Instance:
+    """Of the lowest worth, then of the lowest index: there is at least one. To ask each what it is worth would say so,
+    too; but there may be a hundred thousand of them, nearly all alike."""
+    ends, running = _ENDS, Phase.RUNNING
+    if over := [each for each in members if each.spec.stop is not None or each.status.phase in ends]:
+        return min(over, key=lambda each: (worth(each), each.spec.index))
+    alike = (
+        [each for each in members if not each.spec.node]
+        or [each for each in members if each.status.phase is not running]
+        or [each for each in members if not each.status.ready]
+    )
+    return min(alike or members, key=_INDEX)
+
+
 def lose(draft: Draft, instance: Instance, reason: str, now: float) -> bool:
     """Have it end; once it has, its object goes. True: it is gone at once."""
     if ended(instance) or not instance.spec.node or instance.phase is Phase.LOST:
@@ -152,24 +178,26 @@ def stop(draft: Draft, instance: Instance, reason: str, now: float) -> None:
 
 
 def create(draft: Draft, workload: Workload, group: str, index: int, release: Release) -> None:
-    name = instance_name(workload.meta.name, group, index)
-    draft.put(
-        Instance(
-            meta=Meta(name=name, namespace=workload.meta.namespace),
-            spec=InstanceSpec(workload=workload.meta.name, group=group, release=release.meta.name, index=index),
-        )
+    draft.put(made(workload, group, index, release))
+
+
+def made(workload: Workload, group: str, index: int, release: Release) -> Instance:
+    return Instance(
+        meta=Meta(name=instance_name(workload.meta.name, group, index), namespace=workload.meta.namespace),
+        spec=InstanceSpec(workload=workload.meta.name, group=group, release=release.meta.name, index=index),
     )
 
 
 def create_some(
     draft: Draft, workload: Workload, group: str, free: Iterator[int], count: int, members: int, release: Release
 ) -> None:
-    """No more than one plan should make, of a group that has so many members."""
-    now = min(count, at_once(members))
+    """No more than one plan should make, of a group that has so many members; the rest is left for later."""
+    now = min(count, CREATED_LEAST)
     for index in islice(free, now):
         create(draft, workload, group, index, release)
     if count > now:
-        draft.again(0.0)
+        later = islice(free, min(count - now, max(RESTING_LEAST, members)))
+        draft.go_on(Put(made(workload, group, index, release)) for index in later)
 
 
 def free_indices(workload: str, group: str, members: Sequence[Instance], world: World) -> Iterator[int]:

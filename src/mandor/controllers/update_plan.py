@@ -80,8 +80,8 @@ def plan_update(
     if len(members) > group.count:
         _trim(draft, sides, group.count + both, most, group, step, world)
     moving = _move(draft, workload, name, sides, leaving, step, world) if leaving else set()
-    for each in sides.new:
-        if not slot.settled(each, step.target.meta.name) and each.meta.uid not in moving:
+    for each in slot.unsettled(sides.new, step.target.meta.name):
+        if each.meta.uid not in moving:
             slot.renew(draft, each, group, step.target, world)
     healthy = sum(slot.healthy(draft, each, group, world) for each in sides.new if each.meta.uid not in moving)
     if not step.held:

@@ -1,6 +1,6 @@
 """The volume controller: says how each volume is, and ends those that went with their workload."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.volume_plan import Seen, plan
@@ -33,11 +33,18 @@ class VolumeController(Controller[Key]):
         self._mirrors = mirrors
         self._writer = Writer(self._store, mirrors)
 
+    def observe_all(self, changes: Sequence[Change]) -> Iterable[Key]:
+        if isinstance(changes[0].value, Instance):
+            changes = [
+                each
+                for each in changes
+                if (each.after is not None and each.after.spec.volumes)
+                or (each.before is not None and each.before.spec.volumes)
+            ]
+        return super().observe_all(changes)
+
     def observe(self, change: Change) -> Iterable[Key]:
         before, after = change.before, change.after
-        # Most instances have no volumes, and cost nothing.
-        if type(after) is Instance and not after.spec.volumes and (before is None or not before.spec.volumes):
-            return ()
         value = change.value
         if isinstance(value, Volume):
             old, new = (each if isinstance(each, Volume) else None for each in (before, after))

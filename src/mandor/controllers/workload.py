@@ -1,10 +1,12 @@
 """The workload controller: as many instances as wanted, of the release that is wanted."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple
 
+from mandor.controllers import slot
 from mandor.controllers.base import Controller, Grouped
-from mandor.controllers.draft import Note
+from mandor.controllers.draft import Draft, Note
 from mandor.controllers.residents import rooted
 from mandor.controllers.slot import World
 from mandor.controllers.workload_plan import Seen, plan
@@ -59,10 +61,25 @@ class WorkloadController(Controller[Name]):
         self._volumes = mirrors[Volume.kind]
         self._writer = Writer(self._store, mirrors)
 
+    def observe_all(self, changes: Sequence[Change]) -> Iterable[Name]:
+        """Thousands of instances may change in a second; nearly all of them stay with their workload."""
+        names: dict[Name, None] = {}
+        for change in changes:
+            before, after = change.before, change.after
+            if type(after) is Instance and (before is None or before.spec.workload == after.spec.workload):
+                name = _new_tuple(Name, (after.meta.namespace, after.spec.workload))
+                self._instances.change(name, before, after)  # type: ignore[arg-type]
+                if after.status.phase is _LOST:
+                    self._with_lost.add(name)
+                if name in self._ready_since and not after.status.ready:
+                    self._ready_since[name].pop(after.meta.uid, None)
+                names[name] = None
+            else:
+                names.update(dict.fromkeys(self.observe(change)))
+        return names
+
     def observe(self, change: Change) -> Iterable[Name]:
         before, after = change.before, change.after
-        if isinstance(after, Instance) and (before is None or isinstance(before, Instance)):
-            return self._observe_instance(before, after)
         if isinstance(change.value, Node):
             return self._observe_node(change)
         if isinstance(change.value, Volume):
@@ -70,28 +87,13 @@ class WorkloadController(Controller[Name]):
             moved = before is not None and (after is None or after.node != before.node)
             return tuple(self._with_lost) if moved else ()
         if isinstance(before, Instance):
-            self._instances.update(before, None)
+            self._instances.update(before, after if isinstance(after, Instance) else None)
             self._ready_since.get(_name(before), {}).pop(before.meta.uid, None)
         elif isinstance(change.value, Release):
             self._releases.update(
                 before if isinstance(before, Release) else None, after if isinstance(after, Release) else None
             )
         return {_name(value) for value in (before, after) if isinstance(value, Workload | Release | Instance)}
-
-    def _observe_instance(self, before: Instance | None, after: Instance) -> Iterable[Name]:
-        """Thousands of these may come in a second; nearly all of them stay with their workload."""
-        name = _name(after)
-        if before is None or before.spec.workload == after.spec.workload:
-            self._instances.change(name, before, after)
-        else:
-            self._instances.update(before, after)
-        if after.status.phase is _LOST:
-            self._with_lost.add(name)
-        if not after.status.ready and name in self._ready_since:
-            self._ready_since[name].pop(after.meta.uid, None)
-        if before is not None and before.spec.workload != after.spec.workload:
-            return (_name(before), name)
-        return (name,)
 
     def _observe_node(self, change: Change) -> Iterable[Name]:
         """A node that comes or goes matters to those who wait with lost instances."""
@@ -125,9 +127,18 @@ class WorkloadController(Controller[Name]):
             self._rest_until.pop(key, None)  # It has only begun.
         if draft.writes:
             await self._writer.commit(draft.writes)
+        await self._go_on(workload, draft)
         for note in draft.notes:
             self._tell(note)
         return draft.again_seconds
+
+    async def _go_on(self, planned: Workload | None, draft: Draft) -> None:
+        """With what the plan left for later, as long as its workload is what it was; others get their turn between."""
+        while planned is not None and self._workloads.get(planned.key) is planned:
+            more = list(islice(draft.rest, slot.CREATED_LEAST))
+            if not more:
+                return
+            await self._writer.commit(more)
 
     def _pace(self, key: Name, count: int) -> None:
         """Thousands of instances that start make one plan every second or so, not one for each of them."""

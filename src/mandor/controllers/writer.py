@@ -9,7 +9,7 @@ from mandor.store.base import WRITES_MOST, Put, Store, Write
 from mandor.store.mirror import Mirror
 
 SHOWN_SECONDS = 30.0
-TOGETHER_MOST = 8
+TOGETHER_MOST = 10
 """So many commits are on their way at once."""
 
 

@@ -85,7 +85,7 @@ class Ledger:
 
 
 class Part:
-    """One mapping; see the module. Asking `in`, `peek` and `keys` accounts for nothing, everything else does.
+    """One mapping; see the module. Asking `in`, `for`, `peek` and `keys` accounts for nothing, everything else does.
 
     * taken as a value, with all below it: `take`, `text`, `texts`, `text_map`, `whole`, `number`, `flag`
     * opened, its own keys are to be accounted for: `part`, `parts`, `entries`
@@ -107,6 +107,9 @@ class Part:
 
     def __bool__(self) -> bool:
         return bool(self.source)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self.source))
 
     def keys(self) -> list[str]:
         return list(self.source)
@@ -165,7 +168,7 @@ class Part:
     def flag(self, key: str, default: bool = False) -> bool:
         words: dict[str, bool] = {"true": True, "false": False, "yes": True, "no": False, "on": True, "off": False}
         text = self.text(key)
-        if text is None:
+        if not text:
             return default
         if text.lower() not in words:
             raise self.wrong(key, f"{text[:40]!r} is not true or false")
@@ -219,10 +222,27 @@ class Part:
         self._mark(key, "opened")
         return list(self.inside(key))
 
+    def mixed(self, key: str) -> "list[str | Part]":
+        """A list of short forms, as texts, and long forms, as parts; or one by itself."""
+        value = self.source.get(key)
+        if not isinstance(value, dict | list):
+            return list(self.texts(key))
+        self._mark(key, "opened")
+        found: list[str | Part] = []
+        for index, each in enumerate(value if isinstance(value, list) else [value]):
+            if isinstance(each, Map):
+                path = f"{self.path_of(key)}[{index}]" if isinstance(value, list) else self.path_of(key)
+                found.append(Part(self.ledger, each, self.file_of(key), path))
+            elif isinstance(each, dict | list):
+                raise self.wrong(key, "a list of texts and mappings belongs here")
+            else:
+                found.append(scalar_text(value.texts.get(index) if isinstance(value, List) else None, each))
+        return found
+
     def entries(self, key: str) -> list[tuple[str, "Part"]]:
         """Named mappings under a key; a name without a value has an empty one. The names are taken."""
         under = self.part(key)
-        return [(name, under.part(name)) for name in under.keys()]  # noqa: SIM118 - a part is no dict
+        return [(name, under.part(name)) for name in under]
 
     def inside(self, key: str) -> Iterator["Part"]:
         """The mapping, or the mappings in the list, under a key; accounts for nothing."""

@@ -12,7 +12,7 @@ from mandor.lib.yaml12 import dump
 from mandor.model.manifest import load_manifests
 
 GROUP = "mandor.importers"
-OWN: dict[str, str] = {}
+OWN: dict[str, str] = {"compose": "mandor.importers.compose:ComposeImporter"}
 
 
 def known_importers() -> list[str]:

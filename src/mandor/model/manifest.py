@@ -64,6 +64,7 @@ _WORKLOAD = tuple(
 )
 _TASK = frozenset(each.encode_name for each in msgspec.structs.fields(Task)) - {"role"}
 _GROUP = (frozenset(each.encode_name for each in msgspec.structs.fields(Group)) | {"count"}) - {"tasks"}
+_IMPORT = "`mandor import` makes manifests of it, and `mandor apply -f` takes it as it is"
 _NOT_IN_META = frozenset({"uid", "version", "created_at"})
 _FLAT_PATHS = (f"groups.{FLAT}.tasks.{FLAT}", f"groups.{FLAT}")
 
@@ -214,9 +215,9 @@ def _read(reader: Reader, source: Any, line: int, namespace: str) -> Object | No
 def _check_kind(reader: Reader, source: Map, kind: Any, line: int) -> bool:
     at = source.lines.get("kind", line)
     if "apiVersion" in source:
-        reader.wrong(at, "", "this is a Kubernetes object, not a manifest", "importing those is not supported yet")
+        reader.wrong(at, "", "this is a Kubernetes object, not a manifest", _IMPORT)
     elif "services" in source and isinstance(source["services"], dict) and "name" not in source:
-        reader.wrong(line, "", "this is a Compose file, not a manifest", "importing those is not supported yet")
+        reader.wrong(line, "", "this is a Compose file, not a manifest", _IMPORT)
     elif isinstance(kind, str) and kind in LATER_KINDS:
         reader.wrong(at, "kind", f"`{kind}` is not supported yet")
     elif isinstance(kind, str) and kind in KINDS and kind not in _SPECS:

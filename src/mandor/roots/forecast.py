@@ -29,4 +29,4 @@ def controls(
 ) -> Sequence[Object | Key]:
     world = World(now=now, ready_nodes=ready_nodes, taken=taken, rehearsed=True)
     draft = plan(Seen(workload, releases, instances), world)
-    return [each.value if isinstance(each, Put) else each.key for each in draft.writes]
+    return [each.value if isinstance(each, Put) else each.key for each in (*draft.writes, *draft.rest)]

@@ -1,7 +1,7 @@
 """How much of each gang there is, kept by changes; and what is given back when a gang stays in pieces."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mandor.errors import Conflict, Unavailable
@@ -48,11 +48,15 @@ class Gangs:
         self._uncounted: set[Gang] = set()
         self._broken: set[Gang] = set()
 
-    def apply(self, change: Change) -> None:
+    def apply_all(self, changes: Sequence[Change]) -> None:
+        """Of one kind. Without gangs, instances cost nothing."""
+        if self._rolls or not isinstance(changes[0].value, Instance):
+            for change in changes:
+                self._apply(change)
+
+    def _apply(self, change: Change) -> None:
         value = change.value
         if isinstance(value, Instance):
-            if not self._rolls:
-                return
             gang = _gang_of(value)
             roll = self._rolls.get(gang)
             if roll is not None:

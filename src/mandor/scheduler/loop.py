@@ -205,9 +205,9 @@ class Scheduler:
                 tasks.start(self._unclaimed.run(), "work for pools of nobody")
                 await self._schedule(tasks)
 
-    def _hear(self, change: Change) -> None:
-        self._gangs.apply(change)
-        self.view.apply(change)
+    def _hear(self, changes: Sequence[Change]) -> None:
+        self._gangs.apply_all(changes)
+        self.view.apply_all(changes)
         self._wake.set()
 
     async def _size_all(self) -> None:

@@ -1,7 +1,7 @@
 """What the scheduler knows: the table and the queue, kept by changes; and what it has promised and not yet written."""
 
 import logging
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -115,6 +115,11 @@ class View:
         """Instances that wait for nodes of other schedulers, with their uid and pool."""
         self._waiting_for: dict[Key, set[Key]] = {}
         """Instances whose release or workload is not here yet, by that."""
+
+    def apply_all(self, changes: Sequence[Change]) -> None:
+        """Of one kind, in their order."""
+        for change in changes:
+            self.apply(change)
 
     def apply(self, change: Change) -> None:
         value = change.after if change.after is not None else change.before

@@ -14,9 +14,9 @@ from mandor.store.base import ALL, Change, Filter, Place, Store
 
 log = logging.getLogger(__name__)
 
-Listener = Callable[[Change], None]
+Listener = Callable[[Sequence[Change]], None]
 BACKOFF = Backoff(first_seconds=0.1, most_seconds=5.0, jitter=0.3)
-CHUNK = 2_000
+CHUNK = 500
 """So many objects of a listing are taken over before others get their turn."""
 STEP = 128
 """So many changes of a burst are told before others get their turn: what they set off costs more than taking them
@@ -59,7 +59,8 @@ class Mirror:
         return len(self._objects)
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Call it with every change from now on, after the copy shows it; the result ends that.
+        """Call it with every change from now on, those of a burst together, after the copy shows them; the result
+        ends that.
 
         A listener registered before the block begins also gets what the first listing holds.
         """
@@ -111,10 +112,9 @@ class Mirror:
             for start in range(0, len(batch), STEP):
                 if start:
                     await asyncio.sleep(0)
-                for change in batch[start : start + STEP]:
-                    if change.after is not None or change.before is not None:  # else a bookmark
-                        self._apply(change)
-                    self.revision = change.revision
+                step = batch[start : start + STEP]
+                self._apply([each for each in step if each.after is not None or each.before is not None])
+                self.revision = step[-1].revision
                 self._release()
 
     async def _take_over(self) -> None:
@@ -128,26 +128,32 @@ class Mirror:
             items = listing.items[start : start + CHUNK]
             places = listing.places[start : start + CHUNK] or [tuple(item.key) for item in items]
             self._adopt(items, places, known, revision)
-        for key in known:
-            self._apply(Change(revision, self._objects[key], None))
+        self._apply([Change(revision, self._objects[key], None) for key in known])
         self.revision, self.complete = revision, True
         self._release()
 
     def _adopt(self, items: Sequence[Object], places: Sequence[Place], known: set[Place], revision: int) -> None:
+        new = []
         for item, key in zip(items, places, strict=True):
             known.discard(key)
             before = self._objects.get(key)
             if before is None or before.meta.version != item.meta.version or before.meta.uid != item.meta.uid:
-                self._apply(Change(revision, before, item, None, key))
+                new.append(Change(revision, before, item, None, key))
+        self._apply(new)
 
-    def _apply(self, change: Change) -> None:
-        place = change.place or tuple(change.key)
-        if change.after is not None:
-            self._objects[place] = change.after
-        else:
-            self._objects.pop(place, None)
+    def _apply(self, changes: Sequence[Change]) -> None:
+        """Changes, and no bookmarks."""
+        if not changes:
+            return
+        objects = self._objects
+        for change in changes:
+            place = change.place or tuple(change.key)
+            if change.after is not None:
+                objects[place] = change.after
+            else:
+                objects.pop(place, None)
         for listener in self._listeners:
-            listener(change)
+            listener(changes)
 
     def _release(self) -> None:
         if not self._waiting:

@@ -286,6 +286,14 @@ def test_the_status_says_what_the_first_in_trouble_says() -> None:
     assert (workload.status.running, workload.status.ready, workload.status.pending) == (1, 1, 1)
 
 
+def test_what_one_plan_leaves_for_later_is_what_the_next_ones_would_create() -> None:
+    draft = run(make_workload(replicas=2_500), [])
+    made = [write.value for write in (*draft.writes, *draft.rest) if isinstance(write, Put)]
+    names = [each.meta.name for each in made if isinstance(each, Instance)]
+    assert names == [f"web-{index}" for index in range(2_500)]
+    assert draft.unfinished  # Whoever does not go on with it has the next plan do so.
+
+
 def test_thousands_are_created_in_steps_and_the_status_is_told_at_the_end() -> None:
     workload, instances, steps = make_workload(replicas=2_500), list[Instance](), []
     while True:

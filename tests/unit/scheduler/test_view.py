@@ -34,7 +34,7 @@ class Desk:
         queue = SchedulingQueue(PrioritySort())
         self.view = View(queue, self.mirrors["instance"], self.mirrors["workload"])
         for mirror in self.mirrors.values():
-            mirror.listen(self.view.apply)
+            mirror.listen(self.view.apply_all)
 
     async def put(self, *values: Object) -> None:
         await self.store.commit(*(Put(value) for value in values))

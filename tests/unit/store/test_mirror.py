@@ -75,7 +75,7 @@ async def test_listeners_hear_the_first_listing_and_every_change() -> None:
     await store.commit(Put(make_node("n1")))
     heard: list[Change] = []
     mirror = Mirror(store, "node")
-    stop = mirror.listen(heard.append)
+    stop = mirror.listen(heard.extend)
     async with mirror:
         await mirror.synced()
         read = await read_node(store, "n1")
@@ -120,7 +120,7 @@ async def test_after_a_broken_watch_the_listeners_hear_the_difference(error: Man
     heard: list[Change] = []
     async with Mirror(store, "node", backoff=QUICK) as mirror:
         await mirror.synced()
-        mirror.listen(heard.append)
+        mirror.listen(heard.extend)
         store.broken = error
         changes, goes = await read_node(store, "changes"), await read_node(store, "goes")
         revision = await store.commit(
@@ -160,7 +160,7 @@ async def test_a_mirror_that_fell_behind_lists_again_and_is_equal() -> None:
 async def test_a_listener_that_raises_ends_the_block() -> None:
     store = MemoryStore()
 
-    def fail(change: Change) -> None:
+    def fail(changes: Sequence[Change]) -> None:
         raise ZeroDivisionError
 
     mirror = Mirror(store, "node")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mandor.cli.importing import Choice, as_manifests, import_options
 from mandor.cli.kinds import split_names
 from mandor.cli.options import (
     complete_kind_or_name,
@@ -22,7 +23,7 @@ from mandor.errors import Conflict, Invalid, TooLarge
 if TYPE_CHECKING:
     from mandor.client.sync import Client
 
-SUFFIXES = {".yaml", ".yml", ".json"}
+SUFFIXES = {".yaml", ".yml", ".json", ".hcl", ".nomad"}
 BYTES_MOST = 1 << 20
 CHANGES_SHOWN = 20
 PAUSE_SECONDS = 0.5
@@ -40,6 +41,7 @@ file_option = click.option(
 @click.option("-l", "--labels", metavar="SELECTOR", default="", help="With --prune: which workloads may be deleted.")
 @click.option("--wait", is_flag=True, help="Return when everything runs, or a batch has ended.")
 @timeout_option
+@import_options
 @output_option("text", "json", "yaml")
 @connected
 def apply_command(
@@ -52,15 +54,17 @@ def apply_command(
     wait: bool,
     timeout: str,
     output: str,
+    choice: Choice,
 ) -> None:
     """Make the cluster hold what manifests say.
 
     Everything is checked before anything is changed; applying the same twice changes nothing. A folder gives its
-    .yaml, .yml and .json files, in order of their names.
+    .yaml, .yml, .json, .hcl and .nomad files, in order of their names. Files of other tools are taken as they are: see
+    `mandor import`.
     """
     patience = seconds(timeout)
     query = {"namespace": namespace, "dry_run": dry_run or None, "prune": prune or None, "labels": labels}
-    answer = client.post("/v1/apply", {"files": read_files(files)}, query)
+    answer = client.post("/v1/apply", {"files": as_manifests(read_files(files), choice)}, query)
     _show(answer, output, would=dry_run)
     if wait and not dry_run:
         from mandor.cli.waiting import wait_until_ready
@@ -74,6 +78,7 @@ def apply_command(
 @click.option("--prune", is_flag=True, help="Count workloads with --labels that the manifests do not name.")
 @click.option("-l", "--labels", metavar="SELECTOR", default="", help="With --prune: which workloads may be deleted.")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 if there are differences.")
+@import_options
 @output_option("text", "json", "yaml")
 @connected
 def diff_command(
@@ -84,13 +89,14 @@ def diff_command(
     labels: str,
     exit_code: bool,
     output: str,
+    choice: Choice,
 ) -> int:
     """Show what an apply would change.
 
     The exit status is 0 with and without differences; --exit-code makes it 1 if there are any.
     """
     query: dict[str, Any] = {"namespace": namespace, "dry_run": True, "prune": prune or None, "labels": labels}
-    answer = client.post("/v1/apply", {"files": read_files(files)}, query)
+    answer = client.post("/v1/apply", {"files": as_manifests(read_files(files), choice)}, query)
     _show(answer, output, would=True, all_changes=True)
     return 1 if exit_code and any(each["action"] != "unchanged" for each in answer["results"]) else 0
 
@@ -101,9 +107,16 @@ def diff_command(
 @namespace_option
 @click.option("--wait", is_flag=True, help="Return when the instances have ended, and what they needed is gone, too.")
 @timeout_option
+@import_options
 @connected
 def delete_command(
-    client: "Client", words: tuple[str, ...], files: tuple[str, ...], namespace: str, wait: bool, timeout: str
+    client: "Client",
+    words: tuple[str, ...],
+    files: tuple[str, ...],
+    namespace: str,
+    wait: bool,
+    timeout: str,
+    choice: Choice,
 ) -> None:
     """Delete objects, by name or by manifest.
 
@@ -113,7 +126,7 @@ def delete_command(
     if bool(words) == bool(files):
         raise click.UsageError("name what to delete, KIND NAME, or give -f FILE")
     if files:
-        answer = _delete(client, read_files(files), namespace, patience if wait else 0.0)
+        answer = _delete(client, as_manifests(read_files(files), choice), namespace, patience if wait else 0.0)
         _show(answer, "text", missing="was not there")
         gone = _workloads(answer)
     else:
@@ -182,7 +195,7 @@ def _paths(path: Path) -> list[Path]:
         return [path]
     found = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES and each.is_file())
     if not found:
-        raise Invalid(f"there is no manifest in {path}", hint="its names end with .yaml, .yml or .json")
+        raise Invalid(f"there is no manifest in {path}", hint="its names end with .yaml, .yml, .json, .hcl or .nomad")
     return found
 
 

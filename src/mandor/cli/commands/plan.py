@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mandor.cli.commands.manifest import file_option, read_files, show_results
+from mandor.cli.importing import Choice, as_manifests, import_options
 from mandor.cli.options import connected, namespace_option, output_option
 from mandor.cli.output import show_data, show_table
 from mandor.cli.tables import amount, cores
@@ -31,10 +32,17 @@ COMPARED = {
 @file_option
 @namespace_option
 @click.option("--profile", metavar="FILE", help="Decide with this scheduler configuration, and compare.")
+@import_options
 @output_option("table", "json", "yaml")
 @connected
 def plan_command(
-    client: "Client", words: tuple[str, ...], files: tuple[str, ...], namespace: str, profile: str | None, output: str
+    client: "Client",
+    words: tuple[str, ...],
+    files: tuple[str, ...],
+    namespace: str,
+    profile: str | None,
+    output: str,
+    choice: Choice,
 ) -> int:
     """Tell what a change would do, before anything is changed.
 
@@ -47,7 +55,7 @@ def plan_command(
     query: dict[str, Any] = {"namespace": namespace, **_nodes(words)}
     if not files and not words and not profile:
         raise click.UsageError("say what to plan: -f FILE, drain NODE, without NODE or --profile FILE")
-    body: dict[str, Any] = {"files": read_files(files) if files else []}
+    body: dict[str, Any] = {"files": as_manifests(read_files(files), choice) if files else []}
     if profile:
         body["profile"] = read_files((profile,))[0]
     answer = client.post("/v1/plan", body, query)

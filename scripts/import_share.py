@@ -1,0 +1,62 @@
+"""How much of other tools' files finds its place in a manifest: counts the keys of all files below some folders.
+
+    scripts/import_share.py FORMAT FOLDER…
+
+Each file is imported by itself. The share is of keys; what is left out most, and files that cannot be read, are told.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from mandor.errors import MandorError
+from mandor.importers.base import Importer, Options, Source
+from mandor.importers.registry import convert, find_importer
+from mandor.importers.report import Report
+
+SHOWN = 40
+
+
+def text_of(path: Path | str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def found(importer: Importer, folders: list[str]) -> Iterator[Source]:
+    for folder in folders:
+        root = Path(folder)
+        for path in [root] if root.is_file() else sorted(each for each in root.rglob("*") if each.is_file()):
+            text = text_of(path)
+            if text is not None and importer.detect(text, path.name):
+                yield Source(str(path), text)
+
+
+def main(format_name: str, folders: list[str]) -> None:
+    importer = find_importer(format_name)
+    total, failed, files = Report(), [], 0
+    fates: Counter[str] = Counter()
+    for file in found(importer, folders):
+        files += 1
+        try:
+            report = convert(importer, [file], Options(read=text_of, profiles=("*",))).report
+        except MandorError as error:
+            failed.append(f"{file.name}:{error.facts.get('line', '')}: {error}")
+            continue
+        total += report
+        for note in report.notes:
+            fates[f"{note.fate}: {re.sub(r'[0-9]+', 'N', note.path.rpartition('.')[2])}: {note.text[:70]}"] += 1
+    for line, count in fates.most_common(SHOWN):
+        print(f"{count:6} {line}")
+    print(*failed, sep="\n")
+    guessed = sum(1 for note in total.notes if note.fate == "guessed")
+    print(f"{files} files, {len(failed)} not read; {total.total} keys: {total.share:.1%} mapped, {guessed} guesses")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

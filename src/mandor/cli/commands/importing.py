@@ -1,0 +1,31 @@
+"""`mandor import`: the manifests that files of other tools stand for."""
+
+import click
+
+from mandor.cli.importing import Choice, import_options, tell
+from mandor.cli.output import show_json
+
+
+@click.command("import")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
+@import_options
+@click.option("-o", "--output", type=click.Choice(("yaml", "json")), default="yaml", show_default=True)
+def import_command(files: tuple[str, ...], output: str, choice: Choice) -> None:
+    """Print the manifests that files of other tools stand for.
+
+    The manifests go to stdout. Every key that has no place in them, or only nearly the same one, is told on stderr,
+    with its file and line; --strict makes that a failure.
+    """
+    from mandor.cli.commands.manifest import read_files
+    from mandor.importers.base import Source
+    from mandor.importers.registry import import_files
+    from mandor.lib.yaml12 import dump
+
+    sources = [Source(each["name"], each["text"]) for each in read_files(files)]
+    imported = import_files(sources, choice.options(), choice.format)
+    tell(imported.report, strict=choice.strict)
+    manifests = [each.manifest for each in imported.made]
+    if output == "json":
+        show_json({"items": manifests})
+    else:
+        click.echo("---\n".join(dump(each) for each in manifests), nl=False)

@@ -1,0 +1,126 @@
+"""Files of other tools on their way to the server: turned into manifests here, where what they name is at hand."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from mandor.errors import Invalid
+
+if TYPE_CHECKING:
+    from mandor.importers.base import Imported, Options
+    from mandor.importers.report import Report
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+TEXT_MOST = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was said about files of other tools."""
+
+    format: str | None = None
+    strict: bool = False
+    env_files: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    profiles: tuple[str, ...] = ()
+    project: str = ""
+
+    def options(self) -> "Options":
+        from mandor.importers.base import Options
+
+        environment = dict(os.environ)
+        named = tuple(each for each in environment.get("COMPOSE_PROFILES", "").split(",") if each)
+        return Options(
+            environment={**environment, **self._variables()},
+            env_files=self.env_files,
+            variables=self._variables(),
+            profiles=self.profiles or named,
+            project=self.project,
+            read=text_of,
+        )
+
+    def _variables(self) -> dict[str, str]:
+        found = {}
+        for each in self.variables:
+            name, equals, value = each.partition("=")
+            if not equals or not name:
+                raise click.BadParameter(f"{each!r} is not NAME=VALUE", param_hint="--var")
+            found[name] = value
+        return found
+
+
+def import_options(command: F) -> F:
+    """Options of commands that take files of other tools; the command gets a `choice`."""
+
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        words = ("format", "strict", "env_files", "variables", "profiles", "project")
+        choice = Choice(**{word: kwargs.pop(f"import_{word}") for word in words})
+        return command(*args, choice=choice, **kwargs)
+
+    decorated.__name__, decorated.__doc__ = command.__name__, command.__doc__
+    decorated.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in reversed(_OPTIONS):
+        decorated = option(decorated)
+    return decorated  # type: ignore[return-value]
+
+
+_OPTIONS = (
+    click.option("--format", "import_format", metavar="NAME", help="Whose files: compose …; else it is seen."),
+    click.option("--strict", "import_strict", is_flag=True, help="Fail if a key of another tool's file is lost."),
+    click.option("--env-file", "import_env_files", metavar="FILE", multiple=True, help="Compose: instead of .env."),
+    click.option("--var", "import_variables", metavar="NAME=VALUE", multiple=True, help="A variable of the file."),
+    click.option("--with", "import_profiles", metavar="PROFILE", multiple=True, help="Compose: this profile, too."),
+    click.option("--project", "import_project", metavar="NAME", default="", help="Compose: the project's name."),
+)
+
+
+def text_of(path: str) -> str | None:
+    """The text of a file that another one names; None: there is none, or it is no text."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(TEXT_MOST + 1)
+        return data.decode("utf-8") if len(data) <= TEXT_MOST else None
+    except (OSError, UnicodeDecodeError, ValueError):
+        return None
+
+
+def as_manifests(files: list[dict[str, str]], choice: Choice) -> list[dict[str, str]]:
+    """The same files, those of other tools as the manifests they stand for; what was lost is told."""
+    from mandor.importers.base import Source
+    from mandor.importers.registry import detect, import_files
+
+    foreign = [each for each in files if choice.format or detect(Source(each["name"], each["text"]))]
+    if not foreign:
+        return files
+    imported = import_files([Source(each["name"], each["text"]) for each in foreign], choice.options(), choice.format)
+    tell(imported.report, strict=choice.strict)
+    return [each for each in files if each not in foreign] + _posted(imported)
+
+
+def _posted(imported: "Imported") -> list[dict[str, str]]:
+    from mandor.lib.yaml12 import dump
+
+    texts: dict[str, list[str]] = {}
+    for made in imported.made:
+        texts.setdefault(made.file, []).append(dump(made.manifest))
+    return [{"name": f"{name} (as imported)", "text": "---\n".join(each)} for name, each in texts.items()]
+
+
+def tell(report: "Report", *, strict: bool) -> None:
+    """The report on stderr; with `strict`, an error if there is anything in it."""
+    if strict and report.notes:
+        errors = [
+            {"file": each.file, "line": each.line, "path": each.path, "hint": each.hint or None}
+            | {"message": f"{each.path}: {each.fate}: {each.text}"}
+            for each in report.notes
+        ]
+        raise Invalid(f"{len(report.notes)} keys would be lost or guessed", errors=errors)
+    for note in report.notes:
+        click.echo(f"{click.style('note:', fg='yellow', bold=True)} {note}", err=True)
+    if report.notes:
+        click.echo(report.summary, err=True)

@@ -1,0 +1,111 @@
+"""Docker Compose files: one workload a service, with the label `project`."""
+
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any, ClassVar
+
+from mandor.importers.base import Imported, Importer, Made, Options, Source, fitting_name, knows
+from mandor.importers.compose.document import Loader, folder_of
+from mandor.importers.compose.service import CONDITIONS, Reader, wanted
+from mandor.importers.compose.storage import Storage
+from mandor.importers.part import Ledger, Part
+from mandor.importers.report import Report
+from mandor.lib.yaml12 import Malformed, load_all
+from mandor.model.workload import Group
+
+_OURS = frozenset({"kind", "image", "command", "groups", "apiVersion", "spec", "meta"})
+
+
+class ComposeImporter(Importer):
+    name: ClassVar[str] = "compose"
+    title: ClassVar[str] = "Docker Compose"
+
+    def detect(self, text: str, name: str) -> bool:
+        if "services" not in text and "include" not in text:
+            return False
+        try:
+            documents = load_all(text)
+        except Malformed:
+            return False
+        first = documents[0].value if documents else None
+        if not isinstance(first, dict) or _OURS & first.keys():
+            return False
+        return isinstance(first.get("services"), dict) or isinstance(first.get("include"), list)
+
+    def read(self, files: Sequence[Source], options: Options) -> Imported:
+        folders: dict[str, list[Source]] = {}
+        for file in files:
+            folders.setdefault(folder_of(file.name), []).append(file)
+        found = Imported((), Report())
+        for group in folders.values():
+            found += _project(group, options)
+        return found
+
+
+def _project(files: Sequence[Source], options: Options) -> Imported:
+    ledger = Ledger()
+    loader = Loader(options, ledger)
+    top = ledger.open(loader.project(files), files[0].name)
+    top.ignore("version")  # Compose itself has no use for it any more
+    project = _name(top, files[0].name, options)
+    storage = Storage(top, project, options)
+    networks = dict(top.entries("networks"))
+    for part in networks.values():
+        _network(part)
+    top.drop("models", "models are run by another tool")
+    for key in top:
+        if key.startswith("x-"):
+            top.ignore(key)
+    services = top.part("services")
+    reader = Reader(project, services, storage, loader, _completed(services), networks)
+    made = [
+        Made(reader.manifest(name, services.part(name)), services.file_of(name), services.line_of(name))
+        for name in services
+        if _runs(services, name, options)
+    ]
+    if len(made) > 1 and not knows(Group, "services"):
+        top.guess("services", "the name of a service is not its address in this version")
+    used = {each.get("volume") for item in made for each in item.manifest.get("volumes", {}).values()}
+    volumes = [each for name, each in storage.made.items() if storage.objects[name] in used]
+    return Imported((*volumes, *made), ledger.report())
+
+
+def _name(top: Part, file: str, options: Options) -> str:
+    named = top.text("name")
+    if options.project:
+        return fitting_name(options.project)
+    folder = PurePosixPath(file).parent.name or Path(file).absolute().parent.name
+    return fitting_name(named or options.environment.get("COMPOSE_PROJECT_NAME") or folder or "project", most=40)
+
+
+def _runs(services: Part, name: str, options: Options) -> bool:
+    if wanted(services.peek(name), options.profiles):
+        return True
+    services.ignore(name)  # its profile is not asked for: Compose leaves it out, too
+    return False
+
+
+def _completed(services: Part) -> frozenset[str]:
+    """Services that others wait for to end."""
+    found: set[str] = set()
+    for name in services:
+        service: Any = services.peek(name)
+        waits = service.get("depends_on") if isinstance(service, dict) else None
+        if isinstance(waits, dict):
+            found |= {
+                other
+                for other, told in waits.items()
+                if isinstance(told, dict) and CONDITIONS.get(str(told.get("condition"))) == "completed"
+            }
+    return frozenset(found)
+
+
+def _network(part: Part) -> None:
+    part.text("name")
+    if isinstance(part.peek("external"), dict):
+        part.part("external").text("name")
+    else:
+        part.flag("external")
+    if (driver := part.text("driver", "bridge")) not in {"bridge", "default"}:
+        part.guess("driver", f"not {driver}: a network is the engine's")
+    part.drop_rest("a network is the engine's")

@@ -1,0 +1,250 @@
+"""Compose's `deploy`, and the older keys for the same: how many, where, how much, how it is replaced."""
+
+import re
+from typing import Any, get_args
+
+from mandor.importers.base import filled
+from mandor.importers.compose.amounts import take_cpu, take_seconds, take_size
+from mandor.importers.compose.draft import Draft
+from mandor.importers.compose.storage import labels_of
+from mandor.importers.part import Part
+from mandor.lib.quantity import Cpu, Seconds, Size
+from mandor.model.workload import WorkloadType
+
+FACTS = {
+    "node.hostname": "node",
+    "node.id": "node",
+    "node.platform.os": "os",
+    "node.platform.arch": "arch",
+    "node.role": "role",
+}
+_ARCH = {"x86_64": "amd64", "aarch64": "arm64"}
+_CONSTRAINT = re.compile(r"\s*(?P<fact>[\w.\-/]+)\s*(?P<op>==|!=)\s*(?P<value>.+?)\s*")
+_POLICY = {"none": "never", "on-failure": "on-failure", "any": "always"}
+
+
+def read_deploy(draft: Draft, service: Part) -> None:
+    deploy = service.part("deploy")
+    draft.labels |= labels_of(deploy, "labels")
+    _count(draft, service, deploy)
+    _placement(draft, deploy.part("placement"))
+    _resources(draft, deploy.part("resources"))
+    _older_resources(draft, service)
+    _settle(draft)
+    _restart(draft, service, deploy.part("restart_policy"))
+    _update(draft, deploy.part("update_config"))
+    deploy.drop("rollback_config", "a roll-back goes the way of an update")
+    if deploy.text("endpoint_mode", "vip") != "vip":
+        deploy.guess("endpoint_mode", "instances have addresses of their own, and no common one")
+
+
+def _count(draft: Draft, service: Part, deploy: Part) -> None:
+    scale, count = service.whole("scale"), deploy.whole("replicas")
+    replicas = count if count is not None else scale
+    mode = deploy.text("mode", "replicated")
+    if mode in {"global", "global-job"}:
+        if "daemon" not in get_args(WorkloadType):
+            deploy.drop("mode", "one on each node is not supported yet", "leave it out, and set `replicas`")
+        else:
+            draft.type = "daemon"
+            if mode == "global-job":
+                deploy.guess("mode", "it is kept running on each node, and does not end")
+        return
+    if mode == "replicated-job":
+        draft.type = "batch"
+        if replicas:
+            draft.batch |= {"completions": replicas, "parallelism": replicas}
+        return
+    if mode != "replicated":
+        raise deploy.wrong("mode", f"{mode!r} is none of replicated, global, replicated-job, global-job")
+    if replicas is not None:
+        draft.group["replicas"] = replicas
+
+
+# Where.
+
+
+def _placement(draft: Draft, part: Part) -> None:
+    for text in part.texts("constraints"):
+        match = _CONSTRAINT.fullmatch(text)
+        if match is None:
+            raise part.wrong("constraints", f"{text[:60]!r} is not a constraint; write `node.labels.disk == ssd`")
+        fact = fact_of(match["fact"])
+        if fact is None:
+            raise part.wrong("constraints", f"there is no {match['fact']!r}", "node.labels.NAME, node.hostname …")
+        if fact == "role":
+            part.guess(
+                "constraints", "nodes have no role here: a label `role` is asked for", "mandor label NODE role=…"
+            )
+        value = _ARCH.get(match["value"], match["value"])
+        draft.rule("where", rule=f"{fact} {match['op']} {value}")
+    for each in part.parts("preferences"):
+        fact = fact_of(each.text("spread", "") or "")
+        if fact is None:
+            each.drop("spread", "it names no fact of a node")
+        else:
+            draft.rule("spread", over=fact, strength="prefer")
+    most = part.whole("max_replicas_per_node")
+    if most == 1:
+        draft.rule("apart", workload="self")
+    elif most:
+        draft.rule("spread", over="node")
+        part.guess("max_replicas_per_node", "they are spread evenly over nodes; there is no limit but 1 for a node")
+
+
+def fact_of(name: str) -> str | None:
+    for prefix in ("node.labels.", "engine.labels."):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix)
+    return FACTS.get(name)
+
+
+# How much.
+
+
+def _resources(draft: Draft, part: Part) -> None:
+    limits, asked = part.part("limits"), part.part("reservations")
+    draft.limits |= filled(
+        cpu=take_cpu(limits, "cpus"), memory=take_size(limits, "memory"), processes=_positive(limits, "pids")
+    )
+    draft.requests |= filled(cpu=take_cpu(asked, "cpus"), memory=take_size(asked, "memory"))
+    devices = [_device(each) for each in asked.parts("devices")]
+    for each in asked.parts("generic_resources"):
+        spec = each.part("discrete_resource_spec")
+        devices.append({"kind": (spec.text("kind") or "").lower(), "count": spec.whole("value", 1)})
+    if devices:
+        draft.requests["devices"] = devices
+
+
+def _device(part: Part) -> dict[str, Any]:
+    capabilities = [text.lower() for text in part.texts("capabilities")]
+    driver, count = part.text("driver"), part.text("count", "all")
+    ids = part.texts("device_ids")
+    part.drop("options", "a device has no options here")
+    kind = "gpu" if not capabilities or "gpu" in capabilities else capabilities[0]
+    if ids:
+        part.guess("device_ids", "so many are asked for; which of them is not decided")
+    if count == "all" and not ids:
+        part.guess("count" if "count" in part else "capabilities", "one is asked for: there is no word for all of them")
+    number = len(ids) or (int(count) if count and count.isdecimal() else 1)
+    if number < 1:
+        raise part.wrong("count", "at least one device")
+    vendor = driver if driver and driver not in {"cdi", "nvidia-cdi"} else None
+    if driver == "cdi":
+        part.guess("driver", "the engine decides how it gives devices")
+    return filled(kind=kind, vendor=vendor, count=number)
+
+
+def _older_resources(draft: Draft, service: Part) -> None:
+    """The keys of version 2, which `deploy` counts above."""
+    draft.limits = (
+        filled(
+            cpu=_quota(service) or take_cpu(service, "cpus"),
+            memory=take_size(service, "mem_limit"),
+            processes=_positive(service, "pids_limit"),
+        )
+        | draft.limits
+    )
+    draft.requests = filled(memory=take_size(service, "mem_reservation")) | draft.requests
+    gpus = service.peek("gpus")
+    if gpus is not None:
+        found = (
+            [_device(each) for each in service.parts("gpus")]
+            if isinstance(gpus, list)
+            else [{"kind": "gpu", "count": _gpus(service)}]
+        )
+        draft.requests["devices"] = draft.requests.get("devices", []) + found
+
+
+def _gpus(service: Part) -> int:
+    text = service.text("gpus", "all") or "all"
+    if not text.isdecimal():
+        service.guess("gpus", "one is asked for: there is no word for all of them")
+        return 1
+    return max(1, int(text))
+
+
+def _quota(service: Part) -> str | None:
+    quota = service.number("cpu_quota")
+    period = service.number("cpu_period", 100_000.0)
+    return str(Cpu(max(1, round(1000 * quota / period)))) if quota and quota > 0 and period else None
+
+
+def _positive(part: Part, key: str) -> int | None:
+    """Docker says -1, or 0, for no limit."""
+    found = part.whole(key)
+    return found if found is not None and found > 0 else None
+
+
+def _settle(draft: Draft) -> None:
+    """A limit below what is asked for makes no sense; Docker takes the limit then."""
+    for key, kind in (("cpu", Cpu), ("memory", Size)):
+        limit, asked = draft.limits.get(key), draft.requests.get(key)
+        if limit is not None and asked is not None and kind.parse(asked) > kind.parse(limit):
+            draft.requests[key] = limit
+
+
+# How it is replaced.
+
+
+def _restart(draft: Draft, service: Part, policy: Part) -> None:
+    word = service.text("restart")
+    found: dict[str, Any] = {}
+    if word:
+        name, _, times = word.partition(":")
+        if name not in {"no", "always", "on-failure", "unless-stopped", "false"}:
+            raise service.wrong("restart", f"{word[:40]!r} is none of no, always, on-failure, unless-stopped")
+        found["policy"] = {"no": "never", "false": "never", "unless-stopped": "always"}.get(name, name)
+        if times:
+            found["attempts"] = _times(service, times)
+        if found["policy"] == "never" and draft.type is None:
+            service.guess(
+                "restart", "a service that ends is begun anew elsewhere", "write `type: batch` if it is to end"
+            )
+    if policy:
+        condition = policy.text("condition", "any") or "any"
+        if condition not in _POLICY:
+            raise policy.wrong("condition", f"{condition[:40]!r} is none of none, on-failure, any")
+        found = filled(
+            policy=_POLICY[condition],
+            attempts=policy.whole("max_attempts"),
+            delay=take_seconds(policy, "delay"),
+            interval=take_seconds(policy, "window"),
+        )
+        delay = found.get("delay")
+        if delay is not None and Seconds.parse(delay) > 300:
+            found["max_delay"] = delay
+    if draft.type == "batch" and found.get("policy") == "always":
+        found["policy"] = "on-failure"
+    if found:
+        draft.group["restart"] = found
+
+
+def _times(service: Part, text: str) -> int:
+    if not text.isdecimal():
+        raise service.wrong("restart", f"{text[:20]!r} is no number of attempts")
+    return int(text)
+
+
+def _update(draft: Draft, part: Part) -> None:
+    if not part:
+        return
+    at_once, order = part.whole("parallelism", 1), part.text("order", "stop-first")
+    if order not in {"stop-first", "start-first"}:
+        raise part.wrong("order", f"{order!r} is neither stop-first nor start-first")
+    share: int | str = at_once or "100%"
+    action, watched = part.text("failure_action", "pause"), take_seconds(part, "monitor")
+    if part.peek("delay") not in {None, 0, "0", "0s"}:
+        part.drop("delay", "the next ones follow when those before are available", "see `update.min_healthy`")
+    else:
+        part.text("delay")
+    part.drop("max_failure_ratio", "one instance that does not become available fails a roll-out")
+    if action == "continue":
+        part.guess("failure_action", "a roll-out that fails stops where it is")
+    draft.group["update"] = filled(
+        order=order,
+        max_surge=share if order == "start-first" else None,
+        max_unavailable=share if order == "stop-first" else None,
+        min_healthy=watched,
+        deadline=str(Seconds(2 * Seconds.parse(watched))) if watched and Seconds.parse(watched) >= 300 else None,
+    ) | {"auto_rollback": action == "rollback"}

@@ -1,0 +1,200 @@
+"""Compose files as one document: variables filled in, `include` and `extends` resolved, overrides laid over."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from mandor.errors import Invalid, TooLarge
+from mandor.importers.base import Options, Source
+from mandor.importers.compose.interpolation import interpolated, read_variables
+from mandor.importers.compose.merging import merged
+from mandor.importers.part import Ledger, Traced
+from mandor.lib.yaml12 import List, Malformed, Map, load_all
+
+NESTED_MOST = 16
+FILES_MOST = 64
+
+
+def folder_of(file: str) -> str:
+    return str(PurePosixPath(file).parent)
+
+
+def beside(file: str, path: str) -> str:
+    """A path that a file names, as seen from where the file was named."""
+    return str(PurePosixPath(folder_of(file)) / path)
+
+
+@dataclass(slots=True)
+class Loader:
+    """Reads files, and those they name."""
+
+    options: Options
+    ledger: Ledger
+    opened: int = field(default=0, init=False)
+
+    def project(self, files: Sequence[Source]) -> Traced:
+        """Files of one folder: later ones count more."""
+        variables = self.variables(folder_of(files[0].name), self.options.env_files)
+        found = Traced(1)
+        for file in files:
+            found = merged(found, self._document(file, variables, ()))
+        return found
+
+    def variables(self, folder: str, env_files: Sequence[str]) -> dict[str, str]:
+        """What `$NAME` may stand for: .env, or the files that are named instead, and above them the environment."""
+        around = self.options.environment
+        found: dict[str, str] = {}
+        for name in env_files or [str(PurePosixPath(folder) / ".env")]:
+            text = self.options.read(name)
+            if text is None:
+                if env_files:
+                    raise Invalid(f"there is no file {name} to read variables from")
+                continue
+            found |= self.pairs(name, text, {**found, **around})
+        return {**found, **around}
+
+    def pairs(self, name: str, text: str, around: Mapping[str, str]) -> dict[str, str]:
+        try:
+            read = read_variables(text, around)
+        except ValueError as error:
+            raise Invalid(f"{name}: {error}", file=name, line=1) from None
+        known = {key: around.get(key) if value is None else value for key, value in read.items()}
+        return {key: value for key, value in known.items() if value is not None}
+
+    # One file.
+
+    def _document(self, file: Source, variables: Mapping[str, str], within: tuple[str, ...]) -> Traced:
+        if file.name in within or len(within) >= NESTED_MOST:
+            raise Invalid(f"{file.name} includes itself", file=file.name, line=1)
+        self.opened += 1
+        if self.opened > FILES_MOST:
+            raise TooLarge(f"more than {FILES_MOST} files are named", file=file.name, line=1)
+        found = Traced(1)
+        for value, _ in _parsed(file):
+            found = merged(found, self._filled(value, variables, file.name, ""))
+        for inner in self._included(found, file, variables, (*within, file.name)):
+            found = merged(inner, found)
+        self._extend(found, file, variables)
+        return found
+
+    def _filled(self, value: Any, variables: Mapping[str, str], file: str, path: str) -> Any:
+        """With variables filled in, and with files beside the lines."""
+        made = Traced(value.line)
+        for key, each in value.items():
+            line, inside = value.lines.get(key, value.line), f"{path}.{key}" if path else key
+            made.set(key, self._value(each, variables, file, inside, line), line, value.texts.get(key))
+            made.files[key] = file
+        return made
+
+    def _value(self, value: Any, variables: Mapping[str, str], file: str, path: str, line: int) -> Any:
+        if isinstance(value, Map):
+            return self._filled(value, variables, file, path)
+        if isinstance(value, List):
+            made = List(value.line)
+            for index, each in enumerate(value):
+                at = value.lines[index]
+                made.add(self._value(each, variables, file, f"{path}[{index}]", at), at, value.texts.get(index))
+            return made
+        if not isinstance(value, str) or "$" not in value or path.startswith("x-"):
+            return value
+
+        def unset(name: str) -> None:
+            text = f"the variable {name} is not set; it is empty"
+            self.ledger.note(file, line, path, "guessed", text, "set it, or write a default: ${NAME:-default}")
+
+        try:
+            return interpolated(value, variables, unset)
+        except ValueError as error:
+            raise Invalid(f"`{path}`: {error}", file=file, line=line, path=path) from None
+
+    # Files that it names.
+
+    def _included(
+        self, found: Traced, file: Source, variables: Mapping[str, str], within: tuple[str, ...]
+    ) -> list[Traced]:
+        """`include:` brings in whole files, which count less than this one."""
+        if "include" not in found:
+            return []
+        value, line = found.pop("include"), found.lines["include"]
+        made = []
+        for each in value if isinstance(value, list) else [value]:
+            long = each if isinstance(each, dict) else {"path": each}
+            if odd := long.keys() - {"path", "env_file"}:
+                raise Invalid(f"`include` has no key {min(odd)!r}", file=file.name, line=line)
+            paths = long.get("path")
+            env_files = _texts(long.get("env_file"))
+            for path in _texts(paths):
+                name = beside(file.name, path)
+                inner = variables
+                if env_files:
+                    inner = {**self.variables("", [beside(file.name, each) for each in env_files]), **variables}
+                made.append(self._document(self._named(name, file.name, line), inner, within))
+        return made
+
+    def _named(self, name: str, by: str, line: int) -> Source:
+        text = self.options.read(name)
+        if text is None:
+            hint = "a file that names others is imported where they are at hand: `mandor import`"
+            raise Invalid(f"there is no file {name}", hint=hint, file=by, line=line)
+        return Source(name, text)
+
+    # Services that go on from others.
+
+    def _extend(self, found: Traced, file: Source, variables: Mapping[str, str]) -> None:
+        services = found.get("services")
+        if isinstance(services, Map):
+            for name in services:
+                services[name] = self._extended(services, name, file, variables, ())
+
+    def _extended(
+        self, services: Map, name: str, file: Source, variables: Mapping[str, str], within: tuple[str, ...]
+    ) -> Any:
+        service, line = services[name], services.lines.get(name, 1)
+        if not isinstance(service, Map) or "extends" not in service:
+            return service
+        mark = f"{file.name}:{name}"
+        if mark in within or len(within) >= NESTED_MOST:
+            raise Invalid(f"the service {name!r} extends itself", file=file.name, line=line)
+        told = service["extends"]
+        long = told if isinstance(told, dict) else {"service": told}
+        if odd := long.keys() - {"service", "file"}:
+            raise Invalid(f"`extends` has no key {min(odd)!r}", file=file.name, line=line)
+        there, base_file = services, file
+        if long.get("file"):
+            base_file = self._named(beside(file.name, str(long["file"])), file.name, line)
+            there = self._services(base_file, variables)
+        base_name = str(long.get("service", name))
+        if base_name not in there:
+            raise Invalid(f"there is no service {base_name!r} to extend", file=file.name, line=line)
+        base = self._extended(there, base_name, base_file, variables, (*within, mark))
+        own = merged(Map(service.line), service)
+        del own["extends"]
+        return merged(base, own) if isinstance(base, Map) else own
+
+    def _services(self, file: Source, variables: Mapping[str, str]) -> Map:
+        self.opened += 1
+        if self.opened > FILES_MOST:
+            raise TooLarge(f"more than {FILES_MOST} files are named", file=file.name, line=1)
+        for value, _ in _parsed(file):
+            services = self._filled(value, variables, file.name, "").get("services")
+            if isinstance(services, Map):
+                return services
+        return Map()
+
+
+def _parsed(file: Source) -> list[tuple[Map, int]]:
+    try:
+        documents = load_all(file.text)
+    except Malformed as error:
+        raise Invalid(error.message, hint=error.hint, file=file.name, line=error.line) from None
+    for each in documents:
+        if not isinstance(each.value, Map):
+            raise Invalid("a Compose file is a mapping", file=file.name, line=each.line)
+    return [(each.value, each.line) for each in documents]
+
+
+def _texts(value: Any) -> list[str]:
+    if value is None:
+        return []
+    return [str(each) for each in value] if isinstance(value, list) else [str(value)]

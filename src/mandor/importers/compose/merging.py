@@ -1,0 +1,84 @@
+"""Two Compose mappings laid over each other, by the rules of `extends` and of several files."""
+
+from typing import Any
+
+from mandor.importers.part import Traced
+from mandor.lib.yaml12 import List, Map
+
+_REPLACED = frozenset({"command", "entrypoint", "test"})
+_PAIRS = frozenset({"environment", "labels", "args", "sysctls", "annotations", "extra_hosts", "driver_opts"})
+_NAMED = frozenset({"depends_on", "networks", "models"})
+_BY_TARGET = frozenset({"volumes", "devices", "configs", "secrets"})
+
+
+def merged(base: Map, over: Map) -> Traced:
+    """What `over` says counts; what it leaves open is as in `base`."""
+    made = Traced(over.line or base.line)
+    for source in (base, over):
+        for key in source:
+            value = source[key]
+            if source is over and key in base:
+                value = _combined(key, base[key], value)
+            made.set(key, value, source.lines.get(key, source.line), source.texts.get(key))
+            if not isinstance(value, dict | list) and key not in source.texts:
+                made.texts.pop(key, None)
+            if isinstance(source, Traced) and key in source.files:
+                made.files[key] = source.files[key]
+    return made
+
+
+def _combined(key: str, base: Any, over: Any) -> Any:
+    if key in _REPLACED or over is None:
+        return over
+    if key in _PAIRS and isinstance(base, Map | List) and isinstance(over, Map | List):
+        return merged(_pairs(base), _pairs(over))
+    if key in _NAMED and isinstance(base, Map | List) and isinstance(over, Map | List):
+        return merged(named(base), named(over))
+    if isinstance(base, Map) and isinstance(over, Map):
+        return merged(base, over)
+    if isinstance(base, List) and isinstance(over, List):
+        return _joined(base, over, _target if key in _BY_TARGET else _itself)
+    return over
+
+
+def named(value: Map | List) -> Map:
+    """`[a, b]` as `{a: , b: }`."""
+    if isinstance(value, Map):
+        return value
+    made = Map(value.line)
+    for index, each in enumerate(value):
+        made.set(str(each), None, value.lines[index])
+    return made
+
+
+def _pairs(value: Map | List) -> Map:
+    """`[A=1, B]` as `{A: "1", B: }`."""
+    if isinstance(value, Map):
+        return value
+    made = Map(value.line)
+    for index, each in enumerate(value):
+        name, equals, rest = str(each).partition("=")
+        made.set(name, rest if equals else None, value.lines[index])
+    return made
+
+
+def _joined(base: List, over: List, identity: Any) -> List:
+    made = List(over.line)
+    replaced = {identity(each) for each in over}
+    for source in (base, over):
+        for index, each in enumerate(source):
+            if source is over or identity(each) not in replaced:
+                made.add(each, source.lines[index], source.texts.get(index))
+    return made
+
+
+def _itself(item: Any) -> str:
+    return repr(item)
+
+
+def _target(item: Any) -> str:
+    """Where it is found in the container: two for the same place are one."""
+    if isinstance(item, dict):
+        return str(item.get("target", item.get("source", "")))
+    words = str(item).split(":")
+    return words[1] if len(words) > 1 else words[0]

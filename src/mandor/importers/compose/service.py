@@ -1,0 +1,377 @@
+"""One service of a Compose file, as a workload."""
+
+import shlex
+from dataclasses import dataclass
+from typing import Any
+
+from mandor.importers.base import Options, filled, fitting_name, knows
+from mandor.importers.compose.amounts import take_seconds, take_size
+from mandor.importers.compose.deploy import read_deploy
+from mandor.importers.compose.document import Loader, beside
+from mandor.importers.compose.draft import Draft
+from mandor.importers.compose.ports import read_ports
+from mandor.importers.compose.storage import Storage, labels_of
+from mandor.importers.part import Part
+from mandor.lib.quantity import Seconds, Size
+from mandor.model.workload import Group
+
+CONDITIONS = {
+    "service_started": "started",
+    "service_healthy": "healthy",
+    "service_completed_successfully": "completed",
+}
+_PULL = {"always": "always", "missing": "missing", "if_not_present": "missing", "never": "never"}
+_LOG_DRIVERS = frozenset({"json-file", "local"})
+_ARCH = {"amd64", "arm64"}
+
+DROPPED = {
+    "annotations": "containers have labels of Mandor's own",
+    "attach": "it is about what `docker compose up` shows",
+    "blkio_config": "disk speed has no limit here",
+    "cgroup": "the engine decides on control groups",
+    "cgroup_parent": "the engine decides on control groups",
+    "cpu_count": "cores are asked for with `cpus`",
+    "cpu_percent": "cores are asked for with `cpus`",
+    "cpu_rt_period": "there is no real-time scheduling here",
+    "cpu_rt_runtime": "there is no real-time scheduling here",
+    "cpu_shares": "shares follow from what is asked for: `deploy.resources.reservations.cpus`",
+    "cpuset": "which cores it gets is not decided",
+    "credential_spec": "there is no such thing on Linux",
+    "develop": "it is about `docker compose watch`",
+    "device_cgroup_rules": "devices of the node are not passed through",
+    "devices": "devices of the node are not passed through; `privileged` gives all of them",
+    "dns": "the engine's name servers are used",
+    "dns_opt": "the engine's name servers are used",
+    "dns_search": "the engine's name servers are used",
+    "domainname": "a host has a name only",
+    "external_links": "other containers are not known here",
+    "group_add": "a task has the groups of its user",
+    "ipc": "each container has its own",
+    "isolation": "there is no such thing on Linux",
+    "label_file": "write the labels under `labels`",
+    "mac_address": "addresses are the engine's",
+    "mem_swappiness": "swapping is the node's",
+    "memswap_limit": "swapping is the node's",
+    "models": "models are run by another tool",
+    "oom_kill_disable": "a task over its memory limit is killed",
+    "oom_score_adj": "the agent decides who is killed first",
+    "pid": "each container has its own",
+    "post_start": "there are no hooks; put it into the command",
+    "pre_stop": "there are no hooks; let the program heed its stop signal",
+    "provider": "it is run by another tool",
+    "security_opt": "the engine's own profile is used",
+    "stdin_open": "a task has no input; `mandor exec -it` gives a terminal",
+    "storage_opt": "the engine decides how it stores",
+    "sysctls": "settings of the kernel are the node's",
+    "tty": "a task has no terminal; `mandor exec -it` gives one",
+    "ulimits": "the engine's own limits are used",
+    "use_api_socket": "the engine's socket is not handed in; bind it, if a node allows that",
+    "userns_mode": "the engine decides on user namespaces",
+    "uts": "each container has its own",
+    "volumes_from": "name the volumes under `volumes`",
+}
+"""Keys that have no counterpart, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Services of one project."""
+
+    project: str
+    services: Part
+    storage: Storage
+    loader: Loader
+    completed: frozenset[str]
+    """Services that others wait for to end: they are batches."""
+    networks: dict[str, Part]
+
+    @property
+    def options(self) -> Options:
+        return self.loader.options
+
+    def manifest(self, name: str, service: Part) -> dict[str, Any]:
+        draft = Draft(fitting_name(name), type="batch" if name in self.completed else None)
+        if draft.name != name:
+            self.services.guess(name, f"it is called {draft.name}: names are in small letters here")
+        draft.labels |= labels_of(service, "labels")
+        self._image(draft, name, service)
+        self._program(draft, service)
+        self._environment(draft, service)
+        self._identity(draft, service)
+        self._container(draft, service)
+        self._network(draft, service)
+        _logging(draft, service.part("logging"))
+        read_ports(draft, service)
+        self.storage.read(draft, service)
+        read_deploy(draft, service)
+        _health(draft, service.part("healthcheck"))
+        self._order(draft, service)
+        service.texts("profiles")
+        for key in service:
+            if key in DROPPED:
+                service.drop(key, DROPPED[key])
+            elif key.startswith("x-"):
+                service.ignore(key)
+        _settle_update(draft, service)
+        return draft.manifest(self.project)
+
+    # What runs.
+
+    def _image(self, draft: Draft, name: str, service: Part) -> None:
+        image = service.text("image")
+        if "build" in service:
+            service.take("build")
+            image = image or f"{self.project}-{name}".lower()
+            service.guess(
+                "build",
+                f"the image {image} is not built here",
+                f"docker compose build; then push it, or: docker save -o web.tar {image}; mandor image load web.tar",
+            )
+        if not image and "provider" not in service:
+            raise self.services.wrong(name, "a service has an `image` or a `build`")
+        draft.group["image"] = image or name
+        platform = service.text("platform")
+        if platform:
+            system, _, rest = platform.partition("/")
+            arch = rest.partition("/")[0] or system
+            if arch not in _ARCH:
+                service.guess("platform", f"nodes whose `arch` is {arch!r} are asked for")
+            draft.rule("where", rule=f"arch == {arch}")
+        if (pull := service.text("pull_policy")) is not None:
+            if pull not in _PULL:
+                service.guess("pull_policy", f"{pull} is taken as `missing`")
+            draft.options["pull"] = _PULL.get(pull, "missing")
+
+    def _program(self, draft: Draft, service: Part) -> None:
+        if (command := _words(service, "entrypoint")) is not None:
+            draft.group["command"] = command
+        if (args := _words(service, "command")) is not None:
+            draft.group["args"] = args
+        draft.group |= filled(working_dir=service.text("working_dir"))
+        draft.group |= filled(
+            stop=filled(grace=take_seconds(service, "stop_grace_period"), signal=_signal(service.text("stop_signal")))
+        )
+
+    def _environment(self, draft: Draft, service: Part) -> None:
+        around = self.options.environment
+        for each in service.mixed("env_file"):
+            path = each.text("path") if isinstance(each, Part) else each
+            required = each.flag("required", default=True) if isinstance(each, Part) else True
+            if isinstance(each, Part) and each.text("format") is not None:
+                each.guess("format", "the file is read like a .env")
+            name = beside(service.file_of("env_file"), path or "")
+            text = self.options.read(name)
+            if text is None and required:
+                hint = "is it beside the Compose file? `env_file: {path: …, required: false}` goes on without it"
+                raise service.wrong("env_file", f"there is no file {name}", hint)
+            draft.env |= self.loader.pairs(name, text or "", {**around, **draft.env})
+        if isinstance(service.peek("environment"), list):
+            pairs = {name: value if equals else None for name, equals, value in _split(service.texts("environment"))}
+        else:
+            typed = service.text_map("environment")
+            source = service.peek("environment") or {}
+            pairs = {name: None if source.get(name) is None else value for name, value in typed.items()}
+        for name, value in pairs.items():
+            found = around.get(name) if value is None else value
+            if found is None:
+                service.guess("environment", f"{name} has no value here, and is left out")
+            else:
+                draft.env[name] = found
+
+    # What is around it.
+
+    def _identity(self, draft: Draft, service: Part) -> None:
+        if (user := service.text("user")) is not None:
+            draft.group["security"] = {"user": int(user) if user.isdecimal() else user}
+        if (name := service.text("container_name")) is not None:
+            draft.labels["container_name"] = name
+            service.guess("container_name", "instances have names of their own; it is kept as a label")
+        draft.options |= filled(hostname=service.text("hostname"))
+
+    def _container(self, draft: Draft, service: Part) -> None:
+        for key in ("privileged", "read_only", "init"):
+            if service.flag(key):
+                draft.options[key] = True
+        draft.options |= filled(
+            cap_add=service.texts("cap_add"),
+            cap_drop=service.texts("cap_drop"),
+            shm_size=take_size(service, "shm_size"),
+            runtime=service.text("runtime"),
+            extra_hosts=_hosts(service),
+        )
+
+    def _network(self, draft: Draft, service: Part) -> None:
+        mode = service.text("network_mode")
+        if mode in {"host", "none"}:
+            draft.options["network"] = mode
+        elif mode and mode not in {"bridge", "default"}:
+            service.drop("network_mode", "two workloads do not share a network", "make them tasks of one group")
+        value = service.peek("networks")
+        if isinstance(value, dict):
+            named = dict(service.entries("networks"))
+        else:
+            named = {name: self.networks.get(name, self.services) for name in service.texts("networks")}
+        external = []
+        for name, part in named.items():
+            if isinstance(value, dict):
+                part.drop_rest("a network is the engine's: addresses and aliases are not chosen")
+            if name not in self.networks and name != "default":
+                raise service.wrong("networks", f"the network {name!r} is not among the top `networks`")
+            if name in self.networks and self.networks[name].peek("external"):
+                external.append(str(self.networks[name].peek("name") or name))
+        if external:
+            draft.options["network"] = external[0]
+            service.guess("networks", f"the network {external[0]} has to be on each node", "docker network create …")
+        elif named:
+            service.guess("networks", "instances are not kept apart by networks")
+
+    def _order(self, draft: Draft, service: Part) -> None:
+        waits = _depends(service)
+        links = service.texts("links")
+        for text in links:
+            name, _, alias = text.partition(":")
+            waits.setdefault(name, "started")
+            if alias and alias != name:
+                service.guess("links", f"{name} has no second name {alias} here")
+        for name in waits:
+            if name not in self.services:
+                key = "depends_on" if "depends_on" in service else "links"
+                raise service.wrong(key, f"there is no service {name!r}")
+        waits = {name: each for name, each in waits.items() if self._runs(name)}
+        if not waits:
+            return
+        if knows(Group, "depends_on"):
+            draft.depends_on |= {fitting_name(name): condition for name, condition in waits.items()}
+        else:
+            for key in ("depends_on", "links"):
+                service.drop(key, "workloads do not wait for each other in this version")
+
+    def _runs(self, name: str) -> bool:
+        return wanted(self.services.peek(name), self.options.profiles)
+
+
+def wanted(service: Any, profiles: tuple[str, ...]) -> bool:
+    """A service with profiles runs when one of them is asked for."""
+    named = service.get("profiles") if isinstance(service, dict) else None
+    listed = named if isinstance(named, list) else []
+    return not listed or "*" in profiles or bool({str(each) for each in listed} & set(profiles))
+
+
+def _depends(service: Part) -> dict[str, str]:
+    if not isinstance(service.peek("depends_on"), dict):
+        return dict.fromkeys(service.texts("depends_on"), "started")
+    found = {}
+    for name, part in service.entries("depends_on"):
+        condition = part.text("condition", "service_started") or ""
+        if condition not in CONDITIONS:
+            raise part.wrong("condition", f"{condition[:40]!r} is none of {', '.join(CONDITIONS)}")
+        if part.flag("restart"):
+            part.drop("restart", "it is not begun anew with what it waits for")
+        if not part.flag("required", default=True):
+            part.guess("required", "it waits for it all the same")
+        found[name] = CONDITIONS[condition]
+    return found
+
+
+def _health(draft: Draft, part: Part) -> None:
+    if not part:
+        return
+    if isinstance(part.peek("test"), list):
+        words = part.texts("test")
+    else:
+        text = part.text("test")
+        words = [] if text is None else ["NONE"] if text == "NONE" else ["CMD-SHELL", text]
+    disabled = part.flag("disable") or words[:1] == ["NONE"]
+    if "start_interval" in part:
+        part.drop("start_interval", "questions come at one pace")
+    interval, timeout = take_seconds(part, "interval") or "30s", take_seconds(part, "timeout") or "30s"
+    failures, start = part.whole("retries", 3), take_seconds(part, "start_period")
+    if disabled:
+        return
+    if not words:
+        for key in ("interval", "timeout", "retries", "start_period"):
+            part.drop(key, "the image's own test is not known here", "write the `test`, too")
+        return
+    kind, rest = words[0], words[1:]
+    if kind == "CMD-SHELL":
+        command = ["/bin/sh", "-c", " ".join(rest)]
+    elif kind == "CMD":
+        command = rest
+    else:
+        raise part.wrong("test", f"it begins with CMD, CMD-SHELL or NONE, not {kind[:40]!r}")
+    draft.group["readiness"] = filled(
+        command=command,
+        interval=_at_least(interval),
+        timeout=_at_least(timeout),
+        failures=max(1, failures or 3),
+        start_period=start,
+    )
+
+
+def _at_least(text: str) -> str:
+    return str(Seconds(max(0.1, Seconds.parse(text) or 30)))
+
+
+def _logging(draft: Draft, part: Part) -> None:
+    driver = part.text("driver", "json-file")
+    options = part.part("options")
+    if driver not in _LOG_DRIVERS:
+        part.drop("driver", "output is kept by the engine, for `mandor logs`", "ship logs from the nodes")
+        options.drop_rest("they belong to the driver")
+        return
+    size = take_size(options, "max-size")
+    if size is not None:
+        draft.options["log_size"] = str(max(Size.parse(size), Size(64 * 1024)))
+    files = options.whole("max-file")
+    if files is not None:
+        draft.options["log_files"] = min(100, max(1, files))
+    options.drop_rest("the engine keeps output in its own way")
+
+
+def _words(service: Part, key: str) -> list[str] | None:
+    """A list, or a text that is split as a shell does."""
+    value = service.peek(key)
+    if isinstance(value, list):
+        return service.texts(key)
+    text = service.text(key)
+    if text is None:
+        return None
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise service.wrong(key, f"it cannot be split into words: {error}") from None
+
+
+def _hosts(service: Part) -> list[str]:
+    if isinstance(service.peek("extra_hosts"), dict):
+        return [f"{name}:{address}" for name, address in service.text_map("extra_hosts").items()]
+    return [text.replace("=", ":", 1) if "=" in text else text for text in service.texts("extra_hosts")]
+
+
+def _signal(text: str | None) -> str | None:
+    if text is None:
+        return None
+    if text.isdecimal():
+        import signal
+
+        try:
+            return signal.Signals(int(text)).name
+        except ValueError:
+            return text
+    return text if text.startswith("SIG") else f"SIG{text}"
+
+
+def _split(texts: list[str]) -> list[tuple[str, str, str]]:
+    return [text.partition("=") for text in texts]
+
+
+def _settle_update(draft: Draft, service: Part) -> None:
+    """Whoever has data of its own is stopped before its successor starts."""
+    update = draft.group.get("update")
+    if (
+        update
+        and update.get("order") == "start-first"
+        and any(each.get("per_instance") for each in draft.volumes.values())
+    ):
+        draft.group["update"] = {"auto_rollback": update["auto_rollback"]}
+        service.part("deploy").part("update_config").guess("order", "it has data of its own: the old one stops first")

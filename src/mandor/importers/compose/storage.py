@@ -1,0 +1,258 @@
+"""Compose's `volumes`, `tmpfs`, `configs` and `secrets`: volumes, mounts and files."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from typing import Any
+
+from mandor.importers.base import Made, Options, filled, fitting_name
+from mandor.importers.compose.amounts import size_of
+from mandor.importers.compose.document import beside
+from mandor.importers.compose.draft import Draft
+from mandor.importers.part import Part
+
+TMPFS = "64Mi"
+FILE_MOST = 256 * 1024
+_MODES = frozenset({"ro", "rw", "z", "Z", "nocopy", "cached", "delegated", "consistent", "rprivate", "private"})
+_WITHOUT_MEANING = frozenset({"consistency"})
+_ELSEWHERE = "put it into the image, or on the nodes under an absolute path, or into a volume"
+
+
+@dataclass(slots=True)
+class Storage:
+    """What the top of a file says about volumes, configs and secrets, and who uses it."""
+
+    top: Part
+    project: str
+    options: Options
+    volumes: dict[str, Part] = field(default_factory=dict)
+    configs: dict[str, Part] = field(default_factory=dict)
+    secrets: dict[str, Part] = field(default_factory=dict)
+    made: dict[str, Made] = field(default_factory=dict)
+    """Volume objects, by name."""
+    objects: dict[str, str] = field(default_factory=dict)
+    """The volume object behind a name of the file."""
+
+    def __post_init__(self) -> None:
+        self.volumes = dict(self.top.entries("volumes"))
+        self.configs = dict(self.top.entries("configs"))
+        self.secrets = dict(self.top.entries("secrets"))
+        for name, part in self.volumes.items():
+            self._declare(name, part)
+
+    def _declare(self, name: str, part: Part) -> None:
+        external = part.peek("external")
+        called = (part.part("external") if isinstance(external, dict) else part).text("name")
+        elsewhere = isinstance(external, dict) or part.flag("external")
+        plain = fitting_name(called or (name if elsewhere else f"{self.project}_{name}"), most=253)
+        self.objects[name] = plain
+        if (driver := part.text("driver", "local")) not in {"local", "default"}:
+            part.guess("driver", f"not a volume of {driver}, but a folder that the node's agent makes")
+        if "driver_opts" in part:
+            part.drop(
+                "driver_opts", "a volume is a folder that the node's agent makes", "use a bind to /mnt/… on nodes"
+            )
+        labels = _labels(part)
+        if not elsewhere:
+            manifest = filled(kind="volume", name=plain, labels={"project": self.project, **labels})
+            self.made[name] = Made(manifest, self.top.file_of("volumes"), part.line)
+
+    # Volumes of a service.
+
+    def read(self, draft: Draft, service: Part) -> None:
+        for index, each in enumerate(service.mixed("volumes")):
+            if isinstance(each, Part):
+                self._long(draft, each)
+            else:
+                self._short(draft, service, index, each)
+        for text in service.texts("tmpfs"):
+            self._tmpfs(draft, service, text)
+        for key, defined, folder in (("configs", self.configs, "/"), ("secrets", self.secrets, "/run/secrets/")):
+            self._files(draft, service, key, defined, folder)
+
+    def _short(self, draft: Draft, service: Part, index: int, text: str) -> None:
+        words = text.split(":")
+        if len(words) > 3:
+            raise service.wrong("volumes", f"{text[:60]!r} is not a volume; write SOURCE:PATH[:ro]")
+        if len(words) == 1:
+            self._own(draft, words[0])
+            return
+        source, target = words[0], words[1]
+        modes = words[2].split(",") if len(words) == 3 else []
+        if odd := [mode for mode in modes if mode not in _MODES]:
+            service.note("volumes", "guessed", f"the mode {odd[0]!r} of {target} means nothing here")
+        self._mount(draft, service, "volumes", index, source, target, "ro" in modes)
+
+    def _long(self, draft: Draft, part: Part) -> None:
+        kind, target = part.text("type", "volume"), part.text("target")
+        source, read_only = part.text("source"), part.flag("read_only")
+        if not target:
+            raise part.wrong("target", "a volume has a `target`")
+        for key in _WITHOUT_MEANING:
+            if key in part:
+                part.drop(key, "files are the same inside and outside at all times")
+        if kind == "tmpfs":
+            size = part.part("tmpfs")
+            draft.mounts.append({"tmpfs": _tmpfs_size(size), "path": target})
+            if "mode" in size:
+                size.drop("mode", "a tmpfs belongs to its task")
+            return
+        if kind == "bind":
+            bind = part.part("bind")
+            bind.flag("create_host_path")
+            bind.drop("propagation", "mounts inside it are not passed on")
+            bind.drop("selinux", "there are no SELinux labels here")
+            bind.drop("recursive", "mounts inside it are not passed on")
+        elif kind == "volume":
+            volume = part.part("volume")
+            volume.flag("nocopy")
+            volume.drop("subpath", "a volume is mounted as a whole")
+            volume.drop("labels", "labels belong to volumes, not to mounts")
+        else:
+            part.drop("type", f"{kind} is no kind of volume here")
+            return
+        if not source:
+            self._own(draft, target, read_only=read_only)
+        else:
+            self._mount(draft, part, "source", None, source, target, read_only, bind=kind == "bind")
+
+    def _own(self, draft: Draft, target: str, *, read_only: bool = False) -> None:
+        """An anonymous volume: each instance begins with its own."""
+        name = _unused(draft, target)
+        draft.volumes[name] = {"per_instance": True, "reclaim": "delete", "on_loss": "recreate"}
+        draft.mounts.append(filled(volume=name, path=target, read_only=read_only or None))
+
+    def _mount(
+        self,
+        draft: Draft,
+        part: Part,
+        key: str,
+        index: int | None,
+        source: str,
+        target: str,
+        read_only: bool,
+        *,
+        bind: bool = False,
+    ) -> None:
+        if source.startswith("/"):
+            volume: dict[str, Any] = {"type": "host", "path": source.rstrip("/") or "/"}
+            name = _unused(draft, source)
+        elif bind or source.startswith((".", "~", "\\")) or "/" in source:
+            self._local(draft, part, key, index, source, target)
+            return
+        else:
+            if source not in self.objects:
+                raise part.wrong(key, f"the volume {source!r} is not among the top `volumes`", f"add `{source}:` there")
+            volume, name = {"volume": self.objects[source]}, fitting_name(source)
+        draft.volumes.setdefault(name, volume)
+        draft.mounts.append(filled(volume=name, path=target, read_only=read_only or None))
+
+    def _local(self, draft: Draft, part: Part, key: str, index: int | None, source: str, target: str) -> None:
+        """A file beside the Compose file goes along; a folder does not."""
+        text = None if source.startswith("~") else self.options.read(beside(part.file_of(key), source))
+        if text is not None and len(text.encode()) <= FILE_MOST:
+            draft.files.append({"path": target, "content": text})
+            part.note(key, "guessed", f"{source} goes along as it is now", "apply again when it has changed")
+            return
+        what = f"{source} is a path of the machine that reads this file, and the nodes do not have it"
+        if index is not None and isinstance(part.peek(key), list):
+            part.drop_item(key, index, what, _ELSEWHERE)
+        else:
+            part.drop(key, what, _ELSEWHERE)
+
+    def _tmpfs(self, draft: Draft, service: Part, text: str) -> None:
+        path, _, told = text.partition(":")
+        found = re.search(r"(?:^|,)size=(\w+)", told)
+        size = TMPFS
+        if found:
+            try:
+                size = size_of(found[1])
+            except ValueError as error:
+                raise service.wrong("tmpfs", str(error)) from None
+        else:
+            service.guess("tmpfs", f"{path} has at most {TMPFS}: memory has a limit here", "say so: PATH:size=128m")
+        draft.mounts.append({"tmpfs": size, "path": path})
+
+    # Configs and secrets.
+
+    def _files(self, draft: Draft, service: Part, key: str, defined: dict[str, Part], folder: str) -> None:
+        for index, each in enumerate(service.mixed(key)):
+            if isinstance(each, Part):
+                name, target, mode = each.text("source"), each.text("target"), each.text("mode")
+                for owner in ("uid", "gid"):
+                    each.drop(owner, "a file belongs to whoever runs the task")
+            else:
+                name, target, mode = each, None, None
+            if not name or name not in defined:
+                raise service.wrong(key, f"{name!r} is not among the top `{key}`")
+            content = self._content(defined[name])
+            if content is None:
+                service.drop_item(key, index, f"{name} is kept elsewhere, and is not at hand")
+                continue
+            if key == "secrets":
+                service.note(key, "guessed", f"{name} is in the manifest, as plain text, for all who may read it")
+            path = target if target and target.startswith("/") else folder + (target or name)
+            draft.files.append(filled(path=path, content=content, mode=_mode(mode)))
+
+    def _content(self, part: Part) -> str | None:
+        part.ignore("name")
+        if part.peek("external"):
+            part.drop("external", "it is kept by another tool", "write it as `file:` or `content:`")
+            part.drop_rest("it is kept by another tool")
+            return None
+        for key in ("labels", "driver", "driver_opts", "template_driver"):
+            part.drop(key, "a file of a task has no such thing")
+        if "content" in part:
+            return part.text("content")
+        if (variable := part.text("environment")) is not None:
+            found = self.options.environment.get(variable)
+            if found is None:
+                part.drop("environment", f"the variable {variable} is not set")
+            return found
+        path = part.text("file")
+        text = self.options.read(beside(part.file_of("file"), path)) if path else None
+        if text is None:
+            part.drop("file", f"there is no text file {path} at hand")
+        return text
+
+
+def _mode(text: str | None) -> str | None:
+    if text is None:
+        return None
+    octal = text if re.fullmatch(r"0?[0-7]{3}", text) else text.removeprefix("0o")
+    return octal if re.fullmatch(r"0?[0-7]{3}", octal) else f"{int(text):04o}" if text.isdecimal() else None
+
+
+def _tmpfs_size(part: Part) -> str:
+    text = part.text("size")
+    try:
+        return size_of(text) if text else TMPFS
+    except ValueError as error:
+        raise part.wrong("size", str(error)) from None
+
+
+def _unused(draft: Draft, path: str) -> str:
+    base = fitting_name("-".join(PurePosixPath(path).parts[1:][-2:]) or "root", most=50)
+    name, number = base, 2
+    while name in draft.volumes:
+        name, number = f"{base}-{number}", number + 1
+    return name
+
+
+def _labels(part: Part) -> dict[str, str]:
+    return labels_of(part, "labels")
+
+
+def labels_of(part: Part, key: str) -> dict[str, str]:
+    """A mapping, or a list of NAME=VALUE; what cannot be a label here is told."""
+    if isinstance(part.peek(key), list):
+        pairs = dict(text.partition("=")[::2] for text in part.texts(key))
+    else:
+        pairs = part.text_map(key)
+    found = {}
+    for name, value in pairs.items():
+        if len(value) > 256 or not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9./_-]{0,126}[A-Za-z0-9])?", name):
+            part.note(key, "dropped", f"{name[:60]!r} cannot be a label here")
+        else:
+            found[name] = value
+    return found

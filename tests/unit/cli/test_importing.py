@@ -1,0 +1,80 @@
+"""`mandor import`, and `apply`, `plan`, `diff`, `delete` with files of other tools, against a real API."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mandor.model.manifest import load_manifests
+from tests.unit.cli.conftest import LiveApi, Mandor
+
+COMPOSE = """name: shop
+services:
+  web:
+    image: nginx:${TAG:-1}
+    deploy: {replicas: 2}
+    tty: true
+"""
+TOLD = "note: compose.yaml:6: services.web.tty: dropped: a task has no terminal; `mandor exec -it` gives one\n"
+
+
+@pytest.fixture
+def compose(tmp_path: Path) -> str:
+    (tmp_path / "compose.yaml").write_text(COMPOSE)
+    return "compose.yaml"
+
+
+@pytest.mark.req("S0-32")
+def test_import_prints_the_manifest_and_tells_what_was_lost(mandor: Mandor, compose: str) -> None:
+    told = mandor("import", compose)
+    assert told.code == 0
+    (document,) = load_manifests(told.out)
+    assert document.object.spec.groups["main"].replicas == 2
+    assert told.err == TOLD + "6 of 7 keys mapped, 1 left out\n"
+    shown = json.loads(mandor("import", compose, "-o", "json", "--var", "TAG=9").out)
+    assert shown["items"][0]["image"] == "nginx:9"
+
+
+@pytest.mark.req("S0-32")
+def test_strict_fails_where_a_key_would_be_lost(mandor: Mandor, api: LiveApi, compose: str) -> None:
+    for command in (("import", compose), ("apply", "-f", compose), ("plan", "-f", compose), ("diff", "-f", compose)):
+        told = mandor(*command, "--strict")
+        assert (told.code, told.out) == (1, "")
+        assert "error: compose.yaml:6: services.web.tty: dropped" in told.err
+    assert api.get("workload", "web") is None
+
+
+@pytest.mark.req("S0-32")
+def test_apply_takes_a_compose_file_as_it_is(mandor: Mandor, api: LiveApi, compose: str) -> None:
+    told = mandor("apply", "-f", compose)
+    assert (told.code, told.out) == (0, "workload default/web created\n")
+    assert TOLD in told.err
+    web = api.get("workload", "web")
+    assert web.spec.groups["main"].tasks["main"].image == "nginx:1"
+    assert web.labels == {"project": "shop"}
+    assert mandor("diff", "-f", compose, "--exit-code").code == 0
+    assert mandor("delete", "-f", compose).out == "workload default/web deleted\n"
+
+
+def test_files_of_several_tools_go_together(mandor: Mandor, api: LiveApi, compose: str, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("name: own\nimage: x\n")
+    out = mandor("apply", "-f", compose, "-f", "own.yaml").out
+    assert out == "workload default/own created\nworkload default/web created\n"
+
+
+def test_a_mistake_in_a_foreign_file_is_told_where_it_stands(mandor: Mandor, tmp_path: Path) -> None:
+    (tmp_path / "compose.yaml").write_text("services:\n  web:\n    image: a\n    ports: [many]\n")
+    told = mandor("apply", "-f", "compose.yaml")
+    assert told.code == 1
+    assert told.err.startswith("error: compose.yaml:4: `services.web.ports`: 'many' is not a port")
+
+
+def test_what_is_no_file_of_another_tool_is_not_imported(mandor: Mandor, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text("name: own\nimage: x\n")
+    told = mandor("import", "own.yaml")
+    assert told.code == 1
+    assert "this is no file of a tool that is known here" in told.err
+    assert "compose" in told.err
+    assert mandor("import", "own.yaml", "--format", "compsoe").code == 1
