@@ -1,6 +1,6 @@
 """All nodes as columns, read-only: what a plugin looks at."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
