@@ -105,7 +105,8 @@ class Chronicle:
     def _see_workload(self, workload: Workload, *, gone: bool) -> None:
         name = workload.meta.name
         count = 0 if gone else sum(group.count for group in workload.spec.groups.values())
-        self.wanted.setdefault(name, Steps()).set(self.now, 1 if count and workload.spec.type == "daemon" else count)
+        daemon = str(workload.spec.type) == "daemon"  # as many as there are nodes for it: one is enough to be there
+        self.wanted.setdefault(name, Steps()).set(self.now, min(count, 1) if daemon else count)
         self.running.setdefault(name, Steps())
 
     def _see_node(self, node: Node, *, gone: bool) -> None:

@@ -22,7 +22,7 @@ from mandor.scheduler.last_good import ProfilesOf
 from mandor.scheduler.reload import ConfigSource, Configured
 from mandor.sim.appetite import Appetites
 from mandor.sim.node import NodeKind, SimNode
-from mandor.sim.virtual import VirtualClock
+from mandor.sim.virtual import VirtualClock, collect_garbage
 from mandor.sim.world import World
 from mandor.store.memory import MemoryStore
 
@@ -65,6 +65,7 @@ class SimCluster(World):
         await self.add(Namespace(meta=Meta(name="default")))
         await super().__aenter__()
         self.start("heartbeats", self.heartbeats.run())
+        self.start("garbage", collect_garbage())
         return self
 
     async def __aexit__(

@@ -1,9 +1,11 @@
 """Runs a scenario: every strategy with every seed, on as many processors as it pays, and sums up."""
 
+import logging
 import multiprocessing
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -11,7 +13,6 @@ import msgspec
 from mandor.errors import Invalid
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import Map
-from mandor.model.workload import Workload
 from mandor.sim.result import Failure, RunResult
 from mandor.sim.run import Piece, run_piece
 from mandor.sim.scenario import Scenario, read_file
@@ -29,7 +30,7 @@ def load_piece(path: Path) -> Piece:
     folder = path.parent
     first = load_work(scenario.workloads, folder, str(path))
     later = [load_work(each.submit, folder, str(path)) for each in scenario.timeline]
-    piece = Piece(scenario, folder, first, later)
+    piece = Piece(scenario, path, first, later)
     _check_workloads(piece, source, str(path))
     return piece
 
@@ -68,6 +69,20 @@ def _line(source: Map, where: tuple[str, int | str]) -> int:
     return source.lines.get(key, source.line)
 
 
+def narrowed(piece: Piece, names: Sequence[str]) -> Piece:
+    """With these strategies alone, and what is expected of them."""
+    plans = piece.scenario.plans
+    for name in names:
+        if name not in plans:
+            raise Invalid(f"there is no strategy {name!r}", hint=did_you_mean(name, plans))
+    kept = [each for each in piece.scenario.expect if not each.strategy or set(each.strategy) & set(names)]
+    expect = tuple(
+        msgspec.structs.replace(each, strategy=tuple(one for one in each.strategy if one in names)) for each in kept
+    )
+    strategies = {name: plans[name] for name in names}
+    return replace(piece, scenario=msgspec.structs.replace(piece.scenario, strategies=strategies, expect=expect))
+
+
 def run_all(
     piece: Piece, seeds: Sequence[int], *, workers: int | None = None, progress: Progress = lambda done, of: None
 ) -> list[RunResult]:
@@ -82,9 +97,9 @@ def run_all(
             found.append(run_piece(piece, name, seed))
             progress(number, total)
     else:
-        # A fresh interpreter each: nothing of this process, its threads least of all, may leak into a run.
+        # A fresh interpreter each, which reads the files for itself: nothing of this process may leak into a run.
         context = multiprocessing.get_context("spawn")
-        with context.Pool(workers, initializer=_begin, initargs=(piece,)) as pool:
+        with context.Pool(workers, initializer=_begin, initargs=(piece.path, tuple(piece.scenario.strategies))) as pool:
             for number, result in enumerate(pool.imap(_one, (*jobs, *again), chunksize=1), start=1):
                 found.append(msgspec.msgpack.decode(result, type=RunResult))
                 progress(number, total)
@@ -94,9 +109,10 @@ def run_all(
 _piece: Piece | None = None
 
 
-def _begin(piece: Piece) -> None:
+def _begin(path: Path, strategies: tuple[str, ...]) -> None:
     global _piece  # noqa: PLW0603 - a worker process has one piece for all its life
-    _piece = piece
+    logging.getLogger("mandor").setLevel(logging.CRITICAL)  # What goes wrong in there is what it is about.
+    _piece = narrowed(load_piece(path), strategies) if strategies else load_piece(path)
 
 
 def _one(job: tuple[str, int]) -> bytes:
@@ -123,7 +139,3 @@ def _compared(results: list[RunResult], again: Sequence[RunResult], piece: Piece
             failure = Failure(expectation=title, strategy=first.strategy, seed=first.seed, phase="", message=message)
             results[place] = msgspec.structs.replace(first, failures=(*first.failures, failure))
     return results
-
-
-def workloads_of(piece: Piece) -> dict[str, Workload]:
-    return {each.meta.name: each for each in piece.workloads}

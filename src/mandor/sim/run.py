@@ -33,11 +33,15 @@ class Piece:
     """A scenario with its work read."""
 
     scenario: Scenario
-    folder: Path
+    path: Path
     first: Sequence[Object]
     """What comes at the beginning."""
     later: Sequence[Sequence[Object]]
     """What each moment of the timeline submits."""
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
 
     @property
     def workloads(self) -> list[Workload]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta as Bounds
@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from mandor.errors import Invalid
 from mandor.lib.quantity import Cpu, Seconds, Size
 from mandor.lib.words import did_you_mean
-from mandor.lib.yaml12 import Malformed, Map, load_all
+from mandor.lib.yaml12 import List, Malformed, Map, load_all
 from mandor.model.meta import Misfit, check_labels, check_name
 from mandor.model.node import Taint
 from mandor.model.placement import Strength
@@ -326,8 +326,6 @@ def read_scenario(text: str | bytes, filename: str) -> tuple[Scenario, Map]:
 
 def _listed(items: Any, keys: frozenset[str]) -> None:
     """One need not be a list."""
-    from mandor.lib.yaml12 import List
-
     for each in items if isinstance(items, list) else ():
         for key in keys & each.keys() if isinstance(each, Map) else ():
             if not isinstance(each[key], list) and each[key] is not None:
@@ -351,6 +349,3 @@ def read_file(path: Path) -> tuple[Scenario, Map]:
     except OSError as error:
         raise Invalid(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
     return read_scenario(text, str(path))
-
-
-Kind = Literal["workload"]

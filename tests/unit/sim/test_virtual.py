@@ -62,4 +62,6 @@ def test_a_jump_of_the_wall_clock_does_not_touch_waits() -> None:
         await clock.sleep(10)
         return clock.now() - now, clock.monotonic() - monotonic
 
-    assert run_virtual(work()) == (pytest.approx(-3590), pytest.approx(10))
+    wall, waited = run_virtual(work())
+    assert wall == pytest.approx(-3590)
+    assert waited == pytest.approx(10)

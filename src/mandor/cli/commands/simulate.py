@@ -39,12 +39,12 @@ def simulate_command(
     """
     import logging
 
-    from mandor.sim.compare import load_piece, run_all
+    from mandor.sim.compare import load_piece, narrowed, run_all
     from mandor.sim.report import make_report
 
     if seed is not None and seeds is not None:
         raise click.UsageError("--seed names one seed, --seeds counts them: give one of both")
-    piece = _only(load_piece(file), wanted)
+    piece = narrowed(load_piece(file), wanted) if wanted else load_piece(file)
     logging.getLogger("mandor").setLevel(logging.CRITICAL)  # What goes wrong in there is what it is about.
     chosen = [seed] if seed is not None else list(range(seeds or piece.scenario.seeds))
     with _Bar() as bar:
@@ -61,28 +61,6 @@ def simulate_command(
         _show(report)
     _tell_failures(report, file)
     return 0 if report["passed"] else 1
-
-
-def _only(piece: Any, wanted: tuple[str, ...]) -> Any:
-    if not wanted:
-        return piece
-    from dataclasses import replace
-
-    import msgspec
-
-    from mandor.lib.words import did_you_mean
-
-    plans = piece.scenario.plans
-    for name in wanted:
-        if name not in plans:
-            raise click.UsageError(f"there is no strategy {name!r}; {did_you_mean(name, plans)}")
-    expect = tuple(
-        msgspec.structs.replace(each, strategy=tuple(set(each.strategy) & set(wanted)))
-        for each in piece.scenario.expect
-        if not each.strategy or set(each.strategy) & set(wanted)
-    )
-    strategies = {name: plans[name] for name in wanted}
-    return replace(piece, scenario=msgspec.structs.replace(piece.scenario, strategies=strategies, expect=expect))
 
 
 class _Bar:
