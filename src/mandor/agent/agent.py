@@ -237,7 +237,7 @@ class Agent:
         return {**paths, "held": f"{len(held)}: {shown}"}
 
     async def _usage(self) -> Mapping[str, InstanceUsage]:
-        return await self._meter.read(self._engines.values(), self.crew.names())
+        return await self._meter.read(self._engines.values(), self.crew.names(), self.crew.ready())
 
     def _readings(self) -> list[Reading]:
         """A node that is a part of its machine is short of memory when its part is used up, or the machine's."""

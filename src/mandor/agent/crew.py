@@ -227,6 +227,10 @@ class Crew:
         found = ((uid, worker.order.instance.meta) for uid, worker in self.workers.items())
         return {uid: f"{meta.namespace}/{meta.name}" for uid, meta in found}
 
+    def ready(self) -> frozenset[str]:
+        """The uids of those that serve."""
+        return frozenset(uid for uid, worker in self.workers.items() if worker.status.ready)
+
     def latest(self, worker: Worker, task: str) -> Unit:
         """The unit whose logs someone wants: the latest that its engine knows."""
         _, units = self.look(worker.uid, worker.memory.engine)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 from mandor.errors import Unsupported
 from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
-from mandor.model.task import File
+from mandor.model.task import File, Security
 
 
 class Unit(NamedTuple):
@@ -75,6 +75,8 @@ class Launch:
     """Outer paths before those inside them: made in this order, each finds its place."""
     working_dir: str | None = None
     user: str | int | None = None
+    security: Security = field(default_factory=Security)
+    """How it is walled in (its `user` is above); an engine that can announces `security`."""
     cpu_milli: int | None = None
     memory_bytes: int | None = None
     processes: int | None = None

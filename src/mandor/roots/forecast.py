@@ -8,6 +8,7 @@ from mandor.controllers.workload_plan import Seen, plan
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.workload import Release, Workload
+from mandor.placement.home import Site
 from mandor.scheduler.last_good import LastGood
 from mandor.scheduler.reload import ConfigSource
 from mandor.scheduler.watchdog import Watchdog
@@ -26,7 +27,8 @@ def controls(
     now: float,
     ready_nodes: Set[str],
     taken: Callable[[str], bool],
+    site: Callable[[Release, str], Site],
 ) -> Sequence[Object | Key]:
-    world = World(now=now, ready_nodes=ready_nodes, taken=taken, rehearsed=True)
+    world = World(now=now, ready_nodes=ready_nodes, taken=taken, site=site, rehearsed=True)
     draft = plan(Seen(workload, releases, instances), world)
     return [each.value if isinstance(each, Put) else each.key for each in (*draft.writes, *draft.rest)]

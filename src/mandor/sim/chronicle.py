@@ -105,7 +105,7 @@ class Chronicle:
     def _see_workload(self, workload: Workload, *, gone: bool) -> None:
         name = workload.meta.name
         count = 0 if gone else sum(group.count for group in workload.spec.groups.values())
-        daemon = str(workload.spec.type) == "daemon"  # as many as there are nodes for it: one is enough to be there
+        daemon = workload.spec.type == "daemon"  # as many as there are nodes for it: one is enough to be there
         self.wanted.setdefault(name, Steps()).set(self.now, min(count, 1) if daemon else count)
         self.running.setdefault(name, Steps())
 

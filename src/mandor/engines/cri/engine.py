@@ -36,7 +36,12 @@ SOCKETS = (Path("/run/containerd/containerd.sock"), Path("/var/run/crio/crio.soc
 LOOK_SECONDS = 0.05
 POLL_SECONDS = 1.0
 LIMITS = frozenset({"cpu", "memory"})
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "ports", "hosts"})
+EXTRAS = frozenset(
+    (
+        *("logs", "exec", "stats", "events", "pull", "user"),
+        *("security", "sandbox", "mounts", "ports", "hosts"),
+    )
+)
 _LOG_LIMITS = "io.mandor.log"
 
 

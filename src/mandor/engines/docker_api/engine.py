@@ -33,7 +33,12 @@ from mandor.errors import EngineDown, NotFound
 from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "sandbox", "mounts", "tmpfs", "ports", "hosts"})
+EXTRAS = frozenset(
+    (
+        *("logs", "exec", "stats", "events", "pull", "user", "security"),
+        *("sandbox", "mounts", "tmpfs", "ports", "hosts"),
+    )
+)
 
 
 class DockerApiEngine(ContainerEngine):
