@@ -55,7 +55,7 @@ class NodeKeeper:
         self.images: dict[str, int] = {}
         self.capacity = settings.capacity or Resources()
         self._load = Load(clock)
-        self._strangers = Strangers(holds, {})
+        self._strangers = Strangers(holds, clock)
         self.address = settings.address
         self.pressure: Callable[[], tuple[str, ...]] = tuple
         """What the node is short of, as whoever defends it says."""
@@ -97,6 +97,11 @@ class NodeKeeper:
         if why:
             self.poke()
         return why
+
+    def port_taken(self, order: Order, port: int) -> None:
+        """Its engine says that somebody else has that port."""
+        self._strangers.told(order, port)
+        self.poke()
 
     def poke(self) -> None:
         """Something may be different: an engine came or went, something is held."""

@@ -157,7 +157,6 @@ async def test_a_runtime_that_never_was_there_is_not_there_and_one_that_was_is_d
         ({"options": {"pul": "never"}}, "options.cri"),
         ({"working_dir": "somewhere"}, "not absolute"),
         ({"mounts": (Mount(path="/data", source="/there/is/no/such/folder"),)}, "no /there/is"),
-        ({"mounts": (Mount(path="/data"),)}, "no tmpfs"),
         ({"user": "nobody-knows-her"}, "nobody-knows-her"),
     ],
 )

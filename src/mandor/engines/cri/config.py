@@ -58,9 +58,9 @@ def container_config(
     """`files`: what to mount, paths of the node by paths in the container."""
     mounts = [make("Mount", container_path=path, host_path=source) for path, source in files.items()]
     for each in launch.mounts:
-        if each.source is None:
-            raise Invalid(f"the mount {each.path}: CRI runtimes make no tmpfs", hint="mount a volume")
         check_mount(each)
+        if each.source is None:
+            continue  # The CRI has no words for it: see `amend`.
         mounts.append(make("Mount", container_path=each.path, host_path=each.source, readonly=each.read_only))
     return make(
         "ContainerConfig",

@@ -18,6 +18,7 @@ from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEng
 from mandor.engines.containers.launches import check_working_dir, image_of
 from mandor.engines.containers.tracked import Tracked
 from mandor.engines.cri import wire
+from mandor.engines.cri.amend import amend, needs_amending
 from mandor.engines.cri.client import START_SECONDS, CriClient, Refused
 from mandor.engines.cri.config import container_config, log_name, sandbox_config, write_files
 from mandor.engines.cri.execution import Dial, begin, dial_directly
@@ -35,6 +36,8 @@ from mandor.model.node import Capabilities
 SOCKETS = (Path("/run/containerd/containerd.sock"), Path("/var/run/crio/crio.sock"))
 LOOK_SECONDS = 0.05
 POLL_SECONDS = 1.0
+CONTAINERD = "containerd"
+"""Its own API, on the same socket, can do what the CRI has no words for."""
 LIMITS = frozenset({"cpu", "memory"})
 EXTRAS = frozenset(
     (
@@ -82,16 +85,16 @@ class CriEngine(ContainerEngine):
     async def probe(self) -> Capabilities:
         self._check_there()
         with self._told("asked what it is"):
-            version = await self._api.call(wire.VERSION)
+            version = await self._version()
             status = await self._api.call(wire.STATUS)
         lacking = [each for each in status.status.conditions if not each.status]
         message = "; ".join(f"{each.type}: {each.message or each.reason}" for each in lacking)
         return Capabilities(
             version=version.runtime_version.removeprefix("v"),
             images=True,
-            limits=LIMITS,
-            extras=EXTRAS,
-            loads=frozenset({"archive"}) if version.runtime_name == "containerd" else frozenset(),
+            limits=LIMITS | ({"processes"} if version.runtime_name == CONTAINERD else frozenset()),
+            extras=EXTRAS | ({"tmpfs"} if version.runtime_name == CONTAINERD else frozenset()),
+            loads=frozenset({"archive"} if version.runtime_name == CONTAINERD else ()),
             message=message,
         )
 
@@ -206,9 +209,7 @@ class CriEngine(ContainerEngine):
         if (kept := self._seen.get(listed.id)) is not None:
             return kept
         if listed.state == wire.CREATED:
-            if not self._is_busy(unit):
-                with suppress(Refused):  # Nobody begins it any more: whoever made it was interrupted.
-                    await self._take_away(listed.id)
+            await self._abandon(unit)
             return None
         async with self._questions:
             status = await self._status(listed.id)
@@ -246,7 +247,18 @@ class CriEngine(ContainerEngine):
         async with self._starts:
             sandbox, config = await self._ensure_sandbox(unit, launch, options)
             made = await self._create(unit, sandbox, container, config)
+            if needs_amending(launch):
+                await self._amend(made.container_id, launch)
             await self._api.call(wire.START, seconds=START_SECONDS, container_id=made.container_id)
+
+    async def _amend(self, identity: str, launch: Launch) -> None:
+        if (await self._version()).runtime_name == CONTAINERD:
+            await amend(self._api, identity, launch)
+        elif memory := next((each for each in launch.mounts if each.source is None), None):
+            raise Invalid(f"the mount {memory.path}: this CRI runtime makes no tmpfs", hint="mount a volume")
+
+    async def _version(self) -> Any:
+        return await self._api.call(wire.VERSION)
 
     def _refusal(self, error: containers.Refused, launch: Launch) -> MandorError:
         nobody = "no users found" in error.message

@@ -214,9 +214,7 @@ class DockerApiEngine(ContainerEngine):
         if kept is not None and kept[0] == state:
             return kept[1]
         if state in {"created", "configured", "initialized"}:
-            if not self._is_busy(unit):
-                with suppress(Refused):  # Nobody begins it any more: whoever made it was interrupted.
-                    await self._containers.discard(identity)
+            await self._abandon(unit)
             return None
         async with self._questions:
             inspected = await self._containers.inspect(identity)

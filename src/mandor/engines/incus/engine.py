@@ -181,9 +181,7 @@ class IncusEngine(ContainerEngine):
     async def _look(self, unit: Unit, listed: Any) -> Observed | None:
         phase = self._phase(unit, listed)
         if phase is UnitPhase.STARTING:
-            if not self._is_busy(unit):
-                with suppress(Refused):  # Nobody begins it any more: whoever made it was interrupted.
-                    await self._discard(unit)
+            await self._abandon(unit)
             return None
         if listed["config"].get(marks.COMMAND):
             return await self._look_at_command(unit, listed, on=phase is UnitPhase.RUNNING)
