@@ -40,6 +40,7 @@ from mandor.roots.inquiry import HttpInquiry
 from mandor.roots.prometheus import Prometheus
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.roots.supervisor import Pulse, supervised
+from mandor.scheduler.last_good import ProfilesOf
 from mandor.scheduler.loop import Scheduler
 from mandor.scheduler.reload import ConfigSource, Configured
 from mandor.scheduler.territory import Pools, claim, election_of
