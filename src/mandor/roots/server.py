@@ -35,7 +35,7 @@ from mandor.model.table_report import TableReport
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.plugin_source import GROUP
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file, ensure_sealer
-from mandor.roots.forecast import ProfilesOf, make_scheduling
+from mandor.roots.forecast import make_scheduling
 from mandor.roots.inquiry import HttpInquiry
 from mandor.roots.prometheus import Prometheus
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
