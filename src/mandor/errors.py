@@ -84,8 +84,8 @@ class EngineDown(Unavailable):
 class PortTaken(Unavailable):
     code = "port_taken"
 
-    def __init__(self, message: str, *, port: int, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint, port=port)
+    def __init__(self, message: str, *, port: int = 0, hint: str | None = None, **facts: object) -> None:
+        super().__init__(message, hint=hint, port=port, **facts)
         self.port = port
 
 
