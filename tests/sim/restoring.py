@@ -1,5 +1,6 @@
-"""The restore controller, beside the others of a world."""
+"""The controllers that move instances to better places, beside the others of a world."""
 
+from mandor.controllers.rebalance import RebalanceController
 from mandor.controllers.restore import RestoreController
 from mandor.controllers.runner import run
 from mandor.lib.tasks import Background
@@ -9,8 +10,16 @@ from tests.scenarios.world import World
 
 
 def start_restore(world: World, tasks: Background) -> None:
-    recorder = Recorder(world.store, "restore", world.clock)
+    _start(world, tasks, RestoreController)
+
+
+def start_rebalance(world: World, tasks: Background) -> None:
+    _start(world, tasks, RebalanceController)
+
+
+def _start(world: World, tasks: Background, kind: type[RestoreController] | type[RebalanceController]) -> None:
+    recorder = Recorder(world.store, kind.name, world.clock)
     profiles = {"default": default_profile()}
-    controller = RestoreController(world.store, world.clock, recorder, lambda board: profiles)
-    tasks.start(run(controller, world.store, world.clock), "restore")
-    tasks.start(recorder.run(), "recorder")
+    controller = kind(world.store, world.clock, recorder, lambda board: profiles)
+    tasks.start(run(controller, world.store, world.clock), kind.name)
+    tasks.start(recorder.run(), f"the recorder of {kind.name}")

@@ -12,13 +12,15 @@ from mandor.api.access import sight
 from mandor.api.admission import admit, check_deletable, completed, known_engines
 from mandor.api.advice import advice
 from mandor.api.changes import FieldChange, differences
+from mandor.api.counts import kept_counts
 from mandor.api.parts import ApiParts
 from mandor.api.selector import Selector
 from mandor.api.writers import check_write
 from mandor.api.writing import Author, commit_as
-from mandor.errors import Conflict, Invalid, MandorError
+from mandor.errors import Conflict, MandorError
 from mandor.model.manifest import Document
-from mandor.model.meta import Key, Meta, Misfit, Object
+from mandor.model.meta import Key, Meta, Object
+from mandor.model.node import Node
 from mandor.model.rollout import NO_ORDERS, RolloutOrders
 from mandor.model.workload import Workload
 from mandor.store.base import WRITES_MOST, Delete, Filter, Put, Write
@@ -50,6 +52,8 @@ class Plan:
     writes: list[Write] = field(default_factory=list)
     results: dict[Key, Result] = field(default_factory=dict)
     revision: int = 0
+    nodes: Sequence[Node] = ()
+    """As they are now, where that matters."""
 
     def add(self, key: Key, action: Action, changes: Sequence[FieldChange] = (), write: Write | None = None) -> None:
         self.results[key] = Result(
@@ -58,7 +62,7 @@ class Plan:
             name=key.name,
             action=action,
             changes=tuple(changes),
-            warnings=advice(write.value) if isinstance(write, Put) else (),
+            warnings=advice(write.value, self.nodes) if isinstance(write, Put) else (),
         )
         if write is not None:
             self.writes.append(write)
@@ -105,6 +109,8 @@ async def plan_apply(
     plan = Plan(revision=(await parts.store.list("cluster")).revision)
     engines = await known_engines(parts.store, parts.settings.engines)
     beside = {document.object.key: document.object for document in documents}
+    if any(isinstance(each, Workload) and each.spec.type == "daemon" for each in beside.values()):
+        plan.nodes = [each for each in (await parts.store.list(Node.kind)).items if isinstance(each, Node)]
     for number, document in enumerate(documents):
         if number % CHUNK == 0:
             await asyncio.sleep(0)
@@ -159,7 +165,8 @@ def merged(stored: Object | None, given: Object) -> Object:
     """The given object in the place of the stored one; what a manifest leaves open stays as it is."""
     if stored is None:
         meta = Meta(name=given.meta.name, namespace=given.meta.namespace, labels=given.meta.labels)
-        return given.changed(meta=meta)
+        spec = kept_counts(None, given.spec) if isinstance(given, Workload) else given.spec
+        return given.changed(meta=meta, spec=spec)
     spec = given.spec
     if isinstance(stored, Workload) and isinstance(given, Workload):
         rollout = stored.spec.rollout
@@ -167,22 +174,12 @@ def merged(stored: Object | None, given: Object) -> Object:
             rollout = (
                 RolloutOrders(paused=True) if rollout.paused else NO_ORDERS
             )  # what was promoted, or given up, was another one
-        try:
-            groups = {
-                name: msgspec.structs.replace(group, replicas=stored.spec.groups[name].replicas)
-                if group.replicas is None and name in stored.spec.groups
-                else group
-                for name, group in given.spec.groups.items()
-            }
-            spec = msgspec.structs.replace(
-                given.spec,
-                groups=groups,
-                restarted=stored.spec.restarted,
-                rollout=rollout,
-                run_of=stored.spec.run_of,
-            )
-        except Misfit as error:  # with the count that is kept
-            raise Invalid(str(error), hint=error.hint) from error
+        spec = msgspec.structs.replace(
+            kept_counts(stored, given.spec),
+            restarted=stored.spec.restarted,
+            rollout=rollout,
+            run_of=stored.spec.run_of,
+        )
     return stored.changed(meta=msgspec.structs.replace(stored.meta, labels=given.meta.labels), spec=spec)
 
 

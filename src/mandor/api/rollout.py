@@ -17,7 +17,7 @@ ORDERS: tuple[str, ...] = get_args(OrderWord)
 def ordered(workload: Workload, releases: Sequence[Release], word: OrderWord, to: int | None) -> WorkloadSpec:
     """The spec that carries the order out; `Conflict`: there is nothing that it could mean now."""
     name, spec = workload.meta.name, workload.spec
-    if spec.type != "service":
+    if spec.type == "batch":
         raise Invalid(f"{name} is a {spec.type}: it is not rolled out", hint="`mandor restart` begins it anew")
     if to is not None and word != "undo":
         raise Invalid(f"`to` belongs to an undo, not to a {word}", path="to")

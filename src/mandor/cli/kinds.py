@@ -22,6 +22,7 @@ KINDS = (
     Kind("priority-class", "priority-classes", namespaced=False, short=("pc",)),
     Kind("quota", "quotas"),
     Kind("node-pool", "node-pools", namespaced=False, short=("np",)),
+    Kind("rebalance", "rebalances", namespaced=False, short=("rb",)),
     Kind("limit-defaults", "limit-defaults", short=("ld",)),
     Kind("decision", "decisions", short=("dec",)),
     Kind("event", "events", short=("ev",)),
@@ -30,6 +31,7 @@ KINDS = (
     Kind("session", "sessions"),
     Kind("lease", "leases", namespaced=False),
     Kind("hearing", "hearings", namespaced=False),
+    Kind("tally", "tallies", namespaced=False),
     Kind("cluster", "clusters", namespaced=False),
 )
 _BY_WORD = {word: kind for kind in KINDS for word in (kind.name, kind.plural, *kind.short)}

@@ -40,6 +40,7 @@ COMMANDS: dict[str, Entry] = {
     "drain": Entry("Nodes", "drain", "Empty nodes: everything there goes elsewhere."),
     "taint": Entry("Nodes", "node", "Keep work away from nodes, or drive it off."),
     "label": Entry("Nodes", "node", "Give nodes labels, or take them away."),
+    "rebalance": Entry("Nodes", "rebalance", "Move the few instances that would stand best elsewhere."),
     "image": Entry("Nodes", "image", "Load images into nodes, and list what they have."),
     "token": Entry("Keep", "token", "Make, list and revoke tokens."),
     "backup": Entry("Keep", "backup", "Save all state of the cluster in a file."),

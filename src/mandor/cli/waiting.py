@@ -104,6 +104,6 @@ def taken_up(client: "Client", workload: dict[str, Any]) -> bool:
         return False
     if made["spec"]["hash"] != template_hash(spec.template, spec.restarted):
         return False
-    return spec.type == "batch" or workload["status"].get("wanted", 0) == sum(
+    return spec.type != "service" or workload["status"].get("wanted", 0) == sum(
         group.count for group in spec.groups.values()
     )

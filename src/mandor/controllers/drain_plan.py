@@ -49,16 +49,15 @@ def plan_drain(seen: DrainSeen, drain: Drain, taken: Counter[GroupName], now: fl
     late = ends is not None and now >= ends
     if ends is not None and not late:
         draft.again(ends - now)
-    leaving = _Leaving(draft, seen, drain, taken, late=late, now=now)
-    count = _Count()
-    for each in seen.here:
-        if each.phase.placed:
-            count.left += 1
-            why = leaving.send(each)
-            if why:
-                count.waiting[why] += 1
-            else:
-                count.moving += 1
+    here = [each for each in seen.here if each.phase.placed]
+    leaving = _Leaving(draft, seen, drain, taken, late=late, now=now, last=all(each.spec.home for each in here))
+    count = _Count(left=len(here))
+    for each in here:
+        why = leaving.send(each)
+        if why:
+            count.waiting[why] += 1
+        else:
+            count.moving += 1
     status = _status(before, count, since, late=late)
     if status != seen.node.status.drain:
         draft.put(seen.node.changed(status=replace(seen.node.status, drain=status)))
@@ -85,9 +84,18 @@ def must_leave(instance: Instance) -> bool:
 
 class _Leaving:
     def __init__(
-        self, draft: Draft, seen: DrainSeen, drain: Drain, taken: Counter[GroupName], *, late: bool, now: float
+        self,
+        draft: Draft,
+        seen: DrainSeen,
+        drain: Drain,
+        taken: Counter[GroupName],
+        *,
+        late: bool,
+        now: float,
+        last: bool,
     ) -> None:
-        self._draft, self._seen, self._now = draft, seen, now
+        """`last`: only daemons are left, and it is their turn."""
+        self._draft, self._seen, self._now, self._last = draft, seen, now, last
         self._late, self._taken = late, taken
         self._forced = drain.force and (late or drain.deadline is None)
         self._reason = f"{seen.node.meta.name} is drained"
@@ -98,7 +106,9 @@ class _Leaving:
         """Have it leave; what it waits for, empty if it is on its way."""
         if each.spec.stop is not None:
             return ""
-        if self._forced:
+        if each.spec.home and not self._last:
+            return f"{group_of(each)}: daemons go when all others have"
+        if self._forced or each.spec.home:
             self._stop(each)
             return ""
         workload = self._seen.workload(each)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from mandor.controllers.base import Controller
-from mandor.controllers.restore_plan import destination, may_move, relaxed, second_best
+from mandor.controllers.restore_plan import destination, second_best
 from mandor.controllers.writer import Writer
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
@@ -21,6 +21,7 @@ from mandor.model.workload import Release, Workload
 from mandor.placement.board import Board
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.watch import Guard, Overrun, Unguarded
+from mandor.placement.movable import may_move, relaxed
 from mandor.placement.standing import workload_key
 from mandor.store.base import Change, Put, Store
 from mandor.store.mirror import Mirror

@@ -1,48 +1,18 @@
 """Which instance goes back to where its rules are kept, or to the form that its author wants first; and where."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
 from mandor.model.instance import Instance
-from mandor.model.phase import Phase
-from mandor.model.workload import Workload
-from mandor.placement.cycle import AVOIDED, DISLIKED, decide
+from mandor.placement.cycle import decide
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault, run_filters
 from mandor.placement.framework.watch import Unwatched, Watch
+from mandor.placement.movable import relaxed
 from mandor.placement.table import Table
-
-NOT_ITS_OWN = frozenset({AVOIDED, DISLIKED})
-"""What may have been given up besides the rules of its author: no reason to move."""
-
-
-def relaxed(instance: Instance) -> tuple[str, ...]:
-    """The author's rules that were given up for its place."""
-    given_up = instance.spec.relaxed
-    return tuple(rule for rule in given_up if rule not in NOT_ITS_OWN) if given_up else ()
-
-
-def may_move(instance: Instance, workload: Workload | None, members: Sequence[Instance]) -> bool:
-    """Its service is whole, nobody of it is on the move, and nobody has said that it stays."""
-    if workload is None or workload.spec.type != "service" or workload.spec.gates or instance.spec.volumes:
-        return False  # what it keeps on its node does not move
-    group = workload.spec.groups.get(instance.spec.group)
-    if group is None or not group.restore or group.gang is not None:
-        return False
-    rollout = workload.status.rollout
-    if rollout is None or rollout.settled_on != instance.spec.release:
-        return False
-    mine = [each for each in members if each.spec.group == instance.spec.group]
-    return len(mine) == group.count and all(_settled(each) for each in members)
-
-
-def _settled(instance: Instance) -> bool:
-    spec = instance.spec
-    serves = instance.phase is Phase.RUNNING and instance.status.ready
-    return serves and spec.stop is None and spec.move is None
 
 
 def second_best(instance: Instance) -> bool:

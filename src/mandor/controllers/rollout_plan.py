@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from mandor.controllers import slot
+from mandor.controllers.daemon_plan import at_home, no_room
 from mandor.controllers.draft import Draft
 from mandor.controllers.rollout_story import told, trouble
 from mandor.controllers.slot import World
@@ -30,11 +31,21 @@ class _View:
     """Some are of another release."""
     canaries: int = 0
     """So many wait to be promoted before anything else happens."""
+    daemons: bool = False
+    crowded_out: int = 0
+    """So many daemons wait for room on their nodes."""
 
     @property
     def done(self) -> bool:
+        """Daemons, which nobody counts, have proved nothing before one of them has been healthy."""
         state = self.state
-        return not self.mixed and state.updated == state.healthy == state.wanted
+        unproven = self.daemons and not state.healthy
+        return not self.mixed and not unproven and state.updated == state.healthy + self.crowded_out == state.wanted
+
+    @property
+    def nowhere(self) -> bool:
+        """No node is home to it: it waits for one."""
+        return self.daemons and not self.state.wanted
 
     @property
     def waits(self) -> bool:
@@ -108,7 +119,7 @@ def _views(
     found = {}
     for name in workload.spec.groups:
         if name in target.spec.groups:
-            view = found[name] = _view(draft, workload, rollout, name, members[name], world)
+            view = found[name] = _view(draft, workload, rollout, target, name, members[name], world)
             # What was healthy before, and is gone back to, has nothing to prove.
             if not tried and rollout.ongoing and view.mixed and not view.state.promoted:
                 _hold_canaries(draft, workload, rollout, name, view, world)
@@ -116,26 +127,36 @@ def _views(
 
 
 def _view(
-    draft: Draft, workload: Workload, rollout: Rollout, name: str, members: Sequence[Instance], world: World
+    draft: Draft,
+    workload: Workload,
+    rollout: Rollout,
+    target: Release,
+    name: str,
+    members: Sequence[Instance],
+    world: World,
 ) -> _View:
     group = workload.spec.groups[name]
+    daemons = workload.spec.type == "daemon"
+    wanted, members = at_home(target, name, members, world) if daemons else (group.count, members)
     new = [each for each in members if each.spec.release == rollout.target]
     late = [each for each in new if not (each.status.ready and slot.healthy(draft, each, group, world))]
     before = rollout.groups.get(name, GroupRollout())
-    healthy, known = len(new) - len(late), before.wanted == group.count
+    healthy, known = len(new) - len(late), before.wanted == wanted
     state = GroupRollout(
-        wanted=group.count,
+        wanted=wanted,
         updated=len(new),
         healthy=healthy,
         best=max(healthy, before.best) if known else healthy,
         progress_at=before.progress_at if known and healthy <= before.best and before.progress_at else world.now,
         promoted=before.promoted,
     )
-    return _View(group, state, late, mixed=len(new) < len(members))
+    crowded_out = sum(map(no_room, late)) if daemons else 0
+    mixed = len(new) < len(members)
+    return _View(group, state, late, mixed, daemons=daemons, crowded_out=crowded_out)
 
 
 def _hold_canaries(draft: Draft, workload: Workload, rollout: Rollout, name: str, view: _View, world: World) -> None:
-    update, canaries = view.group.update, view.group.update.canaries(view.group.count)
+    update, canaries = view.group.update, view.group.update.canaries(view.state.wanted)
     if not canaries:
         return
     healthy = view.state.healthy >= canaries
@@ -170,13 +191,13 @@ def _followed(
         draft.note(workload, "RolloutResumed", f"{rollout.target}: {_progress(views)} updated")
     if rollout.frozen and rollout.phase == "Failed":
         return rollout, views
-    under_way = [view for view in views.values() if not view.done and not view.waits]
-    rollout = _still(rollout, [view for view in views.values() if view.waits])
-    if not under_way and rollout.phase != "Failed":
+    under_way = [view for view in views.values() if not (view.done or view.waits or view.nowhere)]
+    rollout = _still(rollout, [view for view in views.values() if view.waits or view.nowhere])
+    if not under_way and rollout.phase != "Failed" and any(view.waits for view in views.values()):
         if rollout.phase != "Waiting":
             draft.note(workload, "RolloutWaiting", f"{rollout.release} is healthy so far, and waits to be promoted")
         return replace(rollout, phase="Waiting"), views
-    if workload.spec.gates:
+    if workload.spec.gates or not under_way:
         return _still(rollout, views.values()), views
     late = [view for view in under_way if world.now >= view.state.progress_at + view.group.update.deadline]
     if late and rollout.phase != "Failed":

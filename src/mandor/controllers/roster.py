@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from mandor.controllers.autoscale import Ask, AutoscaleController, ask_nobody
 from mandor.controllers.base import Controller
 from mandor.controllers.cron import CronController
 from mandor.controllers.drain import DrainController
@@ -11,6 +12,7 @@ from mandor.controllers.maintenance import MaintenanceController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.quota import QuotaController
+from mandor.controllers.rebalance import RebalanceController
 from mandor.controllers.restore import AFTER_SECONDS, Profiles, RestoreController
 from mandor.controllers.taint import TaintController
 from mandor.controllers.volume import VolumeController
@@ -28,12 +30,16 @@ def make_controllers(
     *,
     times: NodeTimes | None = None,
     profiles: Profiles | None = None,
-    restore_seconds: float = AFTER_SECONDS,
+    restore_seconds: float | None = AFTER_SECONDS,
     guard: Callable[[], Guard] = Unguarded,
+    ask: Ask = ask_nobody,
 ) -> list[Controller[Any]]:
-    """`profiles`: with what instances that gave up a rule are looked at again; None: they stay where they are."""
+    """`profiles`: with what better places are looked for; None: everyone stays where he is. `restore_seconds`: so long
+    a rule that was given up must be keepable; None: nobody goes back for it. `ask`: answers for the
+    metrics that counts follow."""
     controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
+        AutoscaleController(store, clock, recorder, ask),
         CronController(store, clock, recorder),
         NodeController(store, clock, recorder, times),
         DrainController(store, clock, recorder),
@@ -44,6 +50,8 @@ def make_controllers(
         GarbageController(store, clock),
     ]
     if profiles is not None:
+        controllers.append(RebalanceController(store, clock, recorder, profiles, guard=guard))
+    if profiles is not None and restore_seconds is not None:
         controllers.append(
             RestoreController(store, clock, recorder, profiles, after_seconds=restore_seconds, guard=guard)
         )

@@ -9,10 +9,11 @@ from operator import attrgetter
 
 from mandor.controllers.draft import Draft
 from mandor.lib.backoff import Backoff
-from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceSpec, instance_name
+from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceSpec, daemon_name, instance_name
 from mandor.model.meta import Meta
 from mandor.model.phase import OVER, Phase
 from mandor.model.workload import Group, Release, Workload
+from mandor.placement.home import Site
 from mandor.store.base import Put
 
 AVOID_MOST = 5
@@ -42,6 +43,10 @@ def goes_anywhere(instance: Instance) -> bool:
     return False
 
 
+def nowhere(release: Release, group: str) -> Site:
+    return Site(release.spec.groups[group])
+
+
 def always_was(instance: Instance) -> float:
     return math.inf
 
@@ -59,6 +64,8 @@ class World:
     """Whether its data is on its node: it is not begun elsewhere without it."""
     ready_seconds: Callable[[Instance], float] = always_was
     """For how long an instance that is ready has been seen so, without a break."""
+    site: Callable[[Release, str], Site] = nowhere
+    """Which nodes are home to a group of daemons of a release."""
     rehearsed: bool = False
     """Nobody waits for anybody's approval."""
 
@@ -188,6 +195,17 @@ def made(workload: Workload, group: str, index: int, release: Release) -> Instan
     )
 
 
+def create_at(draft: Draft, workload: Workload, group: str, node: str, release: Release) -> None:
+    """A daemon: it belongs to its node, and is called after it."""
+    name = daemon_name(workload.meta.name, group, node)
+    draft.put(
+        Instance(
+            meta=Meta(name=name, namespace=workload.meta.namespace),
+            spec=InstanceSpec(workload=workload.meta.name, group=group, release=release.meta.name, index=0, pin=node),
+        )
+    )
+
+
 def create_some(
     draft: Draft, workload: Workload, group: str, free: Iterator[int], count: int, members: int, release: Release
 ) -> None:
@@ -220,7 +238,8 @@ def replace(draft: Draft, old: Instance, release: Release, *, attempt: int = 0, 
                 release=release.meta.name,
                 index=spec.index,
                 attempt=attempt,
-                avoid=avoid,
+                avoid=() if spec.home else avoid,
+                pin=spec.home,
                 instead_of=spec.instead_of,
             ),
         )

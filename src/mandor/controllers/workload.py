@@ -7,6 +7,7 @@ from typing import NamedTuple
 from mandor.controllers import slot
 from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.draft import Draft, Note
+from mandor.controllers.homes import Homes
 from mandor.controllers.residents import rooted
 from mandor.controllers.slot import World
 from mandor.controllers.workload_plan import Seen, plan
@@ -50,6 +51,7 @@ class WorkloadController(Controller[Name]):
         self._releases: Grouped[Name, Release] = Grouped(_name)
         self._with_lost: set[Name] = set()
         self._ready_nodes: set[str] = set()
+        self._homes = Homes()
         self._rest_until: dict[Name, float] = {}
         self._ready_since: dict[Name, dict[str, float]] = {}
         """Of workloads that are being rolled out: since when instances, by uid, have been ready, on the monotonic
@@ -96,13 +98,14 @@ class WorkloadController(Controller[Name]):
         return {_name(value) for value in (before, after) if isinstance(value, Workload | Release | Instance)}
 
     def _observe_node(self, change: Change) -> Iterable[Name]:
-        """A node that comes or goes matters to those who wait with lost instances."""
+        """A node that comes or goes matters to those who wait with lost instances, and to daemons."""
         name = change.value.meta.name
+        found = {Name(each.namespace, each.workload) for each in self._homes.see(change)}
         ready = isinstance(change.after, Node) and change.after.status.phase is NodePhase.READY
-        if ready == (name in self._ready_nodes):
-            return ()
-        (self._ready_nodes.add if ready else self._ready_nodes.discard)(name)
-        return tuple(self._with_lost)
+        if ready != (name in self._ready_nodes):
+            (self._ready_nodes.add if ready else self._ready_nodes.discard)(name)
+            found |= self._with_lost
+        return found
 
     async def reconcile(self, key: Name) -> float | None:
         rest = self._rest_until.get(key, 0.0) - self._clock.monotonic()
@@ -119,10 +122,14 @@ class WorkloadController(Controller[Name]):
             taken=lambda name: self._taken(key, name),
             rooted=self._rooted,
             ready_seconds=lambda instance: self._ready_seconds(key, instance),
+            site=self._homes.site,
         )
         draft = plan(Seen(workload, self._releases.of(key), instances), world)
-        if workload is None or (workload.status.rollout is not None and workload.status.rollout.settled_on):
-            self._ready_since.pop(key, None)
+        if workload is None or workload.spec.type != "daemon":
+            self._homes.forget(*key)
+            # Daemons are updated at any time: on nodes that come back.
+            if workload is None or (workload.status.rollout is not None and workload.status.rollout.settled_on):
+                self._ready_since.pop(key, None)
         if draft.unfinished:
             self._rest_until.pop(key, None)  # It has only begun.
         if draft.writes:

@@ -7,6 +7,7 @@ import msgspec
 
 from mandor.controllers import slot
 from mandor.controllers.batch_plan import Ending, batch_of, ending, plan_batch, plan_ended
+from mandor.controllers.daemon_plan import at_home, plan_daemon
 from mandor.controllers.draft import Draft
 from mandor.controllers.release_plan import current_release, forget_releases
 from mandor.controllers.rollout_plan import plan_rollout
@@ -16,6 +17,7 @@ from mandor.model.instance import Instance
 from mandor.model.phase import Phase
 from mandor.model.rollout import Rollout
 from mandor.model.workload import Release, Workload, WorkloadStatus
+from mandor.placement.home import NO_MATCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +38,37 @@ def plan(seen: Seen, world: World) -> Draft:
         _plan_end(draft, seen, "it runs by a schedule now", world)  # Only its runs have instances.
         return draft
     release = current_release(draft, workload, seen.releases)
-    members: dict[str, list[Instance]] = {name: [] for name in workload.spec.groups}
-    for each in seen.instances:
-        group = members.get(each.spec.group)
-        if group is None:
-            slot.lose(draft, each, f"there is no group {each.spec.group} any more", world.now)
-        else:
-            group.append(each)
+    members = _members(draft, workload, seen.instances, world)
     if workload.spec.type == "batch":
         end = ending(workload, members, release, world)
         _plan_batch(draft, workload, members, release, end, world)
         status = _batch_status(seen, workload, release, end)
     else:
         rollout = _plan_service(draft, seen, workload, members, release, world)
-        status = _service_status(seen, workload, release, rollout)
+        status = _service_status(draft, seen, workload, members, release, rollout, world)
         end = None
     forget_releases(draft, workload, seen.releases, seen.instances)
     if not draft.unfinished or _turned(workload.status.rollout, status.rollout):
         _tell_status(draft, workload, status, end)
     return draft
+
+
+def _members(
+    draft: Draft, workload: Workload, instances: Sequence[Instance], world: World
+) -> dict[str, list[Instance]]:
+    """By group; whoever belongs to none, or to a workload of another type, goes."""
+    members: dict[str, list[Instance]] = {name: [] for name in workload.spec.groups}
+    daemons = workload.spec.type == "daemon"
+    for each in instances:
+        spec = each.spec
+        group = members.get(spec.group)
+        if group is None:
+            slot.lose(draft, each, f"there is no group {spec.group} any more", world.now)
+        elif daemons != (spec.pin != "" and spec.home != ""):
+            slot.lose(draft, each, f"it is a {workload.spec.type} now", world.now)
+        else:
+            group.append(each)
+    return members
 
 
 def _plan_batch(
@@ -84,7 +98,9 @@ def _plan_service(
     rollout, steps = plan_rollout(draft, workload, release, releases, members, world)
     for name, instances in members.items():
         if name in steps:
-            plan_service(draft, workload, name, instances, steps[name], world)
+            (plan_daemon if workload.spec.type == "daemon" else plan_service)(
+                draft, workload, name, instances, steps[name], world
+            )
         else:
             for each in instances:
                 slot.lose(draft, each, f"{rollout.target} has no group {name}", world.now)
@@ -138,22 +154,46 @@ def _batch_status(seen: Seen, workload: Workload, release: Release, end: Ending 
     )
 
 
-def _service_status(seen: Seen, workload: Workload, release: Release, rollout: Rollout) -> WorkloadStatus:
-    counts = _count(seen.instances, rollout.target)
-    wanted = sum(group.count for group in workload.spec.groups.values())
+def _service_status(
+    draft: Draft,
+    seen: Seen,
+    workload: Workload,
+    members: Mapping[str, Sequence[Instance]],
+    release: Release,
+    rollout: Rollout,
+    world: World,
+) -> WorkloadStatus:
+    wanted, counted, nowhere = sum(group.count for group in workload.spec.groups.values()), seen.instances, ""
+    if workload.spec.type == "daemon":
+        target = next(each for each in (*seen.releases, release) if each.meta.name == rollout.target)
+        found = [at_home(target, name, members[name], world) for name in members if name in target.spec.groups]
+        wanted, counted = sum(count for count, _ in found), [each for _, here in found for each in here]
+        nowhere = _nowhere(draft, workload, target, world)
+    counts = _count(counted, rollout.target)
     # The first release is no change of anything: there its instances tell their own story.
     first = not rollout.proven and not counts.outdated and rollout.phase != "Failed"
     return WorkloadStatus(
-        phase="Updating" if rollout.ongoing and not first else _phase(counts, wanted),
+        phase="Updating" if rollout.ongoing and not first else _phase(counts, wanted or bool(nowhere)),
         release=release.meta.name,
         wanted=wanted,
         running=counts.running,
         ready=counts.ready,
         pending=counts.pending,
         failed=counts.failed,
-        message=(not first and rollout.message) or _trouble(counts.troubled),
+        message=nowhere or (not first and rollout.message) or _trouble(counts.troubled),
         rollout=rollout,
+        autoscale=workload.status.autoscale,
     )
+
+
+def _nowhere(draft: Draft, workload: Workload, target: Release, world: World) -> str:
+    """Why there is no daemon at all; empty: there is one. It is told once."""
+    sites = {name: world.site(target, name) for name in workload.spec.groups if name in target.spec.groups}
+    prefix = "{}: " if len(sites) > 1 else ""
+    message = "; ".join(prefix.format(name) + site.refusal for name, site in sites.items() if not site.homes)
+    if message and NO_MATCH not in workload.status.message:
+        draft.note(workload, "NoNodeMatches", message, warning=True)
+    return message
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mandor.errors import Invalid
-from mandor.lib.quantity import Cpu, Seconds, Size
+from mandor.lib.quantity import Cpu, Percent, Seconds, Size
 from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.limit_defaults import LimitDefaults
@@ -15,7 +15,9 @@ from mandor.model.node import Node
 from mandor.model.pool import NodePool
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
+from mandor.model.rebalance import Rebalance
 from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Session, Token
+from mandor.model.usage import Tally
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 
@@ -25,14 +27,15 @@ KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
-        *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Cluster),
+        Rebalance,
+        *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Tally, Cluster),
     )
 }
 """Every kind of object there is."""
 
-_QUANTITIES = (Cpu, Size, Seconds)
-_APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume
-_RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Cluster
+_QUANTITIES = (Cpu, Size, Seconds, Percent)
+_APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance
+_RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Tally | Cluster
 _ANY = _APPLIED | Node | Release | Instance | _RECORDS
 
 

@@ -23,3 +23,8 @@ class ImageFile(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True)
     """What it is called once it is there."""
     metadata_bytes: Annotated[int, Bounds(ge=0)] = 0
     """Of an Incus image in two files: so many bytes are the first one's, the rest is the root file system."""
+
+
+def tagged(image: str) -> str:
+    """`nginx` is `nginx:latest`."""
+    return image if ":" in image.rpartition("/")[2] or "@" in image else f"{image}:latest"

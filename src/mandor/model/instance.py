@@ -30,6 +30,8 @@ class Move(Struct, frozen=True, gc=False, omit_defaults=True):
     at: float = 0.0
     first: Literal["start", "stop"] = "start"
     """`stop`: another one can only begin when this one has ended."""
+    by: str = ""
+    """The rebalance that sends it; empty: another reason."""
 
 
 class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
@@ -61,6 +63,11 @@ class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     """The `should` rules that were given up to place it, in the order they were."""
     variant: int = 0
     """The form of its group that it was placed in: 0 is the main one, 1 the first of its `alternatives`."""
+
+    @property
+    def home(self) -> str:
+        """The node it belongs to, and ends with: a daemon's. Empty: it is no daemon."""
+        return "" if self.instead_of else self.pin  # whoever is sent to a certain node takes somebody's place there
 
 
 class TaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
@@ -112,6 +119,9 @@ class InstanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
 
 REFUSED, PORT_TAKEN = "Refused", "PortTaken"
 """Reasons of a node that did not take an instance, which then never began: it is placed again."""
+
+UNSCHEDULABLE = "Unschedulable"
+"""Reason of an instance that no node can take now."""
 
 EVICTED = "Evicted"
 """Reason of a node that was short of something and ended an instance for it: it is placed again, elsewhere."""
@@ -171,6 +181,10 @@ def instance_prefix(workload: str, group: str) -> str:
 
 def instance_name(workload: str, group: str, index: int) -> str:
     return f"{instance_prefix(workload, group)}-{index}"
+
+
+def daemon_name(workload: str, group: str, node: str) -> str:
+    return f"{instance_prefix(workload, group)}-{node}"
 
 
 def volume_names(volumes: Mapping[str, GroupVolume], workload: str, group: str, instance: str) -> dict[str, str]:

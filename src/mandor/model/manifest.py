@@ -21,6 +21,7 @@ from mandor.model.pool import NodePool, NodePoolSpec
 from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.model.quota import Quota, QuotaSpec
 from mandor.model.reading import FAILED, LATER, Mistake, Reader
+from mandor.model.rebalance import Rebalance, RebalanceSpec
 from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.task import Task
 from mandor.model.volume import Volume, VolumeSpec
@@ -45,6 +46,7 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "limit-defaults": LimitDefaultsSpec,
     "volume": VolumeSpec,
     "node-pool": NodePoolSpec,
+    "rebalance": RebalanceSpec,
 }
 _MADE: dict[str, Callable[..., Object]] = {
     "workload": Workload,
@@ -54,6 +56,7 @@ _MADE: dict[str, Callable[..., Object]] = {
     "limit-defaults": LimitDefaults,
     "volume": Volume,
     "node-pool": NodePool,
+    "rebalance": Rebalance,
 }
 
 _META = ("kind", "name", "namespace", "labels")
@@ -239,7 +242,7 @@ def _split_object(reader: Reader, source: Map, line: int) -> tuple[Map, Map]:
     parts = []
     for name in ("meta", "spec"):
         part = source.get(name)
-        if part is None and name == "spec" and source.get("kind") in {"namespace", "volume", "node-pool"}:
+        if part is None and name == "spec" and source.get("kind") in {"namespace", "volume", "node-pool", "rebalance"}:
             part = Map(line)
         if not isinstance(part, Map):
             reader.wrong(source.lines.get(name, line), "", f"`{name}` is missing, or not a mapping")

@@ -20,29 +20,26 @@ from mandor.model.codec import from_plain
 from mandor.model.meta import Misfit
 from mandor.model.placement import KINDS, Placement, Where
 from mandor.model.schedule import Schedule
-from mandor.model.task import File, Security, Task
+from mandor.model.task import File, Task
 from mandor.model.variant import TaskVariant
 from mandor.model.workload import AUTO, Alternative, Batch, Disruption, Group, Port, Reschedule, WorkloadSpec
 
 MISTAKES_MOST = 50
 
-_TASK_LATER = frozenset({"secrets", "startup", "identity"})
+_TASK_LATER = frozenset({"secrets", "identity"})
 LATER: dict[type, frozenset[str]] = {
     WorkloadSpec: frozenset(),
-    Group: frozenset({"depends_on", "services", "autoscale"}),
+    Group: frozenset({"depends_on", "services"}),
     Placement: frozenset({"clusters"}),
     Task: _TASK_LATER,
     TaskVariant: _TASK_LATER,
     Alternative: _TASK_LATER,
-    Security: frozenset({"read_only_root", "cap_drop", "cap_add", "privileged"}),
     File: frozenset({"on_change"}),
     Reschedule: frozenset({"unlimited"}),
     Disruption: frozenset({"min_run", "move"}),
     Batch: frozenset({"indexed"}),
 }
 """Keys of the full manifest that this version does not know what to do with."""
-
-LATER_WORDS: dict[str, frozenset[str]] = {"type": frozenset({"daemon"})}
 
 SYNONYMS = {
     "cmd": "command",
@@ -59,6 +56,7 @@ SYNONYMS = {
     "mem": "resources: {memory: …}",
     "memory": "resources: {memory: …}",
     "readinessProbe": "readiness",
+    "startupProbe": "startup",
     "restart_policy": "restart: {policy: …}",
     "scale": "replicas",
     "user": "security: {user: …}",
@@ -205,8 +203,6 @@ class Reader:
     def _word(self, value: Any, choices: tuple[Any, ...], path: str, line: int) -> Any:
         if isinstance(value, str) and value in choices:
             return choices[choices.index(value)]
-        if isinstance(value, str) and value in LATER_WORDS.get(path.rpartition(".")[2], ()):
-            return self.wrong(line, path, f"`{value}` is not supported yet")
         shown = f"`{_cut(value)}`" if isinstance(value, str) else _what(value)
         hint = did_you_mean(str(value), choices)
         text = f"{shown} is none of {', '.join(choices)}"

@@ -10,6 +10,7 @@ from mandor.model.limit_defaults import LimitDefaultsSpec
 from mandor.model.pool import NodePoolSpec
 from mandor.model.priority import PriorityClassSpec
 from mandor.model.quota import QuotaSpec
+from mandor.model.rebalance import RebalanceSpec
 from mandor.model.record import NamespaceSpec
 from mandor.model.volume import VolumeSpec
 from mandor.model.workload import WorkloadSpec
@@ -39,6 +40,7 @@ _OTHERS: dict[str, tuple[type[Struct], bool, str]] = {
     ),
     "volume": (VolumeSpec, True, "A volume, made before anybody uses it."),
     "node-pool": (NodePoolSpec, False, "What holds for all nodes of a pool."),
+    "rebalance": (RebalanceSpec, False, "An order to move the few instances that would stand best elsewhere."),
 }
 """Kinds beside workloads: what they say, whether they live in a namespace, what they are."""
 

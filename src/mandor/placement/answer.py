@@ -17,6 +17,7 @@ from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Watch
+from mandor.placement.home import Site
 from mandor.placement.remedy import Remedy, remedies
 from mandor.placement.standing import Standing, standing
 from mandor.placement.together import Gathered, decide_together
@@ -118,11 +119,26 @@ class Explainer:
         return WorkloadExplanation(
             workload=workload.meta.name,
             namespace=workload.meta.namespace,
-            summary=_summary(workload, len(placed), len(waiting), len(counts)),
+            summary=self._summary(workload, len(placed), len(waiting), len(counts)),
             pending=len(waiting),
             nodes=dict(sorted(counts.items())),
             instances=tuple(self.instance(each, kept.get(each.meta.name), nodes=nodes) for each in chosen),
         )
+
+    def _summary(self, workload: Workload, placed: int, waiting: int, nodes: int) -> str:
+        elsewhere = self._elsewhere(workload) if workload.spec.type == "daemon" else ""
+        if not placed and not waiting:
+            wanted = sum(group.count for group in workload.spec.groups.values())
+            return elsewhere or "no instance needs a node" + (": its replicas are 0" if not wanted else "")
+        said = f"{placed} placed on {nodes} node{'' if nodes == 1 else 's'}"
+        said += f", {waiting} pending" if waiting else ""
+        return f"{said}; {elsewhere}" if elsewhere else said
+
+    def _elsewhere(self, workload: Workload) -> str:
+        """Of daemons: which nodes are none of theirs, and why."""
+        groups, nodes = workload.spec.groups, self._board.nodes.values()
+        found = {name: Site.of(group, nodes).refusal for name, group in groups.items()}
+        return "; ".join(f"{name}: {why}" if len(groups) > 1 else why for name, why in found.items() if why)
 
     def instance(self, instance: Instance, kept: DecisionSpec | None, *, nodes: bool) -> Explanation:
         stands = standing(instance)
@@ -340,11 +356,3 @@ def _placed_summary(node: str, decision: Decision, scores: Sequence[NodeScore], 
     if totals[node] == best.total:
         return f"it is on {node}; {best.node} has as many points, and a hash of the names decides between equals"
     return f"it is on {node}; {best.node} would be better by {best.total - totals[node]} points as things stand now"
-
-
-def _summary(workload: Workload, placed: int, waiting: int, nodes: int) -> str:
-    if not placed and not waiting:
-        wanted = sum(group.count for group in workload.spec.groups.values())
-        return "no instance needs a node" + (": its replicas are 0" if not wanted else "")
-    said = f"{placed} placed on {nodes} node{'' if nodes == 1 else 's'}"
-    return said + (f", {waiting} pending" if waiting else "")

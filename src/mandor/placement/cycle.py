@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct, field, structs
 from numpy.typing import NDArray
 
+from mandor.model.instance import UNSCHEDULABLE
 from mandor.model.meta import Key
 from mandor.model.placement import PlacementRule
 from mandor.placement.framework.ask import Ask
@@ -61,7 +62,7 @@ class Decision(Struct, frozen=True, eq=False):
     """Who refused it: their hints say whether something that happened is worth another try."""
     fault: str = ""
     """A plugin went wrong: nothing is known about this instance, and it is tried again later."""
-    reason: str = "Unschedulable"
+    reason: str = UNSCHEDULABLE
     """Why there is none, in one word for programs."""
     nominated: str = ""
     """There is none yet, but there will be room on this node."""

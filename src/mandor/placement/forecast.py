@@ -11,7 +11,7 @@ import msgspec
 
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Key, Object
-from mandor.model.node import NodePhase
+from mandor.model.node import Drain, NodePhase
 from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass
 from mandor.model.workload import Release, Workload
@@ -23,6 +23,7 @@ from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault, blamed
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Unwatched, Watch
+from mandor.placement.home import Site
 from mandor.placement.standing import NOTHING, Standing, standing, workload_key
 from mandor.placement.together import Gathered, decide_together
 
@@ -42,6 +43,7 @@ class Controls(Protocol):
         now: float,
         ready_nodes: Set[str],
         taken: Callable[[str], bool],
+        site: Callable[[Release, str], Site],
     ) -> Sequence[Object | Key]: ...
 
 
@@ -119,6 +121,7 @@ class Forecast:
         self._refusals: dict[Ask, str] = {}
         self._refusals_at = -1
         self._replans = 0
+        self._sites: dict[tuple[Key, str], Site] = {}
         self._serial = 0
 
     # What changes.
@@ -139,7 +142,7 @@ class Forecast:
     def drain(self, name: str) -> None:
         """Nothing new goes there, and everything that is there goes elsewhere."""
         node = self.board.nodes[name]
-        self.board.put(node.changed(spec=msgspec.structs.replace(node.spec, cordoned=True)))
+        self.board.put(node.changed(spec=msgspec.structs.replace(node.spec, drain=Drain())))
         for each in self._on(name):
             self._end(each.stopping("drained", at=self._now))
 
@@ -195,6 +198,7 @@ class Forecast:
             now=self._now,
             ready_nodes={name for name, node in board.nodes.items() if node.status.phase is NodePhase.READY},
             taken=lambda name: self._taken(key, name),
+            site=self._site,
         )
         for each in writes:
             if isinstance(each, Instance):
@@ -204,6 +208,13 @@ class Forecast:
             else:
                 board.put(each)
         return True
+
+    def _site(self, release: Release, group: str) -> Site:
+        """No node changes while it runs."""
+        key = (release.key, group)
+        if key not in self._sites:
+            self._sites[key] = Site.of(release.spec.groups[group], self.board.nodes.values())
+        return self._sites[key]
 
     def _taken(self, workload: Key, name: str) -> bool:
         found = self.board.instances.get(Key(Instance.kind, workload.namespace, name))

@@ -575,7 +575,7 @@ def _images(node: Node) -> Images:
 
 
 def _health(node: Node) -> Health:
-    return Health(node.status.phase, node.closed, node.status.pressure)
+    return Health(node.status.phase, node.closed, node.status.pressure, node.drain is not None)
 
 
 def _amounts(rows: int, columns: int) -> Amounts:

@@ -13,6 +13,7 @@ from mandor.placement.board import Board
 from mandor.placement.config import SchedulerConfig
 from mandor.placement.framework.handle import Detached
 from mandor.placement.framework.profile import Profile
+from mandor.placement.home import Site
 from mandor.placement.plugin_source import Registry
 from mandor.placement.workshop import Workshop
 from mandor.scheduler.reload import ConfigSource
@@ -69,7 +70,8 @@ def controls(
     now: float,
     ready_nodes: Set[str],
     taken: Callable[[str], bool],
+    site: Callable[[Release, str], Site],
 ) -> Sequence[Object | Key]:
-    world = World(now=now, ready_nodes=ready_nodes, taken=taken, rehearsed=True)
+    world = World(now=now, ready_nodes=ready_nodes, taken=taken, site=site, rehearsed=True)
     draft = plan(Seen(workload, releases, instances), world)
     return [each.value if isinstance(each, Put) else each.key for each in (*draft.writes, *draft.rest)]

@@ -153,6 +153,7 @@ class View:
         self.table.set_node(node)
         if new or not isinstance(before, Node):
             self._happen(Happening.NODE_ADDED, node)
+            self._look_again(node.key)
             return
         if _matters(before) != _matters(node):
             self._happen(Happening.NODE_CHANGED, node)
@@ -301,6 +302,10 @@ class View:
     def _enqueue(self, instance: Instance) -> None:
         """A new one is active at once; one that is known keeps its place in the queue."""
         meta, spec = instance.meta, instance.spec
+        daemon = bool(spec.pin) and bool(spec.home)
+        if daemon and self._pools is not None and self.table.node(spec.pin) is None:
+            self._wait_for(Key(Node.kind, "", spec.pin), instance)  # or it is another scheduler's
+            return
         name = (meta.namespace, spec.workload, spec.release, spec.group)
         kin = self._kin.get(name)
         if kin is None:
@@ -317,6 +322,7 @@ class View:
             avoid,
             who=kin.who,
             pin=spec.pin,
+            daemon=daemon,
             gates=kin.gates,
             preempts=kin.preempts,
             member=kin.member,
@@ -333,9 +339,10 @@ class View:
             self._wait_for(workload_key(instance), instance)
             return None
         shape = self._shape(instance)
-        if shape is not None and not self.owns(shape.home):
+        if shape is None:
+            return None
+        if not instance.spec.home and not self.owns(shape.home):
             self.elsewhere[instance.key] = instance.meta.uid, shape.home
-        if shape is None or not self.owns(shape.home):
             return None
         return ask_of(instance, workload, shape, self._who(instance), self._roster.rank(instance))
 

@@ -266,11 +266,9 @@ def test_a_mistake_gets_its_line_its_path_and_a_hint(
 @pytest.mark.parametrize(
     "text",
     [
-        "autoscale: {min: 1, max: 2}",
         "secrets: {A: b}",
-        "type: daemon",
         "placement: {clusters: [a]}",
-        "startup: {}",
+        "identity: {name: a}",
         "batch: {indexed: true}",
     ],
 )

@@ -65,7 +65,7 @@ def test_what_the_reader_takes_passes(checks: Any, text: str) -> None:
         "name: a\nimage: x\nresources: {cpu: 5x}",
         "name: a\nimage: x\nresources: {memory: 5Zi}",
         "name: a\nimage: x\nstop: {grace: soon}",
-        "name: a\nimage: x\ntype: daemon",
+        "name: a\nimage: x\ntype: demon",
         "name: a\nimage: x\nports: {a: 99999}",
         "name: a\nimage: x\ngroups: {w: {tasks: {t: {image: x}}}}",
         "name: a\ngroups: {w: {}}",

@@ -18,7 +18,7 @@ from mandor.lib.words import did_you_mean
 from mandor.model.codec import encode
 from mandor.model.manifest import DEFAULT_NAMESPACE, Document
 from mandor.model.node import Node
-from mandor.model.workload import Workload
+from mandor.model.workload import Workload, WorkloadSpec
 from mandor.placement.config import SchedulerConfig, read_config
 from mandor.store.base import Put
 
@@ -50,7 +50,7 @@ async def plan(call: Call[PlanQuery, bytes]) -> Text:
     await _check_nodes(call)
     applied = await _applied(call, body)
     puts = tuple(each.value for each in applied.writes if isinstance(each, Put))
-    wanted = sum(group.count for each in puts if isinstance(each, Workload) for group in each.spec.groups.values())
+    wanted = sum(_wanted(each.spec, len(applied.nodes)) for each in puts if isinstance(each, Workload))
     if wanted > INSTANCES_MOST:
         raise TooLarge(f"{wanted:,} instances; at most {INSTANCES_MOST:,} can be planned at once", most=INSTANCES_MOST)
 
@@ -70,6 +70,11 @@ async def plan(call: Call[PlanQuery, bytes]) -> Text:
         )
 
     return Text(await call.parts.desk.work(answer))
+
+
+def _wanted(spec: WorkloadSpec, nodes: int) -> int:
+    """The most there may be."""
+    return sum(nodes if spec.type == "daemon" else group.count for group in spec.groups.values())
 
 
 def _body(call: Call[PlanQuery, bytes]) -> PlanBody:

@@ -32,6 +32,9 @@ def scale_command(
     if workload["spec"].get("type") == "batch":
         hint = "change `batch: {completions, parallelism}` in its manifest, and apply it"
         raise Invalid(f"{name} is a batch: it has no number of instances", hint=hint)
+    if workload["spec"].get("type") == "daemon":
+        hint = "say with `placement` in its manifest which nodes match, and apply it"
+        raise Invalid(f"{name} is a daemon: there is one on every node that matches", hint=hint)
     groups = workload["spec"]["groups"]
     if group is None:
         if len(groups) > 1:
@@ -41,6 +44,11 @@ def scale_command(
         from mandor.lib.words import did_you_mean
 
         raise Invalid(f"{name} has no group {group!r}", hint=did_you_mean(group, groups))
+    scaling = groups[group].get("autoscale")
+    if scaling:
+        hint = "change `min` and `max` under `autoscale` in its manifest and apply it, or take `autoscale` away"
+        between = f"between {scaling.get('min', 1)} and {scaling['max']}"
+        raise Conflict(f"the count of {name} follows its load, {between}", hint=hint)
     before = groups[group].get("replicas", 1)
     client.patch("workloads", name, {"spec": {"groups": {group: {"replicas": count}}}}, namespace=namespace)
     what = name if len(groups) == 1 else f"{name}, group {group},"

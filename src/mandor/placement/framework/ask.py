@@ -137,7 +137,7 @@ class Shape:
             patience=float(group.placement.patience),
             preempt_first=group.placement.relax == "after-preemption",
             volumes={name: each for name, each in group.volumes.items() if each.type != "tmpfs"},
-            needs=group.mount_needs,
+            needs=group.needs_anywhere,
             variant=variant,
         )
 
@@ -249,6 +249,8 @@ class Ask(Struct, frozen=True):
     """What the rules of others see of it."""
     pin: str = ""
     """The only node it may go to."""
+    daemon: bool = False
+    """It belongs to that node, and goes there also while it is cordoned."""
     gates: tuple[str, ...] = ()
     """What its workload waits for before it may be queued."""
     preempts: bool = True

@@ -28,10 +28,12 @@ class Health:
     cordoned: bool
     pressed: tuple[str, ...] = ()
     """What it is short of."""
+    drained: bool = False
+    """It is to be empty: closed to daemons, too."""
 
-    @property
-    def open(self) -> bool:
-        return self.phase is NodePhase.READY and not self.cordoned
+    def open(self, *, daemon: bool = False) -> bool:
+        closed = self.drained if daemon else self.cordoned
+        return self.phase is NodePhase.READY and not closed
 
 
 @dataclass(frozen=True, slots=True)

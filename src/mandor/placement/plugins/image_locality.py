@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable
 
+from mandor.model.image import tagged
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
@@ -31,7 +32,7 @@ class ImageLocality(PreScorePlugin, ScorePlugin):
         return None if any(ask.shape.image_names) and nodes.images.where(self.name, bool).any() else SKIP
 
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
-        wanted = tuple(_tagged(name) for name in ask.shape.image_names if name)
+        wanted = tuple(tagged(name) for name in ask.shape.image_names if name)
         tasks, total = len(ask.shape.image_names), len(nodes)
         most = MOST_BYTES * tasks
         holders: dict[str, int] = {}
@@ -53,8 +54,3 @@ def _holders(wanted: tuple[str, ...], nodes: Snapshot) -> dict[str, int]:
             if name in holders:
                 holders[name] += count
     return holders
-
-
-def _tagged(image: str) -> str:
-    """`nginx` is `nginx:latest`."""
-    return image if ":" in image.rpartition("/")[2] or "@" in image else f"{image}:latest"

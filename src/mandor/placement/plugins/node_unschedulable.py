@@ -1,4 +1,7 @@
-"""NodeUnschedulable: nothing new for nodes that are cordoned, silent or not heard yet; under pressure, little."""
+"""NodeUnschedulable: nothing new for nodes that are cordoned, silent or not heard yet; under pressure, little.
+
+Daemons belong to their nodes, and go to cordoned ones, too, unless those are drained.
+"""
 
 from collections.abc import Hashable
 
@@ -21,17 +24,22 @@ class NodeUnschedulable(FilterPlugin):
         return Reach.ATTRIBUTES
 
     def goes_by(self, ask: Ask) -> Hashable:
-        return ask.priority > UNIMPORTANT
+        return ask.priority > UNIMPORTANT, ask.daemon
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         important = ask.priority > UNIMPORTANT
-        return nodes.health.where((self.name, important), lambda each: each.open and (important or not each.pressed))
+        return nodes.health.where(
+            (self.name, important, ask.daemon),
+            lambda each: each.open(daemon=ask.daemon) and (important or not each.pressed),
+        )
 
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
-        return tally(_reason(nodes.health[int(slot)]) for slot in refused.nonzero()[0])
+        return tally(_reason(nodes.health[int(slot)], daemon=ask.daemon) for slot in refused.nonzero()[0])
 
 
-def _reason(health: Health) -> str:
-    if health.open:
+def _reason(health: Health, *, daemon: bool) -> str:
+    if health.open(daemon=daemon):
         return f"short of {', '.join(health.pressed)}"
+    if daemon:
+        return "drained" if health.drained else health.phase.value
     return "cordoned" if health.cordoned else health.phase.value

@@ -1,0 +1,138 @@
+"""The rebalance controller: looks for the moves that gain most, and has them carried out one after another."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+
+from mandor.controllers.base import Controller
+from mandor.controllers.draft import Draft
+from mandor.controllers.rebalance_plan import RebalanceSeen, cancelled, due, found, plan_rebalance
+from mandor.controllers.restore import Profiles
+from mandor.controllers.writer import Writer
+from mandor.lib.clock import Clock
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.node import Node
+from mandor.model.priority import PriorityClass
+from mandor.model.quota import Quota
+from mandor.model.rebalance import PlannedMove, Rebalance
+from mandor.model.volume import Volume
+from mandor.model.workload import Release, Workload
+from mandor.placement.board import Board
+from mandor.placement.framework.runtime import PluginFault
+from mandor.placement.framework.watch import Guard, Overrun, Unguarded
+from mandor.placement.movable import may_move
+from mandor.placement.rebalance import Search
+from mandor.placement.standing import workload_key
+from mandor.store.base import Change, Store
+from mandor.store.mirror import Mirror
+from mandor.store.recorder import Recorder
+
+log = logging.getLogger(__name__)
+
+_BOARD = (PriorityClass.kind, Quota.kind, Volume.kind, Node.kind, Release.kind, Workload.kind, Instance.kind)
+
+
+class RebalanceController(Controller[str]):
+    """A key is the name of an order, whether or not it still stands. It says who moves where; the workload's
+    controller carries it out, start-first and within its budget."""
+
+    name = "rebalance"
+    watches = (*_BOARD, Rebalance.kind)
+    workers = 1
+
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        recorder: Recorder,
+        profiles: Profiles,
+        *,
+        guard: Callable[[], Guard] = Unguarded,
+    ) -> None:
+        """`guard`: breaks off plugins that overrun their budget."""
+        self._store, self._clock, self._recorder, self._profiles, self._guard = store, clock, recorder, profiles, guard
+        self._sent: dict[Key, Instance] = {}
+        """Those who move for an order."""
+        self._heirs: dict[str, Key] = {}
+        """By the uid of the one whose place they take."""
+
+    def begin(self, mirrors: Mapping[str, Mirror]) -> None:
+        self._mirrors = mirrors
+        self._writer = Writer(self._store, mirrors)
+
+    def observe(self, change: Change) -> Iterable[str]:
+        if isinstance(change.value, Rebalance):
+            return (change.value.meta.name,)
+        if isinstance(change.value, Instance):
+            return self._note(change)
+        return ()
+
+    def _note(self, change: Change) -> Iterable[str]:
+        before, after = change.before, change.after
+        if isinstance(after, Instance):
+            if after.spec.instead_of:
+                self._heirs[after.spec.instead_of] = change.key
+        elif isinstance(before, Instance) and self._heirs.get(before.spec.instead_of) == change.key:
+            del self._heirs[before.spec.instead_of]
+        known = self._sent.pop(change.key, None) if self._sent else None
+        if isinstance(after, Instance) and after.spec.move is not None and after.spec.move.by:
+            self._sent[change.key] = after
+            return (after.spec.move.by,)
+        return (known.spec.move.by,) if known is not None and known.spec.move is not None else ()
+
+    async def reconcile(self, key: str) -> float | None:
+        order = self._mirrors[Rebalance.kind].get(Key(Rebalance.kind, "", key))
+        now, draft = self._clock.now(), Draft()
+        if not isinstance(order, Rebalance):
+            for each in self._sent.values():
+                if each.spec.move is not None and each.spec.move.by == key:
+                    cancelled(draft, each)
+        elif due(order, now):
+            moves, problem = await self._search(order)
+            found(draft, order, moves, now, problem)
+        else:
+            draft = plan_rebalance(order, RebalanceSeen(self._instance, self._heir, self._ready(order)), now)
+        conflicts = await self._writer.commit_each(draft.writes) if draft.writes else 0
+        for note in draft.notes:
+            self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
+        return 0.5 if conflicts else draft.again_seconds
+
+    async def _search(self, order: Rebalance) -> tuple[list[PlannedMove], str]:
+        """On a board of its own, in small steps: others have their turn in between."""
+        board = Board(each for kind in _BOARD for each in self._mirrors[kind].items())
+        with self._guard() as guard:
+            search = Search(board, self._profiles(board), order.spec, now=self._clock.now(), watch=guard)
+            steps = search.steps()
+            try:
+                for _ in iter(lambda: guard.run(lambda: next(steps, self)), self):
+                    await asyncio.sleep(0)
+            except Overrun:
+                return [], f"the plugin {guard.last} took too long and was broken off"
+            except PluginFault as fault:
+                return [], str(fault)
+        return search.found, ""
+
+    def _instance(self, move: PlannedMove) -> Instance | None:
+        found = self._mirrors[Instance.kind].get(move.key)
+        return found if isinstance(found, Instance) and found.meta.uid == move.uid else None
+
+    def _heir(self, move: PlannedMove) -> Instance | None:
+        key = self._heirs.get(move.uid)
+        found = self._mirrors[Instance.kind].get(key) if key is not None else None
+        return found if isinstance(found, Instance) else None
+
+    def _ready(self, order: Rebalance) -> Callable[[Instance], bool]:
+        owners = {Key(Workload.kind, each.namespace, each.workload) for each in order.status.moves}
+        members: dict[Key, list[Instance]] = {}
+
+        def ready(instance: Instance) -> bool:
+            if not members:
+                for each in self._mirrors[Instance.kind].items():
+                    if isinstance(each, Instance) and workload_key(each) in owners:
+                        members.setdefault(workload_key(each), []).append(each)
+            key = workload_key(instance)
+            workload = self._mirrors[Workload.kind].get(key)
+            return may_move(instance, workload if isinstance(workload, Workload) else None, members[key])
+
+        return ready
