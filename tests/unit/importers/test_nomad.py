@@ -61,6 +61,18 @@ def test_what_a_job_leaves_open_depends_on_its_type(kind: str, policy: str, atte
     assert (restart["policy"], restart["attempts"]) == (policy, attempts)
 
 
+def test_a_system_job_is_a_daemon_without_a_count() -> None:
+    made = job('type = "system"\nupdate { max_parallel = 2 }\nspread { attribute = "${meta.a}" }', "count = 1")
+    assert made["type"] == "daemon"
+    assert "replicas" not in made["groups"]["web"]
+    assert made["groups"]["web"]["update"]["max_unavailable"] == 2
+
+
+def test_scaling_follows_the_load() -> None:
+    scaling = "scaling {\nmin = 2\nmax = 5\npolicy { any = 1 }\n}"
+    assert group_of(scaling)["autoscale"] == {"min": 2, "max": 5, "cpu": "70%"}
+
+
 @pytest.mark.parametrize(
     ("text", "rule"),
     [

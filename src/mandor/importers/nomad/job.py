@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from mandor.importers.base import Made, filled, fitting_name, knows
+from mandor.importers.base import Made, filled, fitting_name
+from mandor.importers.daemon import fit_daemon
 from mandor.importers.nomad.blocks import block, blocks, drop_all, duration, label, pairs, seconds
 from mandor.importers.nomad.network import Services, read_network
 from mandor.importers.nomad.rules import Placement, read_rules
@@ -11,7 +12,7 @@ from mandor.importers.nomad.runtime import Runtime
 from mandor.importers.nomad.task import TaskDraft, read_task
 from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds
-from mandor.model.workload import Group, WorkloadType
+from mandor.model.workload import WorkloadType
 
 TYPES = {"service": "service", "batch": "batch", "system": "daemon", "sysbatch": "daemon"}
 USUAL_PRIORITY = 50
@@ -168,13 +169,12 @@ class JobReader:
         self._looked_after(part, group, shared)
         if gang:
             group["gang"] = {}
-        scaling = block(part, "scaling")
-        if scaling and not knows(Group, "autoscale"):
-            part.drop("scaling", "the number of instances is not changed by itself in this version")
-        elif scaling:
-            self._scaling(scaling, group)
+        self._scaling(part, block(part, "scaling"), group)
         drop_all(part, _GROUP)
-        return filled(**group, ports=ports, placement=placement)
+        made = filled(**group, ports=ports, placement=placement)
+        if self.type == "daemon":
+            fit_daemon(made)
+        return made
 
     def _task(
         self,
@@ -272,7 +272,7 @@ class JobReader:
         if "render_templates" in restart:
             restart.drop("render_templates", "texts are filled in once")
         self._reschedule(block(part, "reschedule") or shared["reschedule"], group, kind)
-        if kind == "service" and self.type != "daemon":
+        if kind == "service":
             if update := block(part, "update") or shared["update"]:
                 self._update(update, group)
         else:
@@ -359,9 +359,11 @@ class JobReader:
         if found:
             group["disconnect"] = found
 
-    def _scaling(self, part: Part, group: dict[str, Any]) -> None:
+    def _scaling(self, group_part: Part, part: Part, group: dict[str, Any]) -> None:
         low, high = part.whole("min"), part.whole("max")
-        part.flag("enabled", default=True)
-        part.drop("policy", "its rules are those of another tool", "write `autoscale` yourself")
-        group["autoscale"] = filled(min=low, max=high)
-        part.guess("max", "how much is too much is left open: add `cpu: 70%` or the like")
+        if not part.flag("enabled", default=True) or not high or self.type != "service":
+            group_part.drop("scaling", "the number of instances is not changed by itself")
+            return
+        part.drop("policy", "its rules are those of another tool")
+        group["autoscale"] = {"min": max(1, low or 1), "max": max(high, low or 1), "cpu": "70%"}
+        part.guess("max", "the count follows the use of CPU, at 70 %", "see `autoscale`")
