@@ -15,6 +15,7 @@ GROUP = "mandor.importers"
 OWN: dict[str, str] = {
     "compose": "mandor.importers.compose:ComposeImporter",
     "nomad": "mandor.importers.nomad:NomadImporter",
+    "kubernetes": "mandor.importers.kubernetes:KubernetesImporter",
 }
 
 
