@@ -84,9 +84,11 @@ class EngineDown(Unavailable):
 class PortTaken(Unavailable):
     code = "port_taken"
 
-    def __init__(self, message: str, *, port: int = 0, hint: str | None = None, **facts: object) -> None:
-        super().__init__(message, hint=hint, port=port, **facts)
-        self.port = port
+    @property
+    def port(self) -> int:
+        """Which one; 0: it does not say."""
+        found = self.facts.get("port")
+        return found if isinstance(found, int) else 0
 
 
 def _tree(base: type[MandorError]) -> dict[str, type[MandorError]]:
