@@ -141,6 +141,7 @@ def at_rest(bench: Bench, count: int, seconds: float) -> dict[str, float]:
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     # A socket's path must be short.
     with tempfile.TemporaryDirectory(prefix="mb-", ignore_cleanup_errors=True) as folder, asyncio.Runner() as runner:
+        Path(folder).chmod(0o711)  # The users of containers go through it.
         rig = RIGS[name](Path(folder, name))
         try:
             with Cluster(Path(folder, "cluster")) as cluster:
