@@ -65,6 +65,11 @@ class NodeKeeper:
         return self._node.spec if self._node is not None else NodeSpec()
 
     @property
+    def value(self) -> Node | None:
+        """As it was last seen; None: it never was."""
+        return self._node
+
+    @property
     def allocatable(self) -> Resources:
         return self.capacity - self.spec.reserved
 

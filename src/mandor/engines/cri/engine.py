@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +15,7 @@ from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, Unit
 from mandor.engines.containers import labels as marks
 from mandor.engines.containers import refused as containers
 from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEngine
+from mandor.engines.containers.fetched import Fetched
 from mandor.engines.containers.launches import check_working_dir, image_of
 from mandor.engines.containers.tracked import Tracked
 from mandor.engines.cri import wire
@@ -42,7 +43,7 @@ LIMITS = frozenset({"cpu", "memory"})
 EXTRAS = frozenset(
     (
         *("logs", "exec", "stats", "events", "pull", "user"),
-        *("security", "sandbox", "mounts", "ports", "hosts"),
+        *("security", "sandbox", "mounts", "ports", "hosts", "clean"),
     )
 )
 _LOG_LIMITS = "io.mandor.log"
@@ -65,7 +66,7 @@ class CriEngine(ContainerEngine):
         the runtime's streaming server."""
         super().__init__(directory)
         self._api = CriClient(socket or find_socket(), answer_seconds=answer_seconds)
-        self._images = CriImages(self._api, credentials=credentials)
+        self._images = CriImages(self._api, Fetched(self._directory / "images.json"), credentials=credentials)
         self._sandboxes = Sandboxes(self._api)
         self._dial = dial
         self._seen: dict[str, Observed] = {}
@@ -144,6 +145,15 @@ class CriEngine(ContainerEngine):
     async def images(self) -> Mapping[str, int]:
         with self._told("asked for its images"):
             return await self._images.sizes()
+
+    async def clean_image(self, keep: Collection[str]) -> str:
+        with self._told("told to take an image away"):
+            return await self._images.clean(keep)
+
+    async def storage(self) -> str:
+        with self._told("asked where it keeps its images"):
+            found = (await self._api.call(wire.IMAGE_DISKS)).image_filesystems
+        return next((each.fs_id.mountpoint for each in found), "")
 
     async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
         if image.kind != "archive":
