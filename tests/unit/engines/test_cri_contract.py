@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -162,6 +162,7 @@ async def test_without_events_it_is_looked_at(engine: CriEngine) -> None:
     events = engine.events()
     await anext(events)
     await anext(events)
+    assert isinstance(events, AsyncGenerator)
     await events.aclose()
 
 
