@@ -9,7 +9,9 @@ from mandor.cli.output import show_json
 @click.command("import")
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @import_options
-@click.option("-o", "--output", type=click.Choice(("yaml", "json")), default="yaml", show_default=True)
+@click.option(
+    "-o", "--output", type=click.Choice(("yaml", "json")), default="yaml", show_default=True, help="How to print them."
+)
 def import_command(files: tuple[str, ...], output: str, choice: Choice) -> None:
     """Print the manifests that files of other tools stand for.
 
