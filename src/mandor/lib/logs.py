@@ -3,6 +3,8 @@
 import json
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -47,3 +49,15 @@ class _Json(logging.Formatter):
         if record.exc_info:
             entry["trace"] = self.formatException(record.exc_info)
         return json.dumps(entry, default=str)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Nothing of mandor's is told, for a while."""
+    logger = logging.getLogger("mandor")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

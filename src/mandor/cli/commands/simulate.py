@@ -37,17 +37,15 @@ def simulate_command(
 
     The exit status is 1 if an expectation does not hold.
     """
-    import logging
-
+    from mandor.lib.logs import silence
     from mandor.sim.compare import load_piece, narrowed, run_all
     from mandor.sim.report import make_report
 
     if seed is not None and seeds is not None:
         raise click.UsageError("--seed names one seed, --seeds counts them: give one of both")
     piece = narrowed(load_piece(file), wanted) if wanted else load_piece(file)
-    logging.getLogger("mandor").setLevel(logging.CRITICAL)  # What goes wrong in there is what it is about.
     chosen = [seed] if seed is not None else list(range(seeds or piece.scenario.seeds))
-    with _Bar() as bar:
+    with _Bar() as bar, silence():  # What goes wrong in there is what it is about.
         results = run_all(piece, chosen, workers=workers, progress=bar.show)
     report = make_report(piece, results, chosen)
     if page is not None:
