@@ -17,6 +17,7 @@ from mandor.importers.compose.service import DROPPED
 from mandor.importers.registry import convert, detect
 from mandor.lib.yaml12 import dump, load_all
 
+LIMITS = {"nproc": {"soft": 5, "hard": 5}, "nofile": {"soft": 1, "hard": 2}}
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -99,6 +100,9 @@ def told(found: Imported) -> list[tuple[int, str, str]]:
         ("platform: linux/arm64", "placement", {"where": [{"rule": "arch == arm64"}]}),
         ("tmpfs: /run:size=16m", "mounts", [{"tmpfs": "16Mi", "path": "/run"}]),
         ("working_dir: /srv", "working_dir", "/srv"),
+        ("cap_add: [NET_ADMIN]\ncap_drop: [ALL]", "security", {"cap_add": ["NET_ADMIN"], "cap_drop": ["ALL"]}),
+        ("privileged: true\nread_only: true", "security", {"read_only_root": True, "privileged": True}),
+        ("security_opt: ['no-new-privileges:true']", "security", {"no_new_privileges": True}),
         ("labels: [a=b]", "labels", {"project": "shop", "a": "b"}),
     ],
 )
@@ -110,8 +114,12 @@ def test_a_key_of_a_service_has_its_place(text: str, key: str, value: Any) -> No
 @pytest.mark.parametrize(
     ("text", "options"),
     [
-        ("cap_add: [NET_ADMIN]\ncap_drop: [ALL]", {"cap_add": ["NET_ADMIN"], "cap_drop": ["ALL"]}),
-        ("privileged: true\nread_only: true\ninit: true", {"privileged": True, "read_only": True, "init": True}),
+        ("init: true", {"init": True}),
+        ("ulimits: {nproc: 5, nofile: {soft: 1, hard: 2}}", {"ulimits": LIMITS}),
+        (
+            "dns: 10.0.0.1\nsysctls: [net.core.somaxconn=9]",
+            {"sysctls": {"net.core.somaxconn": "9"}, "dns": ["10.0.0.1"]},
+        ),
         ("shm_size: 64m", {"shm_size": "64Mi"}),
         ("network_mode: host", {"network": "host"}),
         ("extra_hosts: ['a=10.0.0.1', 'b:10.0.0.2']", {"extra_hosts": ["a:10.0.0.1", "b:10.0.0.2"]}),
