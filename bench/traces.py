@@ -142,7 +142,8 @@ class Cards(FilterPlugin):
                 rows[slot] = self.row[name]
             self._order = (len(nodes), rows)
         assert self.pod is not None
-        return self.fits(self.pod)[self._order[1]]
+        found: Mask = self.fits(self.pod)[self._order[1]]
+        return found
 
     def fits(self, pod: Pod) -> Any:
         if not pod.gpus:
