@@ -9,6 +9,7 @@ from mandor.controllers import slot
 from mandor.controllers.batch_plan import Ending, batch_of, ending, plan_batch, plan_ended
 from mandor.controllers.daemon_plan import at_home, plan_daemon
 from mandor.controllers.draft import Draft
+from mandor.controllers.gate_plan import Waits, find_waits, hold, opened, tell
 from mandor.controllers.release_plan import current_release, forget_releases
 from mandor.controllers.rollout_plan import plan_rollout
 from mandor.controllers.service_plan import plan_service
@@ -39,14 +40,18 @@ def plan(seen: Seen, world: World) -> Draft:
         return draft
     release = current_release(draft, workload, seen.releases)
     members = _members(draft, workload, seen.instances, world)
+    waits = find_waits(workload, members, release, world)
     if workload.spec.type == "batch":
         end = ending(workload, members, release, world)
         _plan_batch(draft, workload, members, release, end, world)
         status = _batch_status(seen, workload, release, end)
     else:
-        rollout = _plan_service(draft, seen, workload, members, release, world)
+        rollout = _plan_service(draft, seen, workload, members, release, waits, world)
         status = _service_status(draft, seen, workload, members, release, rollout, world)
         end = None
+    hold(draft, members, waits, release)
+    message = tell(draft, workload, waits, release) or status.message
+    status = msgspec.structs.replace(status, opened=opened(workload, waits), message=message)
     forget_releases(draft, workload, seen.releases, seen.instances)
     if not draft.unfinished or _turned(workload.status.rollout, status.rollout):
         _tell_status(draft, workload, status, end)
@@ -92,10 +97,11 @@ def _plan_service(
     workload: Workload,
     members: Mapping[str, Sequence[Instance]],
     release: Release,
+    waits: Waits,
     world: World,
 ) -> Rollout:
     releases = {each.meta.name: each for each in (*seen.releases, release)}
-    rollout, steps = plan_rollout(draft, workload, release, releases, members, world)
+    rollout, steps = plan_rollout(draft, workload, release, releases, members, waits.keys(), world)
     for name, instances in members.items():
         if name in steps:
             (plan_daemon if workload.spec.type == "daemon" else plan_service)(

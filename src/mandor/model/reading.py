@@ -29,7 +29,7 @@ MISTAKES_MOST = 50
 _TASK_LATER = frozenset({"secrets", "startup", "identity"})
 LATER: dict[type, frozenset[str]] = {
     WorkloadSpec: frozenset(),
-    Group: frozenset({"depends_on", "services", "autoscale"}),
+    Group: frozenset({"services", "autoscale"}),
     Placement: frozenset({"clusters"}),
     Task: _TASK_LATER,
     TaskVariant: _TASK_LATER,

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from mandor.lib.quantity import NEVER, Seconds, SecondsOrNever
 from mandor.model.daemon import check_daemon
+from mandor.model.depends import Condition, check_depends_on
 from mandor.model.meta import NAME_MOST, Meta, Misfit, Object, check_name
 from mandor.model.placement import Placement
 from mandor.model.priority import Priority
@@ -292,6 +293,9 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
 
     replicas: Replicas | None = None
     """Absent: 1 when new; an apply that leaves it out keeps the current count."""
+    depends_on: dict[str, Condition] = {}
+    """What has to be so before its instances begin, by the name of a group of this workload, else of a workload:
+    `started`, `healthy` or `completed`. Once met for a release, it stays so."""
     restart: Restart = Restart()
     """What happens when a task ends by itself."""
     reschedule: Reschedule = Reschedule()
@@ -425,6 +429,7 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
             raise ValueError("`batch` belongs to `type: batch`")
         if self.schedule is not None and self.type != "batch":
             raise Misfit("`schedule` belongs to `type: batch`", "schedule", hint="write `type: batch` beside it")
+        check_depends_on(self.groups, ends=self.type == "batch")
         for name, group in self.groups.items():
             if self.type == "daemon":
                 check_daemon(name, group)
@@ -494,6 +499,8 @@ class WorkloadStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     succeeded: int = 0
     failed: int = 0
     message: str = ""
+    opened: tuple[str, ...] = ()
+    """Groups whose dependencies were met, for `release`."""
     rollout: Rollout | None = None
     """Of a service or a daemon: how far its latest roll-out is."""
     schedule: str = ""

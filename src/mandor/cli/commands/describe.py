@@ -186,6 +186,7 @@ def _tell_group(name: str, group: Object, *, service: bool) -> list[str]:
             ("ports", ", ".join(f"{key} {_port(port)}" for key, port in group.get("ports", {}).items())),
             ("volumes", ", ".join(_volume(key, volume) for key, volume in group.get("volumes", {}).items())),
             ("update", ", ".join(f"{key} {value}" for key, value in group.get("update", {}).items())),
+            ("depends on", ", ".join(f"{key} {value}" for key, value in group.get("depends_on", {}).items())),
             ("pool", placement.get("pool", "")),
             ("where", "; ".join(_where(rule) for rule in placement.get("where", ()))),
         ]
