@@ -117,7 +117,7 @@ async def test_started_is_less_than_healthy(world: World) -> None:
 
 async def test_a_release_waits_for_the_run_that_belongs_to_it_and_the_old_one_serves_on(world: World) -> None:
     end_all(world, "migrate")
-    both = {"depends_on": {"migrate": "completed"}, "update": {"order": "stop-first"}}
+    both: dict[str, Any] = {"depends_on": {"migrate": "completed"}, "update": {"order": "stop-first"}}
     await world.apply(migrate())
     await world.apply(web(**both))
     await world.until(lambda: rollout(world).phase == "Done")

@@ -107,6 +107,10 @@ class Disruption(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
         return None if most is None else share_of(most, wanted, up=True)
 
 
+INDEXED_MOST = 10_000
+"""So many indices may be under way at a time: those that are done are told as ranges, with a gap for each."""
+
+
 class Batch(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     completions: Annotated[int, Bounds(ge=1, le=100_000)] = 1
     """So many instances must succeed."""
@@ -116,6 +120,17 @@ class Batch(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
     """An instance that failed is tried again so often; then the batch has failed."""
     deadline: Seconds | None = None
     """A batch that is not done by then has failed."""
+    indexed: bool = False
+    """Each completion is a piece of work of its own, by the index in `MANDOR_INDEX`: what has succeeded is kept by
+    index, and is not run again, whatever becomes of its instance."""
+
+    def __post_init__(self) -> None:
+        if self.indexed and self.parallelism > INDEXED_MOST:
+            raise Misfit(
+                f"{self.parallelism} indices at a time; at most {INDEXED_MOST} are kept apart",
+                "parallelism",
+                hint=f"at most {INDEXED_MOST}, or leave `indexed` out",
+            )
 
 
 GANG_SECONDS_MOST = 86_400
@@ -498,6 +513,8 @@ class WorkloadStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     pending: int = 0
     succeeded: int = 0
     failed: int = 0
+    indices: dict[str, str] = {}
+    """Of an indexed batch: which indices have succeeded, by group, as `0-4,7`."""
     message: str = ""
     opened: tuple[str, ...] = ()
     """Groups whose dependencies were met, for `release`."""
