@@ -28,7 +28,13 @@ WIDTH = 100
 
 Schema = Mapping[str, Any]
 
-_AMOUNTS = {"Cpu": "cpu", "Size": "size", "Seconds": "duration", "SecondsOrNever": "duration or `never`"}
+_AMOUNTS = {
+    "Cpu": "cpu",
+    "Size": "size",
+    "Seconds": "duration",
+    "SecondsOrNever": "duration or `never`",
+    "Percent": "percentage",
+}
 _BY_PATTERN = {pattern: _AMOUNTS[kind.__name__] for kind, (pattern, _) in QUANTITIES.items()}
 _TITLES = {
     "TaskResources": "resources",
@@ -41,11 +47,12 @@ _TITLES = {
     "TaskMount": "mounts",
     "Alternative": "alternatives",
     "TaskVariant": "tasks-of-an-alternative",
+    "ScalePace": "up-and-down",
 }
 _ORDER = ("Group", "Alternative", "TaskVariant", "Task", "TaskResources", "Device", "Limits", "Probe", "File",
           "TaskMount", "Stop", "Security", "Port", "GroupVolume", "Placement", "Pool", "Where", "Near", "Apart",
-          "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Disruption", "Update", "Gang", "Batch",
-          "Schedule", "Window")  # fmt: skip
+          "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Disruption", "Update", "Autoscale",
+          "ScalePace", "Metric", "Gang", "Batch", "Schedule", "Window")  # fmt: skip
 
 
 # The manifest.

@@ -120,6 +120,11 @@ async def test_a_namespace_allows_only_the_options_it_names(dev: Api) -> None:
     with pytest.raises(Forbidden, match=r"does not allow the option docker\.privileged") as refused:
         await send(client, WEB + "options:\n  docker:\n    privileged: true\n")
     assert refused.value.facts["line"] == 7
+    with pytest.raises(Forbidden, match=r"does not allow security\.cap_add") as refused:
+        await send(client, WEB + "security:\n  cap_add: [NET_ADMIN]\n")
+    assert refused.value.facts["line"] == 6
+    await send(client, SPACE + "options: ['security.*']\n")
+    assert actions(await send(client, WEB + "security: {cap_add: [NET_ADMIN]}\n")) == {"web": "changed"}
 
 
 async def test_what_a_namespace_says_holds_for_every_form(dev: Api) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
+from mandor.api.tallies import Tallies
 from mandor.controllers.node_plan import NodeTimes
+from mandor.errors import Unavailable
 from mandor.lib.clock import ManualClock, settle
+from mandor.model.autoscale import Metric
+from mandor.model.instance import Instance
 from mandor.model.node import NodePhase
+from mandor.model.usage import InstanceUsage
 from mandor.sim import invariant
 from mandor.sim.scripted import ScriptedNode, ScriptedNodes
 from mandor.sim.world import World as PlainWorld
@@ -22,6 +27,11 @@ class World(PlainWorld):
         self._scripted = ScriptedNodes(self, self.clock)
         self.serving = True
         """The API server lives and hears the nodes."""
+        self.tallies = Tallies("s1")
+        self.usage: Callable[[Instance], InstanceUsage] | None = None
+        """What a running instance uses; None: no heartbeat tells."""
+        self.metric: Callable[[Metric], float] | None = None
+        self.controller_options["ask"] = self._ask
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -44,10 +54,28 @@ class World(PlainWorld):
         for _ in range(round(seconds / step)):
             if self.serving:
                 await self._scripted.beat()
+                await self._tally()
                 await self._agents()
             await self.clock.advance(step)
             await settle(100)
             self.check()
+
+    async def _ask(self, metric: Metric) -> float:
+        if self.metric is None:
+            raise Unavailable(f"{metric.url} does not answer")
+        return self.metric(metric)
+
+    async def _tally(self) -> None:
+        """As an API server does with the usage that heartbeats tell."""
+        if self.usage is None:
+            return
+        for name, node in self.nodes.items():
+            here = [each for each in self.instances() if each.node == name and each.meta.uid in node.running]
+            told = {f"{each.meta.namespace}/{each.meta.name}": self.usage(each) for each in here}
+            self.tallies.heard(name, told if node.alive else {})
+        writes = await self.tallies.writes(self.store, self.clock.monotonic())
+        if writes:
+            await self.store.commit(*writes)
 
     async def _agents(self) -> None:
         await self._scripted.act()

@@ -88,3 +88,38 @@ async def test_probes_begin_anew_with_a_new_agent(world: World) -> None:
     await server.wait_closed()
     await live_on(world, 6)
     assert not (await world.status()).ready
+
+
+async def test_until_the_startup_probe_is_good_nothing_else_is_asked(world: World) -> None:
+    server, port = await listen()
+    server.close()
+    startup = {"tcp": port, "interval": "1s", "failures": 100}
+    await world.apply(startup=startup, health={"command": ["exit", "1"], "interval": "1s", "failures": 1})
+    await world.order()
+    await world.until_phase(Phase.RUNNING)
+    await live_on(world, 20)
+    assert not (await world.status()).ready
+    assert len(world.starts) == 1, "an unhealthy task is not restarted while it starts"
+    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", port)
+    await live_on(world, 5)
+    server.close()
+    await world.until_phase(Phase.RUNNING)
+    assert len(world.starts) > 1, "now the health probe counts"
+
+
+async def test_a_task_that_never_starts_up_is_restarted(world: World) -> None:
+    await world.apply(startup={"command": ["exit", "1"], "interval": "5s", "failures": 3})
+    await world.order()
+    await world.until_phase(Phase.RUNNING)
+    await world.until_phase(Phase.STARTING)
+    assert (await world.status()).reason == "Unhealthy"
+
+
+async def test_what_has_started_up_is_ready_without_a_readiness_probe(world: World) -> None:
+    await world.apply(startup={"command": ["exit", "0"], "interval": "5s", "successes": 2})
+    await world.order()
+    await world.until_phase(Phase.RUNNING)
+    assert not (await world.status()).ready
+    await world.pass_time(30)
+    assert (await world.status()).ready
+    assert len(world.starts) == 1

@@ -17,6 +17,7 @@ from mandor.agent.reporter import Reporter
 from mandor.agent.room import Answer, Room
 from mandor.agent.settings import AgentSettings
 from mandor.agent.sync import live
+from mandor.agent.turns import Turns
 from mandor.agent.volumes import Furnished, VolumeKeeper
 from mandor.agent.worker import Worker, fresh_entry
 from mandor.engines.base import Engine, Observed, Unit
@@ -45,6 +46,8 @@ class Host(Protocol):
 
     def taken_ports(self, order: Order) -> str: ...
 
+    def port_taken(self, order: Order, port: int) -> None: ...
+
 
 class Crew:
     """One worker an instance; what they need of each other goes through here."""
@@ -66,7 +69,7 @@ class Crew:
         self._host, self._changed = host, host.poke
         self.clock = clock
         self.fetch = Fetch(store, clock)
-        self.starts = asyncio.Semaphore(settings.starts_most)
+        self.turns = Turns(settings.starts_most)
         self.quick_seconds = settings.quick_seconds
         self.workers: dict[str, Worker] = {}
         self.reporter = Reporter(store, clock)
@@ -96,7 +99,14 @@ class Crew:
         self._node = settings.name
         self._journal, self._presence, self._recorder, self._blocking = journal, presence, recorder, blocking
         self._observers = {
-            name: Observer(engine, clock, self._engine_changed, poll_seconds=settings.poll_seconds, turned=host.poke)
+            name: Observer(
+                engine,
+                clock,
+                self._engine_changed,
+                poll_seconds=settings.poll_seconds,
+                turned=host.poke,
+                idle=self.turns.idle,
+            )
             for name, engine in engines.items()
         }
         self._capabilities: Mapping[str, Capabilities] = {}
@@ -227,6 +237,10 @@ class Crew:
         found = ((uid, worker.order.instance.meta) for uid, worker in self.workers.items())
         return {uid: f"{meta.namespace}/{meta.name}" for uid, meta in found}
 
+    def ready(self) -> frozenset[str]:
+        """The uids of those that serve."""
+        return frozenset(uid for uid, worker in self.workers.items() if worker.status.ready)
+
     def latest(self, worker: Worker, task: str) -> Unit:
         """The unit whose logs someone wants: the latest that its engine knows."""
         _, units = self.look(worker.uid, worker.memory.engine)
@@ -290,6 +304,9 @@ class Crew:
 
     def taken_ports(self, order: Order) -> str:
         return self._host.taken_ports(order)
+
+    def port_taken(self, order: Order, port: int) -> None:
+        self._host.port_taken(order, port)
 
     @property
     def address(self) -> str:

@@ -45,6 +45,7 @@ def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch
         mounts=mounts,
         working_dir=task.working_dir,
         user=task.security.user,
+        security=task.security,
         cpu_milli=None if limits.cpu is None else int(limits.cpu),
         memory_bytes=None if limits.memory is None else int(limits.memory),
         processes=limits.processes,

@@ -102,6 +102,11 @@ class Pressure:
         return tuple(sorted(each for each, last in self._short_last.items() if self._now - last < CALM_SECONDS))
 
     @property
+    def short(self) -> tuple[str, ...]:
+        """What there is too little of at this moment."""
+        return tuple(sorted(self._short_since))
+
+    @property
     def need(self) -> Need | None:
         """The most urgent one."""
         found = [need for signal in self._short_since if (need := self._need(signal)) is not None]

@@ -41,6 +41,23 @@ class Tally:
         return True
 
 
+@dataclass(slots=True)
+class Beginning(Tally):
+    """Of a startup probe: alive until so many bad answers in a row; over with so many good ones."""
+
+    passed: bool = False
+    run: int = 0
+    """So many good answers in a row."""
+
+    def count(self, answer: bool, running_seconds: float) -> bool:
+        changed = Tally.count(self, answer, running_seconds)
+        self.run = self.run + 1 if answer else 0
+        if self.run < self.probe.successes or self.passed:
+            return changed
+        self.passed = True
+        return True
+
+
 async def ask(probe: Probe, observed: Observed, engine: Engine, ports: Mapping[str, int]) -> str:
     """Empty: a good answer; otherwise what was wrong with it."""
     try:

@@ -142,9 +142,10 @@ def _ready(order: Order, memory: Memory, seen: Seen, name: str) -> bool:
     opinion = seen.opinions.get(Unit(order.uid, name, memory.task(name).attempt))
     if opinion is not None:
         return opinion.ready and opinion.alive
-    # No opinion yet: only a task without a readiness probe is ready as soon as it runs.
+    # No opinion yet: only a task that nobody asks about it is ready as soon as it runs.
     assert order.template is not None
-    return order.template.tasks[name].readiness is None or memory.task(name).completed
+    task = order.template.tasks[name]
+    return (task.readiness is None and task.startup is None) or memory.task(name).completed
 
 
 def _words(order: Order, memory: Memory, seen: Seen, phase: Phase) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,22 +61,29 @@ class InstanceMeter:
         self._clock = clock
         self._last: dict[Unit, tuple[float, float]] = {}
 
-    async def read(self, engines: Iterable[Engine], names: Mapping[str, str]) -> dict[str, InstanceUsage]:
-        """`names`: uid to the name it is reported by; others are left out."""
+    async def read(
+        self, engines: Iterable[Engine], names: Mapping[str, str], ready: Set[str] = frozenset()
+    ) -> dict[str, InstanceUsage]:
+        """`names`: uid to the name it is reported by; others are left out. `ready`: the uids of those that serve."""
         found: dict[str, InstanceUsage] = {}
         last, self._last = self._last, {}
         for engine in engines:
             for unit, usage in (await read_usage(engine)).items():
                 name = names.get(unit.uid)
                 if name is not None:
-                    found[name] = self._add(found.get(name, InstanceUsage()), unit, usage, last.get(unit))
+                    before = found.get(name, InstanceUsage(warming=unit.uid not in ready))
+                    found[name] = self._add(before, unit, usage, last.get(unit))
         return found
 
     def _add(self, before: InstanceUsage, unit: Unit, usage: Usage, last: tuple[float, float] | None) -> InstanceUsage:
         now = self._clock.monotonic()
         self._last[unit] = (now, usage.cpu_seconds)
         used = 0 if last is None else _rate(1000 * (usage.cpu_seconds - last[1]), now - last[0])
-        return InstanceUsage(cpu_milli=before.cpu_milli + used, memory_bytes=before.memory_bytes + usage.memory_bytes)
+        return InstanceUsage(
+            cpu_milli=before.cpu_milli + used,
+            memory_bytes=before.memory_bytes + usage.memory_bytes,
+            warming=before.warming or last is None,
+        )
 
 
 async def read_usage(engine: Engine) -> Mapping[Unit, Usage]:

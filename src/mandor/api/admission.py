@@ -5,6 +5,7 @@ from typing import TypeVar
 
 from mandor.api.allowance import check_most, check_rules, forms_of
 from mandor.api.caller import Caller
+from mandor.api.counts import check_targets
 from mandor.engines.registry import check_options
 from mandor.engines.registry import known_engines as registered
 from mandor.errors import Conflict, Invalid
@@ -64,6 +65,7 @@ async def admit(
     for path, form in forms_of(value):
         _check_engines(form, engines, path)
         _check_options(form, path)
+    check_targets(value)
     await _check_names(store, value, beside or {})
     await _check_near(store, value, beside or {})
     await _check_depends_on(store, value, beside or {})

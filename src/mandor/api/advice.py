@@ -11,7 +11,7 @@ from mandor.placement.home import Site
 def advice(value: Object, nodes: Sequence[Node]) -> tuple[str, ...]:
     if not isinstance(value, Workload):
         return ()
-    return (*_undrainable(value), *_homeless(value, nodes))
+    return (*_undrainable(value), *_homeless(value, nodes), *_counted(value))
 
 
 def _homeless(workload: Workload, nodes: Sequence[Node]) -> list[str]:
@@ -22,6 +22,17 @@ def _homeless(workload: Workload, nodes: Sequence[Node]) -> list[str]:
     sites = {name: Site.of(group, nodes) for name, group in spec.groups.items()}
     where = "{}: " if len(sites) > 1 else ""
     return [where.format(name) + site.refusal for name, site in sites.items() if not site.homes]
+
+
+def _counted(workload: Workload) -> list[str]:
+    """A metric that nobody answers for is found out later; a count that means nothing is told at once."""
+    found = []
+    for name, group in workload.spec.groups.items():
+        scaling = group.autoscale
+        if scaling is not None and scaling.min == scaling.max:
+            where = "" if len(workload.spec.groups) == 1 else f" of the group {name}"
+            found.append(f"`autoscale`{where} can change nothing: `min` and `max` are both {scaling.max}")
+    return found
 
 
 def _undrainable(workload: Workload) -> list[str]:

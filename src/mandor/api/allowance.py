@@ -25,6 +25,7 @@ def check_rules(workload: Workload, namespace: Namespace, priority: int) -> None
         for task_name, task in group.tasks.items():
             if rules.options is not None:
                 _check_options(task, rules.options, name, f"{path}.tasks.{task_name}")
+                _check_security(task, rules.options, name, f"{path}.tasks.{task_name}")
             if rules.users is not None:
                 _check_user(task, rules.users, name, f"{path}.tasks.{task_name}")
 
@@ -68,6 +69,17 @@ def _check_options(task: Task, allowed: Collection[str], namespace: str, path: s
                     hint=f"it allows: {', '.join(allowed) or '(none)'}",
                     path=f"{path}.options.{engine}.{key}",
                 )
+
+
+def _check_security(task: Task, allowed: Collection[str], namespace: str, path: str) -> None:
+    """Powers beyond the usual ones are options, too."""
+    for key in ("privileged", "cap_add"):
+        if getattr(task.security, key) and f"security.{key}" not in allowed and "security.*" not in allowed:
+            raise Forbidden(
+                f"the namespace {namespace} does not allow security.{key}",
+                hint=f"it allows: {', '.join(allowed) or '(none)'}",
+                path=f"{path}.security.{key}",
+            )
 
 
 def _check_user(task: Task, allowed: Collection[str], namespace: str, path: str) -> None:

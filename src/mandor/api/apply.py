@@ -12,13 +12,14 @@ from mandor.api.access import sight
 from mandor.api.admission import admit, check_deletable, completed, known_engines
 from mandor.api.advice import advice
 from mandor.api.changes import FieldChange, differences
+from mandor.api.counts import kept_counts
 from mandor.api.parts import ApiParts
 from mandor.api.selector import Selector
 from mandor.api.writers import check_write
 from mandor.api.writing import Author, commit_as
-from mandor.errors import Conflict, Invalid, MandorError
+from mandor.errors import Conflict, MandorError
 from mandor.model.manifest import Document
-from mandor.model.meta import Key, Meta, Misfit, Object
+from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Node
 from mandor.model.rollout import NO_ORDERS, RolloutOrders
 from mandor.model.workload import Workload
@@ -183,7 +184,8 @@ def merged(stored: Object | None, given: Object) -> Object:
     """The given object in the place of the stored one; what a manifest leaves open stays as it is."""
     if stored is None:
         meta = Meta(name=given.meta.name, namespace=given.meta.namespace, labels=given.meta.labels)
-        return given.changed(meta=meta)
+        spec = kept_counts(None, given.spec) if isinstance(given, Workload) else given.spec
+        return given.changed(meta=meta, spec=spec)
     spec = given.spec
     if isinstance(stored, Workload) and isinstance(given, Workload):
         rollout = stored.spec.rollout
@@ -191,22 +193,12 @@ def merged(stored: Object | None, given: Object) -> Object:
             rollout = (
                 RolloutOrders(paused=True) if rollout.paused else NO_ORDERS
             )  # what was promoted, or given up, was another one
-        try:
-            groups = {
-                name: msgspec.structs.replace(group, replicas=stored.spec.groups[name].replicas)
-                if group.replicas is None and name in stored.spec.groups and given.spec.type != "daemon"
-                else group
-                for name, group in given.spec.groups.items()
-            }
-            spec = msgspec.structs.replace(
-                given.spec,
-                groups=groups,
-                restarted=stored.spec.restarted,
-                rollout=rollout,
-                run_of=stored.spec.run_of,
-            )
-        except Misfit as error:  # with the count that is kept
-            raise Invalid(str(error), hint=error.hint) from error
+        spec = msgspec.structs.replace(
+            kept_counts(stored, given.spec),
+            restarted=stored.spec.restarted,
+            rollout=rollout,
+            run_of=stored.spec.run_of,
+        )
     return stored.changed(meta=msgspec.structs.replace(stored.meta, labels=given.meta.labels), spec=spec)
 
 

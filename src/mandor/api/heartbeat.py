@@ -1,4 +1,5 @@
-"""Heartbeats and usage, kept in this server's memory; the store gets only who is heard, at most once a second."""
+"""Heartbeats and usage, kept in this server's memory; the store gets only who is heard, at most once a second,
+and what groups use whose count follows their load."""
 
 import asyncio
 import logging
@@ -8,13 +9,14 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
+from mandor.api.tallies import Tallies
 from mandor.errors import Conflict, MandorError
 from mandor.lib.clock import Clock
 from mandor.model.codec import decode_as, encode
 from mandor.model.meta import Key, Meta
 from mandor.model.record import Hearing, HearingSpec, Lease, LeaseSpec
 from mandor.model.usage import InstanceUsage, NodeUsage
-from mandor.store.base import Delete, Put, Store, Write
+from mandor.store.base import WRITES_MOST, Delete, Put, Store, Write
 
 log = logging.getLogger("mandor.heartbeats")
 
@@ -60,6 +62,7 @@ class Heartbeats:
         self.server_id = server_id
         self._address = address
         self._heard: dict[str, _Heard] = {}
+        self._tallies = Tallies(server_id)
         self._lease: Lease | None = None
         self._hearing: Hearing | None = None
         self._others = True
@@ -74,6 +77,7 @@ class Heartbeats:
             self._heard[node] = _Heard(self._clock.monotonic(), encode(report))
         else:
             heard.at, heard.report = self._clock.monotonic(), encode(report)
+        self._tallies.heard(node, report.instances)
 
     def usage(self, node: str) -> UsageReport | None:
         """What the node reported last; None: it is not heard here."""
@@ -86,6 +90,7 @@ class Heartbeats:
     def forget(self, node: str) -> None:
         if self._heard.pop(node, None) is not None:
             self._others = True
+        self._tallies.forget(node)
 
     def _describe(self, node: str, heard: _Heard) -> UsageReport:
         age = round(self._clock.monotonic() - heard.at, 3)
@@ -124,6 +129,7 @@ class Heartbeats:
         hearing = self._next_hearing()
         if hearing is not None:
             writes.append(Put(hearing))
+        writes += (await self._tallies.writes(self._store, now))[: WRITES_MOST - 2]
         if not writes:
             return
         revision = await self._store.commit(*writes)
@@ -176,8 +182,11 @@ class Heartbeats:
 
     async def _leave(self) -> None:
         """So that nobody waits for a lease to run out when the server stops as it should."""
+        tallies = await self._tallies.stored(self._store)
         writes: list[Write] = [
-            Delete(each.key, each.meta.version) for each in (self._lease, self._hearing) if each is not None
+            Delete(each.key, each.meta.version)
+            for each in (self._lease, self._hearing, *tallies[: WRITES_MOST - 2])
+            if each is not None
         ]
         if not writes:
             return

@@ -64,7 +64,7 @@ _SCHEDULER: Rights = {
 }
 _CONTROLLERS: Rights = {
     "volume": frozenset({EXISTENCE, "status"}),
-    "workload": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),  # it begins the runs of a schedule
+    "workload": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),  # the runs of a schedule, and counts
     "quota": frozenset({"status"}),
     "node-pool": frozenset({"status"}),
     "rebalance": frozenset({"status"}),
@@ -82,6 +82,7 @@ _CONTROLLERS: Rights = {
     "session": frozenset({EXISTENCE}),
     "lease": frozenset({EXISTENCE, "spec"}),
     "hearing": frozenset({EXISTENCE}),
+    "tally": frozenset({EXISTENCE}),
 }
 _EVERYTHING: Rights = {kind: frozenset({EXISTENCE, "meta.labels", "spec", "status"}) for kind in KINDS}
 
@@ -198,10 +199,26 @@ def _check_bind(before: Instance, after: Instance) -> None:
 
 
 def _check_run(before: Object | None, after: Object | None, value: Workload) -> None:
-    """Controllers make and delete the runs of a schedule; what a workload says is its author's."""
+    """Controllers make and delete the runs of a schedule, and count by load; what a workload says is its author's."""
     made = [field for field in changed_fields(before, after) if not field.startswith("status")]
+    if made == ["spec.groups"] and _only_counts(before, after):
+        return
     if made and not (value.spec.run_of and EXISTENCE in made):
         raise Forbidden(f"{value.key} is no run of a schedule: people write it", field=made[0], key=value.key)
+
+
+def _only_counts(before: Object | None, after: Object | None) -> bool:
+    """Nothing is different but the counts of groups that follow their load."""
+    if not isinstance(before, Workload) or not isinstance(after, Workload):
+        return False
+    new = after.spec.groups
+    counted = {
+        name: msgspec.structs.replace(group, replicas=new[name].replicas)
+        if name in new and group.autoscale is not None
+        else group
+        for name, group in before.spec.groups.items()
+    }
+    return counted == new
 
 
 def _verb(before: Object | None, after: Object | None) -> str:

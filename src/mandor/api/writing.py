@@ -7,6 +7,7 @@ from mandor.api.access import sight
 from mandor.api.admission import admit, check_deletable, completed, known_engines
 from mandor.api.audit import audits_of
 from mandor.api.caller import Caller
+from mandor.api.counts import check_counts
 from mandor.api.parts import ApiParts
 from mandor.api.writers import check_write
 from mandor.errors import Conflict, Forbidden, Invalid
@@ -82,6 +83,8 @@ async def _check(parts: ApiParts, caller: Caller, write: Write, before: Object |
     check_write(caller, before, write.value if isinstance(write, Put) else None)
     if isinstance(write, Put) and isinstance(write.value, Event) and caller.role == "node":
         await _check_event(parts, caller, write.value)
+    if isinstance(write, Put) and caller.user:
+        check_counts(before, write.value)
     if isinstance(write, Delete) and caller.user and before is not None:
         await check_deletable(parts.store, before)
 

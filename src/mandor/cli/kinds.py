@@ -31,6 +31,7 @@ KINDS = (
     Kind("session", "sessions"),
     Kind("lease", "leases", namespaced=False),
     Kind("hearing", "hearings", namespaced=False),
+    Kind("tally", "tallies", namespaced=False),
     Kind("cluster", "clusters", namespaced=False),
 )
 _BY_WORD = {word: kind for kind in KINDS for word in (kind.name, kind.plural, *kind.short)}

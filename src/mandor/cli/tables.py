@@ -134,6 +134,25 @@ def _rollout(item: Object) -> str:
     return f"{far} {word} {rollout['target']}"
 
 
+def _scales(item: Object) -> str:
+    """Between what its counts follow the load, and how that is; `-`: they do not."""
+    found = []
+    for name, group in item["spec"].get("groups", {}).items():
+        scaling = group.get("autoscale")
+        if scaling:
+            status = item["status"].get("autoscale", {}).get(name, {})
+            readings = " ".join(reading(each) for each in status.get("readings", ()))
+            found.append(" ".join(filter(None, [f"{scaling.get('min', 1)}-{scaling['max']}", readings])))
+    return ", ".join(found) or "-"
+
+
+def reading(each: Object) -> str:
+    """`cpu 45%/70%`, what is and what is wanted."""
+    unit = "" if each["name"] == "metric" else "%"
+    now = "?" if each.get("current") is None else f"{each['current']:g}{unit}"
+    return f"{each['name']} {now}/{each['target']:g}{unit}"
+
+
 def _ready(item: Object) -> str:
     return "yes" if item["status"].get("ready") else "no"
 
@@ -265,6 +284,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("PHASE", _status("phase")),
         Column("READY", _progress),
         Column("ROLLOUT", _rollout),
+        Column("SCALES", _scales),
         Column("RUNNING", _status("running", 0)),
         Column("PENDING", _status("pending", 0)),
         Column("FAILED", _status("failed", 0)),
@@ -420,6 +440,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("ADDRESS", _spec("address")),
     ),
     "hearing": (NAME, Column("NODES", lambda item: len(item["spec"].get("nodes", ())))),
+    "tally": (NAME, Column("GROUPS", lambda item: len(item["spec"].get("groups", ())))),
     "cluster": (NAME, Column("ID", _spec("id")), Column("EPOCH", _spec("epoch", 1)), AGE),
 }
 

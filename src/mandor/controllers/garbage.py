@@ -7,13 +7,14 @@ from typing import TypeVar
 from mandor.controllers import garbage_plan
 from mandor.controllers.base import Controller
 from mandor.controllers.garbage_plan import Keep
-from mandor.controllers.node import SERVER
+from mandor.controllers.hearing import SERVER
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.record import Audit, Event, Hearing, Lease, Session, Token
+from mandor.model.usage import Tally
 from mandor.model.workload import Release, Workload
 from mandor.store.base import Delete, Store
 from mandor.store.mirror import Mirror
@@ -59,7 +60,7 @@ class GarbageController(Controller[str]):
 
     async def _of_servers(self) -> list[Object]:
         leases = [each for each in await self._list(Lease) if each.meta.name.startswith(SERVER)]
-        hearings = await self._list(Hearing)
+        hearings: list[Hearing | Tally] = [*await self._list(Hearing), *await self._list(Tally)]
         unchanged = self._unchanged([*leases, *hearings])
         dead = garbage_plan.dead_servers(leases, unchanged, self._keep)
         live = [each for each in leases if each not in dead]

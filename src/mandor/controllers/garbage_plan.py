@@ -9,6 +9,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.phase import Phase
 from mandor.model.record import Audit, Event, Hearing, Lease, Session, Token
+from mandor.model.usage import Tally
 from mandor.model.workload import Release, Workload
 
 _DAY = 86_400.0
@@ -82,13 +83,14 @@ def dead_servers(leases: Iterable[Lease], unchanged_seconds: Mapping[str, float]
 
 
 def orphaned_hearings(
-    hearings: Iterable[Hearing], servers: Set[str], first_seen_seconds: Mapping[str, float], keep: Keep
+    hearings: Iterable[Hearing | Tally], servers: Set[str], first_seen_seconds: Mapping[str, float], keep: Keep
 ) -> list[Object]:
-    """Of servers that have no lease, and have had none for a while."""
+    """What servers said of their nodes that have no lease, and have had none for a while."""
     return [
-        hearing
-        for hearing in hearings
-        if hearing.meta.name not in servers and first_seen_seconds.get(hearing.meta.name, 0.0) > keep.server_seconds
+        each
+        for each in hearings
+        if (each.server if isinstance(each, Tally) else each.meta.name) not in servers
+        and first_seen_seconds.get(each.meta.name, 0.0) > keep.server_seconds
     ]
 
 

@@ -2,8 +2,36 @@
 
 from collections.abc import Iterable, Set
 
+from mandor.model.record import Lease
 
-class Ears:
+SERVER = "server-"
+"""How the leases of API servers begin."""
+
+
+class Servers:
+    """Which API servers live: those whose leases keep changing."""
+
+    def __init__(self) -> None:
+        self._until: dict[str, float] = {}
+
+    def observe(self, lease: Lease, now: float, *, gone: bool) -> None:
+        if not lease.meta.name.startswith(SERVER):
+            return
+        server = lease.meta.name.removeprefix(SERVER)
+        if gone:
+            self._until.pop(server, None)
+        else:
+            self.renewed(server, lease.spec.seconds, now)
+
+    def renewed(self, server: str, seconds: float, now: float) -> None:
+        """The server's lease has changed."""
+        self._until[server] = now + seconds
+
+    def alive(self, now: float) -> frozenset[str]:
+        return frozenset(server for server, until in self._until.items() if now < until)
+
+
+class Ears(Servers):
     """Gathers what the servers hear. A server counts while its lease keeps changing.
 
     While nobody listens (no server lives, or the observer itself was paused) no silence counts,
@@ -11,20 +39,13 @@ class Ears:
     """
 
     def __init__(self, *, gap_seconds: float) -> None:
+        super().__init__()
         self._gap_seconds = gap_seconds
-        self._alive_until: dict[str, float] = {}
         self._heard_by: dict[str, frozenset[str]] = {}
         self._last: dict[str, float] = {}
         self._listened_at: float | None = None
         self.heard: Set[str] = frozenset()
         """As of the last `listen`."""
-
-    def renewed(self, server: str, seconds: float, now: float) -> None:
-        """The server's lease has changed."""
-        self._alive_until[server] = now + seconds
-
-    def ended(self, server: str) -> None:
-        self._alive_until.pop(server, None)
 
     def hears(self, server: str, nodes: Iterable[str]) -> None:
         self._heard_by[server] = frozenset(nodes)
@@ -34,7 +55,7 @@ class Ears:
 
     def listen(self, nodes: Iterable[str], now: float) -> None:
         """Take stock; called every second or so, about all nodes there are."""
-        alive = [server for server, until in self._alive_until.items() if now < until]
+        alive = self.alive(now)
         self.heard = frozenset().union(*(self._heard_by.get(server, frozenset()) for server in alive))
         paused = self._listened_at is None or now - self._listened_at > self._gap_seconds
         fresh = paused or not alive

@@ -18,8 +18,6 @@ from mandor.store.base import Change, Put, Store, Write
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 
-SERVER = "server-"
-"""How the leases of API servers begin."""
 NODES = "nodes"
 """The only key: silence is judged for all nodes together."""
 
@@ -60,8 +58,8 @@ class NodeController(Controller[str]):
 
     def observe(self, change: Change) -> Iterable[str]:
         value, after = change.value, change.after
-        if isinstance(value, Lease) and value.meta.name.startswith(SERVER):
-            self._observe_lease(value, gone=after is None)
+        if isinstance(value, Lease):
+            self._ears.observe(value, self._clock.monotonic(), gone=after is None)
         elif isinstance(value, Hearing):
             if after is None:
                 self._ears.forget(value.meta.name)
@@ -71,13 +69,6 @@ class NodeController(Controller[str]):
         elif isinstance(value, Node) and change.before is None:
             return (NODES,)
         return ()
-
-    def _observe_lease(self, lease: Lease, *, gone: bool) -> None:
-        server = lease.meta.name.removeprefix(SERVER)
-        if gone:
-            self._ears.ended(server)
-        else:
-            self._ears.renewed(server, lease.spec.seconds, self._clock.monotonic())
 
     async def reconcile(self, key: str) -> float | None:
         now = self._clock.monotonic()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+from mandor.controllers.autoscale import Ask, AutoscaleController, ask_nobody
 from mandor.controllers.base import Controller
 from mandor.controllers.cron import CronController
 from mandor.controllers.drain import DrainController
@@ -31,11 +32,14 @@ def make_controllers(
     profiles: Profiles | None = None,
     restore_seconds: float | None = AFTER_SECONDS,
     guard: Callable[[], Guard] = Unguarded,
+    ask: Ask = ask_nobody,
 ) -> list[Controller[Any]]:
     """`profiles`: with what better places are looked for; None: everyone stays where he is. `restore_seconds`: so long
-    a rule that was given up must be keepable; None: nobody goes back for it."""
+    a rule that was given up must be keepable; None: nobody goes back for it. `ask`: answers for the
+    metrics that counts follow."""
     controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
+        AutoscaleController(store, clock, recorder, ask),
         CronController(store, clock, recorder),
         NodeController(store, clock, recorder, times),
         DrainController(store, clock, recorder),

@@ -201,6 +201,7 @@ def _service_status(
         failed=counts.failed,
         message=nowhere or (not first and rollout.message) or _trouble(counts.troubled),
         rollout=rollout,
+        autoscale=workload.status.autoscale,
     )
 
 

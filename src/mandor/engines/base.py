@@ -6,7 +6,7 @@ verb is idempotent, and an agent that restarts learns everything it needs from `
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, Self
 from mandor.errors import Unsupported
 from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
-from mandor.model.task import File
+from mandor.model.task import File, Security
 
 
 class Unit(NamedTuple):
@@ -75,6 +75,8 @@ class Launch:
     """Outer paths before those inside them: made in this order, each finds its place."""
     working_dir: str | None = None
     user: str | int | None = None
+    security: Security = field(default_factory=Security)
+    """How it is walled in (its `user` is above); an engine that can announces `security`."""
     cpu_milli: int | None = None
     memory_bytes: int | None = None
     processes: int | None = None
@@ -208,6 +210,18 @@ class Engine(ABC):
     async def images(self) -> Mapping[str, int]:
         """The images that are here already, with their sizes in bytes; empty where the engine runs none."""
         return {}
+
+    async def clean_image(self, keep: Collection[str]) -> str:
+        """Take away one image that it fetched for tasks and that nothing uses, the one wanted longest ago first; its
+        name. Empty: there is none. Never one of `keep`, nor one that came otherwise: from a file, or by hand.
+
+        Asked when there is little disk left; announced as `clean`.
+        """
+        return ""
+
+    async def storage(self) -> str:
+        """The folder of this machine where it keeps images and what its units write; empty: it cannot tell."""
+        return ""
 
     async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
         """Take an image from its file, which comes in pieces and is never whole in memory; True: it is new here.

@@ -1,4 +1,4 @@
-"""Amounts as people write them: `500m`, `1.5`, `256Mi`, `2GB`, `30s`, `1h30m`.
+"""Amounts as people write them: `500m`, `1.5`, `256Mi`, `2GB`, `30s`, `1h30m`, `70%`.
 
 Each is an `int` or `float` with a canonical text, so that code computes with numbers and
 people read back what they could have written.
@@ -105,6 +105,24 @@ class SecondsOrNever(Seconds):
 
 
 NEVER = SecondsOrNever(math.inf)
+
+
+class Percent(float):
+    """A share in hundredths. Text: `70%`; a bare number is percent, too."""
+
+    @classmethod
+    def parse(cls, text: str | float) -> Self:
+        if isinstance(text, str):
+            bare = text.strip().removesuffix("%").rstrip()
+            if not _PLAIN.fullmatch(bare):
+                raise _wrong(text, "a percentage", "write a number with a sign: `70%`")
+            amount = float(bare)
+        else:
+            amount = _number(text)
+        return cls(_bounded(amount, text))
+
+    def __str__(self) -> str:
+        return f"{float(self):.15g}%"
 
 
 def _wrong(text: object, what: str, hint: str) -> ValueError:

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mandor.errors import Invalid
-from mandor.lib.quantity import Cpu, Seconds, Size
+from mandor.lib.quantity import Cpu, Percent, Seconds, Size
 from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.limit_defaults import LimitDefaults
@@ -17,6 +17,7 @@ from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
 from mandor.model.rebalance import Rebalance
 from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Session, Token
+from mandor.model.usage import Tally
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 
@@ -27,14 +28,14 @@ KINDS: dict[str, type[Object]] = {
     for cls in (
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
         Rebalance,
-        *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Cluster),
+        *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Tally, Cluster),
     )
 }
 """Every kind of object there is."""
 
-_QUANTITIES = (Cpu, Size, Seconds)
+_QUANTITIES = (Cpu, Size, Seconds, Percent)
 _APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance
-_RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Cluster
+_RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Tally | Cluster
 _ANY = _APPLIED | Node | Release | Instance | _RECORDS
 
 

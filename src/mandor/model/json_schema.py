@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import msgspec
 from msgspec import NODEFAULT, Struct
 
-from mandor.lib.quantity import Cpu, Seconds, SecondsOrNever, Size
+from mandor.lib.quantity import Cpu, Percent, Seconds, SecondsOrNever, Size
 from mandor.model.codec import to_plain
 
 Schema = dict[str, Any]
@@ -23,6 +23,7 @@ QUANTITIES: dict[type, tuple[str, str]] = {
     Cpu: (r"^\s*\d+(\.\d+)?\s*m?\s*$", "Processor time: cores (`0.5`, `2`) or thousandths of one (`500m`)."),
     Size: (r"^\s*\d+(\.\d+)?\s*([kKMGTP]i?B?|B)?\s*$", "Bytes, with a unit: `256Mi`, `2GB`."),
     Seconds: (f"^{_DURATION}$", "A duration: `250ms`, `30s`, `1h30m`."),
+    Percent: (r"^\s*\d+(\.\d+)?\s*%?\s*$", "A share in percent: `70%`."),
     SecondsOrNever: (f"^(never|{_DURATION})$", "A duration (`30s`, `1h30m`), or `never`."),
 }
 _SCALARS: dict[Any, Schema] = {

@@ -20,21 +20,20 @@ from mandor.model.codec import from_plain
 from mandor.model.meta import Misfit
 from mandor.model.placement import KINDS, Placement, Where
 from mandor.model.schedule import Schedule
-from mandor.model.task import File, Security, Task
+from mandor.model.task import File, Task
 from mandor.model.variant import TaskVariant
 from mandor.model.workload import AUTO, Alternative, Disruption, Group, Port, Reschedule, WorkloadSpec
 
 MISTAKES_MOST = 50
 
-_TASK_LATER = frozenset({"secrets", "startup", "identity"})
+_TASK_LATER = frozenset({"secrets", "identity"})
 LATER: dict[type, frozenset[str]] = {
     WorkloadSpec: frozenset(),
-    Group: frozenset({"services", "autoscale"}),
+    Group: frozenset({"services"}),
     Placement: frozenset({"clusters"}),
     Task: _TASK_LATER,
     TaskVariant: _TASK_LATER,
     Alternative: _TASK_LATER,
-    Security: frozenset({"read_only_root", "cap_drop", "cap_add", "privileged"}),
     File: frozenset({"on_change"}),
     Reschedule: frozenset({"unlimited"}),
     Disruption: frozenset({"min_run", "move"}),
@@ -56,6 +55,7 @@ SYNONYMS = {
     "mem": "resources: {memory: …}",
     "memory": "resources: {memory: …}",
     "readinessProbe": "readiness",
+    "startupProbe": "startup",
     "restart_policy": "restart: {policy: …}",
     "scale": "replicas",
     "user": "security: {user: …}",

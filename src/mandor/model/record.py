@@ -73,7 +73,8 @@ class NamespaceSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     host_paths: tuple[str, ...] | None = None
     """The host paths its workloads may mount, with all below; absent: whatever a node's agent allows."""
     options: tuple[str, ...] | None = None
-    """The engine options its tasks may use: `docker.shm_size`, or `incus.*` for all of an engine; absent: all."""
+    """The engine options its tasks may use: `docker.shm_size`, or `incus.*` for all of an engine; `security.privileged`
+    and `security.cap_add` are such, too; absent: all."""
     priority_most: int | None = None
     """The highest priority its workloads may have; absent: any."""
 

@@ -15,6 +15,9 @@ Text = Annotated[str, Bounds(max_length=4096)]
 PortNumber = Annotated[int, Bounds(ge=1, le=65535)]
 Count = Annotated[int, Bounds(ge=1, le=1000)]
 
+ProbeKind = Literal["startup", "health", "readiness"]
+
+_CAPABILITY = re.compile(r"(CAP_)?[A-Z][A-Z_]{1,40}|ALL")
 _ENV = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
@@ -113,6 +116,26 @@ class Stop(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
 class Security(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     user: str | int | None = None
     """A name or number; absent: whoever runs the agent."""
+    read_only_root: bool = False
+    """Nothing can be written but to mounts."""
+    cap_add: tuple[Text, ...] = ()
+    """Powers of root it gets beyond the usual ones: `NET_ADMIN`."""
+    cap_drop: tuple[Text, ...] = ()
+    """Powers of root it does not get; `ALL` for none."""
+    privileged: bool = False
+    """All of the node's devices and powers."""
+
+    def __post_init__(self) -> None:
+        for name in (*self.cap_add, *self.cap_drop):
+            if not _CAPABILITY.fullmatch(name):
+                raise ValueError(f"{name!r} is not the name of a capability; write it as `NET_ADMIN`")
+        if self.privileged and (self.cap_add or self.cap_drop):
+            raise ValueError("`privileged` has all powers: `cap_add` and `cap_drop` say nothing beside it")
+
+    @property
+    def confined(self) -> bool:
+        """It says something that only engines with walls of their own can do."""
+        return self.read_only_root or self.privileged or bool(self.cap_add or self.cap_drop)
 
 
 class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -138,6 +161,8 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     """Bad answers restart the task."""
     readiness: Probe | None = None
     """Good answers make the instance ready; absent: it is ready when it runs."""
+    startup: Probe | None = None
+    """Asked first: until it is good the others wait; too many bad answers in a row restart the task."""
     stop: Stop = Stop()
     """How it is asked to end."""
     security: Security = Security()
@@ -154,8 +179,18 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
         _check_mounts(self.mounts)
         for engine in self.options:
             check_name(engine, "engine name")
-        if self.role == "init" and (self.health or self.readiness):
-            raise ValueError("an init task runs to its end: it has no `health` and no `readiness`")
+        if self.role == "init" and (self.health or self.readiness or self.startup):
+            raise ValueError("an init task runs to its end: it has no `health`, no `readiness` and no `startup`")
+
+    @property
+    def probes(self) -> "dict[ProbeKind, Probe]":
+        """Those that it has."""
+        found: dict[ProbeKind, Probe | None] = {
+            "startup": self.startup,
+            "health": self.health,
+            "readiness": self.readiness,
+        }
+        return {kind: probe for kind, probe in found.items() if probe is not None}
 
 
 def _check_mounts(mounts: tuple[TaskMount, ...]) -> None:

@@ -37,6 +37,8 @@ class TaskVariant(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkn
     """Bad answers restart the task."""
     readiness: Probe | None = None
     """Good answers make the instance ready."""
+    startup: Probe | None = None
+    """Asked before the others."""
     stop: Stop | None = None
     """How it is asked to end."""
     security: Security | None = None

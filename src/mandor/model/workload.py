@@ -8,6 +8,7 @@ from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
 from mandor.lib.quantity import NEVER, Seconds, SecondsOrNever
+from mandor.model.autoscale import Autoscale, AutoscaleStatus
 from mandor.model.daemon import check_daemon
 from mandor.model.depends import Condition, check_depends_on
 from mandor.model.meta import NAME_MOST, Meta, Misfit, Object, check_name
@@ -225,8 +226,8 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
             for mount in task.mounts:
                 if mount.volume is not None and mount.volume not in self.volumes:
                     raise ValueError(f"task {task_name} mounts {mount.volume!r}, which is not among `volumes`")
-            for probe in (task.health, task.readiness):
-                asked = (probe.port or probe.tcp) if probe else None
+            for probe in task.probes.values():
+                asked = probe.port or probe.tcp
                 if isinstance(asked, str) and asked not in self.ports:
                     raise ValueError(
                         f"the probe of task {task_name} names the port {asked!r}, which is not among `ports`"
@@ -258,9 +259,9 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
         return self.forms[variant] if self.alternatives else self
 
     @property
-    def mount_needs(self) -> frozenset[str]:
-        """What any engine has to be able to do for its mounts."""
-        found: set[str] = set()
+    def needs_anywhere(self) -> frozenset[str]:
+        """What any engine has to be able to do, for its mounts and its walls."""
+        found = {"security"} if any(task.security.confined for task in self.tasks.values()) else set[str]()
         for mount in (mount for task in self.tasks.values() for mount in task.mounts):
             absolute = mount.path.startswith("/")
             if mount.tmpfs is not None or self.volumes[mount.volume or ""].type == "tmpfs":
@@ -288,7 +289,7 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
 
     def needs(self, engine: str) -> frozenset[str]:
         """What that engine has to be able to do, in the words of `Capabilities.extras`."""
-        return self.mount_needs | ({"machines"} if engine in self.machine_on else frozenset())
+        return self.needs_anywhere | ({"machines"} if engine in self.machine_on else frozenset())
 
     @property
     def request(self) -> Resources:
@@ -307,7 +308,9 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
     """Tasks that share fate and node, how many copies, and how they are looked after."""
 
     replicas: Replicas | None = None
-    """Absent: 1 when new; an apply that leaves it out keeps the current count."""
+    """Absent: 1 when new (or the fewest of `autoscale`); an apply that leaves it out keeps the current count."""
+    autoscale: Autoscale | None = None
+    """The count follows the load; `replicas` is only what it begins with then. Absent: it stays as it is."""
     depends_on: dict[str, Condition] = {}
     """What has to be so before its instances begin, by the name of a group of this workload, else of a workload:
     `started`, `healthy` or `completed`. Once met for a release, it stays so."""
@@ -329,6 +332,7 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_update()
+        self._check_autoscale()
         if self.gang is not None and self.alternatives:
             raise Misfit(
                 "a gang with `alternatives` is not supported yet",
@@ -347,7 +351,7 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
 
     def _check_update(self) -> None:
         update = self.update
-        if update.canary > (self.replicas or update.canary):
+        if self.replicas and update.canary > self.count:
             raise Misfit(
                 f"{update.canary} canaries, but there are {self.replicas} replicas",
                 "update",
@@ -378,6 +382,21 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
                 hint="at least 1, or `update: {order: start-first}`",
             )
 
+    def _check_autoscale(self) -> None:
+        scaling = self.autoscale
+        if scaling is None:
+            return
+        if self.gang is not None:
+            hint = "leave `autoscale` out: a gang is placed as a whole"
+            raise Misfit("the count of a gang cannot follow its load", "autoscale", hint=hint)
+        if self.update.canary > scaling.min:
+            raise Misfit(
+                f"{self.update.canary} canaries, and `autoscale` may leave {scaling.min} instances",
+                "update",
+                "canary",
+                hint=f"at most {scaling.min}, or a larger `min`",
+            )
+
     @property
     def _apart(self) -> bool:
         return self.apart or self.gang is not None
@@ -401,7 +420,8 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
 
     @property
     def count(self) -> int:
-        return 1 if self.replicas is None else self.replicas
+        given = 1 if self.replicas is None else self.replicas
+        return self.autoscale.clamp(given) if self.autoscale is not None else given
 
 
 class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -449,6 +469,14 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
             if self.type == "daemon":
                 check_daemon(name, group)
             self._check_gang(name, group)
+            if group.autoscale is not None and self.type != "service":
+                raise Misfit(
+                    f"group {name}: only a service is scaled by its load",
+                    "groups",
+                    name,
+                    "autoscale",
+                    hint="leave `autoscale` out",
+                )
             if self.type == "batch" and group.update != Update():
                 raise Misfit(
                     f"group {name}: a batch is not rolled out: a change stops what runs, and it begins anew",
@@ -520,6 +548,8 @@ class WorkloadStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     """Groups whose dependencies were met, for `release`."""
     rollout: Rollout | None = None
     """Of a service or a daemon: how far its latest roll-out is."""
+    autoscale: dict[str, AutoscaleStatus] = {}
+    """Of groups whose count follows their load, by name; written by the autoscaler."""
     schedule: str = ""
     """The schedule that the times below are about."""
     last_at: float = 0.0

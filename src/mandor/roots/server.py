@@ -37,6 +37,7 @@ from mandor.placement.plugin_source import GROUP
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
 from mandor.roots.forecast import ProfilesOf, make_scheduling
 from mandor.roots.inquiry import HttpInquiry
+from mandor.roots.prometheus import Prometheus
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.roots.supervisor import Pulse, supervised
 from mandor.scheduler.loop import Scheduler
@@ -218,6 +219,7 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
     times = NodeTimes(
         suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after, mass_share=settings.mass_fraction
     )
+    prometheus = Prometheus(settings.prometheus)
     controllers = make_controllers(
         store,
         clock,
@@ -226,8 +228,9 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
         profiles=ProfilesOf(_config_source(settings, pulse)),
         restore_seconds=settings.restore_after if settings.restore_after != NEVER else None,
         guard=pulse.watchdog,
+        ask=prometheus.ask,
     )
-    async with Background() as tasks:
+    async with prometheus, Background() as tasks:
         tasks.start(recorder.run(), "recorder")
         await run_all(controllers, store, clock)
 

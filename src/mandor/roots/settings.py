@@ -63,6 +63,9 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """The pools whose nodes this server's scheduler places work on; empty: all. No pool belongs to two schedulers."""
     restore_after: SecondsOrNever = SecondsOrNever(60)
     """A `should` rule that was given up can be kept for so long: then its instance moves; `never`: none does."""
+    prometheus: tuple[str, ...] = ()
+    """The Prometheus servers that counts may follow, as `http://HOST:9090`: the first is asked where a manifest names
+    none, and no other is asked; empty: whichever a manifest names."""
     scheduler_config: str = ""
     """A file with scheduler profiles, in the shape of KubeSchedulerConfiguration; followed while the server runs."""
     plugin_hang: Seconds = Seconds(30)
@@ -88,6 +91,9 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise ValueError(f"there is no role {role!r}; {did_you_mean(role, ROLES)}")
         for pool in self.pools:
             check_name(pool, "pool")
+        for url in self.prometheus:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"`prometheus` holds addresses as http://HOST:9090, not {url[:60]!r}")
         if not self.roles:
             raise ValueError("`roles` names at least one of api, scheduler, controllers")
 

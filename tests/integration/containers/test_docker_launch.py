@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mandor.engines.base import UnitPhase
-from mandor.model.task import File
+from mandor.model.task import File, Security
 from tests.components.docker import RunningDocker
 from tests.components.image import busybox_image
 from tests.components.ports import free_port
@@ -141,6 +141,14 @@ async def test_options_of_the_engine_reach_the_container(ship: Ship) -> None:
     assert "Read-only file system" in said[0]
     assert said[1].endswith("0000000000000000")
     assert said[2:] == ["8", "mine", "lo"]
+
+
+async def test_walls_stand_as_the_task_says(ship: Ship) -> None:
+    show = "touch /x 2>&1; grep CapEff /proc/self/status"
+    unit = await ship.start(show, security=Security(read_only_root=True, cap_drop=("ALL",), cap_add=("NET_RAW",)))
+    said = await ship.output(unit)
+    assert "Read-only file system" in said[0]
+    assert int(said[1].split()[-1], 16) == 1 << 13, "CAP_NET_RAW, and nothing else"
 
 
 async def test_an_option_nobody_knows_is_told(ship: Ship) -> None:

@@ -13,6 +13,7 @@ import pytest
 from mandor.engines.base import Launch, Mount, Observed, Unit, UnitPhase
 from mandor.engines.cri import CriEngine
 from mandor.errors import EngineDown, NotFound
+from mandor.model.task import Security
 from tests.components.containerd import Containerd
 from tests.components.image import NAME
 
@@ -156,7 +157,6 @@ async def test_a_runtime_that_never_was_there_is_not_there_and_one_that_was_is_d
         ({"options": {"pul": "never"}}, "options.cri"),
         ({"working_dir": "somewhere"}, "not absolute"),
         ({"mounts": (Mount(path="/data", source="/there/is/no/such/folder"),)}, "no /there/is"),
-        ({"mounts": (Mount(path="/data"),)}, "no tmpfs"),
         ({"user": "nobody-knows-her"}, "nobody-knows-her"),
     ],
 )
@@ -166,6 +166,16 @@ async def test_what_can_never_start_says_why(engine: CriEngine, parts: dict[str,
     ended = await until(engine, wrong, over)
     assert ended.reason == "StartFailed"
     assert said in ended.message
+
+
+async def test_walls_stand_as_the_task_says(engine: CriEngine) -> None:
+    walled = unit()
+    security = Security(read_only_root=True, cap_drop=("ALL",), cap_add=("NET_RAW",))
+    await engine.start(walled, shell("touch /x 2>&1; grep CapEff /proc/self/status", security=security))
+    await until(engine, walled, over)
+    refused, powers = [line.text.decode() async for line in engine.logs(walled)]
+    assert "Read-only file system" in refused
+    assert int(powers.split()[-1], 16) == 1 << 13, "CAP_NET_RAW, and nothing else"
 
 
 async def test_logs_begin_anew_before_they_grow_too_large(engine: CriEngine, tmp_path: Path) -> None:

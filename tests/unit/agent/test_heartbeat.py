@@ -202,11 +202,15 @@ async def test_what_instances_use_is_added_up_by_name(clock: ManualClock) -> Non
         await engine.start(Unit("u1", task, 1), Launch(name="x", options={"cpu": 0.5, "memory": "1Mi"}))
     await engine.start(Unit("stranger", "a", 1), Launch(name="y"))
     meter = InstanceMeter(clock)
-    await meter.read([engine], {"u1": "default/web-0"})
+    first = await meter.read([engine], {"u1": "default/web-0"}, {"u1"})
+    assert first["default/web-0"].warming, "a rate needs two readings"
     await clock.advance(10)
-    assert await meter.read([engine], {"u1": "default/web-0"}) == {
+    assert await meter.read([engine], {"u1": "default/web-0"}, {"u1"}) == {
         "default/web-0": InstanceUsage(cpu_milli=1000, memory_bytes=2 << 20)
     }
+    await clock.advance(10)
+    unready = await meter.read([engine], {"u1": "default/web-0"}, frozenset())
+    assert unready["default/web-0"].warming
     engine.down()
     assert await meter.read([engine], {"u1": "default/web-0"}) == {}
 

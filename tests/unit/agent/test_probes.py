@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mandor.agent.probes import Tally, ask, keep_asking
+from mandor.agent.probes import Beginning, Tally, ask, keep_asking
 from mandor.engines.base import Launch, Observed, Unit, UnitPhase
 from mandor.engines.fake import FakeEngine
 from mandor.lib.clock import ManualClock
@@ -110,6 +110,13 @@ def test_so_many_bad_answers_in_a_row_change_a_good_opinion() -> None:
 def test_so_many_good_answers_in_a_row_change_a_bad_one() -> None:
     tally = Tally(Probe(tcp=80, successes=2), good=False)
     assert [tally.count(answer, 0) for answer in (True, False, True, True)] == [False, False, False, True]
+
+
+def test_a_beginning_is_over_after_so_many_good_answers_in_a_row() -> None:
+    tally = Beginning(Probe(tcp=1, successes=2, failures=3), good=True)
+    assert [tally.count(answer, 1) for answer in (True, False, True)] == [False, False, False]
+    assert tally.count(True, 1)
+    assert (tally.passed, tally.good) == (True, True)
 
 
 def test_bad_answers_do_not_count_before_the_start_period_is_over() -> None:

@@ -120,7 +120,9 @@ class World:
         tasks = group.pop("tasks", None)
         if tasks is None:
             task = {
-                key: group.pop(key) for key in ("options", "health", "readiness", "stop", "resources") if key in group
+                key: group.pop(key)
+                for key in ("options", "health", "readiness", "startup", "stop", "resources")
+                if key in group
             }
             tasks = {"main": {"command": ["run"], **task}}
         groups = {"main": {"tasks": tasks, "engine": ["fake"], **group}}

@@ -266,10 +266,9 @@ def test_a_mistake_gets_its_line_its_path_and_a_hint(
 @pytest.mark.parametrize(
     "text",
     [
-        "autoscale: {min: 1, max: 2}",
         "secrets: {A: b}",
         "placement: {clusters: [a]}",
-        "startup: {}",
+        "identity: {name: a}",
     ],
 )
 def test_what_a_later_version_will_know_is_not_called_unknown(text: str) -> None:

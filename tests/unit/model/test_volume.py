@@ -101,7 +101,7 @@ def test_volumes_belong_to_instances_to_groups_or_to_nobody() -> None:
 )
 def test_mounts_say_what_an_engine_has_to_be_able_to_do(mounts: str, needs: set[str]) -> None:
     volumes = "volumes: {d: {}, t: {type: tmpfs, size: 1Mi}}\n"
-    assert loaded(f"{BASE}{volumes}mounts: {mounts}\n").spec.groups["main"].mount_needs == needs
+    assert loaded(f"{BASE}{volumes}mounts: {mounts}\n").spec.groups["main"].needs_anywhere == needs
 
 
 def test_a_changed_volume_is_another_release_and_none_at_all_is_as_before() -> None:

@@ -8,6 +8,7 @@ import msgspec
 
 from mandor.api.access import missing, read, redacted, sight
 from mandor.api.auth import node_token_name
+from mandor.api.counts import kept_counts, scaled_counts
 from mandor.api.labels import select_for
 from mandor.api.operation import JSON, MERGE_PATCH, Call, Operation
 from mandor.api.problems import misfit
@@ -21,6 +22,7 @@ from mandor.model.codec import KINDS, from_plain, to_plain
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Node, stamped
+from mandor.model.workload import Workload
 from mandor.store.base import ALL, Delete, Filter, Put, Write
 
 CHUNK = 2000
@@ -146,7 +148,8 @@ async def put(call: Call[VersionQuery, Any], kind: type[Object]) -> Object:
 
 def _new(given: Object) -> Object:
     meta = Meta(name=given.meta.name, namespace=given.meta.namespace, labels=given.meta.labels)
-    return type(given)(meta=meta, spec=given.spec)  # type: ignore[call-arg]
+    spec = kept_counts(None, given.spec) if isinstance(given, Workload) else given.spec
+    return type(given)(meta=meta, spec=spec)  # type: ignore[call-arg]
 
 
 def _changed(call: Call[Any, Any], stored: Object, given: Object) -> Object:
@@ -154,6 +157,8 @@ def _changed(call: Call[Any, Any], stored: Object, given: Object) -> Object:
     meta, spec = msgspec.structs.replace(stored.meta, labels=given.meta.labels), given.spec
     if isinstance(stored, Node) and isinstance(given, Node):
         spec = stamped(stored.spec, given.spec, call.parts.clock.now())
+    elif isinstance(stored, Workload) and isinstance(given, Workload):
+        spec = scaled_counts(stored, given.spec)
     return stored.changed(meta=meta, spec=spec)
 
 

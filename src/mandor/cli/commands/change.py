@@ -44,6 +44,11 @@ def scale_command(
         from mandor.lib.words import did_you_mean
 
         raise Invalid(f"{name} has no group {group!r}", hint=did_you_mean(group, groups))
+    scaling = groups[group].get("autoscale")
+    if scaling:
+        hint = "change `min` and `max` under `autoscale` in its manifest and apply it, or take `autoscale` away"
+        between = f"between {scaling.get('min', 1)} and {scaling['max']}"
+        raise Conflict(f"the count of {name} follows its load, {between}", hint=hint)
     before = groups[group].get("replicas", 1)
     client.patch("workloads", name, {"spec": {"groups": {group: {"replicas": count}}}}, namespace=namespace)
     what = name if len(groups) == 1 else f"{name}, group {group},"

@@ -120,6 +120,7 @@ def _tell_workload(client: "Client", item: Object) -> list[str]:
     )
     for name, group in spec["groups"].items():
         lines += _tell_group(name, group, service=kind == "service")
+        lines += _tell_scaling(group.get("autoscale"), item["status"].get("autoscale", {}).get(name))
     if "schedule" in spec:
         return lines + _tell_runs(client, item)
     items, _ = client.list("instances", {"namespace": meta.get("namespace")})
@@ -216,6 +217,25 @@ def _tell_group(name: str, group: Object, *, service: bool) -> list[str]:
     for number, each in enumerate(group.get("alternatives", ()), 1):
         lines += _facts([(f"alternative {number}", _alternative(each))])
     return lines
+
+
+def _tell_scaling(scaling: Object | None, status: Object | None) -> list[str]:
+    if not scaling:
+        return []
+    readings = status.get("readings", ()) if status else ()
+    last = ""
+    if status and status.get("last_at"):
+        last = f"{age(status['last_at'], time.time())} ago, {status['last']}"
+    shown = ", ".join(tables.reading(each) for each in readings) or "nothing is measured yet"
+    why = ": ".join(filter(None, [status["reason"], status.get("message", "")])) if status else ""
+    return _facts(
+        [
+            ("scales", f"between {scaling.get('min', 1)} and {scaling['max']}, {shown}"),
+            ("  now", why),
+            ("  last", last),
+            *(("  unknown", f"{each['name']}: {each['problem']}") for each in readings if each.get("problem")),
+        ]
+    )
 
 
 def _alternative(each: Object) -> str:

@@ -69,11 +69,14 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
 @click.option(
     "--restore-after", metavar="DURATION", help="How long a rule is keepable before its work moves.  [default: 60s]"
 )
+@click.option("--prometheus", metavar="URL[,URL]", multiple=True, help="The only ones asked for metrics.")
 @click.option("--scheduler-config", metavar="FILE", help="Scheduler profiles, as in KubeSchedulerConfiguration.")
 @click.option("--plugins", metavar="DIR", help="Scheduler plugins: every .py file there is run.")
 @click.option("--plugin-hang", metavar="DURATION", help="A plugin that hangs so long is disabled.  [default: 30s]")
 @_log_options
-def server_command(config: str | None, roles: tuple[str, ...], pools: tuple[str, ...], **flags: Any) -> None:
+def server_command(
+    config: str | None, roles: tuple[str, ...], pools: tuple[str, ...], prometheus: tuple[str, ...], **flags: Any
+) -> None:
     """Run a server of the control plane.
 
     Each option is also a setting in the file (`listen`, `store_ca` …) and in the environment (MANDOR_LISTEN,
@@ -82,7 +85,7 @@ def server_command(config: str | None, roles: tuple[str, ...], pools: tuple[str,
     from mandor.roots import server
     from mandor.roots.settings import ServerSettings, load
 
-    flags["roles"], flags["pools"] = _split(roles), _split(pools)
+    flags |= {"roles": _split(roles), "pools": _split(pools), "prometheus": _split(prometheus)}
     server.run(load(ServerSettings, "server", file=config, environ=os.environ, flags=flags))
 
 

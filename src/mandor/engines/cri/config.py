@@ -29,7 +29,11 @@ def sandbox_config(
         for name, host in launch.host_ports.items()
     ]
     spaces = make("NamespaceOption", pid=OF_THE_CONTAINER, network=OF_THE_NODE if options.network == "host" else 0)
-    security = make("SandboxSecurity", namespace_options=spaces, privileged=options.privileged)
+    security = make(
+        "SandboxSecurity",
+        namespace_options=spaces,
+        privileged=launch.security.privileged or options.privileged,
+    )
     linux: dict[str, Any] = {"security_context": security}
     if options.cgroup_parent:
         linux["cgroup_parent"] = options.cgroup_parent
@@ -54,9 +58,9 @@ def container_config(
     """`files`: what to mount, paths of the node by paths in the container."""
     mounts = [make("Mount", container_path=path, host_path=source) for path, source in files.items()]
     for each in launch.mounts:
-        if each.source is None:
-            raise Invalid(f"the mount {each.path}: CRI runtimes make no tmpfs", hint="mount a volume")
         check_mount(each)
+        if each.source is None:
+            continue  # The CRI has no words for it: see `amend`.
         mounts.append(make("Mount", container_path=each.path, host_path=each.source, readonly=each.read_only))
     return make(
         "ContainerConfig",
@@ -105,14 +109,17 @@ def _resources(launch: Launch) -> Any:
 
 
 def _security(launch: Launch, options: CriOptions) -> Any:
+    security = launch.security
     parts: dict[str, Any] = {
-        "privileged": options.privileged,
-        "readonly_rootfs": options.read_only,
+        "privileged": security.privileged or options.privileged,
+        "readonly_rootfs": security.read_only_root or options.read_only,
         "namespace_options": make(
             "NamespaceOption", pid=OF_THE_CONTAINER, network=OF_THE_NODE if options.network == "host" else 0
         ),
         "capabilities": make(
-            "Capability", add_capabilities=list(options.cap_add), drop_capabilities=list(options.cap_drop)
+            "Capability",
+            add_capabilities=[*security.cap_add, *options.cap_add],
+            drop_capabilities=[*security.cap_drop, *options.cap_drop],
         ),
     }
     user, _, group = str("" if launch.user is None else launch.user).partition(":")

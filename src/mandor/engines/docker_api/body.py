@@ -90,14 +90,15 @@ def _host(launch: Launch, options: ContainerOptions) -> dict[str, Any]:
     host |= _mounts(launch.mounts)
     if options.init:
         host["Init"] = True
-    if options.privileged:
+    security = launch.security
+    if security.privileged or options.privileged:
         host["Privileged"] = True
-    if options.read_only:
+    if security.read_only_root or options.read_only:
         host["ReadonlyRootfs"] = True
-    if options.cap_add:
-        host["CapAdd"] = list(options.cap_add)
-    if options.cap_drop:
-        host["CapDrop"] = list(options.cap_drop)
+    if added := [*security.cap_add, *options.cap_add]:
+        host["CapAdd"] = added
+    if dropped := [*security.cap_drop, *options.cap_drop]:
+        host["CapDrop"] = dropped
     if options.shm_size is not None:
         host["ShmSize"] = int(options.shm_size)
     if options.runtime is not None:

@@ -24,7 +24,12 @@ from mandor.model.node import Capabilities
 IMAGE_BYTES = 500 << 20
 """So large is every image."""
 TAR_MARK = b"ustar"
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "user", "mounts", "links", "tmpfs", "ports", "hosts"})
+EXTRAS = frozenset(
+    (
+        *("logs", "exec", "stats", "events", "user", "security"),
+        *("mounts", "links", "tmpfs", "ports", "hosts"),
+    )
+)
 
 
 class FakeEngine(Engine):

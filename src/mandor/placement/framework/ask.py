@@ -137,7 +137,7 @@ class Shape:
             patience=float(group.placement.patience),
             preempt_first=group.placement.relax == "after-preemption",
             volumes={name: each for name, each in group.volumes.items() if each.type != "tmpfs"},
-            needs=group.mount_needs,
+            needs=group.needs_anywhere,
             variant=variant,
         )
 

@@ -1,0 +1,78 @@
+"""Tallies: what groups whose count follows their load use on the nodes that this server hears, summed up."""
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from mandor.model.meta import Meta
+from mandor.model.usage import GroupUsage, InstanceUsage, Tally, TallySpec, tally_name
+from mandor.model.workload import Workload
+from mandor.store.base import Delete, Put, Store, Write
+
+TALLY_SECONDS = 5.0
+"""No more often than that; agents measure every ten seconds, more or less."""
+GROUPS_MOST = 1000
+"""In one object; more of them take several."""
+
+
+class Tallies:
+    """Takes what nodes report, keeps of it what somebody asks for, and says what is to be written."""
+
+    def __init__(self, server_id: str) -> None:
+        self._server_id = server_id
+        self._asked: frozenset[str] = frozenset()
+        self._by_node: dict[str, dict[str, GroupUsage]] = {}
+        self._due_at = 0.0
+
+    def heard(self, node: str, instances: Mapping[str, InstanceUsage]) -> None:
+        if not self._asked:
+            return
+        used: dict[str, GroupUsage] = {}
+        for name, each in instances.items():
+            group = name.rpartition("-")[0]
+            if group in self._asked and not each.warming:
+                one = GroupUsage(1, each.cpu_milli, each.memory_bytes)
+                used[group] = used[group] + one if group in used else one
+        if used:
+            self._by_node[node] = used
+        else:
+            self._by_node.pop(node, None)
+
+    def forget(self, node: str) -> None:
+        self._by_node.pop(node, None)
+
+    async def writes(self, store: Store, now: float) -> list[Write]:
+        """What has changed since it was stored; nothing until it is time again."""
+        if now < self._due_at:
+            return []
+        self._due_at = now + TALLY_SECONDS
+        self._asked = frozenset(_scaled((await store.list(Workload.kind)).items))
+        stored = {each.meta.name: each for each in await self.stored(store)}
+        wanted = dict(self._wanted())
+        writes: list[Write] = [Delete(each.key, each.meta.version) for n, each in stored.items() if n not in wanted]
+        for name, spec in wanted.items():
+            known = stored.get(name)
+            if known is None or known.spec != spec:
+                writes.append(Put(Tally(meta=known.meta if known is not None else Meta(name=name), spec=spec)))
+        return writes
+
+    async def stored(self, store: Store) -> list[Tally]:
+        found = (await store.list(Tally.kind)).items
+        return [each for each in found if isinstance(each, Tally) and each.server == self._server_id]
+
+    def _wanted(self) -> Iterator[tuple[str, TallySpec]]:
+        sums: dict[str, GroupUsage] = {}
+        for used in self._by_node.values():
+            for group, each in used.items():
+                if group in self._asked:
+                    sums[group] = sums[group] + each if group in sums else each
+        names = sorted(sums)
+        for number, start in enumerate(range(0, len(names), GROUPS_MOST)):
+            some = {name: sums[name] for name in names[start : start + GROUPS_MOST]}
+            yield f"{self._server_id}.{number}" if number else self._server_id, TallySpec(some)
+
+
+def _scaled(workloads: Iterable[object]) -> Iterator[str]:
+    for each in workloads:
+        if isinstance(each, Workload):
+            for name, group in each.spec.groups.items():
+                if group.autoscale is not None:
+                    yield tally_name(each.meta.namespace, each.meta.name, name)

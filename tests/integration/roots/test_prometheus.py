@@ -1,0 +1,91 @@
+"""Asking for a metric over HTTP: what Prometheus answers, and everything else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from mandor.errors import Unavailable
+from mandor.model.autoscale import Metric
+from mandor.roots.prometheus import ANSWER_MOST, Prometheus, number_in
+
+
+@asynccontextmanager
+async def answering(body: bytes, status: int = 200) -> AsyncIterator[tuple[str, list[str]]]:
+    asked: list[str] = []
+
+    async def query(request: web.Request) -> web.Response:
+        asked.append(request.query["query"])
+        return web.Response(body=body, status=status, headers={"Location": "http://127.0.0.1:9/"})
+
+    app = web.Application()
+    app.router.add_get("/api/v1/query", query)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    port = runner.addresses[0][1]
+    try:
+        yield f"http://127.0.0.1:{port}", asked
+    finally:
+        await runner.cleanup()
+
+
+def vector(*values: str) -> bytes:
+    result = [{"metric": {}, "value": [1700000000.1, value]} for value in values]
+    return json.dumps({"status": "success", "data": {"resultType": "vector", "result": result}}).encode()
+
+
+async def test_a_query_is_asked_as_it_stands_and_answered_with_its_number() -> None:
+    async with answering(vector("42.5")) as (url, asked), Prometheus() as prometheus:
+        query = 'sum(rate(http_requests_total{job="a b"}[1m]))'
+        assert await prometheus.ask(Metric(query=query, target=1, url=f"{url}/")) == 42.5
+        assert asked == [query]
+
+
+async def test_the_first_of_the_settings_is_asked_where_none_is_named_and_no_other_ever() -> None:
+    async with answering(vector("1")) as (url, asked), Prometheus([url]) as prometheus:
+        assert await prometheus.ask(Metric(query="up", target=1)) == 1
+        with pytest.raises(Unavailable, match="none of the Prometheus servers that are asked"):
+            await prometheus.ask(Metric(query="up", target=1, url="http://127.0.0.1:1"))
+        assert asked == ["up"]
+    async with Prometheus() as nowhere:
+        with pytest.raises(Unavailable, match="nobody said where Prometheus is"):
+            await nowhere.ask(Metric(query="up", target=1))
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "says"),
+    [
+        (vector(), 200, "0 answers"),
+        (vector("1", "2"), 200, "2 answers"),
+        (b'{"status":"error","error":"parse error"}', 400, "parse error"),
+        (b"<html>", 502, "answered 502"),
+        (b"[]", 200, "no success"),
+        (b'{"status":"success","data":{"resultType":"matrix","result":[]}}', 200, "a matrix"),
+        (b'{"status":"success","data":{"resultType":"scalar","result":[1,"x"]}}', 200, "not with a number"),
+        (b'{"status":"success"}', 200, "not with a number"),
+        (b" " * (ANSWER_MOST + 10), 200, "more than"),
+        (b"", 302, "answered 302"),
+    ],
+)
+async def test_any_other_answer_is_told_in_a_sentence(body: bytes, status: int, says: str) -> None:
+    async with answering(body, status) as (url, _), Prometheus() as prometheus:
+        with pytest.raises(Unavailable, match=says):
+            await prometheus.ask(Metric(query="up", target=1, url=url))
+
+
+async def test_nobody_there_is_told_too() -> None:
+    async with Prometheus() as prometheus:
+        with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1"):
+            await prometheus.ask(Metric(query="up", target=1, url="http://127.0.0.1:1"))
+
+
+def test_a_scalar_is_a_number() -> None:
+    body: dict[str, Any] = {"status": "success", "data": {"resultType": "scalar", "result": [1.0, "7"]}}
+    assert number_in(json.dumps(body).encode(), "http://p", 200) == 7.0
