@@ -8,9 +8,10 @@ from mandor.controllers.draft import Draft
 from mandor.controllers.slot import World
 from mandor.lib.quantity import Seconds
 from mandor.lib.ranges import parse
+from mandor.model.batch import Batch
 from mandor.model.instance import Instance, instance_name
 from mandor.model.phase import Phase
-from mandor.model.workload import Batch, Release, Workload
+from mandor.model.workload import Release, Workload
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from mandor.lib.quantity import NEVER, Seconds, SecondsOrNever
 from mandor.model.autoscale import Autoscale, AutoscaleStatus
+from mandor.model.batch import Batch
 from mandor.model.daemon import check_daemon
 from mandor.model.depends import Condition, check_depends_on
 from mandor.model.meta import NAME_MOST, Meta, Misfit, Object, check_name
@@ -106,32 +107,6 @@ class Disruption(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
         """Of so many; a part of an instance counts as one, as in Kubernetes."""
         most = self.max_unavailable
         return None if most is None else share_of(most, wanted, up=True)
-
-
-INDEXED_MOST = 10_000
-"""So many indices may be under way at a time: those that are done are told as ranges, with a gap for each."""
-
-
-class Batch(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    completions: Annotated[int, Bounds(ge=1, le=100_000)] = 1
-    """So many instances must succeed."""
-    parallelism: Annotated[int, Bounds(ge=1, le=100_000)] = 1
-    """So many run at a time."""
-    retries: Annotated[int, Bounds(ge=0, le=1000)] = 3
-    """An instance that failed is tried again so often; then the batch has failed."""
-    deadline: Seconds | None = None
-    """A batch that is not done by then has failed."""
-    indexed: bool = False
-    """Each completion is a piece of work of its own, by the index in `MANDOR_INDEX`: what has succeeded is kept by
-    index, and is not run again, whatever becomes of its instance."""
-
-    def __post_init__(self) -> None:
-        if self.indexed and self.parallelism > INDEXED_MOST:
-            raise Misfit(
-                f"{self.parallelism} indices at a time; at most {INDEXED_MOST} are kept apart",
-                "parallelism",
-                hint=f"at most {INDEXED_MOST}, or leave `indexed` out",
-            )
 
 
 GANG_SECONDS_MOST = 86_400
