@@ -136,7 +136,7 @@ class Shape:
             grace=float(max(task.stop.grace for task in group.tasks.values())),
             patience=float(group.placement.patience),
             preempt_first=group.placement.relax == "after-preemption",
-            volumes={name: each for name, each in group.volumes.items() if each.type != "tmpfs"},
+            volumes={name: each for name, each in group.volumes.items() if each.type in {"local", "host"}},
             needs=group.needs_anywhere,
             variant=variant,
         )
