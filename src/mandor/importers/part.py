@@ -322,7 +322,8 @@ def _maps(value: Any, path: str, made: Callable[[Map, str], Part]) -> Iterator[P
         yield made(value, path)
     elif isinstance(value, list):
         for index, each in enumerate(value):
-            yield from _maps(each, f"{path}[{index}]", made)
+            title = getattr(each, "title", "")
+            yield from _maps(each, f"{path}.{title}" if title else f"{path}[{index}]", made)
 
 
 def _size(value: Any) -> int:

@@ -14,6 +14,7 @@ from mandor.model.manifest import load_manifests
 GROUP = "mandor.importers"
 OWN: dict[str, str] = {
     "compose": "mandor.importers.compose:ComposeImporter",
+    "nomad": "mandor.importers.nomad:NomadImporter",
     "kubernetes": "mandor.importers.kubernetes:KubernetesImporter",
 }
 

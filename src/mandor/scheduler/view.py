@@ -474,7 +474,8 @@ class View:
 def _matters(node: Node) -> tuple[object, ...]:
     """What placement looks at; the rest of a node may change without anybody being tried again."""
     status = node.status
-    return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts, status.ports
+    health = status.phase, status.pressure
+    return node.spec, node.meta.labels, health, status.capacity, status.engines, status.facts, status.ports
 
 
 def _matters_to_queue(workload: Workload) -> tuple[object, ...]:

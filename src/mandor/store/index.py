@@ -257,7 +257,9 @@ class Index:
         before, after = change.before, change.after
         left = before.node if before is not None else None
         entered = after.node if after is not None else None
-        for node in {left, entered} - {None}:
+        for node in dict.fromkeys((left, entered)):
+            if node is None:
+                continue
             if (peers := subscribers.get((kind, node))) is not None:
                 self._hand((change,), peers)
             if (peers := subscribers.get((None, node))) is not None:

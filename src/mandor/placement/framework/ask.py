@@ -288,8 +288,8 @@ class Ask(Struct, frozen=True):
         others = self.shape.alternatives
         return (self, *(structs.replace(self, shape=each) for each in others)) if others else (self,)
 
-    def without_avoid(self) -> "Ask":
-        return structs.replace(self, avoid=frozenset())
+    def without_avoid(self, but: frozenset[str] = frozenset()) -> "Ask":
+        return structs.replace(self, avoid=self.avoid & but)
 
     def without_last_should(self) -> "Ask":
         return structs.replace(self, dropped=self.dropped + 1)
