@@ -213,7 +213,7 @@ async def test_a_pinned_instance_goes_to_its_node_or_nowhere_and_speaks_for_nobo
     await world.run(1)
     for index, node in enumerate(("n1", "n2", "n9")):
         waits = world.instance(f"other-{index}")
-        await world.store.commit(Put(waits.changed(spec=replace(waits.spec, pin=node))))
+        await world.store.commit(Put(waits.changed(spec=replace(waits.spec, pin=node, instead_of="another"))))
     await world.add_nodes("n1", "n2", cpu=2, cordoned=True)
     await world.change_node("n2", cordoned=False)
     await world.until(lambda: world.instance("other-1").spec.node == "n2")

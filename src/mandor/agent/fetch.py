@@ -22,7 +22,8 @@ CARE_SECONDS = 2.0
 class Fetch:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._releases: OrderedDict[Key, Release] = OrderedDict()
+        self._releases: OrderedDict[Key, tuple[int, Release]] = OrderedDict()
+        """With the version of the instance for which it was read."""
         self._workloads: dict[Key, tuple[float, Workload]] = {}
         self._classes: tuple[float, dict[str, PriorityClass]] | None = None
         self._asked: dict[Key, asyncio.Task[Object | None]] = {}
@@ -31,13 +32,15 @@ class Fetch:
         """In the form it was placed in. `NotFound` when there is no such release, or no such form of it: then the order
         can never be carried out."""
         key = Key(Release.kind, instance.meta.namespace, instance.spec.release)
-        release = self._releases.get(key)
-        if release is None:
+        version, release = self._releases.get(key, (0, None))
+        # A workload that was deleted and made again has releases of the same names: what was read before this instance
+        # was written may be one of the old ones.
+        if release is None or version < instance.meta.version:
             found = await self._get(key)
             if not isinstance(found, Release):
                 raise NotFound(f"its release {instance.spec.release} does not exist")
             release = found
-            self._releases[key] = release
+            self._releases[key] = instance.meta.version, release
             if len(self._releases) > RELEASES_MOST:
                 self._releases.popitem(last=False)
         self._releases.move_to_end(key)
