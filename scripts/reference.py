@@ -75,7 +75,16 @@ def manifest_page() -> str:
         described = defs[name].get("description", "")
         lines += ["", f"## {_title(name)}", "", *([_sentence(described), ""] if described else [])]
         lines += _table(defs[name]["properties"], set(defs[name].get("required", ())))
-    for kind in ("namespace", "priority-class", "quota", "limit-defaults", "volume", "node-pool", "rebalance"):
+    for kind in (
+        "namespace",
+        "priority-class",
+        "quota",
+        "limit-defaults",
+        "volume",
+        "node-pool",
+        "reservation",
+        "rebalance",
+    ):
         lines += ["", f"## {kind}", "", _sentence(defs[kind]["description"]), ""]
         lines += _table(defs[kind]["properties"], set(defs[kind]["required"]))
     lines += ["", "## Not yet", "", "These keys are known, and refused with that word until a later version has them:"]

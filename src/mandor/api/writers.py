@@ -16,12 +16,13 @@ from mandor.model.node import NodePhase, NodeStatus
 from mandor.model.phase import Phase, may_move
 from mandor.model.quota import Quota
 from mandor.model.record import Event
+from mandor.model.reservation import Reservation
 from mandor.model.workload import Workload, WorkloadStatus
 
 EXISTENCE = "existence"
 """Creating, deleting, or putting another object in its place."""
 
-_BOUNDS = frozenset({Quota.kind, LimitDefaults.kind})
+_BOUNDS = frozenset({Quota.kind, LimitDefaults.kind, Reservation.kind})
 """Nobody sets the bounds of his own namespace: an admin of the whole cluster does."""
 
 Fields = frozenset[str]
@@ -42,6 +43,7 @@ _ADMIN: Rights = {
     "quota": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "limit-defaults": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "node-pool": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "reservation": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _OWN_NODE_STATUS = frozenset(
     f"status.{name}"
@@ -68,6 +70,7 @@ _CONTROLLERS: Rights = {
     "quota": frozenset({"status"}),
     "node-pool": frozenset({"status"}),
     "rebalance": frozenset({"status"}),
+    "reservation": frozenset({"status"}),
     "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "instance": frozenset(
         {EXISTENCE, "meta.labels", "status"}

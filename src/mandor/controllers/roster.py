@@ -13,6 +13,7 @@ from mandor.controllers.node import NodeController
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.quota import QuotaController
 from mandor.controllers.rebalance import RebalanceController
+from mandor.controllers.reservation import ReservationController
 from mandor.controllers.restore import AFTER_SECONDS, Profiles, RestoreController
 from mandor.controllers.taint import TaintController
 from mandor.controllers.volume import VolumeController
@@ -46,6 +47,7 @@ def make_controllers(
         TaintController(store, clock, recorder),
         MaintenanceController(store, clock, recorder),
         QuotaController(store, clock),
+        ReservationController(store, clock, recorder),
         VolumeController(store, recorder),
         GarbageController(store, clock),
     ]

@@ -17,6 +17,7 @@ from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
 from mandor.model.rebalance import Rebalance
 from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Session, Token
+from mandor.model.reservation import Reservation
 from mandor.model.usage import Tally
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
@@ -28,13 +29,14 @@ KINDS: dict[str, type[Object]] = {
     for cls in (
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
         Rebalance,
+        Reservation,
         *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Tally, Cluster),
     )
 }
 """Every kind of object there is."""
 
 _QUANTITIES = (Cpu, Size, Seconds, Percent)
-_APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance
+_APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance | Reservation
 _RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Tally | Cluster
 _ANY = _APPLIED | Node | Release | Instance | _RECORDS
 

@@ -23,6 +23,7 @@ from mandor.model.quota import Quota, QuotaSpec
 from mandor.model.reading import FAILED, LATER, Mistake, Reader
 from mandor.model.rebalance import Rebalance, RebalanceSpec
 from mandor.model.record import Namespace, NamespaceSpec
+from mandor.model.reservation import Reservation, ReservationSpec
 from mandor.model.task import Task
 from mandor.model.volume import Volume, VolumeSpec
 from mandor.model.workload import FLAT, Group, Workload, WorkloadSpec
@@ -34,7 +35,6 @@ LATER_KINDS = frozenset(
     {
         "secret",
         "scheduler-config",
-        "reservation",
         "webhook",
     }
 )
@@ -47,6 +47,7 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "volume": VolumeSpec,
     "node-pool": NodePoolSpec,
     "rebalance": RebalanceSpec,
+    "reservation": ReservationSpec,
 }
 _MADE: dict[str, Callable[..., Object]] = {
     "workload": Workload,
@@ -57,6 +58,7 @@ _MADE: dict[str, Callable[..., Object]] = {
     "volume": Volume,
     "node-pool": NodePool,
     "rebalance": Rebalance,
+    "reservation": Reservation,
 }
 
 _META = ("kind", "name", "namespace", "labels")

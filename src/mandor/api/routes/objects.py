@@ -33,6 +33,7 @@ TRIES = 5
 WRITABLE = (
     *("workload", "node", "namespace", "priority-class", "quota", "limit-defaults", "volume", "node-pool"),
     "rebalance",
+    "reservation",
 )
 """Kinds that users put and patch."""
 DELETABLE = (*WRITABLE, "instance", "token")
