@@ -102,6 +102,7 @@ class Agent:
             CrewTenants(self.crew, self._engines.values()),
             clock,
             changed=self.node.poke,
+            look_seconds=settings.look_seconds,
             cleaned=self._image_cleaned,
         )
         self._disks = EngineDisks(self._engines.values(), clock)

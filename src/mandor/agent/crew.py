@@ -329,6 +329,7 @@ class Crew:
         await self._blocking(self._journal.write, entry)
 
     async def forget(self, uid: str) -> None:
+        await self.volumes.clear(uid)  # While the journal still knows whose it is, should this be cut short.
         await self._blocking(self._journal.forget, uid)
         self.reporter.drop(uid)
         self.workers.pop(uid, None)

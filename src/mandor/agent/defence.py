@@ -13,8 +13,6 @@ from mandor.lib.clock import Clock
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0
-"""How often the machine is looked at."""
 IMAGES_MOST = 20
 """So many images are taken away at one look."""
 PATIENCE_SECONDS = 30.0
@@ -49,10 +47,12 @@ class Defence:
         clock: Clock,
         *,
         changed: Callable[[], None],
+        look_seconds: float = 2.0,
         cleaned: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """`changed`: what the node is short of is something else now. `cleaned`: an image was taken away."""
-        self._cleaned = cleaned
+        """`changed`: what the node is short of is something else now. `cleaned`: an image was taken away.
+        `look_seconds`: how often it is looked at."""
+        self._look_seconds, self._cleaned = look_seconds, cleaned
         self._pressure = Pressure(thresholds)
         self._measure, self._tenants, self._clock, self._changed = measure, tenants, clock, changed
         self._told: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class Defence:
     async def run(self) -> None:
         while True:
             await self.look()
-            await self._clock.sleep(LOOK_SECONDS)
+            await self._clock.sleep(self._look_seconds)
 
     async def look(self) -> None:
         self._read()

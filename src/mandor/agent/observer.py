@@ -99,7 +99,7 @@ class Observer:
         if before is None:
             self._changed(None)
         else:
-            self._changed({uid for uid in before.keys() | now.keys() if before.get(uid) != now.get(uid)})
+            self._changed(uid for uid in {**before, **now} if before.get(uid) != now.get(uid))
 
     def _lose(self, error: Exception) -> None:
         self._failures += 1

@@ -113,6 +113,7 @@ def _security(launch: Launch, options: CriOptions) -> Any:
     parts: dict[str, Any] = {
         "privileged": security.privileged or options.privileged,
         "readonly_rootfs": security.read_only_root or options.read_only,
+        "no_new_privs": security.no_new_privileges,
         "namespace_options": make(
             "NamespaceOption", pid=OF_THE_CONTAINER, network=OF_THE_NODE if options.network == "host" else 0
         ),

@@ -79,6 +79,7 @@ MESSAGES: dict[str, Fields] = {
         5: ("run_as_user", "Int64Value"),
         6: ("run_as_username", "string"),
         7: ("readonly_rootfs", "bool"),
+        11: ("no_new_privs", "bool"),
         12: ("run_as_group", "Int64Value"),
     },
     "LinuxContainerConfig": {1: ("resources", "LinuxContainerResources"), 2: ("security_context", "ContainerSecurity")},
