@@ -104,9 +104,9 @@ def _plan_service(
     world: World,
 ) -> Generator[None, None, Rollout]:
     releases = {each.meta.name: each for each in (*seen.releases, release)}
-    rollout, steps = plan_rollout(draft, workload, release, releases, members, world)
-    yield
+    rollout, steps = yield from plan_rollout(draft, workload, release, releases, members, world)
     for name, instances in members.items():
+        yield
         if name in steps:
             (plan_daemon if workload.spec.type == "daemon" else plan_service)(
                 draft, workload, name, instances, steps[name], world
