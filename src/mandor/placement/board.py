@@ -92,9 +92,9 @@ class Board:
         elif isinstance(value, Reservation):
             held = held_of(value)
             if held is not None:
-                self.table.set_reservation(held)
+                self.table.reservations.set(held)
             else:
-                self.table.drop_reservation(str(value.key))
+                self.table.reservations.drop(str(value.key))
         elif isinstance(value, Quota):
             self.table.set_quota(value.meta.namespace, limit_of(value))
         elif isinstance(value, Volume):
@@ -121,7 +121,7 @@ class Board:
         elif key.kind == PriorityClass.kind:
             self._roster.classes.pop(key.name, None)
         elif key.kind == Reservation.kind:
-            self.table.drop_reservation(str(key))
+            self.table.reservations.drop(str(key))
         elif key.kind == Quota.kind:
             self.table.drop_quota(key.namespace, key.name)
         elif key.kind == Volume.kind:

@@ -230,8 +230,8 @@ class View:
     def _apply_reservation(self, value: Reservation, *, gone: bool) -> None:
         held = None if gone else held_of(value)
         if held is not None:
-            self.table.set_reservation(held)
-        elif self.table.drop_reservation(str(value.key)):
+            self.table.reservations.set(held)
+        elif self.table.reservations.drop(str(value.key)):
             self._happen(Happening.ROOM_FREED, None)
 
     def _rank_again(self, workloads: Set[Key]) -> None:

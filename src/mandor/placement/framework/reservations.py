@@ -1,6 +1,6 @@
 """Room that is held for certain work, on certain nodes."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mandor.placement.framework.identity import Identity, Selector
@@ -36,7 +36,8 @@ class Held:
 class Reservations:
     """Kept by the table: those that hold now."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
         self._held: dict[str, Held] = {}
 
     def __bool__(self) -> bool:
@@ -48,10 +49,13 @@ class Reservations:
     def not_for(self, who: Identity) -> list[Held]:
         return [each for each in self._held.values() if not each.is_for(who)]
 
-    # What only the table calls.
+    # What only whoever fills the table calls.
 
     def set(self, held: Held) -> None:
+        self._changed()
         self._held[held.key] = held
 
     def drop(self, key: str) -> bool:
+        """True: it held something."""
+        self._changed()
         return self._held.pop(key, None) is not None
