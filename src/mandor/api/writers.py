@@ -74,7 +74,8 @@ _CONTROLLERS: Rights = {
         | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt")}
         | {f"spec.{name}" for name in ("pin", "avoid", "move", "instead_of")}
     ),
-    "node": frozenset(f"status.{name}" for name in ("phase", "reason", "since", "drain", "maintenance")),
+    "node": frozenset(f"status.{name}" for name in ("phase", "reason", "since", "drain", "maintenance"))
+    | {EXISTENCE, "spec.drain"},  # machines that were ordered are drained and given back
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "decision": frozenset({EXISTENCE}),
     "audit": frozenset({EXISTENCE}),
