@@ -63,7 +63,7 @@ async def watch(store: Store, meter: Meter, wanted: int, done: asyncio.Event) ->
     async for changes in store.watch(Instance.kind, since=since):
         for change in changes:
             before, after = change.before, change.after
-            if isinstance(after, Instance) and after.node and not (before is not None and before.node):
+            if isinstance(after, Instance) and after.spec.node and not (before is not None and before.spec.node):
                 meter.told(after)
         if len(meter.bound) >= wanted:
             done.set()

@@ -1,8 +1,9 @@
 """How much of other tools' files finds its place in a manifest: counts the keys of all files below some folders.
 
-    scripts/import_share.py FORMAT FOLDER…
+    scripts/import_share.py [--together] FORMAT FOLDER…
 
-Each file is imported by itself. The share is of keys; what is left out most, and files that cannot be read, are told.
+Each file is imported by itself, or with `--together` all files of a folder at once.
+The share is of keys; what is left out most, and files that cannot be read, are told.
 """
 
 from __future__ import annotations
@@ -37,16 +38,23 @@ def found(importer: Importer, folders: list[str]) -> Iterator[Source]:
                 yield Source(str(path), text)
 
 
-def main(format_name: str, folders: list[str]) -> None:
+def piles(files: list[Source], *, together: bool) -> list[list[Source]]:
+    found: dict[object, list[Source]] = {}
+    for file in files:
+        found.setdefault(Path(file.name).parent if together else file, []).append(file)
+    return list(found.values())
+
+
+def main(format_name: str, folders: list[str], *, together: bool) -> None:
     importer = find_importer(format_name)
     total, failed, files = Report(), [], 0
     fates: Counter[str] = Counter()
-    for file in found(importer, folders):
-        files += 1
+    for pile in piles(list(found(importer, folders)), together=together):
+        files += len(pile)
         try:
-            report = convert(importer, [file], Options(read=text_of, profiles=("*",))).report
+            report = convert(importer, pile, Options(read=text_of, profiles=("*",))).report
         except MandorError as error:
-            failed.append(f"{file.name}:{error.facts.get('line', '')}: {error}")
+            failed.append(f"{error.facts.get('file', pile[0].name)}:{error.facts.get('line', '')}: {error}")
             continue
         total += report
         for note in report.notes:
@@ -59,4 +67,5 @@ def main(format_name: str, folders: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    words = [word for word in sys.argv[1:] if word != "--together"]
+    main(words[0], words[1:], together="--together" in sys.argv)

@@ -11,7 +11,8 @@ MandorError              internal         a bug, or a case nobody thought of
 ├── Forbidden            forbidden        a known caller who may not do that
 ├── TooMany              too_many         a bounded queue or table is full: slow down
 └── Unavailable          unavailable      a dependency is down: retry later
-    └── EngineDown       engine_down      an engine does not answer
+    ├── EngineDown       engine_down      an engine does not answer
+    └── PortTaken        port_taken       somebody else has that port of the node
 
 A code is part of the public API: it is never renamed and never reused.
 """
@@ -78,6 +79,14 @@ class Unavailable(MandorError):
 
 class EngineDown(Unavailable):
     code = "engine_down"
+
+
+class PortTaken(Unavailable):
+    code = "port_taken"
+
+    def __init__(self, message: str, *, port: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint, port=port)
+        self.port = port
 
 
 def _tree(base: type[MandorError]) -> dict[str, type[MandorError]]:

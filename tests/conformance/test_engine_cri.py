@@ -39,6 +39,11 @@ class TestCriEngine(EngineSuite):
     def image_files(self) -> Sequence[tuple[ImageFile, bytes]]:
         return image_files()
 
+    def fetched_image(self, engine: Engine, name: str) -> bool:
+        assert isinstance(engine, CriEngine)
+        engine._images.fetched.add(name)
+        return True
+
     def forget_image(self, name: str) -> None:
         self.containerd.cli("images", "rm", "--sync", whole(name))
 

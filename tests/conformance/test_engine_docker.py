@@ -34,6 +34,11 @@ class TestDockerEngine(EngineSuite):
     def image_files(self) -> Sequence[tuple[ImageFile, bytes]]:
         return image_files()
 
+    def fetched_image(self, engine: Engine, name: str) -> bool:
+        assert isinstance(engine, DockerEngine)
+        engine._images.fetched.add(name)
+        return True
+
     def forget_image(self, name: str) -> None:
         self.docker.cli("image", "rm", "--force", name)
 

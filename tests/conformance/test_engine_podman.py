@@ -32,6 +32,11 @@ class PodmanSuite(EngineSuite):
     def image_files(self) -> Sequence[tuple[ImageFile, bytes]]:
         return image_files()
 
+    def fetched_image(self, engine: Engine, name: str) -> bool:
+        assert isinstance(engine, PodmanEngine)
+        engine._images.fetched.add(name)
+        return True
+
     def forget_image(self, name: str) -> None:
         self.podman.cli("image", "rm", "--force", name)
 

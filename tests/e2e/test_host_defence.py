@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.components import disk
 from tests.e2e.cluster import Cluster, eventually
 
 KEEPER = """\
@@ -43,16 +42,8 @@ stop: {grace: 1s}
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """64 MiB of its own, where an agent keeps its data."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a disk needs root")
-    image, folder = tmp_path / "disk", Cluster(tmp_path).home("n1")
-    with image.open("wb") as file:
-        file.truncate(64 << 20)
-    folder.mkdir(parents=True)
-    subprocess.run([shutil.which("mkfs.ext4") or "/sbin/mkfs.ext4", "-q", image], check=True)
-    subprocess.run(["mount", "-o", "loop", image, folder], check=True)
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)
+    with disk.small_disk(tmp_path / "disk", Cluster(tmp_path).home("n1"), 64) as folder:
+        yield folder
 
 
 def ended(cluster: Cluster, reason: str) -> list[str]:

@@ -261,3 +261,18 @@ async def test_a_tmpfs_is_no_folder(world: World) -> None:
     found = [(each.path, each.source, each.size_bytes) for each in world.engine.launch(unit).mounts]
     assert found == [("/tmp", None, 64 << 20), ("/scratch/deep", None, 1 << 20)]
     assert not list((world.settings.data / "volumes").glob("default/*"))
+
+
+async def test_a_scratch_volume_is_shared_by_the_tasks_and_goes_with_its_instance(world: World) -> None:
+    mounts = [{"volume": "tmp", "path": "/tmp"}]
+    tasks = {name: {"command": [name], "mounts": mounts} for name in ("a", "b")}
+    await world.apply(volumes={"tmp": {"type": "scratch", "mode": "0777"}}, tasks=tasks)
+    instance = await order(world)
+    await world.until_phase(Phase.RUNNING)
+    sources = {mount.source for unit in world.starts for mount in world.engine.launch(unit).mounts}
+    made = world.settings.data / "volumes" / ".scratch" / instance.meta.uid / "tmp"
+    assert sources == {str(made.resolve())}
+    assert made.stat().st_mode & 0o777 == 0o777
+    (made / "file").write_text("x")
+    await end(world)
+    assert not made.parent.exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -307,3 +308,49 @@ async def test_without_an_answer_an_extender_that_can_be_ignored_agrees(
     preempting.status = 500
     await world.apply(HIGH)
     await until(world, lambda: world.serving_count("high") == 1)
+
+
+async def test_a_gang_takes_the_place_of_others_only_where_an_extender_agrees(
+    world: World, tmp_path: Path, preempting: Preempting
+) -> None:
+    await _full(world, tmp_path, preempting)
+    there = {each.meta.name: each.node for each in world.instances("low")}
+
+    def not_on_n2(args: dict[str, Any]) -> Any:
+        left = {name: each for name, each in preempting.victims(args).items() if name != "n2"}
+        return {"NodeNameToMetaVictims": left}
+
+    preempting.preempt = not_on_n2
+    await world.apply(make_workload("mpi", replicas=2, cpu="2", priority=10, gang={}))
+    await until(world, lambda: world.serving_count("mpi") == 2)
+    assert {each.node for each in world.instances("mpi")} == {"n1", "n3"}
+    gone = {each.spec.about.removeprefix("instance default/") for each in world.events("Preempted")}
+    assert gone == {name for name, node in there.items() if node != "n2"}
+    assert {args["Pod"]["metadata"]["name"] for args in preempting.questions()} == {"mpi-0", "mpi-1"}
+
+
+# Several of them.
+
+
+async def test_two_extenders_that_agree_on_no_node_are_both_named_and_on_one_they_place_it(
+    world: World, tmp_path: Path, preempting: Preempting
+) -> None:
+    other = ExtenderServer()
+    async with served(other):
+        preempting.filter = lambda args: {"NodeNames": [each for each in args["NodeNames"] if each == "n1"]}
+        other.filter = lambda args: {"NodeNames": [each for each in args["NodeNames"] if each == "n2"]}
+        both = [json.loads(extended(each.url))["extenders"][0] for each in (preempting, other)]
+        configure(world, tmp_path, json.dumps({"extenders": both}))
+        await world.add_nodes("n1", "n2", "n3")
+        await world.apply(make_workload("web", replicas=1))
+        await until(world, lambda: bool(world.instances()) and world.instance("web-0").status.reason != "")
+        message = world.instance("web-0").status.message
+        assert world.instance("web-0").status.reason == "Unschedulable", message
+        assert message.startswith("0/3 nodes fit")
+        assert preempting.url in message
+        assert other.url in message
+
+        other.filter = lambda args: {"NodeNames": args["NodeNames"]}
+        await world.add_nodes("n4")  # something has changed: it is asked about again
+        await until(world, lambda: world.serving_count("web") == 1)
+        assert world.instance("web-0").node == "n1"

@@ -8,6 +8,7 @@ from typing import Any
 from mandor.agent.absence import Source
 from mandor.agent.crew import Crew
 from mandor.agent.defence import Defence
+from mandor.agent.disks import EngineDisks
 from mandor.agent.feed import Feed
 from mandor.agent.fingerprint import boot_id
 from mandor.agent.heartbeat import Heart
@@ -101,7 +102,10 @@ class Agent:
             CrewTenants(self.crew, self._engines.values()),
             clock,
             changed=self.node.poke,
+            look_seconds=settings.look_seconds,
+            cleaned=self._image_cleaned,
         )
+        self._disks = EngineDisks(self._engines.values(), clock)
         self.node.pressure = lambda: self.defence.shown
         self._own_memory: int | None = None
         self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
@@ -157,6 +161,7 @@ class Agent:
         return [
             (self.node.run(), "node"),
             (self.defence.run(), "defence"),
+            (self._disks.run(), "disks"),
             (self.crew.volumes.run(), "volumes"),
             *names,
             *((feed.run(), f"feed of {kind}s") for feed, (kind, _) in zip(feeds, readers, strict=True)),
@@ -227,6 +232,12 @@ class Agent:
         else:
             self._recorder.note(node, "EngineDown", f"{name}: {engine.message}", type="warning")
 
+    def _image_cleaned(self, name: str) -> None:
+        message = f"the image {name} was taken away: the disk is short, and nothing here uses it"
+        log.info("%s", message)
+        if self.node.value is not None:
+            self._recorder.note(self.node.value, "ImageCleaned", message)
+
     def _extra_facts(self) -> Mapping[str, str]:
         paths = {HOST_PATHS: ",".join(self._settings.host_paths)} if self._settings.host_paths else {}
         held = self.crew.held()
@@ -240,7 +251,7 @@ class Agent:
 
     def _readings(self) -> list[Reading]:
         """A node that is a part of its machine is short of memory when its part is used up, or the machine's."""
-        found = list(self._machine.readings())
+        found = [*self._machine.readings(), *self._disks.readings()]
         has = self.node.capacity.memory_bytes
         if self._settings.shared and self._own_memory is not None and has:
             found.append(Reading("memory", max(0, has - self._own_memory), has))

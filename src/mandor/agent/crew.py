@@ -17,6 +17,7 @@ from mandor.agent.reporter import Reporter
 from mandor.agent.room import Answer, Room
 from mandor.agent.settings import AgentSettings
 from mandor.agent.sync import live
+from mandor.agent.turns import Turns
 from mandor.agent.volumes import Furnished, VolumeKeeper
 from mandor.agent.worker import Worker, fresh_entry
 from mandor.engines.base import Engine, Observed, Unit
@@ -45,6 +46,8 @@ class Host(Protocol):
 
     def taken_ports(self, order: Order) -> str: ...
 
+    def port_taken(self, order: Order, port: int) -> None: ...
+
 
 class Crew:
     """One worker an instance; what they need of each other goes through here."""
@@ -66,7 +69,7 @@ class Crew:
         self._host, self._changed = host, host.poke
         self.clock = clock
         self.fetch = Fetch(store, clock)
-        self.starts = asyncio.Semaphore(settings.starts_most)
+        self.turns = Turns(settings.starts_most)
         self.quick_seconds = settings.quick_seconds
         self.workers: dict[str, Worker] = {}
         self.reporter = Reporter(store, clock)
@@ -96,7 +99,14 @@ class Crew:
         self._node = settings.name
         self._journal, self._presence, self._recorder, self._blocking = journal, presence, recorder, blocking
         self._observers = {
-            name: Observer(engine, clock, self._engine_changed, poll_seconds=settings.poll_seconds, turned=host.poke)
+            name: Observer(
+                engine,
+                clock,
+                self._engine_changed,
+                poll_seconds=settings.poll_seconds,
+                turned=host.poke,
+                idle=self.turns.idle,
+            )
             for name, engine in engines.items()
         }
         self._capabilities: Mapping[str, Capabilities] = {}
@@ -295,6 +305,9 @@ class Crew:
     def taken_ports(self, order: Order) -> str:
         return self._host.taken_ports(order)
 
+    def port_taken(self, order: Order, port: int) -> None:
+        self._host.port_taken(order, port)
+
     @property
     def address(self) -> str:
         return self._host.address
@@ -316,6 +329,7 @@ class Crew:
         await self._blocking(self._journal.write, entry)
 
     async def forget(self, uid: str) -> None:
+        await self.volumes.clear(uid)  # While the journal still knows whose it is, should this be cut short.
         await self._blocking(self._journal.forget, uid)
         self.reporter.drop(uid)
         self.workers.pop(uid, None)

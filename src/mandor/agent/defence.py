@@ -13,8 +13,8 @@ from mandor.lib.clock import Clock
 
 log = logging.getLogger(__name__)
 
-LOOK_SECONDS = 2.0
-"""How often the machine is looked at."""
+IMAGES_MOST = 20
+"""So many images are taken away at one look."""
 PATIENCE_SECONDS = 30.0
 """So long the next one waits for the one before it to be gone."""
 
@@ -26,6 +26,9 @@ class Tenants(Protocol):
 
     async def tenants(self, signal: str) -> list[Tenant]:
         """Those that run, with what they use of it."""
+
+    async def clean_image(self) -> str:
+        """Take away one image that nothing uses and that can be fetched again; its name, empty: there is none."""
 
     async def discard_ended(self) -> int:
         """Take away what is left of instances that are over; how many units that were."""
@@ -44,8 +47,12 @@ class Defence:
         clock: Clock,
         *,
         changed: Callable[[], None],
+        look_seconds: float = 2.0,
+        cleaned: Callable[[str], None] = lambda name: None,
     ) -> None:
-        """`changed`: what the node is short of is something else now."""
+        """`changed`: what the node is short of is something else now. `cleaned`: an image was taken away.
+        `look_seconds`: how often it is looked at."""
+        self._look_seconds, self._cleaned = look_seconds, cleaned
         self._pressure = Pressure(thresholds)
         self._measure, self._tenants, self._clock, self._changed = measure, tenants, clock, changed
         self._told: tuple[str, ...] = ()
@@ -59,10 +66,12 @@ class Defence:
     async def run(self) -> None:
         while True:
             await self.look()
-            await self._clock.sleep(LOOK_SECONDS)
+            await self._clock.sleep(self._look_seconds)
 
     async def look(self) -> None:
         self._read()
+        if any(signal != "memory" for signal in self._pressure.short):
+            await self._clean()
         need = self._pressure.need
         if need is None or self._still_going():
             return
@@ -71,6 +80,17 @@ class Defence:
             need = self._pressure.need
         if need is not None:
             await self._evict(need)
+
+    async def _clean(self) -> None:
+        """Nobody misses an image that nothing uses: they go before anybody's patience ends, one after another."""
+        for _ in range(IMAGES_MOST):
+            name = await self._tenants.clean_image()
+            if not name:
+                return
+            self._cleaned(name)
+            self._read()
+            if not any(signal != "memory" for signal in self._pressure.short):
+                return
 
     def _read(self) -> None:
         try:
@@ -99,9 +119,10 @@ class Defence:
 
 
 def measure_machine(data: Path) -> list[Reading]:
-    memory, disk = psutil.virtual_memory(), os.statvfs(data)
-    return [
-        Reading("memory", memory.available, memory.total),
-        Reading("disk", disk.f_bavail, disk.f_blocks),
-        Reading("inodes", disk.f_favail, disk.f_files),
-    ]
+    memory = psutil.virtual_memory()
+    return [Reading("memory", memory.available, memory.total), *measure_disk(data)]
+
+
+def measure_disk(folder: Path) -> list[Reading]:
+    disk = os.statvfs(folder)
+    return [Reading("disk", disk.f_bavail, disk.f_blocks), Reading("inodes", disk.f_favail, disk.f_files)]

@@ -1,5 +1,6 @@
 """From an order to what an engine is told: pure."""
 
+import re
 from collections.abc import Iterable, Mapping
 
 from mandor.agent.order import Order
@@ -13,6 +14,7 @@ from mandor.model.task import Task
 from mandor.model.workload import GroupTemplate
 
 HOSTS = "/etc/hosts"
+_VARIABLE = re.compile(r"\$\{(MANDOR_[A-Z0-9_]+)\}")
 
 
 def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch:
@@ -27,20 +29,20 @@ def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch
     if hosts and seen.mounts_hosts and seen.published and _takes_hosts(task, engine):
         mounts += (Mount(path=HOSTS, source=hosts, read_only=True),)
         hosts = HOSTS
+    told = {
+        **_about(order, task_name),
+        **port_variables(ports),
+        **seen.names.variables,
+        **({"MANDOR_HOSTS": hosts} if hosts else {}),
+        **{each.variable: each.path for each in mounts if each.name},
+    }
     return Launch(
         name=f"{order.name}/{task_name}" if several else order.name,
         namespace=instance.meta.namespace,
         image=task.image,
-        command=task.command,
-        args=task.args,
-        env={
-            **_about(order, task_name),
-            **port_variables(ports),
-            **seen.names.variables,
-            **({"MANDOR_HOSTS": hosts} if hosts else {}),
-            **{each.variable: each.path for each in mounts if each.name},
-            **task.env,
-        },
+        command=tuple(filled_in(each, told) for each in task.command),
+        args=tuple(filled_in(each, told) for each in task.args),
+        env={**told, **{name: filled_in(each, told) for name, each in task.env.items()}},
         files=task.files,
         mounts=mounts,
         working_dir=task.working_dir,
@@ -56,6 +58,13 @@ def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch
         stop_signal=task.stop.signal,
         options=task.options.get(engine, {}),
     )
+
+
+def filled_in(text: str, told: Mapping[str, str]) -> str:
+    """With what a task is told in the place of `${MANDOR_…}`; any other name is left to the task's own shell."""
+    if "${MANDOR_" not in text:
+        return text
+    return _VARIABLE.sub(lambda match: told.get(match[1], match[0]), text)
 
 
 def _takes_hosts(task: Task, engine: str) -> bool:

@@ -55,7 +55,7 @@ class NodeKeeper:
         self.images: dict[str, int] = {}
         self.capacity = settings.capacity or Resources()
         self._load = Load(clock)
-        self._strangers = Strangers(holds, {})
+        self._strangers = Strangers(holds, clock)
         self.address = settings.address
         self.pressure: Callable[[], tuple[str, ...]] = tuple
         """What the node is short of, as whoever defends it says."""
@@ -63,6 +63,11 @@ class NodeKeeper:
     @property
     def spec(self) -> NodeSpec:
         return self._node.spec if self._node is not None else NodeSpec()
+
+    @property
+    def value(self) -> Node | None:
+        """As it was last seen; None: it never was."""
+        return self._node
 
     @property
     def allocatable(self) -> Resources:
@@ -97,6 +102,11 @@ class NodeKeeper:
         if why:
             self.poke()
         return why
+
+    def port_taken(self, order: Order, port: int) -> None:
+        """Its engine says that somebody else has that port."""
+        self._strangers.told(order, port)
+        self.poke()
 
     def poke(self) -> None:
         """Something may be different: an engine came or went, something is held."""

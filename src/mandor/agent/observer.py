@@ -33,10 +33,13 @@ class Observer:
         *,
         poll_seconds: float,
         turned: Callable[[], None] = lambda: None,
+        idle: asyncio.Event | None = None,
     ) -> None:
-        """`turned` is called when the engine stops answering, and when it answers again."""
+        """`turned` is called when the engine stops answering, and when it answers again; `idle` is set while nobody
+        starts anything: only then its time may be spent on questions freely."""
         self.engine = engine
         self._turned = turned
+        self._idle = idle or asyncio.Event()
         self._clock, self._changed, self._poll_seconds = clock, changed, poll_seconds
         self._units: dict[str, tuple[Observed, ...]] | None = None
         self.looked = False
@@ -96,7 +99,7 @@ class Observer:
         if before is None:
             self._changed(None)
         else:
-            self._changed({uid for uid in before.keys() | now.keys() if before.get(uid) != now.get(uid)})
+            self._changed(uid for uid in {**before, **now} if before.get(uid) != now.get(uid))
 
     def _lose(self, error: Exception) -> None:
         self._failures += 1
@@ -120,7 +123,7 @@ class Observer:
         elif not self._fresh:
             await self._clock.sleep(GAP_SECONDS)
         if wait := self._thrift.wait(self._clock.monotonic()):
-            await self._clock.sleep(wait)
+            await sleep_or(self._clock, wait, self._idle)
 
     def _interval(self) -> float:
         if self._failures:

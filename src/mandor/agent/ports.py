@@ -3,17 +3,19 @@
 import errno
 import socket
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from mandor.agent.order import Order
+from mandor.lib.clock import Clock
 from mandor.model.instance import PortStatus
 from mandor.model.node import Capabilities, PortRange
 from mandor.model.workload import AUTO
 
 TAKEN_MOST = 64
 """So many ports of strangers a node tells of; the latest count."""
+TOLD_SECONDS = 60.0
 
 Holds = Callable[[int, str], bool]
 """Whether anybody on this machine has that port of that protocol."""
@@ -70,22 +72,38 @@ class Strangers:
     """Ports that were found taken when an instance was to begin, as long as they are."""
 
     holds: Holds
-    found: dict[int, str]
+    clock: Clock
+    found: dict[int, str] = field(default_factory=dict)
     """Their protocols."""
+    _told: dict[int, float] = field(default_factory=dict)
+    """Until when an engine's word counts: it may see what cannot be tried out, such as a rule of the packet filter."""
 
     def taken(self, order: Order) -> str:
         """Why it cannot have its ports; empty: it can."""
         for each in ports_of(order, published=True):
             if each.host is not None and self.holds(each.host, each.protocol):
-                self.found.pop(each.host, None)
-                if len(self.found) >= TAKEN_MOST:
-                    del self.found[next(iter(self.found))]
-                self.found[each.host] = each.protocol
+                self._note(each.host, each.protocol)
                 return f"{each.protocol} port {each.host} of this node is taken by a program that is not Mandor's"
         return ""
 
+    def told(self, order: Order, port: int) -> None:
+        """Its engine could not give it that port."""
+        mine = (each.protocol for each in ports_of(order, published=True) if each.host == port)
+        self._note(port, next(mine, "tcp"))
+        self._told[port] = self.clock.monotonic() + TOLD_SECONDS
+
+    def _note(self, port: int, protocol: str) -> None:
+        self.found.pop(port, None)
+        if len(self.found) >= TAKEN_MOST:
+            del self.found[next(iter(self.found))]
+        self.found[port] = protocol
+
     def look_again(self) -> None:
-        self.found = {port: protocol for port, protocol in self.found.items() if self.holds(port, protocol)}
+        now = self.clock.monotonic()
+        self._told = {port: until for port, until in self._told.items() if until > now and port in self.found}
+        self.found = {
+            port: protocol for port, protocol in self.found.items() if port in self._told or self.holds(port, protocol)
+        }
 
     def within(self, ports: PortRange) -> PortRange:
         return msgspec.structs.replace(ports, taken=tuple(sorted(self.found)))

@@ -102,6 +102,11 @@ class Pressure:
         return tuple(sorted(each for each, last in self._short_last.items() if self._now - last < CALM_SECONDS))
 
     @property
+    def short(self) -> tuple[str, ...]:
+        """What there is too little of at this moment."""
+        return tuple(sorted(self._short_since))
+
+    @property
     def need(self) -> Need | None:
         """The most urgent one."""
         found = [need for signal in self._short_since if (need := self._need(signal)) is not None]
@@ -129,5 +134,7 @@ class Tenant:
 
 def who_goes(tenants: Iterable[Tenant]) -> Tenant | None:
     """Whoever uses more than it asked for goes before those who do not; then whoever matters least; then whoever uses
-    most beyond its request."""
-    return min(tenants, key=lambda each: (each.used <= each.asked, each.priority, each.asked - each.used), default=None)
+    most beyond its request. Whoever uses none of it would go for nothing, unless nobody's use is known."""
+    everybody = list(tenants)
+    using = [each for each in everybody if each.used > 0] or everybody
+    return min(using, key=lambda each: (each.used <= each.asked, each.priority, each.asked - each.used), default=None)

@@ -40,6 +40,8 @@ class AgentSettings:
     names: bool = False
     """Instances find others of their namespace by name: each has a hosts file that follows changes."""
     heartbeat_seconds: float = 10.0
+    look_seconds: float = 2.0
+    """How often the host is looked at for what it is short of."""
     fingerprint_seconds: float = 60.0
     """How often facts, capacity and engines are looked at."""
     poll_seconds: float = 1.5

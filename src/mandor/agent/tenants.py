@@ -1,5 +1,6 @@
 """Who lives on this node, what they use, and how one of them is put out."""
 
+import logging
 from collections.abc import Iterable
 
 from mandor.agent.crew import Crew
@@ -8,6 +9,8 @@ from mandor.agent.usage import read_usage
 from mandor.agent.worker import Worker
 from mandor.engines.base import Engine, Unit
 from mandor.errors import MandorError
+
+log = logging.getLogger(__name__)
 
 
 class CrewTenants:
@@ -20,6 +23,20 @@ class CrewTenants:
             for unit, amount in (await _used(engine, signal)).items():
                 used[unit.uid] = used.get(unit.uid, 0) + amount
         return [_tenant(each, signal, used.get(uid, 0)) for uid, each in self._crew.workers.items() if _stays(each)]
+
+    async def clean_image(self) -> str:
+        """What anybody here is made of, or is about to be, stays."""
+        templates = [worker.order.template for worker in self._crew.workers.values()]
+        keep = {task.image for each in templates if each for form in each.forms for task in form.tasks.values()}
+        for engine in self._engines:
+            try:
+                name = await engine.clean_image({image for image in keep if image})
+            except MandorError as error:
+                log.warning("no image of %s can be taken away: %s", engine.name, error)
+                continue
+            if name:
+                return name
+        return ""
 
     async def discard_ended(self) -> int:
         """Their logs go, too."""

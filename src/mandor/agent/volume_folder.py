@@ -2,6 +2,7 @@
 
 volumes/<namespace>/<name>/volume.json    which volume it is
 volumes/<namespace>/<name>/data/          what is in it
+volumes/.scratch/<uid>/<name>/            what an instance has for itself while it lives
 """
 
 import logging
@@ -25,6 +26,7 @@ _RECORD = "volume.json"
 _DATA = "data"
 _TRASH = ".trash"
 _DRAFTS = ".drafts"
+_SCRATCH = ".scratch"
 
 
 class VolumeRecord(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
@@ -85,6 +87,25 @@ class VolumeFolders:
             place.rename(aside)
         draft.rename(place)
         return self.data(key)
+
+    def scratch(self, uid: str, name: str) -> Path:
+        return self._root.resolve() / _SCRATCH / uid / name
+
+    def make_scratch(self, folder: Path, *, owner: str | None, mode: str) -> None:
+        """Empty when the instance begins; one that was made before is left as it is."""
+        if folder.is_dir():
+            return
+        self._folder(_SCRATCH)
+        folder.parent.mkdir(mode=0o711, exist_ok=True)
+        folder.mkdir()
+        folder.chmod(int(mode, 8))
+        _give(folder, owner)
+
+    def has_scratch(self, uid: str) -> bool:
+        return (self._root / _SCRATCH / uid).is_dir()
+
+    def remove_scratch(self, uid: str) -> None:
+        shutil.rmtree(self._root / _SCRATCH / uid, ignore_errors=True)
 
     def remove(self, key: Key, record: VolumeRecord) -> None:
         """Out of sight in one step, then piece by piece."""

@@ -82,6 +82,8 @@ class VolumeKeeper:
             for name, volume in template.volumes.items():
                 if volume.path is not None:
                     sources[name] = self._host(volume.path)
+                elif volume.type == "scratch":
+                    sources[name] = await self._scratch(order.uid, template, name, begun=begun)
                 elif name in names:
                     key = Key(Volume.kind, instance.meta.namespace, names[name])
                     sources[name] = await self._local(key, order, template, name, begun=begun)
@@ -102,6 +104,22 @@ class VolumeKeeper:
 
     def _allowed(self) -> str:
         return ", ".join(self._host_paths) or "none (--allow-host-path)"
+
+    async def _scratch(self, uid: str, template: GroupTemplate, name: str, *, begun: bool) -> str:
+        folder, volume = self._folders.scratch(uid, name), template.volumes[name]
+        if begun and not folder.is_dir():
+            raise _Lacking(f"the folder of its volume {name} is gone: {folder}")
+        owner = volume.owner or _owner(template, name)
+        try:
+            await self._blocking(lambda: self._folders.make_scratch(folder, owner=owner, mode=volume.mode))
+        except OSError as error:
+            raise _Lacking(f"the folder of its volume {name} cannot be made: {error}") from error
+        return str(folder)
+
+    async def clear(self, uid: str) -> None:
+        """That instance is over: what only it had goes with it."""
+        if self._folders.has_scratch(uid):
+            await self._blocking(self._folders.remove_scratch, uid)
 
     async def _local(self, key: Key, order: Order, template: GroupTemplate, name: str, *, begun: bool) -> str:
         data = self._folders.data(key)

@@ -17,10 +17,11 @@ from mandor.agent.room import Answer
 from mandor.agent.seen import Seen
 from mandor.agent.status import describe, failed
 from mandor.agent.sync import Action, Decision, Remove, Start, Stop, live, sync
+from mandor.agent.turns import Turns
 from mandor.agent.volumes import Furnished
 from mandor.agent.wait import sleep_or
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
-from mandor.errors import MandorError, NotFound
+from mandor.errors import MandorError, NotFound, PortTaken
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceStatus
@@ -41,7 +42,7 @@ class Surroundings(Protocol):
 
     clock: Clock
     fetch: Fetch
-    starts: asyncio.Semaphore
+    turns: Turns
     quick_seconds: float
 
     @property
@@ -63,6 +64,7 @@ class Surroundings(Protocol):
     def taken_ports(self, order: Order) -> str:
         """Why it cannot have its ports of this node; empty: it can."""
 
+    def port_taken(self, order: Order, port: int) -> None: ...
     @property
     def address(self) -> str:
         """This node's."""
@@ -364,6 +366,11 @@ class Worker:
             if starting.done():
                 await starting
                 self._known.add(action.unit)
+        except PortTaken as error:
+            if action.unit.attempt > 1 and not isinstance(self._trouble, PortTaken):
+                raise  # Its own earlier attempt may still be letting go of it.
+            self._around.port_taken(self.order, error.port)
+            self.memory = msgspec.structs.replace(self.memory, ending=failed(PORT_TAKEN, error.message, None))
         except MandorError as error:
             if error.retry:
                 raise
@@ -383,7 +390,7 @@ class Worker:
 
     async def _in_turn(self, engine: Engine, action: Start) -> None:
         """So many at once; one that takes long gives its turn to others and goes on."""
-        async with self._around.starts:
+        async with self._around.turns.take():
             starting = asyncio.ensure_future(engine.start(action.unit, action.launch))
             try:
                 await asyncio.wait({starting}, timeout=TURN_SECONDS)

@@ -56,11 +56,14 @@ class _Heard:
 class Heartbeats:
     """What the agents told this server. `run` keeps the server's lease and hearing in the store."""
 
-    def __init__(self, store: Store, clock: Clock, server_id: str, address: str) -> None:
+    def __init__(
+        self, store: Store, clock: Clock, server_id: str, address: str, *, tick_seconds: float = TICK_SECONDS
+    ) -> None:
         self._store = store
         self._clock = clock
         self.server_id = server_id
         self._address = address
+        self._tick_seconds = tick_seconds
         self._heard: dict[str, _Heard] = {}
         self._tallies = Tallies(server_id)
         self._lease: Lease | None = None
@@ -111,7 +114,7 @@ class Heartbeats:
                     # Whether it was stored is not known: read it back, and say it again.
                     self._lease = self._hearing = None
                     log.warning("heartbeats cannot be summed up: %s", error)
-                await self._clock.sleep(TICK_SECONDS)
+                await self._clock.sleep(self._tick_seconds)
         finally:
             await self._leave()
 

@@ -22,6 +22,7 @@ STATUS: dict[str, int] = {
     "too_many": 429,
     "unavailable": 503,
     "engine_down": 503,
+    "port_taken": 503,
 }
 """Every code there is, and the status it is answered with."""
 
@@ -65,7 +66,7 @@ def headers_for(error: MandorError) -> list[tuple[bytes, bytes]]:
     headers = [(b"content-type", CONTENT_TYPE)]
     if error.code == "unauthenticated":
         headers.append((b"www-authenticate", b'Bearer realm="mandor"'))
-    if error.code in {"too_many", "unavailable", "engine_down"}:
+    if error.code in {"too_many", "unavailable", "engine_down", "port_taken"}:
         headers.append((b"retry-after", b"1"))
     return headers
 

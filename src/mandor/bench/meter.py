@@ -32,7 +32,7 @@ class Meter:
 
     def __init__(self) -> None:
         self._scope: Scope | None = None
-        self._workloads: dict[Key, bool] = {}
+        self._workloads: dict[tuple[str, str], bool] = {}
         self._labels: dict[Key, dict[str, str]] = {}
         self._began = self._ended = 0.0
         self._cpu = self._loop_cpu = 0.0
@@ -69,10 +69,10 @@ class Meter:
         """It is bound now."""
         if not self.running:
             return
-        key = Key(Workload.kind, instance.meta.namespace, instance.spec.workload)
-        counted = self._workloads.get(key)
+        name = instance.meta.namespace, instance.spec.workload
+        counted = self._workloads.get(name)
         if counted is None:
-            counted = self._workloads[key] = self._counts(key)
+            counted = self._workloads[name] = self._counts(Key(Workload.kind, *name))
         if counted:
             now = time.monotonic()
             self.bound.append(now)

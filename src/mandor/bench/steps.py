@@ -12,12 +12,13 @@ import msgspec
 
 from mandor.bench.cluster import Cluster
 from mandor.bench.copies import Copies, in_turn
-from mandor.bench.kubernetes import Pod, PodGroup, Reader, renamed
+from mandor.bench.kubernetes import Pod, PodGroup, Reader
 from mandor.bench.meter import Scope
 from mandor.bench.scenario import Case, Op
 from mandor.bench.sources import BUILT_IN, DEFAULT_NODE, DEFAULT_POD, Sources, parsed
 from mandor.bench.template import has_actions, render
 from mandor.errors import Invalid, MandorError, Unsupported
+from mandor.importers.kubernetes.words import renamed
 from mandor.lib.quantity import Seconds
 from mandor.lib.tasks import Background
 from mandor.lib.yaml12 import Map

@@ -70,7 +70,7 @@ def import_options(command: F) -> F:
 
 
 _OPTIONS = (
-    click.option("--format", "import_format", metavar="NAME", help="Whose files: compose …; else it is seen."),
+    click.option("--format", "import_format", metavar="NAME", help="Whose files: compose, nomad …; else it is seen."),
     click.option("--strict", "import_strict", is_flag=True, help="Fail if a key of another tool's file is lost."),
     click.option("--env-file", "import_env_files", metavar="FILE", multiple=True, help="Compose: instead of .env."),
     click.option("--var", "import_variables", metavar="NAME=VALUE", multiple=True, help="A variable of the file."),

@@ -23,6 +23,7 @@ COMMANDS: dict[str, Entry] = {
     "agent": Entry("Run a cluster", "serve", "Run the agent of this node."),
     "apply": Entry("Work", "manifest", "Make the cluster hold what manifests say."),
     "plan": Entry("Work", "plan", "Tell what a change would do, before anything is changed."),
+    "simulate": Entry("Work", "simulate", "Rehearse a scenario on a virtual clock."),
     "diff": Entry("Work", "manifest", "Show what an apply would change."),
     "delete": Entry("Work", "manifest", "Delete objects, by name or by manifest."),
     "import": Entry("Work", "importing", "Print the manifests that files of other tools stand for."),

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mandor.controllers.base import Controller
 from mandor.controllers.draft import Draft
@@ -11,7 +11,7 @@ from mandor.controllers.restore import Profiles
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.model.instance import Instance
-from mandor.model.meta import Key
+from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
@@ -60,6 +60,13 @@ class RebalanceController(Controller[str]):
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._mirrors = mirrors
         self._writer = Writer(self._store, mirrors)
+
+    def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
+        if isinstance(changes[0].value, Instance) and not self._sent:
+            changes = [
+                each for each in changes if each.after is None or _on_the_way(each.after) or _on_the_way(each.before)
+            ]
+        return super().observe_all(changes)
 
     def observe(self, change: Change) -> Iterable[str]:
         if isinstance(change.value, Rebalance):
@@ -136,3 +143,8 @@ class RebalanceController(Controller[str]):
             return may_move(instance, workload if isinstance(workload, Workload) else None, members[key])
 
         return ready
+
+
+def _on_the_way(value: Object | None) -> bool:
+    """It moves, or takes the place of one that does: true of few."""
+    return value is not None and bool(value.spec.move or value.spec.instead_of)

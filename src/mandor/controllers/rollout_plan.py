@@ -1,7 +1,8 @@
 """Plan for a roll-out as a whole: where it leads, how far it is, when it has failed, and what people are told."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from msgspec.structs import replace
 
@@ -55,8 +56,9 @@ class _View:
 
 def plan_rollout(
     draft: Draft, workload: Workload, current: Release, releases: Mapping[str, Release], members: Members, world: World
-) -> tuple[Rollout, dict[str, Step]]:
-    """The state of the roll-out, and how far each group may go. `current`: the release of the template as it is."""
+) -> Generator[None, None, tuple[Rollout, dict[str, Step]]]:
+    """The state of the roll-out, and how far each group may go, in steps. `current`: the release of the template as it
+    is."""
     before = workload.status.rollout
     rollout = before if before is not None and before.release == current.meta.name else None
     if rollout is None:
@@ -71,7 +73,8 @@ def plan_rollout(
         rollout, views = _followed(draft, workload, rollout, releases, members, views, world)
         states = {} if rollout.settled_on else {name: view.state for name, view in views.items()}
         rollout = replace(rollout, groups=states)
-        late = [each for view in views.values() for each in view.late]
+        yield
+        late = list(chain.from_iterable([view.late for view in views.values()]))
         rollout = replace(rollout, message=told(workload, rollout, late))
     return rollout, _steps(workload, rollout, releases, views)
 

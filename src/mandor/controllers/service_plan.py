@@ -15,7 +15,7 @@ def plan_service(
     draft: Draft, workload: Workload, name: str, members: Sequence[Instance], step: Step, world: World
 ) -> None:
     target = step.target.meta.name
-    if any(each.spec.release != target for each in members):
+    if {each.spec.release for each in members} - {target}:
         plan_update(draft, workload, name, members, step, world)
     else:
         _plan_one_release(draft, workload, name, members, step, world)

@@ -23,7 +23,7 @@ AVOID_MOST = 5
 _CALM = frozenset({Phase.PENDING, Phase.RESERVED, Phase.STARTING, Phase.RUNNING})
 _INDEX = attrgetter("spec.index")
 _ENDS = OVER | {Phase.LOST}
-CREATED_LEAST = 1_000
+CREATED_LEAST = 500
 RESTING_LEAST = 8_000
 """So many more a plan may leave to be created after it, or as many as there are already: what plans cost grows with
 the group, and so they become fewer."""

@@ -1,5 +1,6 @@
 """The workload controller: as many instances as wanted, of the release that is wanted."""
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -10,7 +11,7 @@ from mandor.controllers.draft import Draft, Note
 from mandor.controllers.homes import Homes
 from mandor.controllers.residents import rooted
 from mandor.controllers.slot import World
-from mandor.controllers.workload_plan import Seen, plan
+from mandor.controllers.workload_plan import Seen, plan, plan_in_steps
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.model.instance import Instance
@@ -25,6 +26,8 @@ from mandor.store.recorder import Recorder
 
 PACE_SECONDS = 0.0001
 """A workload is planned as a whole: with many instances, so long for each of them lies between two plans."""
+SLICED_LEAST = 2_000
+"""With so many instances, a plan is made in steps."""
 PACE_LEAST = 0.02
 PACE_MOST = 2.0
 
@@ -124,7 +127,7 @@ class WorkloadController(Controller[Name]):
             ready_seconds=lambda instance: self._ready_seconds(key, instance),
             site=self._homes.site,
         )
-        draft = plan(Seen(workload, self._releases.of(key), instances), world)
+        draft = await _planned(Seen(workload, self._releases.of(key), instances), world)
         if workload is None or workload.spec.type != "daemon":
             self._homes.forget(*key)
             # Daemons are updated at any time: on nodes that come back.
@@ -177,6 +180,16 @@ class WorkloadController(Controller[Name]):
 
     def _tell(self, note: Note) -> None:
         self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
+
+
+async def _planned(seen: Seen, world: World) -> Draft:
+    """Others have their turn between the steps of a large plan; but for daemons, whose nodes may change meanwhile."""
+    if seen.workload is None or seen.workload.spec.type == "daemon" or len(seen.instances) < SLICED_LEAST:
+        return plan(seen, world)
+    draft = Draft()
+    for _ in plan_in_steps(draft, seen, world):
+        await asyncio.sleep(0)
+    return draft
 
 
 def _name(value: Workload | Release | Instance) -> Name:

@@ -1,6 +1,6 @@
 """Plan for a workload: its releases, its instances, its status, and its end."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -30,27 +30,36 @@ class Seen:
 
 def plan(seen: Seen, world: World) -> Draft:
     draft = Draft()
+    for _ in plan_in_steps(draft, seen, world):
+        pass
+    return draft
+
+
+def plan_in_steps(draft: Draft, seen: Seen, world: World) -> Iterator[None]:
+    """The same: between its steps, each of which looks at everybody, others may have their turn."""
     if seen.workload is None:
         _plan_end(draft, seen, "its workload was deleted", world)
-        return draft
+        return
     workload = seen.workload
     if workload.spec.schedule is not None:
         _plan_end(draft, seen, "it runs by a schedule now", world)  # Only its runs have instances.
-        return draft
+        return
     release = current_release(draft, workload, seen.releases)
     members = _members(draft, workload, seen.instances, world)
+    yield
     if workload.spec.type == "batch":
         end = ending(workload, members, release, world)
         _plan_batch(draft, workload, members, release, end, world)
         status = _batch_status(seen, workload, release, end)
     else:
-        rollout = _plan_service(draft, seen, workload, members, release, world)
+        rollout = yield from _plan_service(draft, seen, workload, members, release, world)
+        yield
         status = _service_status(draft, seen, workload, members, release, rollout, world)
         end = None
+    yield
     forget_releases(draft, workload, seen.releases, seen.instances)
     if not draft.unfinished or _turned(workload.status.rollout, status.rollout):
         _tell_status(draft, workload, status, end)
-    return draft
 
 
 def _members(
@@ -93,10 +102,11 @@ def _plan_service(
     members: Mapping[str, Sequence[Instance]],
     release: Release,
     world: World,
-) -> Rollout:
+) -> Generator[None, None, Rollout]:
     releases = {each.meta.name: each for each in (*seen.releases, release)}
-    rollout, steps = plan_rollout(draft, workload, release, releases, members, world)
+    rollout, steps = yield from plan_rollout(draft, workload, release, releases, members, world)
     for name, instances in members.items():
+        yield
         if name in steps:
             (plan_daemon if workload.spec.type == "daemon" else plan_service)(
                 draft, workload, name, instances, steps[name], world

@@ -33,9 +33,7 @@ class Writer:
             left = list(split(writes))
             while left:
                 many = _new_ones(left)
-                results = await asyncio.gather(
-                    *(self._store.commit(*each) for each in left[:many]), return_exceptions=True
-                )
+                results = await asyncio.gather(*await self._begun(left[:many]), return_exceptions=True)
                 for chunk, result in zip(left, results, strict=False):
                     if not isinstance(result, BaseException):
                         for kind in {write.key.kind for write in chunk}:
@@ -46,6 +44,20 @@ class Writer:
                 del left[:many]
         finally:
             await self._shown(written)
+
+    async def _begun(self, chunks: Sequence[Sequence[Write]]) -> list[asyncio.Task[int]]:
+        """On their way, one after another: to check and encode a hundred objects takes a while, and others have their
+        turn in between."""
+        begun: list[asyncio.Task[int]] = []
+        try:
+            for each in chunks:
+                begun.append(asyncio.create_task(_commit(self._store, each)))
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            for task in begun:
+                task.cancel()
+            raise
+        return begun
 
     async def commit_each(self, writes: Sequence[Write]) -> int:
         """Write what can be written; how many were not, because their object had moved on."""
@@ -75,6 +87,10 @@ class Writer:
                         await self._mirrors[kind].reached(revision)
         except TimeoutError:
             raise Unavailable("the mirrors do not show what was written: the watch hangs") from None
+
+
+async def _commit(store: Store, writes: Sequence[Write]) -> int:
+    return await store.commit(*writes)
 
 
 def _new_ones(chunks: Sequence[Sequence[Write]]) -> int:

@@ -6,7 +6,7 @@ verb is idempotent, and an agent that restarts learns everything it needs from `
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import TracebackType
@@ -210,6 +210,18 @@ class Engine(ABC):
     async def images(self) -> Mapping[str, int]:
         """The images that are here already, with their sizes in bytes; empty where the engine runs none."""
         return {}
+
+    async def clean_image(self, keep: Collection[str]) -> str:
+        """Take away one image that it fetched for tasks and that nothing uses, the one wanted longest ago first; its
+        name. Empty: there is none. Never one of `keep`, nor one that came otherwise: from a file, or by hand.
+
+        Asked when there is little disk left; announced as `clean`.
+        """
+        return ""
+
+    async def storage(self) -> str:
+        """The folder of this machine where it keeps images and what its units write; empty: it cannot tell."""
+        return ""
 
     async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
         """Take an image from its file, which comes in pieces and is never whole in memory; True: it is new here.

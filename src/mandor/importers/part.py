@@ -262,6 +262,13 @@ class Part:
             if (id(self.source), key) not in self.ledger.states:
                 self.drop(key, why, hint)
 
+    def drop_all(self, key: str, why: str, hint: str = "") -> None:
+        """The whole mapping, told once, at this key."""
+        for each in self.source:
+            if self.ledger.states.get((id(self.source), each)) != "ignored":
+                self._mark(each, "dropped")
+        self.note(key, "dropped", why, hint)
+
     def drop_item(self, key: str, index: int, why: str, hint: str = "") -> None:
         """One item of a list whose others were taken."""
         value = self.source[key]
@@ -315,7 +322,8 @@ def _maps(value: Any, path: str, made: Callable[[Map, str], Part]) -> Iterator[P
         yield made(value, path)
     elif isinstance(value, list):
         for index, each in enumerate(value):
-            yield from _maps(each, f"{path}[{index}]", made)
+            title = getattr(each, "title", "")
+            yield from _maps(each, f"{path}.{title}" if title else f"{path}[{index}]", made)
 
 
 def _size(value: Any) -> int:

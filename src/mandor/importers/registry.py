@@ -12,7 +12,11 @@ from mandor.lib.yaml12 import dump
 from mandor.model.manifest import load_manifests
 
 GROUP = "mandor.importers"
-OWN: dict[str, str] = {"compose": "mandor.importers.compose:ComposeImporter"}
+OWN: dict[str, str] = {
+    "compose": "mandor.importers.compose:ComposeImporter",
+    "nomad": "mandor.importers.nomad:NomadImporter",
+    "kubernetes": "mandor.importers.kubernetes:KubernetesImporter",
+}
 
 
 def known_importers() -> list[str]:

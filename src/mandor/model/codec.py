@@ -57,6 +57,8 @@ _decoder = msgspec.json.Decoder(_ANY, dec_hook=_decode_hook)
 _encoder = msgspec.json.Encoder(enc_hook=_encode_hook)
 encode = _encoder.encode
 """Any model value as JSON bytes, defaults left out."""
+encode_stable = msgspec.json.Encoder(enc_hook=_encode_hook, order="deterministic").encode
+"""The same bytes for the same value, in whatever order its sets and mappings were made."""
 
 
 def decode(data: bytes) -> Object:

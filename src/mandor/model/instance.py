@@ -161,7 +161,8 @@ class Instance(Object, frozen=True, tag="instance"):
         variant: int = 0,
         ports: dict[str, int] | None = None,
     ) -> "Instance":
-        return self.changed(
+        return msgspec.structs.replace(
+            self,
             spec=msgspec.structs.replace(
                 self.spec, node=node, relaxed=relaxed, volumes=volumes, variant=variant, ports=ports
             ),

@@ -124,6 +124,8 @@ class Security(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown
     """Powers of root it does not get; `ALL` for none."""
     privileged: bool = False
     """All of the node's devices and powers."""
+    no_new_privileges: bool = False
+    """It cannot gain powers that it did not begin with, whatever program it runs."""
 
     def __post_init__(self) -> None:
         for name in (*self.cap_add, *self.cap_drop):
@@ -135,7 +137,8 @@ class Security(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown
     @property
     def confined(self) -> bool:
         """It says something that only engines with walls of their own can do."""
-        return self.read_only_root or self.privileged or bool(self.cap_add or self.cap_drop)
+        walls = self.read_only_root or self.privileged or self.no_new_privileges
+        return walls or bool(self.cap_add or self.cap_drop)
 
 
 class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -144,7 +147,8 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     image: Text | None = None
     """What to run, for engines that run images."""
     command: tuple[Text, ...] = ()
-    """The program and its first arguments; over an image: instead of its own."""
+    """The program and its first arguments; over an image: instead of its own. `${MANDOR_INSTANCE}` and the like are
+    filled in, here, in `args` and in `env`."""
     args: tuple[Text, ...] = ()
     """Further arguments."""
     env: dict[str, str] = {}

@@ -11,7 +11,7 @@ from mandor.model.meta import Object, check_name
 from mandor.model.placement import Where
 from mandor.model.task import Text
 
-VolumeType = Literal["local", "host", "tmpfs"]
+VolumeType = Literal["local", "host", "tmpfs", "scratch"]
 OnLoss = Literal["wait", "recreate"]
 Reclaim = Literal["keep", "delete"]
 VolumePhase = Literal["Pending", "Bound", "Lost"]
@@ -25,7 +25,8 @@ class GroupVolume(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkn
     """A volume that the tasks of a group can mount."""
 
     type: VolumeType = "local"
-    """`local`: a folder that the node's agent makes; `host`: one that is there; `tmpfs`: memory, each task its own."""
+    """`local`: a folder that the node's agent makes; `scratch`: one that goes with its instance, shared by its tasks;
+    `host`: one that is there; `tmpfs`: memory, each task its own."""
     size: Size = Size(0)
     """Kept free for it on the node's disk (counted, not enforced); of a tmpfs: the most it holds."""
     per_instance: bool = False

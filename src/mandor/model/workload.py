@@ -278,7 +278,8 @@ class GroupTemplate(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     @property
     def request(self) -> Resources:
         """What one instance takes: init tasks run before the others, one at a time."""
-        together, largest = Resources(), Resources()
+        scratch = sum(each.size for each in self.volumes.values() if each.type == "scratch")
+        together, largest = Resources(disk_bytes=scratch), Resources()
         for task in self.tasks.values():
             asked = task.resources.request
             if task.role == "init":

@@ -104,6 +104,7 @@ class Board:
             self.table.remove_node(key.name)
         elif key.kind == Release.kind:
             old = self.releases.pop(key, None)
+            self._shapes.pop(key, None)
             if old is not None:
                 self._releases_of[_owner(old)].pop(key, None)
         elif key.kind == Workload.kind:
@@ -138,9 +139,17 @@ class Board:
             return None
         return ask_of(instance, workload, shape, self._roster.who(instance), self._roster.rank(instance))
 
+    def _counted(self, instance: Instance) -> Shape:
+        """Of one whose release is gone: what it was counted for where it is."""
+        shape = self._shape(instance)
+        if shape is not None:
+            return shape.form(instance.spec.variant)
+        known = self.table.charge(instance.key)
+        return known.shape if known is not None and known.node == instance.spec.node else NOTHING
+
     def _count(self, instance: Instance) -> None:
         """Where it is; and where room is held for it."""
-        shape, stands = (self._shape(instance) or NOTHING).form(instance.spec.variant), standing(instance)
+        shape, stands = self._counted(instance), standing(instance)
         rank, who = self._roster.rank(instance), self._roster.who(instance)
         if stands is Standing.PLACED:
             ports = recorded(shape.any_ports, instance.spec.ports) if shape.any_ports else ()

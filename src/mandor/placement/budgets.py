@@ -56,6 +56,11 @@ class Budgets:
         for group in least:
             self._tell(group)
 
+    @property
+    def any(self) -> bool:
+        """Somebody has one."""
+        return bool(self._least)
+
     def see(self, before: Object | None, after: Object | None) -> None:
         """An instance as it was and as it is."""
         known = after if isinstance(after, Instance) else before

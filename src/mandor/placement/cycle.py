@@ -123,7 +123,7 @@ def decide(
 def _decide(cycle: "Cycle", ask: Ask) -> Decision:
     """For each step down the ladder, every form of it: another form is better than a rule that is given up."""
     nodes = cycle.nodes
-    rungs = list(ladder(ask, disliked=nodes.census.disliked(ask.who)))
+    rungs = list(ladder(ask, disliked=nodes.census.disliked(ask.who), pressed=nodes.pressed(ask.avoid)))
     offers: list[_Offer] = []
     for index, (eased, relaxed) in enumerate(rungs):
         tried: list[_Offer] = []
@@ -364,13 +364,14 @@ def widest(ask: Ask) -> Ask:
     return last
 
 
-def ladder(ask: Ask, *, disliked: bool) -> Iterator[tuple[Ask, tuple[str, ...]]]:
+def ladder(ask: Ask, *, disliked: bool, pressed: frozenset[str] = frozenset()) -> Iterator[tuple[Ask, tuple[str, ...]]]:
     """The ask with all its rules, then ever fewer: our own `avoid` goes first, then the `should` of others who want
-    to be apart from it, then the author's last `should`."""
+    to be apart from it, then the author's last `should`. Whoever failed on a node that is `pressed` was put out there
+    or soon would be: that one it avoids for as long as that lasts."""
     relaxed: tuple[str, ...] = ()
     yield ask, relaxed
-    if ask.avoid:
-        ask = ask.without_avoid()
+    if ask.avoid - pressed:
+        ask = ask.without_avoid(pressed)
         relaxed += (AVOIDED,)
         yield ask, relaxed
     if disliked:

@@ -74,7 +74,7 @@ def _steps(
 ) -> tuple[list[Step], Verdict, Ask]:
     steps: list[Step] = []
     given_up: tuple[str, ...] = ()
-    for eased, relaxed in ladder(ask, disliked=nodes.census.disliked(ask.who)):
+    for eased, relaxed in ladder(ask, disliked=nodes.census.disliked(ask.who), pressed=nodes.pressed(ask.avoid)):
         verdict = run_filters(profile, CycleState(of_form(consulted, ask.shape.variant)), eased, nodes, watch)
         refusals = tuple(
             Refusal(plugin.name, int(refused.sum()), why_of(plugin, eased, nodes, refused))

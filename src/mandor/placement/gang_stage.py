@@ -68,8 +68,8 @@ def _rungs(asks: tuple[Ask, ...], nodes: Snapshot) -> Iterator[Rung]:
 def _ladder(asks: tuple[Ask, ...], nodes: Snapshot) -> Iterator[tuple[tuple[Ask, ...], tuple[str, ...]]]:
     relaxed: tuple[str, ...] = ()
     yield asks, relaxed
-    if any(ask.avoid for ask in asks):
-        asks = tuple(ask.without_avoid() for ask in asks)
+    if any(ask.avoid - nodes.pressed(ask.avoid) for ask in asks):
+        asks = tuple(ask.without_avoid(nodes.pressed(ask.avoid)) for ask in asks)
         relaxed += (AVOIDED,)
         yield asks, relaxed
     if any(_disliked(ask, nodes) for ask in {(ask.shape, ask.who): ask for ask in asks}.values()):

@@ -16,24 +16,27 @@ class Roster:
         """`find`: a workload, as it is now."""
         self.classes: dict[str, PriorityClass] = {}
         self._find = find
-        self._ranks: dict[Key, dict[str, Rank]] = {}
-        """By workload and group."""
+        self._ranks: dict[tuple[str, str], dict[str, Rank]] = {}
+        """By namespace and workload, and group."""
         self._identities: dict[Key, dict[str, Identity]] = {}
         """By workload and group."""
 
     def rank(self, instance: Instance) -> Rank:
-        key, group = workload_key(instance), instance.spec.group
-        groups = self._ranks.setdefault(key, {})
+        spec = instance.spec
+        name, group = (instance.meta.namespace, spec.workload), spec.group
+        groups = self._ranks.get(name)
+        if groups is None:
+            groups = self._ranks[name] = {}
         found = groups.get(group)
         if found is None:
-            workload = self._find(key)
+            workload = self._find(workload_key(instance))
             found = rank_of(workload, group, self.classes) if isinstance(workload, Workload) else ORDINARY
             groups[group] = found
         return found
 
     def forget_ranks(self, workload: Key) -> None:
         """It has changed, or its priority class has."""
-        self._ranks.pop(workload, None)
+        self._ranks.pop((workload.namespace, workload.name), None)
 
     def who(self, instance: Instance) -> Identity:
         key, group = workload_key(instance), instance.spec.group

@@ -290,7 +290,11 @@ class Table:
         charge = Charge(node, shape, who, tenure, ports)
         self._charges[key] = charge
         self.lodgings.come(key, tenure)
-        self._by_node.setdefault(node, set()).add(key)
+        there = self._by_node.get(node)
+        if there is None:
+            self._by_node[node] = {key}
+        else:
+            there.add(key)
         self._count_everywhere(key.namespace, shape, who, 1)
         if shape.volumes:
             self._count_volumes(key, charge, 1)

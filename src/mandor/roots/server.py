@@ -36,12 +36,13 @@ from mandor.model.table_report import TableReport
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.plugin_source import GROUP
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file
-from mandor.roots.forecast import ProfilesOf, make_scheduling
+from mandor.roots.forecast import make_scheduling
 from mandor.roots.inquiry import HttpInquiry
 from mandor.roots.machines import Machines
 from mandor.roots.prometheus import Prometheus
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.roots.supervisor import Pulse, supervised
+from mandor.scheduler.last_good import ProfilesOf
 from mandor.scheduler.loop import Scheduler
 from mandor.scheduler.reload import ConfigSource, Configured
 from mandor.scheduler.territory import Pools, claim, election_of

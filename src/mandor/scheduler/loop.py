@@ -259,10 +259,12 @@ class Scheduler:
             writing.add_done_callback(lambda _: self._binder.room.release())
 
     async def _bind(self, tasks: Background, promises: Sequence[Promise]) -> None:
-        current = [each for each in promises if self.view.promised(each.key) is each]
-        for stale in promises:
-            if self.view.promised(stale.key) is not stale:  # it is gone, and another may have its name
-                self._outcomes.not_written(stale)
+        current = []
+        for each in promises:
+            if self.view.promised(each.entry.ask.key) is each:
+                current.append(each)
+            else:  # it is gone, and another may have its name
+                self._outcomes.not_written(each)
         for chunk in chunks(current):
             await self._binder.room.acquire()
             writing = tasks.start(self._binder.write(chunk), "bind")
@@ -347,34 +349,41 @@ class Scheduler:
 
     def _decide(self, entry: Entry, profile: Profile) -> Decision:
         ask, table = entry.ask, self.view.table
+        nominated = self.view.nominated(ask.key) if table.lodgings.lowest_held() is not None else ""
         # What did not fit does not fit for its like either, as long as nothing changes.
-        if self._known_at != table.version:
-            self._known_refusals.clear()
-            self._known_at = table.version
-        nominated = self.view.nominated(ask.key)
-        if self._known_refusals and not nominated:
-            known = self._known_refusals.get(structs.replace(ask, key=_NOBODY))
-            if known is not None:
-                return structs.replace(known, key=ask.key)
-        try:
-            decision = self.watchdog.run(
-                lambda: decide(
-                    profile,
-                    ask,
-                    table.snapshot(),
-                    nominated=nominated,
-                    consulted=entry.consulted,
-                    watch=self.watchdog,
-                    moment=lambda: self._nominations.moment(entry),
-                )
-            )
-        except Overrun:  # it arrived on the way out
-            decision = broken_off(ask.key, self.watchdog.last)
+        if self._known_refusals:
+            if self._known_at != table.version:
+                self._known_refusals.clear()
+            elif not nominated:
+                known = self._known_refusals.get(structs.replace(ask, key=_NOBODY))
+                if known is not None:
+                    return structs.replace(known, key=ask.key)
+        self._known_at = table.version
+        decision = self._watched(entry, profile, nominated)
         # Each has its own volumes, perhaps, though all else is alike.
         alike = profile.by_class and not ask.shape.volumes and not nominated
         if alike and not (decision.node or decision.fault or decision.nominated):
             self._known_refusals[structs.replace(ask, key=_NOBODY)] = decision
         return decision
+
+    def _watched(self, entry: Entry, profile: Profile, nominated: str) -> Decision:
+        watchdog = self.watchdog
+        watchdog.enter()
+        try:
+            try:
+                return decide(
+                    profile,
+                    entry.ask,
+                    self.view.table.snapshot(),
+                    nominated=nominated,
+                    consulted=entry.consulted,
+                    watch=watchdog,
+                    moment=lambda: self._nominations.moment(entry),
+                )
+            finally:
+                watchdog.leave()
+        except Overrun:  # it arrived on the way out
+            return broken_off(entry.ask.key, watchdog.last)
 
     def _take(self, entry: Entry, profile: Profile, decision: Decision) -> Promise | None:
         """Counted, reserved, permitted; the last steps of the scheduling cycle."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mandor.lib.clock import Clock
 from mandor.placement.cycle import Decision
 from mandor.placement.framework.ask import Ask
-from mandor.placement.framework.context import run_post_binds, run_unreserve
+from mandor.placement.framework.context import Context, run_post_binds, run_unreserve
 from mandor.placement.framework.points import ANYTHING
 from mandor.placement.plugins.gang import Gang
 from mandor.scheduler.binding import NotBound
@@ -88,7 +88,7 @@ class Outcomes:
             raise NotBound(f"{ask.key.name} or {node} has changed")
 
     def written(self, promise: Promise) -> None:
-        written = self._writing.pop(id(promise), None)
+        written = self._writing.pop(id(promise), None) if self._writing else None
         if written is None:
             self.bound(promise)
         elif not written.done():
@@ -103,19 +103,24 @@ class Outcomes:
 
     def bound(self, promise: Promise) -> None:
         context = promise.context
-        self._reserved.pop(id(promise), None)
-        self.parties.arrive(promise, written=True)
-        self._gangs.written(promise.entry.ask, promise.instance.meta.uid)
-        if context is not None and context.profile.post_binds:
-            for fault in self._watchdog.run(lambda: run_post_binds(context, self._watchdog)):
-                log.warning("%s is bound; %s", promise.key, fault)
-        versions = context.profile.versions if context is not None else ()
+        if context is not None:
+            self._end_well(promise, context)
         if promise.relaxed or promise.shape or (self._view.promises <= NOTED_MOST and len(self._queue) <= NOTED_MOST):
+            versions = context.profile.versions if context is not None else ()
             without = "".join(f", without `{rule}`" for rule in promise.relaxed)
             by = f" ({', '.join(versions)})" if versions else ""
             form = f" as {promise.shape.form_name}" if promise.shape is not None else ""
             text = f"placed on {promise.node}{form}{without}{by}"
             self._recorder.note(promise.instance, "Scheduled", text, node=promise.node)
+
+    def _end_well(self, promise: Promise, context: Context) -> None:
+        """Those who had a say in it hear of it; without a context there is nobody, and it is in no gang."""
+        self._reserved.pop(id(promise), None)
+        self.parties.arrive(promise, written=True)
+        self._gangs.written(promise.entry.ask, promise.instance.meta.uid)
+        if context.profile.post_binds:
+            for fault in self._watchdog.run(lambda: run_post_binds(context, self._watchdog)):
+                log.warning("%s is bound; %s", promise.key, fault)
 
     def failed(self, promise: Promise) -> None:
         """Somebody changed it or its node meanwhile: decide again."""

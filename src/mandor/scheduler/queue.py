@@ -76,12 +76,12 @@ _Seat = tuple[Any, int, Entry]
 class Caller(Protocol):
     """How plugins are called: a `PluginFault` for whatever goes wrong."""
 
-    def __call__(self, plugin: Plugin, work: Callable[[], T]) -> T: ...
+    def __call__(self, plugin: Plugin, work: Callable[..., T], *given: object) -> T: ...
 
 
-def plainly(plugin: Plugin, work: Callable[[], T]) -> T:
+def plainly(plugin: Plugin, work: Callable[..., T], *given: object) -> T:
     with blamed(plugin):
-        return work()
+        return work(*given)
 
 
 Gates = Callable[[Ask], Iterable[PreEnqueuePlugin]]
@@ -137,10 +137,11 @@ class SchedulingQueue:
     def add(self, ask: Ask, uid: str, queued_at: float) -> None:
         """A new one is active; one that is known keeps its place."""
         known = self._entries.get(ask.key)
-        if known is not None and known.uid == uid:
-            self._change(known, ask)
-            return
-        self.remove(ask.key)
+        if known is not None:
+            if known.uid == uid:
+                self._change(known, ask)
+                return
+            self.remove(ask.key)
         entry = Entry(ask, uid, queued_at)
         self._keep(entry)
         self._let_in(entry)
@@ -318,7 +319,7 @@ class SchedulingQueue:
         for form in entry.ask.forms:
             for plugin in asked:
                 try:
-                    hint = self._call(plugin, lambda plugin=plugin, form=form: plugin.hint(form, happened))  # type: ignore[misc]
+                    hint = self._call(plugin, plugin.hint, form, happened)
                 except PluginFault:
                     return True  # One try too many does no harm.
                 if hint is not Hint.SKIP:
@@ -389,7 +390,7 @@ class SchedulingQueue:
             self._gated.pop(entry.ask.key, None)
         for plugin in self._gates(entry.ask):
             try:
-                why = self._call(plugin, lambda plugin=plugin: _reason(plugin, entry.ask))  # type: ignore[misc]
+                why = self._call(plugin, _reason, plugin, entry.ask)
             except PluginFault as fault:
                 self._fail(entry, fault)
                 return
@@ -404,7 +405,7 @@ class SchedulingQueue:
     def _activate(self, entry: Entry) -> None:
         entry.place = _ACTIVE
         try:
-            rank: Hashable = self._call(self._sort, lambda: self._sort.sort_key(entry.ask, entry.queued_at))
+            rank: Hashable = self._call(self._sort, self._sort.sort_key, entry.ask, entry.queued_at)
         except PluginFault as fault:
             self._fail(entry, fault)
             return

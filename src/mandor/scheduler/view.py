@@ -118,8 +118,15 @@ class View:
 
     def apply_all(self, changes: Sequence[Change]) -> None:
         """Of one kind, in their order."""
+        if not isinstance(changes[0].value, Instance):
+            for change in changes:
+                self.apply(change)
+            return
+        counted = self._budgets.any
         for change in changes:
-            self.apply(change)
+            if counted:
+                self._budgets.see(change.before, change.after)
+            self._apply_instance(change.key, change.after)
 
     def apply(self, change: Change) -> None:
         value = change.after if change.after is not None else change.before
@@ -229,7 +236,7 @@ class View:
                 self.table.set_charge(each.key, charge.node, charge.shape, charge.who, tenure)
             if self.queue.place(each.key):
                 self.queue.remove(each.key)
-                self._enqueue(each)
+                self._enqueue(each.key, each)
         self.happened |= {Happening.ROOM_FREED}
 
     def _relabel(self, key: Key, after: Object | None) -> None:
@@ -260,7 +267,7 @@ class View:
             charge = self.table.charge(key)
             if key in self._promises or (charge is not None and not charge.tenure.held):
                 self._uncount(key)
-            self._enqueue(after)
+            self._enqueue(key, after)
 
     def _forget(self, key: Key) -> None:
         self.queue.remove(key)
@@ -299,7 +306,7 @@ class View:
             if new:
                 self._happen(Happening.PLACED, self.table.node(instance.spec.node), key)
 
-    def _enqueue(self, instance: Instance) -> None:
+    def _enqueue(self, key: Key, instance: Instance) -> None:
         """A new one is active at once; one that is known keeps its place in the queue."""
         meta, spec = instance.meta, instance.spec
         daemon = bool(spec.pin) and bool(spec.home)
@@ -315,7 +322,7 @@ class View:
             self._kin[name] = kin
         avoid = frozenset(spec.avoid) if spec.avoid else NOWHERE
         ask = Ask(
-            instance.key,
+            key,
             kin.shape,
             kin.priority,
             kin.profile,
@@ -466,7 +473,8 @@ class View:
 def _matters(node: Node) -> tuple[object, ...]:
     """What placement looks at; the rest of a node may change without anybody being tried again."""
     status = node.status
-    return node.spec, node.meta.labels, status.phase, status.capacity, status.engines, status.facts, status.ports
+    health = status.phase, status.pressure
+    return node.spec, node.meta.labels, health, status.capacity, status.engines, status.facts, status.ports
 
 
 def _matters_to_queue(workload: Workload) -> tuple[object, ...]:

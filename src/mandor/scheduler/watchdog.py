@@ -6,7 +6,7 @@ import time
 from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Generator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from time import perf_counter
 from types import TracebackType, coroutine
 from typing import Any, Self, TypeVar
@@ -115,20 +115,24 @@ class Watchdog:
         """The work, watched; it tells by `begin` and `end` who is on. An `Overrun` may come out of it."""
         if self._watched:
             return work()
-        self._runs += 1
-        self._sampled = self._runs % SAMPLED == 1
-        self._watched = threading.get_ident()
+        self.enter()
         try:
             return work()
         finally:
-            self._leave()
+            self.leave()
 
-    def call(self, plugin: Plugin, work: Callable[[], T]) -> T:
+    def enter(self) -> None:
+        """As `run` begins, for who is not inside; whatever happens then, `leave` ends it."""
+        self._runs += 1
+        self._sampled = self._runs % SAMPLED == 1
+        self._watched = threading.get_ident()
+
+    def call(self, plugin: Plugin, work: Callable[..., T], *given: object) -> T:
         """One call of one plugin; whatever goes wrong is a `PluginFault`. Mandor's own need no watching."""
         try:
-            if type(plugin).__module__.startswith(OWN):
-                return work()
-            return self.run(partial(self._told, plugin.name, work))
+            if _is_own(type(plugin)):
+                return work(*given)
+            return self.run(partial(self._told, plugin.name, partial(work, *given)))
         except PluginFault:
             raise
         except Overrun:
@@ -153,7 +157,7 @@ class Watchdog:
         """An asynchronous call: every step of it is watched, the waits between them are not."""
         return await _steps(self, plugin, work)
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
         while True:
             try:
                 with self._lock:
@@ -181,6 +185,11 @@ class Watchdog:
                 if used - cpu > self._cpu_seconds or now - wall > self._wall_seconds:
                     self._thrown = True
                     _throw(self._watched, Overrun)
+
+
+@lru_cache(maxsize=256)
+def _is_own(kind: type) -> bool:
+    return kind.__module__.startswith(OWN)
 
 
 def _cpu_time(thread: int) -> float:

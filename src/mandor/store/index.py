@@ -160,7 +160,9 @@ class Index:
 
     def publish(self, changes: Sequence[Change]) -> None:
         """Apply changes, which come in the order of their revisions, and hand them to the watchers."""
-        watched = bool(self._subscribers)
+        runs: list[tuple[str, list[Change]]] = []
+        """Those of one kind that follow each other."""
+        of_run: str | None = None
         objects = self.objects
         for change in changes:
             assert change.revision >= self.revision, f"{change.revision} comes after {self.revision}"
@@ -174,8 +176,13 @@ class Index:
             elif before is not None:
                 del objects[key]
                 shelf.drop(key, before)
-            if watched:
-                self._deliver(change, kind)
+            if kind != of_run:
+                of_run = kind
+                runs.append((kind, []))
+            runs[-1][1].append(change)
+        if self._subscribers:
+            for kind, run in runs:
+                self._deliver(run, kind)
         history = self._history
         history.extend(changes)
         while len(history) > self._history_most:
@@ -234,33 +241,40 @@ class Index:
             story = f"what changed after revision {since} is not kept any more, only what changed after {self._floor}"
         return Expired(story, hint="list again and watch from there", since=since, oldest=self._floor)
 
-    def _deliver(self, change: Change, kind: str) -> None:
+    def _deliver(self, run: Sequence[Change], kind: str) -> None:
         subscribers = self._subscribers
         if (peers := subscribers.get((kind, None))) is not None:
-            self._hand(change, peers)
+            self._hand(run, peers)
         if (peers := subscribers.get((None, None))) is not None:
-            self._hand(change, peers)
-        if not self._near:
-            return
+            self._hand(run, peers)
+        if self._near:
+            for change in run:
+                self._deliver_near(change, kind)
+
+    def _deliver_near(self, change: Change, kind: str) -> None:
+        """To those who look at one node."""
+        subscribers = self._subscribers
         before, after = change.before, change.after
         left = before.node if before is not None else None
         entered = after.node if after is not None else None
-        for node in {left, entered} - {None}:
+        for node in dict.fromkeys((left, entered)):
+            if node is None:
+                continue
             if (peers := subscribers.get((kind, node))) is not None:
-                self._hand(change, peers)
+                self._hand((change,), peers)
             if (peers := subscribers.get((None, node))) is not None:
-                self._hand(change, peers)
+                self._hand((change,), peers)
 
-    def _hand(self, change: Change, peers: dict[Subscription, None]) -> None:
+    def _hand(self, run: Sequence[Change], peers: dict[Subscription, None]) -> None:
         overflown = []
         for subscription in tuple(peers):  # A watcher that was dropped may be collected, and leave, at any moment.
-            seen: Change | None = change
-            if subscription.where is not ALL:
-                seen = filtered(change, subscription.where)
-                if seen is None:
+            shown, where = run, subscription.where
+            if where is not ALL:
+                shown = [seen for change in run if (seen := filtered(change, where)) is not None]
+                if not shown:
                     continue
             buffer = subscription.buffer
-            buffer.append(seen)  # type: ignore[arg-type]
+            buffer += shown
             if subscription.wake is not None:
                 subscription.rouse()
             if len(buffer) > subscription.buffer_most:

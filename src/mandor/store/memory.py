@@ -10,7 +10,7 @@ from mandor.model.meta import Key, Object
 from mandor.store.access import NOBODY, StoreAccess
 from mandor.store.base import ALL, Change, Filter, Listing, Store, Write, check_writes
 from mandor.store.draft import draft
-from mandor.store.feed import Watch, list_index
+from mandor.store.feed import BOOKMARK_SECONDS, Watch, list_index
 from mandor.store.index import BUFFER_MOST, HISTORY_MOST, Index
 
 
@@ -22,10 +22,12 @@ class MemoryStore(Store):
         new_uid: NewId = ordered_uid,
         history_most: int = HISTORY_MOST,
         buffer_most: int = BUFFER_MOST,
+        bookmark_seconds: float = BOOKMARK_SECONDS,
     ) -> None:
         self.index = Index(history_most=history_most, buffer_most=buffer_most)
         self._clock = clock or SystemClock()
         self._new_uid = new_uid
+        self._bookmark_seconds = bookmark_seconds
 
     async def get(self, key: Key) -> Object | None:
         return self.index.get(key)
@@ -49,7 +51,7 @@ class MemoryStore(Store):
         return self.index.revision
 
     def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
-        return Watch(self.index, kind, since, where)
+        return Watch(self.index, kind, since, where, bookmark_seconds=self._bookmark_seconds)
 
     async def skip_to(self, revision: int) -> None:
         """Later revisions are greater than this one."""

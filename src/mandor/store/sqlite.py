@@ -157,7 +157,8 @@ class SqliteStore(Store):
         gone: list[str] = []
         size = 0
         for change in changes:
-            key, before, after = _place(change), change.before, change.after
+            before, after = change.before, change.after
+            key = change.place or ()  # drafts know where their changes belong
             if before is not None and (after is None or after.meta.uid != before.meta.uid):
                 gone.append(row_key(before.meta.uid, key))
             if after is not None:
@@ -171,8 +172,7 @@ class SqliteStore(Store):
 
     def _submit(self, commit: Commit) -> None:
         self._issued = commit.revision
-        for change in commit.changes:
-            self._pending[_place(change)] = change
+        self._pending.update([(change.place, change) for change in commit.changes])  # type: ignore[misc]
         self._flight.append(commit)
         self._flight_writes += len(commit.changes)
         self._flight_bytes += commit.size
@@ -228,9 +228,10 @@ class SqliteStore(Store):
             self._flight_writes -= len(commit.changes)
             self._flight_bytes -= commit.size
             changes += commit.changes
+        pending = self._pending
         for change in changes:
-            if self._pending[_place(change)] is change:
-                del self._pending[_place(change)]
+            if pending[change.place] is change:  # type: ignore[index]
+                del pending[change.place]  # type: ignore[arg-type]
         self.index.publish(changes)
         for commit in batch:
             if not commit.done.done():
@@ -273,12 +274,6 @@ class SqliteStore(Store):
             f"{self.path} could not be written within {self._wait_seconds:g} s; it is not known to be stored",
             hint="is the disk too slow, or stuck?",
         )
-
-
-def _place(change: Change) -> Place:
-    """Drafts know where their changes belong."""
-    assert change.place is not None
-    return change.place
 
 
 async def open_sqlite(address: str | Path, access: StoreAccess = NOBODY) -> SqliteStore:

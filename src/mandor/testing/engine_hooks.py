@@ -54,6 +54,10 @@ class EngineHooks:
     def forget_image(self, name: str) -> None:
         """Take away an image that was loaded."""
 
+    def fetched_image(self, engine: Engine, name: str) -> bool:
+        """Have the engine believe that it fetched this image itself; False: that cannot be done to it."""
+        return False
+
     def away(self) -> AbstractContextManager[None] | None:
         """While it lasts, the engine's daemon is not there; None: it has none, or not one that tests may stop."""
         return None

@@ -54,6 +54,38 @@ class EngineImages(EngineWatch):
             finally:
                 await self._clear(engine, image)
 
+    async def test_an_image_from_a_file_is_never_cleaned_away(self, engine: Engine) -> None:
+        for image, content in self.image_files():
+            try:
+                await engine.load_image(image, _pieces(content))
+                assert await engine.clean_image(()) not in image.names
+                assert set(image.names) <= {_short(name) for name in await engine.images()}
+            finally:
+                await self._clear(engine, image)
+
+    @pytest.mark.req("S3-9")
+    async def test_an_image_that_was_fetched_is_cleaned_away_when_nothing_uses_it(self, engine: Engine) -> None:
+        if "clean" not in (await engine.probe()).extras:
+            assert await engine.clean_image(()) == ""
+            return
+        for image, content in self.image_files():
+            name = image.names[0]
+            try:
+                await engine.load_image(image, _pieces(content))
+                if not self.fetched_image(engine, name):
+                    continue
+                unit = self._unit()
+                await engine.start(unit, self.sleeps(image=name))
+                assert await engine.clean_image(()) == "", "something uses it"
+                await engine.stop(unit, grace_seconds=0)
+                await engine.remove(unit)
+                assert await engine.clean_image((name,)) == "", "somebody will"
+                assert await engine.clean_image(()) == name
+                assert name not in {_short(known) for known in await engine.images()}
+                assert await engine.clean_image(()) == "", "once"
+            finally:
+                await self._clear(engine, image)
+
     async def _clear(self, engine: Engine, image: ImageFile) -> None:
         for each in await engine.list():
             await engine.remove(each.unit)

@@ -144,11 +144,13 @@ async def test_options_of_the_engine_reach_the_container(ship: Ship) -> None:
 
 
 async def test_walls_stand_as_the_task_says(ship: Ship) -> None:
-    show = "touch /x 2>&1; grep CapEff /proc/self/status"
-    unit = await ship.start(show, security=Security(read_only_root=True, cap_drop=("ALL",), cap_add=("NET_RAW",)))
+    show = "touch /x 2>&1; grep CapEff /proc/self/status; grep NoNewPrivs /proc/self/status"
+    walls = Security(read_only_root=True, cap_drop=("ALL",), cap_add=("NET_RAW",), no_new_privileges=True)
+    unit = await ship.start(show, security=walls)
     said = await ship.output(unit)
     assert "Read-only file system" in said[0]
     assert int(said[1].split()[-1], 16) == 1 << 13, "CAP_NET_RAW, and nothing else"
+    assert said[2].split() == ["NoNewPrivs:", "1"]
 
 
 async def test_an_option_nobody_knows_is_told(ship: Ship) -> None:

@@ -114,3 +114,22 @@ async def test_a_registry_that_cannot_be_reached_is_tried_again(
     new_registry()
     await ship.start(unit=unit, image=image)
     assert (await ship.look(unit)).phase is UnitPhase.RUNNING
+
+
+@pytest.mark.req("S3-9")
+async def test_an_image_that_was_pulled_is_cleaned_away_after_its_last_container_and_pulled_again(
+    own_docker: Docker, new_registry: NewRegistry, new_ship: NewShip
+) -> None:
+    registry = new_registry()
+    ship = new_ship(own_docker)
+    unit = await ship.start(image=registry.image)
+    own_docker.cli("tag", registry.image, "somebody/else:1")
+    assert await ship.engine.clean_image(()) == "", "a container is made of it, whatever other names it has"
+    await ship.engine.remove(unit)
+    again = new_ship(own_docker)  # an agent that has just started
+    assert await again.engine.clean_image((registry.image,)) == ""
+    assert await again.engine.clean_image(()) == registry.image
+    assert registry.image not in await again.engine.images()
+    assert "somebody/else:1" in await again.engine.images(), "that is not ours"
+    assert Path(await again.engine.storage()).is_dir()
+    await again.start(image=registry.image)

@@ -157,7 +157,6 @@ async def test_a_runtime_that_never_was_there_is_not_there_and_one_that_was_is_d
         ({"options": {"pul": "never"}}, "options.cri"),
         ({"working_dir": "somewhere"}, "not absolute"),
         ({"mounts": (Mount(path="/data", source="/there/is/no/such/folder"),)}, "no /there/is"),
-        ({"mounts": (Mount(path="/data"),)}, "no tmpfs"),
         ({"user": "nobody-knows-her"}, "nobody-knows-her"),
     ],
 )
@@ -171,12 +170,14 @@ async def test_what_can_never_start_says_why(engine: CriEngine, parts: dict[str,
 
 async def test_walls_stand_as_the_task_says(engine: CriEngine) -> None:
     walled = unit()
-    security = Security(read_only_root=True, cap_drop=("ALL",), cap_add=("NET_RAW",))
-    await engine.start(walled, shell("touch /x 2>&1; grep CapEff /proc/self/status", security=security))
+    security = Security(read_only_root=True, cap_drop=("ALL",), cap_add=("NET_RAW",), no_new_privileges=True)
+    show = "touch /x 2>&1; grep CapEff /proc/self/status; grep NoNewPrivs /proc/self/status"
+    await engine.start(walled, shell(show, security=security))
     await until(engine, walled, over)
-    refused, powers = [line.text.decode() async for line in engine.logs(walled)]
+    refused, powers, gained = [line.text.decode() async for line in engine.logs(walled)]
     assert "Read-only file system" in refused
     assert int(powers.split()[-1], 16) == 1 << 13, "CAP_NET_RAW, and nothing else"
+    assert gained.split() == ["NoNewPrivs:", "1"]
 
 
 async def test_logs_begin_anew_before_they_grow_too_large(engine: CriEngine, tmp_path: Path) -> None:

@@ -16,21 +16,30 @@ class House:
         self.signal, self.used = signal, used
         self.priorities: dict[str, int] = {}
         self.rubbish = 0
+        self.images: dict[str, int] = {}
+        self.cleaned: list[str] = []
         self.slow: set[str] = set()
         self.evicted: list[tuple[str, bool]] = []
         self.changes = 0
         self.clock = ManualClock()
         thresholds = {signal: Threshold(0.10, 0.05, 60.0)}
-        self.defence = Defence(thresholds, self.measure, self, self.clock, changed=self._changed)
+        self.defence = Defence(
+            thresholds, self.measure, self, self.clock, changed=self._changed, cleaned=self.cleaned.append
+        )
 
     def _changed(self) -> None:
         self.changes += 1
 
     def measure(self) -> list[Reading]:
-        return [Reading(self.signal, 100 - self.rubbish - sum(self.used.values()), 100)]
+        return [Reading(self.signal, 100 - self.rubbish - sum(self.used.values()) - sum(self.images.values()), 100)]
 
     async def tenants(self, signal: str) -> list[Tenant]:
         return [Tenant(uid, self.priorities.get(uid, 0), used, 10) for uid, used in self.used.items()]
+
+    async def clean_image(self) -> str:
+        name = next(iter(self.images), "")
+        self.images.pop(name, None)
+        return name
 
     async def discard_ended(self) -> int:
         found, self.rubbish = self.rubbish, 0
@@ -67,6 +76,25 @@ async def test_what_is_over_is_taken_away_before_anybody_goes() -> None:
     await house.looks(60)
     assert not house.defence.shown
     assert house.changes == 2
+
+
+@pytest.mark.req("S3-9")
+async def test_images_that_nothing_uses_go_first_and_no_more_than_needed() -> None:
+    house = House(a=40, b=30)
+    house.images = {"old": 3, "older": 5, "new": 10}
+    house.rubbish = 5
+    await house.looks(4)
+    assert house.cleaned == ["old"], "there is enough then, long before anybody's patience ends"
+    house.used["a"] += 8
+    await house.looks(4)
+    assert (house.cleaned, house.rubbish, house.evicted) == (["old", "older", "new"], 5, [])
+
+
+async def test_images_do_not_go_for_memory() -> None:
+    house = House("memory", a=50, b=48)
+    house.images = {"old": 0}
+    await house.looks(4)
+    assert not house.cleaned
 
 
 @pytest.mark.req("S3-7")

@@ -80,3 +80,17 @@ def test_the_first_wanted_engine_that_can_run_it_is_taken(
     found, why = pick_engine(template(wanted, image=image), engines)
     assert found == chosen
     assert bool(why) == (not chosen)
+
+
+def test_what_a_task_is_told_is_filled_in_wherever_it_stands_and_nothing_else_is() -> None:
+    task = {
+        "command": ["run", "--id=${MANDOR_INSTANCE}"],
+        "args": ["${MANDOR_PORT_HTTP}", "${HOME}", "${MANDOR_UNHEARD_OF}", "$MANDOR_NODE"],
+        "env": {"WHERE": "on ${MANDOR_NODE}", "OTHER": "${WHERE}"},
+    }
+    whole = from_plain({"ports": {"http": {"port": 8080}}, "tasks": {"main": task}}, GroupTemplate)
+    order = msgspec.structs.replace(make_order(), template=whole)
+    launch = make_launch(order, "main", "fake", NOTHING_SEEN)
+    assert launch.command == ("run", "--id=web-0")
+    assert launch.args == ("8080", "${HOME}", "${MANDOR_UNHEARD_OF}", "$MANDOR_NODE")
+    assert (launch.env["WHERE"], launch.env["OTHER"]) == (f"on {order.instance.spec.node}", "${WHERE}")

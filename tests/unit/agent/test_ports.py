@@ -13,6 +13,8 @@ import pytest
 from mandor.agent.launch import make_launch
 from mandor.agent.order import Order
 from mandor.agent.ports import ports_of, publishes, somebody_holds
+from mandor.engines.base import Launch, Unit
+from mandor.errors import PortTaken
 from mandor.model.codec import from_plain
 from mandor.model.instance import PORT_TAKEN
 from mandor.model.node import Capabilities, PortRange
@@ -121,6 +123,51 @@ async def test_a_port_that_a_stranger_holds_is_refused_and_told_until_it_is_free
     await world.until(lambda: told((30_004,)))
     world.taken_ports.clear()
     await world.until(lambda: told(()), seconds=200)
+
+
+async def test_a_port_that_the_engine_finds_taken_sends_the_instance_elsewhere(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing that can be tried out holds it, as with a rule of the packet filter."""
+
+    async def taken(unit: Unit, launch: Launch) -> None:
+        raise PortTaken("port 30004 of this node is taken: port is already allocated", port=30_004)
+
+    monkeypatch.setattr(world.engine, "start", taken)
+    await world.apply(ports={"http": {"port": 8080, "host": "auto"}})
+    await world.order(ports={"http": 30_004})
+    status = await world.until_phase(Phase.FAILED)
+    assert (status.reason, status.restarts) == (PORT_TAKEN, 0)
+    assert "already allocated" in status.message
+
+    async def told(taken: tuple[int, ...]) -> bool:
+        return (await world.node()).status.ports.taken == taken
+
+    await world.until(lambda: told((30_004,)))
+    await world.until(lambda: told(()), seconds=300)
+
+
+async def test_a_task_that_begins_again_waits_once_for_its_own_port(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, refused = world.engine.start, 0
+
+    async def taken_once(unit: Unit, launch: Launch) -> None:
+        nonlocal refused
+        if unit.attempt > 1 and not refused:
+            refused += 1
+            raise PortTaken("port 30004 of this node is taken: address already in use", port=30_004)
+        await real(unit, launch)
+
+    monkeypatch.setattr(world.engine, "start", taken_once)
+    await world.apply(ports={"http": {"port": 8080, "host": "auto"}}, options={"fake": {"after": "1s", "exit_code": 1}})
+    await world.order(ports={"http": 30_004})
+
+    async def again() -> bool:
+        return (await world.status()).restarts >= 1 and bool(refused) and await world.live() != []
+
+    await world.until(again, seconds=120)
+    assert (await world.status()).reason != PORT_TAKEN
 
 
 async def test_a_port_that_nobody_chose_is_refused(world: World) -> None:

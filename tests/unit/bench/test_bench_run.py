@@ -118,7 +118,7 @@ def test_a_mistake_in_a_template_is_told_with_its_own_file(capsys: pytest.Captur
     (tmp_path / "pod.yaml").write_text("kind: Pod\nspec:\n  containers:\n  - image: web\n")
     path = scenario(tmp_path, NODES + "  - {opcode: createPods, count: 1, podTemplatePath: pod.yaml}\n")
     assert run(["bench", path, "--case", "A/a"]) == 1
-    assert f"{tmp_path / 'pod.yaml'}:1: createPods: a `name` is missing" in capsys.readouterr().err
+    assert f"{tmp_path / 'pod.yaml'}:4: `spec.containers[0].name`: a container has a name" in capsys.readouterr().err
 
 
 def test_what_has_no_counterpart_is_left_out_and_told_when_that_is_allowed(

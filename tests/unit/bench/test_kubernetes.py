@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mandor.bench.kubernetes import Pod, Reader, closer
+from mandor.bench.kubernetes import Pod, Reader
+from mandor.importers.kubernetes.words import closer
 from mandor.lib.quantity import Cpu, Seconds, Size
 from mandor.lib.yaml12 import load_all
 from mandor.model.node import Node, NodePhase, Taint
@@ -173,7 +174,7 @@ def test_rules_of_placement_have_their_counterparts(spec: str, field: str, rules
     [
         ("volumes: [{name: v}]", "spec.volumes"),
         ("priorityClassName: unknown", "spec.priorityClassName"),
-        ("tolerations: [{key: node.kubernetes.io/unschedulable, operator: Exists}]", "spec.tolerations"),
+        ("tolerations: [{key: node.kubernetes.io/unschedulable, operator: Exists}]", "spec.tolerations.key"),
         (
             "topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: DoNotSchedule, "
             "NodeTaintsPolicy: Honor, labelSelector: {matchLabels: {a: b}}}]",
@@ -187,7 +188,7 @@ def test_rules_of_placement_have_their_counterparts(spec: str, field: str, rules
         (
             "affinity: {podAffinity: {requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: a, "
             "labelSelector: {matchExpressions: [{key: a, operator: Exists}]}}]}}",
-            "spec.affinity.podAffinity.labelSelector.matchExpressions",
+            "spec.affinity.podAffinity.requiredDuringSchedulingIgnoredDuringExecution.labelSelector",
         ),
     ],
 )

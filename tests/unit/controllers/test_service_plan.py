@@ -9,7 +9,7 @@ import pytest
 
 from mandor.controllers.draft import Draft
 from mandor.controllers.slot import World
-from mandor.controllers.workload_plan import Seen, plan
+from mandor.controllers.workload_plan import Seen, plan, plan_in_steps
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase
 from mandor.model.workload import Release, Workload
@@ -286,6 +286,16 @@ def test_the_status_says_what_the_first_in_trouble_says() -> None:
     assert (workload.status.running, workload.status.ready, workload.status.pending) == (1, 1, 1)
 
 
+def test_a_plan_in_steps_comes_to_the_same() -> None:
+    workload = make_workload(replicas=5)
+    instances = [ready(0), make_instance(1, Phase.FAILED), make_instance(2, Phase.PENDING), make_instance(9)]
+    seen, world, draft = Seen(workload, [make_stored_release(workload)], instances), World(NOW), Draft()
+    steps = len(list(plan_in_steps(draft, seen, world)))
+    whole = plan(seen, world)
+    assert steps > 1
+    assert (draft.writes, draft.notes, draft.again_seconds) == (whole.writes, whole.notes, whole.again_seconds)
+
+
 def test_what_one_plan_leaves_for_later_is_what_the_next_ones_would_create() -> None:
     draft = run(make_workload(replicas=2_500), [])
     made = [write.value for write in (*draft.writes, *draft.rest) if isinstance(write, Put)]
@@ -304,5 +314,5 @@ def test_thousands_are_created_in_steps_and_the_status_is_told_at_the_end() -> N
         instances += [make_instance(each.spec.index, Phase.PENDING) for each in made]
         if not draft.unfinished:
             break
-    assert steps == [(1_000, True, 0), (1_000, True, 0), (500, False, 1)]
+    assert steps == [(500, True, 0)] * 4 + [(500, False, 1)]
     assert {each.meta.name for each in instances} == {f"web-{index}" for index in range(2_500)}

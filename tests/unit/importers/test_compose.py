@@ -273,6 +273,21 @@ def test_profiles_choose_services() -> None:
     assert [each.manifest["name"] for each in imported(text, profiles=("debug",)).made] == ["web", "debug"]
 
 
+def test_a_global_service_is_a_daemon_with_data_of_each_nodes_own() -> None:
+    text = """
+services:
+  web:
+    image: a
+    volumes: ["data:/data"]
+    deploy: {mode: global, update_config: {order: start-first, parallelism: 2}, placement: {max_replicas_per_node: 1}}
+volumes: {data: }
+"""
+    (made,) = imported(text).made
+    assert made.manifest["type"] == "daemon"
+    assert made.manifest["volumes"] == {"data": {"per_instance": True}}
+    assert made.manifest["update"] == {"max_unavailable": 2, "auto_rollback": False}
+
+
 def test_whom_others_wait_for_to_end_is_a_batch() -> None:
     text = """
 services:

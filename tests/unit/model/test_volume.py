@@ -120,3 +120,10 @@ def test_a_path_is_allowed_with_all_below_and_nothing_beside() -> None:
     assert path_allowed("/anything", ["/"])
     assert not path_allowed("/srvx", ["/srv"])
     assert not path_allowed("/srv", ["", "/srv/data"])
+
+
+def test_a_scratch_volume_takes_room_of_each_instance_and_ties_it_to_no_node() -> None:
+    text = "volumes: {tmp: {type: scratch, size: 2Gi}}\nresources: {disk: 1Gi}\n"
+    group = loaded(BASE + text).spec.groups["main"]
+    assert group.request.disk_bytes == 3 << 30
+    assert not group.apart

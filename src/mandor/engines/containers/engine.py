@@ -9,7 +9,8 @@ import asyncio
 import os
 from abc import abstractmethod
 from collections.abc import Awaitable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from mandor.engines.containers.failures import Failures
 from mandor.engines.containers.labels import owner_of
 from mandor.engines.containers.refused import Refused
 from mandor.engines.containers.tracked import Tracked
-from mandor.errors import EngineDown, Invalid, MandorError, NotFound, Unavailable
+from mandor.engines.containers.trouble import taken_port
+from mandor.errors import EngineDown, Invalid, MandorError, NotFound, PortTaken, Unavailable
 
 AT_ONCE = min(64, 4 * (os.cpu_count() or 1))
 """Starts at the same time: most of one is work for the processor, and more would only wait for each other."""
@@ -32,6 +34,8 @@ class ContainerEngine(Engine):
         self._failures = Failures(self._directory / "failures")
         self._tracked: dict[Unit, Tracked] = {}
         self._owner = ""
+        self._moment = count(1).__next__
+        """Orders and looks, one after the other."""
 
     @property
     def title(self) -> str:
@@ -99,6 +103,7 @@ class ContainerEngine(Engine):
 
     async def list(self) -> Sequence[Observed]:
         self._check_there()
+        begun = self._moment()
         with self._told("asked what runs"):
             listed = await self._list()
             seen = await asyncio.gather(*(look for _, look in listed))
@@ -106,7 +111,7 @@ class ContainerEngine(Engine):
             for unit, tracked in self._tracked.items():
                 if tracked.starting and unit not in shown:
                     shown[unit] = Observed(unit=unit, phase=UnitPhase.STARTING, message=tracked.progress)
-            known = (*shown, *self._busy(), *(unit for unit, _ in listed))
+            known = (*shown, *self._busy(since=begun), *(unit for unit, _ in listed))
             await self._tidy({unit.uid for unit in known})
         return [shown[unit] for unit in sorted(shown)]
 
@@ -124,13 +129,16 @@ class ContainerEngine(Engine):
                 try:
                     await self._try(unit, launch, tracked, found)
                 finally:
-                    tracked.starting = False
+                    tracked.starting, tracked.tried = False, self._moment()
 
     async def _try(self, unit: Unit, launch: Launch, tracked: Tracked, found: Any | None) -> None:
         try:
             await self._begin(unit, launch, tracked, found)
         except (Invalid, NotFound, Refused) as error:
             await self._discard(unit)
+            taken = taken_port(error.message, launch.host_ports.values()) if isinstance(error, Refused) else None
+            if taken is not None:
+                raise PortTaken(f"port {taken} of this node is taken: {error.message}", port=taken) from error
             if isinstance(error, Refused) and error.passing:
                 raise Unavailable(f"{self.title} cannot start it now: {error.message}") from error
             why = self._refusal(error, launch) if isinstance(error, Refused) else error
@@ -184,8 +192,28 @@ class ContainerEngine(Engine):
         tracked = self._tracked.get(unit)
         return tracked is not None and tracked.busy.locked()
 
-    def _busy(self) -> Iterator[Unit]:
-        return (unit for unit in self._tracked if self._is_busy(unit))
+    def _busy(self, *, since: int | None = None) -> Iterator[Unit]:
+        """`since`: or was busy at that moment or later, and is done."""
+        return (
+            unit
+            for unit, tracked in self._tracked.items()
+            if tracked.busy.locked() or (since is not None and tracked.tried > since)
+        )
+
+    async def _abandon(self, unit: Unit) -> None:
+        """Take away what was made and is begun by nobody any more: whoever made it was interrupted.
+
+        It may have begun since it was listed, so it is looked at again while nobody can be at it.
+        """
+        tracked = self._tracked.setdefault(unit, Tracked())
+        if tracked.busy.locked():
+            return
+        async with tracked.busy:
+            found = await self._find(unit)
+            if found is not None and self._phase(unit, found) is UnitPhase.STARTING:
+                with suppress(Refused):
+                    await self._discard(unit)
+            self._tracked.pop(unit, None)
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:

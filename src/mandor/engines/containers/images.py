@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from mandor.engines.containers.credentials import HUB_HOST, default_files
+from mandor.engines.containers.fetched import Fetched
 from mandor.errors import NotFound, Unavailable
 from mandor.model.image import ImageFile
 
@@ -29,8 +30,8 @@ Pull = Literal["always", "missing", "never"]
 
 
 class Images(ABC):
-    def __init__(self, credentials: Sequence[Path] | None = None) -> None:
-        self._credentials = credentials
+    def __init__(self, fetched: Fetched, credentials: Sequence[Path] | None = None) -> None:
+        self.fetched, self._credentials = fetched, credentials
         self._pulls = asyncio.Semaphore(PULLS_MOST)
         self._busy: dict[str, asyncio.Lock] = {}
 
@@ -51,6 +52,7 @@ class Images(ABC):
         `NotFound`: it never will be as things stand; `Unavailable`: its registry cannot be asked now.
         """
         if pull != "always" and (found := await self.look(name)) is not None:
+            self.fetched.use(name)
             return found
         if pull == "never":
             raise NotFound(
@@ -64,6 +66,7 @@ class Images(ABC):
                 progress(f"pulling {name}")
                 async with self._pulls:
                     await self._pull(name, progress)
+                self.fetched.add(name)
             finally:
                 self._busy.pop(name, None)
         progress("")
@@ -80,7 +83,24 @@ class Images(ABC):
                 return False
         async with self._pulls:
             await self._load(image, content)
+        self.fetched.forget(*image.names)  # it cannot be fetched again
         return True
+
+    async def clean(self, keep: Collection[str]) -> str:
+        """Take away the one that was fetched here, is used by nothing, and was wanted longest ago: its name."""
+        for name in self.fetched.oldest():
+            if name in keep or name in self._busy:
+                continue
+            there = await self.look(name) is not None
+            if not there or await self._remove(name):
+                self.fetched.forget(name)
+                if there:
+                    return name
+        return ""
+
+    @abstractmethod
+    async def _remove(self, name: str) -> bool:
+        """False: something uses it, whoever's that is."""
 
     @abstractmethod
     def _id(self, found: Any) -> str:

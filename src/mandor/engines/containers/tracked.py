@@ -13,5 +13,7 @@ class Tracked:
     starting: bool = False
     progress: str = ""
     """What its start waits for, in words."""
+    tried: int = 0
+    """The moment at which the latest try to start it was over."""
     asked: bool = False
     """It got its stop signal: programs may take a second one for impatience."""

@@ -1,10 +1,13 @@
 """What keeps a container from starting now and may be gone later: pure."""
 
+import re
+from collections.abc import Collection
+
+_TAKEN = ("port is already allocated", "address already in use")
 _PASSING = (
+    *_TAKEN,
     "no space left on device",
     "disk quota exceeded",
-    "port is already allocated",
-    "address already in use",
     "too many open files",
     "resource temporarily unavailable",
     "cannot allocate memory",
@@ -26,3 +29,11 @@ def passing(message: str) -> bool:
     """To be tried again; everything else is wrong as it was asked for."""
     said = message.lower()
     return any(mark in said for mark in _PASSING)
+
+
+def taken_port(message: str, ports: Collection[int]) -> int | None:
+    """Which of these ports of the node somebody else has, by what the engine says; None: that is not what it says."""
+    if not ports or not any(mark in message.lower() for mark in _TAKEN):
+        return None
+    told = {int(number) for number in re.findall(r"\d+", message)}
+    return next((port for port in ports if port in told), next(iter(ports)))

@@ -41,14 +41,14 @@ class Refused(containers.Refused):
 class CriClient:
     def __init__(self, socket: Path, *, answer_seconds: float = ANSWER_SECONDS) -> None:
         self.socket = socket
-        self._answer_seconds = answer_seconds
+        self.answer_seconds = answer_seconds
         self._channel: grpc.aio.Channel | None = None
 
     async def call(self, method: Method, *, seconds: float | None = None, **fields: Any) -> Any:
         """`EngineDown` when nobody answers, `Refused` for every other no."""
         stub = self.open().unary_unary(method.path, **_codec(method))
         try:
-            return await stub(make(method.request, **fields), timeout=seconds or self._answer_seconds)
+            return await stub(make(method.request, **fields), timeout=seconds or self.answer_seconds)
         except grpc.aio.AioRpcError as error:
             raise self.failed(error) from None
 

@@ -58,9 +58,9 @@ def container_config(
     """`files`: what to mount, paths of the node by paths in the container."""
     mounts = [make("Mount", container_path=path, host_path=source) for path, source in files.items()]
     for each in launch.mounts:
-        if each.source is None:
-            raise Invalid(f"the mount {each.path}: CRI runtimes make no tmpfs", hint="mount a volume")
         check_mount(each)
+        if each.source is None:
+            continue  # The CRI has no words for it: see `amend`.
         mounts.append(make("Mount", container_path=each.path, host_path=each.source, readonly=each.read_only))
     return make(
         "ContainerConfig",
@@ -113,6 +113,7 @@ def _security(launch: Launch, options: CriOptions) -> Any:
     parts: dict[str, Any] = {
         "privileged": security.privileged or options.privileged,
         "readonly_rootfs": security.read_only_root or options.read_only,
+        "no_new_privs": security.no_new_privileges,
         "namespace_options": make(
             "NamespaceOption", pid=OF_THE_CONTAINER, network=OF_THE_NODE if options.network == "host" else 0
         ),

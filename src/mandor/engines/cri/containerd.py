@@ -39,7 +39,7 @@ _MESSAGES: dict[str, Fields] = {
     "UpdateImageRequest": {1: ("image", "Image"), 2: ("update_mask", "FieldMask")},
 }
 _messages = make_messages("mandor.containerd", _MESSAGES)
-_METADATA = (("containerd-namespace", NAMESPACE),)
+METADATA = (("containerd-namespace", NAMESPACE),)
 _PACKAGES = {"StreamInit": "containerd.services.streaming.v1"}
 
 
@@ -81,7 +81,7 @@ async def _open(client: CriClient, stream: str) -> Any:
         request_serializer=_messages["Any"].SerializeToString,
         response_deserializer=_messages["Any"].FromString,
     )
-    call = stub(metadata=_METADATA)
+    call = stub(metadata=METADATA)
     await call.write(packed("StreamInit", id=stream))
     if not _told(await call.read()):  # Nothing in it: it says that the stream is known now.
         raise Refused(grpc.StatusCode.UNKNOWN, "containerd closed the stream")
@@ -129,7 +129,7 @@ async def _order(client: CriClient, stream: str, names: Sequence[str], several: 
         source=packed("ImageImportStream", stream=stream),
         destination=packed("ImageStore", name="" if several else names[0], extra_references=references),
     )
-    await stub(request, metadata=_METADATA)
+    await stub(request, metadata=METADATA)
 
 
 async def _announce(client: CriClient, names: Sequence[str]) -> None:
@@ -144,4 +144,4 @@ async def _announce(client: CriClient, names: Sequence[str]) -> None:
         empty = _messages["Empty"]()
         image = _messages["Image"](name=name, labels={LABEL: "true"}, target=empty, created_at=empty)
         mask = _messages["FieldMask"](paths=[f"labels.{LABEL}"])
-        await stub(_messages["UpdateImageRequest"](image=image, update_mask=mask), metadata=_METADATA)
+        await stub(_messages["UpdateImageRequest"](image=image, update_mask=mask), metadata=METADATA)

@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,9 +15,11 @@ from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, Unit
 from mandor.engines.containers import labels as marks
 from mandor.engines.containers import refused as containers
 from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEngine
+from mandor.engines.containers.fetched import Fetched
 from mandor.engines.containers.launches import check_working_dir, image_of
 from mandor.engines.containers.tracked import Tracked
 from mandor.engines.cri import wire
+from mandor.engines.cri.amend import amend, needs_amending
 from mandor.engines.cri.client import START_SECONDS, CriClient, Refused
 from mandor.engines.cri.config import container_config, log_name, sandbox_config, write_files
 from mandor.engines.cri.execution import Dial, begin, dial_directly
@@ -35,11 +37,13 @@ from mandor.model.node import Capabilities
 SOCKETS = (Path("/run/containerd/containerd.sock"), Path("/var/run/crio/crio.sock"))
 LOOK_SECONDS = 0.05
 POLL_SECONDS = 1.0
+CONTAINERD = "containerd"
+"""Its own API, on the same socket, can do what the CRI has no words for."""
 LIMITS = frozenset({"cpu", "memory"})
 EXTRAS = frozenset(
     (
         *("logs", "exec", "stats", "events", "pull", "user"),
-        *("security", "sandbox", "mounts", "ports", "hosts"),
+        *("security", "sandbox", "mounts", "ports", "hosts", "clean"),
     )
 )
 _LOG_LIMITS = "io.mandor.log"
@@ -62,7 +66,7 @@ class CriEngine(ContainerEngine):
         the runtime's streaming server."""
         super().__init__(directory)
         self._api = CriClient(socket or find_socket(), answer_seconds=answer_seconds)
-        self._images = CriImages(self._api, credentials=credentials)
+        self._images = CriImages(self._api, Fetched(self._directory / "images.json"), credentials=credentials)
         self._sandboxes = Sandboxes(self._api)
         self._dial = dial
         self._seen: dict[str, Observed] = {}
@@ -82,16 +86,16 @@ class CriEngine(ContainerEngine):
     async def probe(self) -> Capabilities:
         self._check_there()
         with self._told("asked what it is"):
-            version = await self._api.call(wire.VERSION)
+            version = await self._version()
             status = await self._api.call(wire.STATUS)
         lacking = [each for each in status.status.conditions if not each.status]
         message = "; ".join(f"{each.type}: {each.message or each.reason}" for each in lacking)
         return Capabilities(
             version=version.runtime_version.removeprefix("v"),
             images=True,
-            limits=LIMITS,
-            extras=EXTRAS,
-            loads=frozenset({"archive"}) if version.runtime_name == "containerd" else frozenset(),
+            limits=LIMITS | ({"processes"} if version.runtime_name == CONTAINERD else frozenset()),
+            extras=EXTRAS | ({"tmpfs"} if version.runtime_name == CONTAINERD else frozenset()),
+            loads=frozenset({"archive"} if version.runtime_name == CONTAINERD else ()),
             message=message,
         )
 
@@ -141,6 +145,15 @@ class CriEngine(ContainerEngine):
     async def images(self) -> Mapping[str, int]:
         with self._told("asked for its images"):
             return await self._images.sizes()
+
+    async def clean_image(self, keep: Collection[str]) -> str:
+        with self._told("told to take an image away"):
+            return await self._images.clean(keep)
+
+    async def storage(self) -> str:
+        with self._told("asked where it keeps its images"):
+            found = (await self._api.call(wire.IMAGE_DISKS)).image_filesystems
+        return next((each.fs_id.mountpoint for each in found), "")
 
     async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
         if image.kind != "archive":
@@ -206,9 +219,7 @@ class CriEngine(ContainerEngine):
         if (kept := self._seen.get(listed.id)) is not None:
             return kept
         if listed.state == wire.CREATED:
-            if not self._is_busy(unit):
-                with suppress(Refused):  # Nobody begins it any more: whoever made it was interrupted.
-                    await self._take_away(listed.id)
+            await self._abandon(unit)
             return None
         async with self._questions:
             status = await self._status(listed.id)
@@ -246,7 +257,18 @@ class CriEngine(ContainerEngine):
         async with self._starts:
             sandbox, config = await self._ensure_sandbox(unit, launch, options)
             made = await self._create(unit, sandbox, container, config)
+            if needs_amending(launch):
+                await self._amend(made.container_id, launch)
             await self._api.call(wire.START, seconds=START_SECONDS, container_id=made.container_id)
+
+    async def _amend(self, identity: str, launch: Launch) -> None:
+        if (await self._version()).runtime_name == CONTAINERD:
+            await amend(self._api, identity, launch)
+        elif memory := next((each for each in launch.mounts if each.source is None), None):
+            raise Invalid(f"the mount {memory.path}: this CRI runtime makes no tmpfs", hint="mount a volume")
+
+    async def _version(self) -> Any:
+        return await self._api.call(wire.VERSION)
 
     def _refusal(self, error: containers.Refused, launch: Launch) -> MandorError:
         nobody = "no users found" in error.message

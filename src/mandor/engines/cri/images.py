@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mandor.engines.containers.credentials import HUB_HOST, login_for
+from mandor.engines.containers.fetched import Fetched
 from mandor.engines.containers.images import Images, Progress, cannot_pull, split
 from mandor.engines.containers.loading import cannot_load
 from mandor.engines.cri import wire
@@ -20,8 +21,8 @@ SEEN_SECONDS, SEEN_TRIES = 0.1, 100
 
 
 class CriImages(Images):
-    def __init__(self, api: CriClient, *, credentials: Sequence[Path] | None = None) -> None:
-        super().__init__(credentials)
+    def __init__(self, api: CriClient, fetched: Fetched, *, credentials: Sequence[Path] | None = None) -> None:
+        super().__init__(fetched, credentials)
         self._api = api
 
     async def look(self, name: str) -> Any | None:
@@ -42,6 +43,16 @@ class CriImages(Images):
             await self._api.call(wire.PULL, seconds=PULL_SECONDS, **fields)
         except Refused as error:
             raise cannot_pull(name, error.message) from error
+
+    async def _remove(self, name: str) -> bool:
+        """The runtime itself would take away what containers are made of."""
+        found = await self.look(name)
+        known = {name, found.image.id, *found.image.repo_tags, *found.image.repo_digests} if found else {name}
+        containers = (await self._api.call(wire.LIST)).containers
+        if any({each.image.image, each.image_ref} & known for each in containers):
+            return False
+        await self._api.call(wire.REMOVE_IMAGE, image=wire.make("ImageSpec", image=name))
+        return True
 
     # From files.
 

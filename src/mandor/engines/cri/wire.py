@@ -79,6 +79,7 @@ MESSAGES: dict[str, Fields] = {
         5: ("run_as_user", "Int64Value"),
         6: ("run_as_username", "string"),
         7: ("readonly_rootfs", "bool"),
+        11: ("no_new_privs", "bool"),
         12: ("run_as_group", "Int64Value"),
     },
     "LinuxContainerConfig": {1: ("resources", "LinuxContainerResources"), 2: ("security_context", "ContainerSecurity")},
@@ -108,6 +109,8 @@ MESSAGES: dict[str, Fields] = {
     "Container": {
         1: ("id", "string"),
         2: ("pod_sandbox_id", "string"),
+        4: ("image", "ImageSpec"),
+        5: ("image_ref", "string"),
         6: ("state", "int32"),
         7: ("created_at", "int64"),
         8: ("labels", "map"),
@@ -153,6 +156,9 @@ MESSAGES: dict[str, Fields] = {
         4: ("size", "uint64"),
     },
     "ListImagesResponse": {1: ("images", "*Image")},
+    "ImageFsInfoResponse": {1: ("image_filesystems", "*FilesystemUsage")},
+    "FilesystemUsage": {2: ("fs_id", "FilesystemIdentifier")},
+    "FilesystemIdentifier": {1: ("mountpoint", "string")},
     "PullImageRequest": {1: ("image", "ImageSpec"), 2: ("auth", "AuthConfig")},
     "AuthConfig": {
         1: ("username", "string"),
@@ -205,6 +211,8 @@ EVENTS = _runtime("GetContainerEvents", "Empty", "ContainerEvent", streams=True)
 STATS = _runtime("ListContainerStats", "ListContainerStatsRequest", "ListContainerStatsResponse")
 IMAGE_STATUS = _image("ImageStatus", "ImageRequest", "ImageStatusResponse")
 LIST_IMAGES = _image("ListImages", "Empty", "ListImagesResponse")
+REMOVE_IMAGE = _image("RemoveImage", "ImageRequest", "Empty")
+IMAGE_DISKS = _image("ImageFsInfo", "Empty", "ImageFsInfoResponse")
 PULL = _image("PullImage", "PullImageRequest", "PullImageResponse")
 
 

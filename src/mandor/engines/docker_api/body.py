@@ -99,6 +99,8 @@ def _host(launch: Launch, options: ContainerOptions) -> dict[str, Any]:
         host["CapAdd"] = added
     if dropped := [*security.cap_drop, *options.cap_drop]:
         host["CapDrop"] = dropped
+    if security.no_new_privileges:
+        host["SecurityOpt"] = ["no-new-privileges"]
     if options.shm_size is not None:
         host["ShmSize"] = int(options.shm_size)
     if options.runtime is not None:

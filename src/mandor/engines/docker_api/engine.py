@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import time
@@ -16,6 +16,7 @@ import msgspec
 from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
 from mandor.engines.containers import labels as marks
 from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEngine, not_running
+from mandor.engines.containers.fetched import Fetched
 from mandor.engines.containers.tracked import Tracked
 from mandor.engines.docker_api.body import make_body
 from mandor.engines.docker_api.client import GONE, NOT_NOW, START_SECONDS, ApiClient, Refused, filters
@@ -36,7 +37,7 @@ from mandor.model.node import Capabilities
 EXTRAS = frozenset(
     (
         *("logs", "exec", "stats", "events", "pull", "user", "security"),
-        *("sandbox", "mounts", "tmpfs", "ports", "hosts"),
+        *("sandbox", "mounts", "tmpfs", "ports", "hosts", "clean"),
     )
 )
 
@@ -55,7 +56,7 @@ class DockerApiEngine(ContainerEngine):
         super().__init__(directory)
         self._api = ApiClient(self.name, socket or self.default_socket(), cure=self.cure, answer_seconds=answer_seconds)
         self._containers = Containers(self._api, lambda: self.owner)
-        self._images = ApiImages(self._api, credentials=credentials)
+        self._images = ApiImages(self._api, Fetched(self._directory / "images.json"), credentials=credentials)
         self._sandboxes = Sandboxes(self._api)
         self._seen: dict[str, tuple[str, Observed]] = {}
         """What an inspection said, by container: it holds while the state is the same."""
@@ -159,6 +160,14 @@ class DockerApiEngine(ContainerEngine):
         with self._told("asked for its images"):
             return await self._images.sizes()
 
+    async def clean_image(self, keep: Collection[str]) -> str:
+        with self._told("told to take an image away"):
+            return await self._images.clean(keep)
+
+    async def storage(self) -> str:
+        with self._told("asked where it keeps its images"):
+            return str((await self._api.get("/info")).get("DockerRootDir") or "")
+
     async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
         if image.kind != "archive":
             return await super().load_image(image, content)
@@ -214,9 +223,7 @@ class DockerApiEngine(ContainerEngine):
         if kept is not None and kept[0] == state:
             return kept[1]
         if state in {"created", "configured", "initialized"}:
-            if not self._is_busy(unit):
-                with suppress(Refused):  # Nobody begins it any more: whoever made it was interrupted.
-                    await self._containers.discard(identity)
+            await self._abandon(unit)
             return None
         async with self._questions:
             inspected = await self._containers.inspect(identity)

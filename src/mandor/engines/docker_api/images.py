@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from mandor.engines.containers.credentials import header_for
+from mandor.engines.containers.fetched import Fetched
 from mandor.engines.containers.images import Images, Progress, cannot_pull, split
 from mandor.engines.containers.loading import cannot_load
 from mandor.engines.docker_api.client import ApiClient, Refused
@@ -16,8 +17,8 @@ from mandor.model.image import ImageFile
 
 
 class ApiImages(Images):
-    def __init__(self, api: ApiClient, *, credentials: Sequence[Path] | None = None) -> None:
-        super().__init__(credentials)
+    def __init__(self, api: ApiClient, fetched: Fetched, *, credentials: Sequence[Path] | None = None) -> None:
+        super().__init__(fetched, credentials)
         self._api = api
 
     async def sizes(self) -> Mapping[str, int]:
@@ -60,6 +61,20 @@ class ApiImages(Images):
             layers[str(said.get("id"))] = int(detail.get("current", 0)), int(detail["total"])
             done, total = (sum(column) for column in zip(*layers.values(), strict=True))
             progress(f"pulling {name}: {done * 100 // max(total, 1)} % of {total / 1e6:.1f} MB")
+
+    async def _remove(self, name: str) -> bool:
+        """What has another name, too, would lose only this one: so it is looked for, and not only tried."""
+        using = msgspec.json.encode({"ancestor": [name]}).decode()
+        if await self._api.get("/containers/json", all="true", filters=using):
+            return False
+        try:
+            await self._api.call("DELETE", f"/images/{name}", query={"force": "false"})
+        except Refused as error:
+            if error.status == 409:
+                return False  # a container is made of it
+            if error.status != 404:
+                raise
+        return True
 
     # From files.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ from mandor.engines.incus.collector import Collector
 from mandor.engines.incus.execution import begin
 from mandor.engines.incus.folder import UnitFolder
 from mandor.engines.incus.instances import LOOK_SECONDS, Instances
-from mandor.engines.incus.loading import load
+from mandor.engines.incus.loading import load, spare_images
 from mandor.engines.incus.observe import address_of, command_ended, console_lines, machine_stopped, usage_of, vanished
 from mandor.engines.incus.options import IncusOptions
 from mandor.engines.incus.runner import command_line
@@ -44,7 +44,7 @@ NEVER = "1970-01-01"
 ADDRESS_SECONDS = 2.0
 """So often a machine without an address is looked at again."""
 AT_ONCE = 8
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "mounts", "ports"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "mounts", "ports", "clean"})
 LIMITS = frozenset({"cpu", "memory", "processes"})
 ON = frozenset({"Running", "Frozen"})
 
@@ -124,6 +124,14 @@ class IncusEngine(ContainerEngine):
             found = await self._api.get("/1.0/images", recursion=1)
         return {alias["name"]: int(each["size"]) for each in found for alias in each.get("aliases") or ()}
 
+    async def clean_image(self, keep: Collection[str]) -> str:
+        """Incus knows itself what it fetched and may fetch again; no instance needs it once it is made."""
+        with self._told("told to take an image away"):
+            for each in spare_images(await self._api.get("/1.0/images", recursion=1), keep):
+                await self._api.run("DELETE", f"/1.0/images/{each['fingerprint']}")
+                return str(each["update_source"].get("alias") or each["fingerprint"][:12])
+        return ""
+
     async def load_image(self, image: ImageFile, content: AsyncIterator[bytes]) -> bool:
         if image.kind != "incus":
             return await super().load_image(image, content)
@@ -181,9 +189,7 @@ class IncusEngine(ContainerEngine):
     async def _look(self, unit: Unit, listed: Any) -> Observed | None:
         phase = self._phase(unit, listed)
         if phase is UnitPhase.STARTING:
-            if not self._is_busy(unit):
-                with suppress(Refused):  # Nobody begins it any more: whoever made it was interrupted.
-                    await self._discard(unit)
+            await self._abandon(unit)
             return None
         if listed["config"].get(marks.COMMAND):
             return await self._look_at_command(unit, listed, on=phase is UnitPhase.RUNNING)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from typing import Any
 from urllib.parse import quote
 
 from mandor.engines.containers.loading import cannot_load
@@ -81,3 +82,15 @@ def _field(boundary: str, name: str) -> bytes:
         "Content-Type: application/octet-stream",
     ]
     return "\r\n".join([*lines, "", ""]).encode()
+
+
+def spare_images(found: Iterable[Mapping[str, Any]], keep: Collection[str]) -> list[Mapping[str, Any]]:
+    """Those that Incus fetched to make an instance of, and that nobody has given a name here; the one that was wanted
+    longest ago first."""
+    kept = {name.partition(":")[2] or name for name in keep}
+    spare = [
+        each
+        for each in found
+        if each.get("cached") and not each.get("aliases") and each["update_source"].get("alias") not in kept
+    ]
+    return sorted(spare, key=lambda each: str(each.get("last_used_at", "")))

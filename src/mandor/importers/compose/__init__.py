@@ -1,17 +1,17 @@
 """Docker Compose files: one workload a service, with the label `project`."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
-from mandor.importers.base import Imported, Importer, Made, Options, Source, fitting_name, knows
+from mandor.importers.base import Imported, Importer, Made, Options, Source, fitting_name
 from mandor.importers.compose.document import Loader, folder_of
 from mandor.importers.compose.service import CONDITIONS, Reader, wanted
 from mandor.importers.compose.storage import Storage
 from mandor.importers.part import Ledger, Part
 from mandor.importers.report import Report
 from mandor.lib.yaml12 import Malformed, load_all
-from mandor.model.workload import Group
 
 _OURS = frozenset({"kind", "image", "command", "groups", "apiVersion", "spec", "meta"})
 
@@ -63,11 +63,28 @@ def _project(files: Sequence[Source], options: Options) -> Imported:
         for name in services
         if _runs(services, name, options)
     ]
-    if len(made) > 1 and not knows(Group, "services"):
-        top.guess("services", "the name of a service is not its address in this version")
+    _tell_unreachable(services, made)
     used = {each.get("volume") for item in made for each in item.manifest.get("volumes", {}).values()}
     volumes = [each for name, each in storage.made.items() if storage.objects[name] in used]
     return Imported((*volumes, *made), ledger.report())
+
+
+def _tell_unreachable(services: Part, made: Sequence[Made]) -> None:
+    """Compose runs everything on one machine, where each service is found by its name."""
+    for each in made:
+        name, ports = each.manifest["name"], each.manifest.get("ports", {})
+        if ports and all(port.get("host") == port["port"] for port in ports.values()):
+            continue
+        word = re.compile(rf"(?<![\w.-]){re.escape(name)}(?![\w.-])")
+        others = (other.manifest for other in made if other is not each)
+        if name in services and any(_names(other, word) for other in others):
+            hint = f"publish its port under the same number, or `placement: {{near: [{{workload: {name}}}]}}`"
+            services.guess(name, "others find it by its name on its own node only", hint)
+
+
+def _names(manifest: dict[str, Any], word: re.Pattern[str]) -> bool:
+    texts = [*manifest.get("env", {}).values(), *manifest.get("args", ()), *manifest.get("depends_on", ())]
+    return any(word.search(text) for text in texts)
 
 
 def _name(top: Part, file: str, options: Options) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mandor.importers.base import filled
+from mandor.importers.daemon import fit_daemon
 
 ENGINES = ("docker", "podman", "cri")
 """Who runs the images that Compose files name."""
@@ -35,7 +36,7 @@ class Draft:
 
     def manifest(self, project: str) -> dict[str, Any]:
         engines = WITH_OPTIONS if self.options else ENGINES
-        return filled(
+        made = filled(
             name=self.name,
             type=self.type,
             labels={"project": project, **self.labels},
@@ -52,3 +53,6 @@ class Draft:
             placement=self.placement,
             options={engine: dict(self.options) for engine in WITH_OPTIONS} if self.options else {},
         )
+        if self.type == "daemon":
+            fit_daemon(made)
+        return made

@@ -136,7 +136,7 @@ class Shape:
             grace=float(max(task.stop.grace for task in group.tasks.values())),
             patience=float(group.placement.patience),
             preempt_first=group.placement.relax == "after-preemption",
-            volumes={name: each for name, each in group.volumes.items() if each.type != "tmpfs"},
+            volumes={name: each for name, each in group.volumes.items() if each.type in {"local", "host"}},
             needs=group.needs_anywhere,
             variant=variant,
         )
@@ -288,8 +288,8 @@ class Ask(Struct, frozen=True):
         others = self.shape.alternatives
         return (self, *(structs.replace(self, shape=each) for each in others)) if others else (self,)
 
-    def without_avoid(self) -> "Ask":
-        return structs.replace(self, avoid=frozenset())
+    def without_avoid(self, but: frozenset[str] = frozenset()) -> "Ask":
+        return structs.replace(self, avoid=self.avoid & but)
 
     def without_last_should(self) -> "Ask":
         return structs.replace(self, dropped=self.dropped + 1)

@@ -29,7 +29,7 @@ class Rank:
 ORDINARY = Rank()
 
 
-class Tenure(Struct, frozen=True):
+class Tenure(Struct, frozen=True, gc=False):
     """How one instance stands on its node."""
 
     rank: Rank = ORDINARY

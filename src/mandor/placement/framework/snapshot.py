@@ -1,6 +1,6 @@
 """All nodes as columns, read-only: what a plugin looks at."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,6 +141,12 @@ class Snapshot:
     """What has been asked for, and how many that is placed asks for the same."""
     volumes: Volumes
     """Which there are, and where each is."""
+
+    def pressed(self, names: Iterable[str]) -> frozenset[str]:
+        """Of these, the nodes that are short of something."""
+        return frozenset(
+            name for name in names if (slot := self.slots.get(name)) is not None and self.health[slot].pressed
+        )
 
     def __len__(self) -> int:
         return len(self.nodes)

@@ -1,0 +1,192 @@
+"""`mandor simulate`: what would happen, before anything is deployed."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mandor.cli.options import output_option
+from mandor.cli.output import show_json, show_table
+
+BAR = 20
+TEXTS_MOST = 12
+
+
+@click.command("simulate")
+@click.argument("file", metavar="SCENARIO", type=click.Path(path_type=Path))
+@click.option("--seeds", type=click.IntRange(1, 10_000), help="So many runs of each strategy; absent: as it says.")
+@click.option("--seed", type=click.IntRange(0), help="Only this one, as when a failure is looked into.")
+@click.option("--strategy", "wanted", multiple=True, help="Only this one; may be repeated.")
+@click.option("--html", "page", metavar="FILE", type=click.Path(path_type=Path), help="Write the report as one page.")
+@click.option("--workers", type=click.IntRange(1, 256), help="Processes; absent: one for each processor.")
+@output_option("table", "json")
+def simulate_command(
+    file: Path,
+    seeds: int | None,
+    seed: int | None,
+    wanted: tuple[str, ...],
+    page: Path | None,
+    workers: int | None,
+    output: str,
+) -> int:
+    """Rehearse a scenario on a virtual clock: the real scheduler, controllers and agents, simulated machines.
+
+    SCENARIO names nodes, work, what happens when, strategies to compare, and what is expected of them. Every seed has
+    the work arrive in another order; the same seed always gives the same history.
+
+    The exit status is 1 if an expectation does not hold.
+    """
+    import logging
+
+    from mandor.sim.compare import load_piece, narrowed, run_all
+    from mandor.sim.report import make_report
+
+    if seed is not None and seeds is not None:
+        raise click.UsageError("--seed names one seed, --seeds counts them: give one of both")
+    piece = narrowed(load_piece(file), wanted) if wanted else load_piece(file)
+    logging.getLogger("mandor").setLevel(logging.CRITICAL)  # What goes wrong in there is what it is about.
+    chosen = [seed] if seed is not None else list(range(seeds or piece.scenario.seeds))
+    with _Bar() as bar:
+        results = run_all(piece, chosen, workers=workers, progress=bar.show)
+    report = make_report(piece, results, chosen)
+    if page is not None:
+        from mandor.sim.page import make_page
+
+        page.write_text(make_page(report), encoding="utf-8")
+        click.echo(f"the report is in {page}", err=True)
+    if output == "json":
+        show_json(report)
+    else:
+        _show(report)
+    _tell_failures(report, file)
+    return 0 if report["passed"] else 1
+
+
+class _Bar:
+    """On stderr, only on a terminal."""
+
+    def __enter__(self) -> "_Bar":
+        self._live = sys.stderr.isatty()
+        return self
+
+    def show(self, done: int, total: int) -> None:
+        if self._live and total > 1:
+            filled = BAR * done // total
+            sys.stderr.write(f"\r\x1b[K{'█' * filled}{'░' * (BAR - filled)} {done} of {total} runs")
+            sys.stderr.flush()
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+# Tables.
+
+
+def _show(report: dict[str, Any]) -> None:
+    click.echo(f"{report['scenario']}: {len(report['seeds'])} seeds, {len(report['phases'])} phases")
+    for strategy in report["strategies"]:
+        click.echo()
+        click.echo(click.style(f"Strategy {strategy['name']}", bold=True))
+        _show_phases(strategy)
+        _show_nodes(strategy)
+        _show_texts(strategy)
+    if len(report["strategies"]) > 1:
+        _show_comparison(report)
+
+
+def _show_phases(strategy: dict[str, Any]) -> None:
+    rows = [
+        (
+            phase["name"],
+            _range(phase["pending"]),
+            _range(phase["preemptions"]),
+            str(phase["cascade_most"]),
+            _range(phase["relaxed"]),
+            _range(phase["evictions"]),
+            _seconds(phase["down_seconds"]["median"]),
+            "-" if phase["crossing_percent"] is None else f"{phase['crossing_percent']['median']:.0f} %",
+        )
+        for phase in strategy["phases"]
+    ]
+    show_table(("PHASE", "PENDING", "PREEMPTED", "CHAIN", "RELAXED", "EVICTED", "DOWN", "CROSSING"), rows)
+
+
+def _show_nodes(strategy: dict[str, Any]) -> None:
+    click.echo()
+    rows = []
+    typical = {phase["name"]: phase for phase in strategy["typical"]["phases"]}
+    for phase in strategy["phases"]:
+        for number, (name, node) in enumerate(phase["nodes"].items()):
+            there = typical[phase["name"]]["nodes"][name]["instances"]
+            percent = node["memory_percent"]["median"]
+            state = bar(percent) + f" {percent:3.0f} %" if node["ready_share"] else "down"
+            title = phase["name"] if number == 0 else ""
+            rows.append((title, name, state, f"{node['peak_percent']['most']:.0f} %", _brief(there)))
+    show_table(("PHASE", "NODE", "MEMORY REQUESTED", "PEAK USE", "INSTANCES (TYPICAL SEED)"), rows)
+
+
+def _brief(names: list[str]) -> str:
+    shown = ", ".join(names[:TEXTS_MOST])
+    return shown + (f" and {len(names) - TEXTS_MOST} more" if len(names) > TEXTS_MOST else "") or "-"
+
+
+def _show_texts(strategy: dict[str, Any]) -> None:
+    lines = []
+    for phase in strategy["phases"]:
+        lines += [
+            f"{phase['name']}: pending in {count} cases: {text}" for text, count in phase["pending_reasons"].items()
+        ]
+        lines += [f"{phase['name']}: {count} times without `{rule}`" for rule, count in phase["relaxed_rules"].items()]
+    if lines:
+        click.echo()
+    for line in lines[: 2 * TEXTS_MOST]:
+        click.echo(line)
+
+
+def _show_comparison(report: dict[str, Any]) -> None:
+    click.echo()
+    click.echo(click.style("Side by side", bold=True))
+    strategies = report["strategies"]
+    classes = list(dict.fromkeys(name for each in strategies for name in each["downtime_by_class"]))
+    rows = [("expectations broken in", *(f"{each['failed_runs']} of {each['runs']}" for each in strategies))]
+    for title, key in (("preemptions", "preemptions"), ("evictions", "evictions"), ("rules given up", "relaxed")):
+        rows.append((title, *(f"{sum(phase[key]['median'] for phase in each['phases']):g}" for each in strategies)))
+    for name in classes:
+        down = [each["downtime_by_class"].get(name, {"median": 0})["median"] for each in strategies]
+        rows.append((f"down: {name}", *(_seconds(each) for each in down)))
+    rows.append(("worst seed", *(str(each["worst_seed"]) for each in strategies)))
+    rows.append(("typical seed", *(str(each["typical_seed"]) for each in strategies)))
+    show_table(("", *(each["name"] for each in strategies)), rows)
+
+
+def _tell_failures(report: dict[str, Any], file: Path) -> None:
+    grouped: dict[str, list[dict[str, Any]]] = {}
+    for each in report["failures"]:
+        grouped.setdefault(each["expectation"], []).append(each)
+    for title, failures in grouped.items():
+        first = failures[0]
+        seeds = len({(each["strategy"], each["seed"]) for each in failures})
+        where = f"{first['phase']}: " if first["phase"] else ""
+        click.echo(f"{click.style('broken:', fg='red', bold=True)} {title} ({seeds} runs)", err=True)
+        click.echo(f"  {where}{first['message']}", err=True)
+        again = f"mandor simulate {file} --strategy {first['strategy']!r} --seed {first['seed']}"
+        click.echo(f"  again: {again}", err=True)
+
+
+def bar(percent: float, width: int = BAR) -> str:
+    filled = max(0, min(width, round(percent * width / 100)))
+    return "█" * filled + "░" * (width - filled)
+
+
+def _range(values: dict[str, float]) -> str:
+    least, most = values["least"], values["most"]
+    return f"{least:g}" if least == most else f"{least:g}-{most:g}"
+
+
+def _seconds(value: float) -> str:
+    from mandor.lib.quantity import Seconds
+
+    return str(Seconds(round(value)))

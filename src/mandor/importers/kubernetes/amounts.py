@@ -1,0 +1,115 @@
+"""Kubernetes' quantities, `100m`, `1.5Gi`, `129e6`, and what containers ask for."""
+
+import re
+from fractions import Fraction
+from typing import Any
+
+from mandor.importers.base import filled
+from mandor.importers.part import Part
+from mandor.lib.quantity import Cpu, Seconds, Size
+from mandor.model.resources import device_amounts
+
+_QUANTITY = re.compile(r"\+?(\d+(?:\.\d*)?|\.\d+)(?:([eE])([+-]?\d{1,2})|(n|u|m|k|[MGTPE]|[KMGTPE]i)?)", re.ASCII)
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {f"{letter}i": 1024 ** (power + 1) for power, letter in enumerate("KMGTPE")}
+_TEXT_MOST = 64
+SECONDS_MOST = 10 * 365 * 86_400
+
+CPU, MEMORY, DISK = "cpu", "memory", "ephemeral-storage"
+_NAMES = {CPU: "cpu", MEMORY: "memory", DISK: "disk"}
+
+
+def amount(text: str) -> Fraction:
+    """A `ValueError` says that it is none."""
+    match = _QUANTITY.fullmatch(text.strip()) if len(text) <= _TEXT_MOST else None
+    if match is None:
+        raise ValueError(f"{text[:40]!r} is not a quantity")
+    number, power, unit = Fraction(match[1]), int(match[3] or 0), match[4] or ""
+    return number * (_BINARY.get(unit) or Fraction(10) ** (power + _DECIMAL[unit]))
+
+
+def cpu(text: str) -> str:
+    """Cores in our words; a part of a thousandth counts as one."""
+    return str(Cpu(_up(amount(text) * 1000)))
+
+
+def size(text: str) -> str:
+    return str(Size(_up(amount(text))))
+
+
+def _up(value: Fraction) -> int:
+    return -(-value.numerator // value.denominator)
+
+
+def seconds(part: Part, key: str) -> float | None:
+    found = part.number(key)
+    if found is not None and not -SECONDS_MOST <= found <= SECONDS_MOST:
+        raise part.wrong(key, f"{found} is no number of seconds")
+    return None if found is None else max(0.0, found)
+
+
+def duration(part: Part, key: str) -> str | None:
+    """Seconds in our words; none at all is as good as absent."""
+    found = seconds(part, key)
+    return str(Seconds(found)) if found else None
+
+
+def share(part: Part, key: str) -> int | str | None:
+    """`3`, or `25%`."""
+    text = part.text(key)
+    if text is None:
+        return None
+    bare = text.removesuffix("%")
+    if not bare.isdecimal() or len(bare) > 6 or (text.endswith("%") and int(bare) > 100):
+        raise part.wrong(key, f"{text[:20]!r} is neither a number nor a percentage")
+    return text if text.endswith("%") else int(bare)
+
+
+def amounts_of(part: Part, key: str) -> dict[str, str]:
+    """Quantities by resource, each checked."""
+    found = part.text_map(key)
+    for name, text in found.items():
+        try:
+            amount(text)
+        except ValueError as error:
+            raise part.wrong(key, f"{name}: {error}") from None
+    return found
+
+
+def named(amounts: dict[str, str]) -> dict[str, str]:
+    """CPU, memory and disk of it, in our words."""
+    return {
+        here: cpu(amounts[name]) if name == CPU else size(amounts[name])
+        for name, here in _NAMES.items()
+        if name in amounts
+    }
+
+
+def resources(part: Part) -> dict[str, Any]:
+    """What a container asks for; as in Kubernetes, a limit alone is a request, too."""
+    limits = amounts_of(part, "limits")
+    asked = {**limits, **amounts_of(part, "requests")}
+    bounds = named(limits)
+    if bounds.pop("disk", None) is not None:
+        part.guess("limits", f"{DISK} is kept free for it, and not enforced as a limit")
+    part.drop("claims", "devices that are claimed by name are not supported yet", "ask for them under `limits`")
+    return filled(**named(asked), devices=_devices(part, asked), limits=bounds)
+
+
+def _devices(part: Part, asked: dict[str, str]) -> list[dict[str, Any]]:
+    found = []
+    for name, text in asked.items():
+        count = int(amount(text))
+        if name in _NAMES or not count:
+            continue
+        key = "requests" if name in (part.peek("requests") or {}) else "limits"
+        vendor, _, kind = name.rpartition("/")
+        try:
+            device_amounts(f"{vendor}/{kind}" if vendor else kind, count)
+        except ValueError:
+            part.guess(key, f"{name} is no kind of device here, and is left out")
+            continue
+        if count > 1024:
+            raise part.wrong(key, f"{count} of {name}; a task asks for at most 1024 devices of a kind")
+        found.append(filled(kind=kind, vendor=vendor or None, count=count))
+    return found

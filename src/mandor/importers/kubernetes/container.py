@@ -1,0 +1,142 @@
+"""One container as a task."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mandor.importers.base import filled, fitting_name
+from mandor.importers.kubernetes.amounts import resources
+from mandor.importers.kubernetes.env import environment, expanded
+from mandor.importers.kubernetes.probe import probe
+from mandor.importers.kubernetes.security import security
+from mandor.importers.kubernetes.shelf import Owner, Shelf
+from mandor.importers.kubernetes.usual import Unusual, drop_unusual
+from mandor.importers.kubernetes.volumes import Volumes
+from mandor.importers.kubernetes.words import ENGINES
+from mandor.importers.part import Part
+
+_TERMINAL = "a task has no terminal; `mandor exec` opens one"
+_PROBES = {"startupProbe": "startup", "livenessProbe": "health", "readinessProbe": "readiness"}
+_PULLS = {"Always": "always", "IfNotPresent": "missing", "Never": "never"}
+_OF_CONTAINERS: Unusual = {
+    "terminationMessagePath": ("what a task says at its end is in its logs", ("/dev/termination-log",)),
+    "terminationMessagePolicy": ("what a task says at its end is in its logs", ("File",)),
+    "resizePolicy": ("a change of its resources makes a new release", ()),
+    "restartPolicyRules": ("all tasks of an instance are restarted in the same way", ()),
+    "stdin": (_TERMINAL, ()),
+    "stdinOnce": (_TERMINAL, ()),
+    "tty": (_TERMINAL, ()),
+}
+_SIGNAL = re.compile(r"SIG[A-Z0-9]+")
+
+
+@dataclass(slots=True)
+class Ports:
+    """The ports of a group, from all its containers."""
+
+    host_network: bool = False
+    found: dict[str, dict[str, Any]] = field(default_factory=dict)
+    numbers: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Their names here, by protocol and number."""
+
+    def add(self, container: Part) -> dict[str, str]:
+        """The names of its ports here, by those that the container gives them."""
+        names: dict[str, str] = {}
+        for each in container.parts("ports"):
+            protocol = (each.text("protocol") or "TCP").lower()
+            number, host, name = each.whole("containerPort"), each.whole("hostPort"), each.text("name")
+            each.drop("hostIP", "a port of the node is one of all its addresses")
+            if protocol not in {"tcp", "udp"} or not number:
+                each.drop_all("containerPort", f"no port of the protocol {protocol} can be opened")
+                continue
+            here = self._named(name, protocol, number)
+            host = host or (number if self.host_network else None)
+            self.found[here] = filled(port=number, host=host, protocol=None if protocol == "tcp" else protocol)
+            self.numbers[protocol, number] = here
+            if name:
+                names[name] = here
+        return names
+
+    def _named(self, name: str | None, protocol: str, number: int) -> str:
+        wanted = fitting_name(name) if name else f"port-{number}" + ("" if protocol == "tcp" else f"-{protocol}")
+        free = wanted
+        while free in self.found and self.numbers.get((protocol, number)) != free:
+            free = f"{wanted}-{number}" if free == wanted else f"{free}-{protocol}"
+        return free
+
+    @property
+    def short(self) -> dict[str, Any]:
+        """As people write them: a number alone where that is all there is to say."""
+        return {name: each["port"] if each.keys() == {"port"} else each for name, each in self.found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerReader:
+    """Reads the containers of one pod."""
+
+    owner: Owner
+    shelf: Shelf
+    volumes: Volumes
+    ports: Ports
+    security: Part
+    """The pod's own."""
+    options: dict[str, Any]
+    """What the pod asks of the engine."""
+    grace: str
+
+    def task(self, part: Part, role: str) -> dict[str, Any]:
+        names = self.ports.add(part)
+        env = environment(part, self.owner, self.shelf)
+        mounts, files = self.volumes.mounts(part)
+        options = self.options | self._pull(part)
+        lifecycle = part.part("lifecycle")
+        for key in ("postStart", "preStop"):
+            lifecycle.drop(key, "nothing is run beside a task when it starts or stops")
+        drop_unusual(part, _OF_CONTAINERS)
+        return filled(
+            role=None if role == "main" else role,
+            image=part.text("image"),
+            command=[expanded(each, env) for each in part.texts("command")],
+            args=[expanded(each, env) for each in part.texts("args")],
+            env=env,
+            files=files,
+            mounts=mounts,
+            working_dir=part.text("workingDir"),
+            resources=resources(part.part("resources")),
+            **self._probes(part, role, self._find_port(names)),
+            stop=self._stop(lifecycle),
+            security=security(self.security, part.part("securityContext")),
+            options=dict.fromkeys(ENGINES, options) if options else None,
+        )
+
+    def _pull(self, part: Part) -> dict[str, Any]:
+        policy = part.text("imagePullPolicy")
+        if policy is None or policy == "IfNotPresent":
+            return {}
+        if policy not in _PULLS:
+            raise part.wrong("imagePullPolicy", f"there is no policy {policy[:40]!r}")
+        return {"pull": _PULLS[policy]}
+
+    def _stop(self, lifecycle: Part) -> dict[str, Any]:
+        signal = lifecycle.text("stopSignal")
+        if signal is not None and not _SIGNAL.fullmatch(signal):
+            raise lifecycle.wrong("stopSignal", f"{signal[:40]!r} is no signal")
+        return filled(signal=signal, grace=self.grace)
+
+    def _find_port(self, names: dict[str, str]) -> Callable[[str], int | str]:
+        def find(asked: str) -> int | str:
+            return int(asked) if asked.isdecimal() else names.get(asked, asked)
+
+        return find
+
+    def _probes(self, part: Part, role: str, port: Callable[[str], int | str]) -> dict[str, Any]:
+        found = {}
+        for key, name in _PROBES.items():
+            if role == "init":
+                part.drop(key, "a task that runs to its end is asked nothing")
+            elif part.peek(key):
+                found[name] = probe(part.part(key), port)
+            else:
+                part.take(key)
+        return found

@@ -1,0 +1,147 @@
+"""Reads Kubernetes' files: every object in them, each where it belongs."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from mandor.errors import Invalid, TooLarge
+from mandor.importers.base import Imported, Importer, Made, Options, Source
+from mandor.importers.kubernetes.joined import JOINED_KINDS, join
+from mandor.importers.kubernetes.meta import drop_labels, read_meta
+from mandor.importers.kubernetes.placement import PlacementReader
+from mandor.importers.kubernetes.pod import NO_IDENTITY, PodReader
+from mandor.importers.kubernetes.policy import POLICY_KINDS, read_policy
+from mandor.importers.kubernetes.shelf import Shelf, config_texts
+from mandor.importers.kubernetes.work import WORK_KINDS, Work, read_work
+from mandor.importers.part import Ledger, Part
+from mandor.lib.yaml12 import Malformed, load_all
+from mandor.model.manifest import OBJECTS_MOST
+
+_KEYS = re.compile(r"^(\"?apiVersion\"?|\"?kind\"?)\s*:", re.MULTILINE)
+_JSON_KEYS = ('"apiVersion"', '"kind"')
+
+WITHOUT = {
+    "Secret": "secrets are not supported yet",
+    "Ingress": "traffic from outside is not led to workloads by name yet",
+    "ServiceAccount": NO_IDENTITY,
+    "KubeSchedulerConfiguration": "a server is given it when it starts",
+}
+"""Kinds that have no counterpart, and why not."""
+
+
+@dataclass(slots=True)
+class _Pile:
+    """The objects of all files, by what becomes of them."""
+
+    works: list[tuple[Part, str]] = field(default_factory=list)
+    joined: list[tuple[Part, str]] = field(default_factory=list)
+    policies: list[tuple[Part, str]] = field(default_factory=list)
+    configs: list[tuple[Part, str, str]] = field(default_factory=list)
+    """With namespace and name."""
+
+
+class KubernetesImporter(Importer):
+    name: ClassVar[str] = "kubernetes"
+    title: ClassVar[str] = "Kubernetes"
+
+    def detect(self, text: str, name: str) -> bool:
+        if text.lstrip()[:1] == "{":
+            return all(key in text for key in _JSON_KEYS)
+        return len({match[1].strip('"') for match in _KEYS.finditer(text)}) == 2
+
+    def read(self, files: Sequence[Source], options: Options) -> Imported:
+        ledger, shelf, pile = Ledger(), Shelf(), _Pile()
+        for file in files:
+            for part in _objects(ledger, file):
+                _sort(part, pile, shelf)
+        pods = PodReader(shelf, PlacementReader(shelf.labelled))
+        works = _named_apart([read_work(part, kind, pods) for part, kind in pile.works])
+        for part, kind in pile.joined:
+            join(part, kind, works)
+        made = [_made(part, manifest) for part, kind in pile.policies if (manifest := read_policy(part, kind))]
+        made += [_made(each.part, each.manifest) for each in works]
+        for part, namespace, name in pile.configs:
+            if ("ConfigMap", namespace, name) not in shelf.used:
+                part.drop_all("kind", "nobody in these files uses it")
+        return Imported(tuple(made), ledger.report())
+
+
+def _made(part: Part, manifest: dict[str, Any]) -> Made:
+    return Made(manifest, part.file, part.line)
+
+
+def _objects(ledger: Ledger, file: Source) -> Iterator[Part]:
+    """Each object of a file; a list counts as its items."""
+    count = 0
+    for document in _documents(file):
+        part = ledger.open(document.value, file.name, "", document.line)
+        for each in _items(part):
+            count += 1
+            if count > OBJECTS_MOST:
+                raise TooLarge(f"at most {OBJECTS_MOST} objects are allowed", file=file.name, line=each.line)
+            yield each
+
+
+def _documents(file: Source) -> list[Any]:
+    try:
+        return list(load_all(file.text))
+    except Malformed as error:
+        templates = "render the templates first: `helm template`" if "{{" in file.text else None
+        kind = TooLarge if error.over else Invalid
+        raise kind(error.message, hint=templates or error.hint, file=file.name, line=error.line) from None
+
+
+def _items(part: Part) -> Iterator[Part]:
+    kind = part.peek("kind")
+    if not isinstance(kind, str):
+        raise part.wrong("kind", "an object says what it is: `kind: Deployment`")
+    if not kind.endswith("List") or "items" not in part:
+        yield part
+        return
+    part.text("apiVersion"), part.text("kind")
+    part.ignore("metadata")
+    for each in part.parts("items"):
+        if "kind" not in each:
+            each.source.set("kind", kind.removesuffix("List"), each.line)
+        yield from _items(each)
+
+
+def _sort(part: Part, pile: _Pile, shelf: Shelf) -> None:
+    kind = part.peek("kind")
+    meta = part.peek("metadata")
+    told = meta if isinstance(meta, dict) else {}
+    namespace, name = str(told.get("namespace") or ""), str(told.get("name") or "")
+    if kind in WORK_KINDS:
+        pile.works.append((part, kind))
+    elif kind in JOINED_KINDS:
+        pile.joined.append((part, kind))
+    elif kind in POLICY_KINDS:
+        pile.policies.append((part, kind))
+        if kind == "Namespace":
+            shelf.namespaces[name] = part.part("metadata").text_map("labels")
+        elif kind == "PersistentVolumeClaim":
+            shelf.claims[namespace, name] = part
+    elif kind == "ConfigMap":
+        part.text("apiVersion"), part.text("kind")
+        read_meta(part)
+        drop_labels(part)
+        shelf.configs[namespace, name] = config_texts(part)
+        pile.configs.append((part, namespace, name))
+    else:
+        part.drop_all("kind", WITHOUT.get(kind, f"there is nothing like a {kind} here"))
+
+
+def _named_apart(works: list[Work]) -> list[Work]:
+    """Objects of different kinds may have the same name there, and may not here."""
+    taken: dict[tuple[str, str], Work] = {}
+    for each in works:
+        name, suffix = each.manifest["name"], f"-{each.kind.lower()}"
+        other = taken.get((each.namespace, name))
+        if other is not None:
+            if other.kind == each.kind:
+                raise each.part.wrong("metadata", f"{each.kind} {each.name} stands here a second time")
+            each.manifest["name"] = name = name[: 48 - len(suffix)] + suffix
+            each.part.part("metadata").guess("name", f"it is called {name} here: there is a {other.kind} of its name")
+        taken[each.namespace, name] = each
+    return works

@@ -1,0 +1,228 @@
+"""Objects that say something about workloads: services, budgets, autoscalers."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mandor.importers.base import filled, fitting_name
+from mandor.importers.kubernetes.amounts import duration, share
+from mandor.importers.kubernetes.meta import ObjectMeta, drop_labels, read_meta
+from mandor.importers.kubernetes.selector import chooses
+from mandor.importers.kubernetes.usual import Unusual, drop_unusual
+from mandor.importers.kubernetes.work import Work
+from mandor.importers.part import Part
+from mandor.model.share import share_of
+
+_NOBODY = "it selects no workload of these files"
+_BALANCER, _ADDRESS, _CALLERS = (
+    "there are no load balancers",
+    "a service has no address of its own",
+    "callers reach the instances they can",
+)
+_OF_SERVICES: Unusual = {
+    "externalTrafficPolicy": (_CALLERS, ("Cluster",)),
+    "internalTrafficPolicy": (_CALLERS, ("Cluster",)),
+    "trafficDistribution": (_CALLERS, ()),
+    "sessionAffinity": (_CALLERS, ("None",)),
+    "sessionAffinityConfig": (_CALLERS, ()),
+    "loadBalancerIP": (_BALANCER, ()),
+    "loadBalancerClass": (_BALANCER, ()),
+    "allocateLoadBalancerNodePorts": (_BALANCER, (True,)),
+    "healthCheckNodePort": (_BALANCER, ()),
+    "externalIPs": ("ports are those of the nodes", ()),
+    "externalName": ("names are those of the namespace's workloads", ()),
+    "ipFamilies": (_ADDRESS, (["IPv4"],)),
+    "ipFamilyPolicy": (_ADDRESS, ("SingleStack",)),
+    "clusterIP": (_ADDRESS, ("None",)),
+    "clusterIPs": (_ADDRESS, (["None"],)),
+}
+
+
+def join(part: Part, kind: str, works: Sequence[Work]) -> None:
+    part.text("apiVersion"), part.text("kind")
+    part.ignore("status")
+    meta = read_meta(part)
+    _JOINS[kind](part, meta, [each for each in works if each.namespace == meta.namespace])
+
+
+# Services.
+
+
+def _service(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
+    spec = part.part("spec")
+    selector = spec.text_map("selector")
+    chosen = [each for each in works if selector and selector.items() <= each.labels.items()]
+    if not chosen:
+        part.drop_all("kind", _NOBODY if selector else "it selects nobody")
+        return
+    drop_labels(part, [each.labels for each in chosen])
+    part.guess("kind", "found by the workload's name on its node; from other nodes, by its published ports")
+    others = sorted(each.manifest["name"] for each in chosen if each.manifest["name"] != meta.name)
+    if others:
+        part.part("metadata").guess("name", f"found under the name {', '.join(others)}")
+    kind = spec.text("type") or "ClusterIP"
+    ranges = bool(spec.peek("loadBalancerSourceRanges"))
+    spec.drop("loadBalancerSourceRanges", "who may call is not limited", "so its ports are not published")
+    published = kind in {"NodePort", "LoadBalancer"} and not ranges
+    for each in spec.parts("ports"):
+        for work in chosen:
+            _port(each, work, published=published)
+    drop_unusual(spec, _OF_SERVICES)
+    if spec.flag("publishNotReadyAddresses"):
+        spec.guess("publishNotReadyAddresses", "each instance is found by its own name as soon as it runs")
+
+
+def _port(part: Part, work: Work, *, published: bool) -> None:
+    number, target, given = part.whole("port"), part.text("targetPort"), part.text("name")
+    protocol = (part.text("protocol") or "TCP").lower()
+    node_port = part.whole("nodePort")
+    part.drop("appProtocol", "a port is tcp or udp")
+    asked = target or str(number)
+    ports = work.pod.ports
+    if protocol not in {"tcp", "udp"}:
+        part.drop("protocol", f"no port of the protocol {protocol} can be opened")
+        return
+    if asked.isdecimal():
+        wanted = int(asked)
+        name = ports.numbers.get((protocol, wanted)) or _new_port(work, given, protocol, wanted)
+    else:
+        name = fitting_name(asked)
+        if name not in ports.found:
+            part.drop("targetPort", f"{work.manifest['name']} has no port {asked}")
+            return
+        wanted = ports.found[name]["port"]
+    if number != wanted:
+        part.guess("port", f"callers use the port that it listens on, {wanted}")
+    if published and "host" not in ports.found[name]:
+        alone = (work.replicas or 1) == 1 or work.kind == "DaemonSet"
+        ports.found[name]["host"] = node_port if node_port and alone else "auto"
+        if ports.found[name]["host"] == "auto":
+            part.guess("nodePort" if node_port else "port", "a port of its node that is free is chosen")
+    elif node_port:
+        part.drop("nodePort", "is not published")
+    work.group["ports"] = ports.short
+
+
+def _new_port(work: Work, given: str | None, protocol: str, number: int) -> str:
+    ports = work.pod.ports
+    name = fitting_name(given) if given else f"port-{number}"
+    while name in ports.found:
+        name = f"{name}-{number}"
+    ports.found[name] = filled(port=number, protocol=None if protocol == "tcp" else protocol)
+    ports.numbers[protocol, number] = name
+    return name
+
+
+# Budgets.
+
+
+def _budget(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
+    spec = part.part("spec")
+    selector = spec.part("selector")
+    everybody = "selector" in spec and part.peek("apiVersion") == "policy/v1"
+    chosen = [each for each in works if (selector or everybody) and chooses(selector, each.labels)]
+    if not chosen:
+        part.drop_all("kind", _NOBODY)
+        return
+    drop_labels(part, [each.labels for each in chosen])
+    spec.drop("unhealthyPodEvictionPolicy", "an instance that is not ready counts as taken away already")
+    for work in chosen:
+        kind = work.manifest.get("type")
+        if kind is not None:
+            spec.guess("selector", f"{work.manifest['name']} is a {kind}, and has no budget")
+            continue
+        most = _most(spec, work)
+        if most is not None:
+            work.group["disruption"] = {"max_unavailable": most}
+
+
+def _most(spec: Part, work: Work) -> int | str | None:
+    found, least = share(spec, "maxUnavailable"), share(spec, "minAvailable")
+    key = "maxUnavailable"
+    if found is None and least is not None:
+        key, replicas = "minAvailable", work.replicas if work.replicas is not None else 1
+        found = max(0, replicas - share_of(least, replicas, up=True))
+        spec.guess(key, f"of {replicas} replicas, {found} may be taken away at a time")
+    if found in {0, "0%"} and work.group.get("update", {}).get("order") == "stop-first":
+        spec.guess(key, "1 may be taken away: it is stopped before it is replaced")
+        return 1
+    return found
+
+
+# Autoscalers.
+
+
+def _autoscaler(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
+    spec = part.part("spec")
+    target = spec.part("scaleTargetRef")
+    kind, name = target.text("kind"), target.text("name")
+    target.text("apiVersion")
+    work = next((each for each in works if (each.kind, each.name) == (kind, name)), None)
+    if work is None:
+        part.drop_all("kind", f"there is no {kind} {name} among these files")
+        return
+    targets = _targets(spec)
+    if not targets:
+        part.drop_all("kind", "it scales by nothing that is measured here", "`autoscale: {metric: …}`")
+        return
+    drop_labels(part, [work.labels])
+    least, most = spec.whole("minReplicas"), spec.whole("maxReplicas") or 1
+    behaviour = spec.part("behavior")
+    work.group["autoscale"] = filled(
+        min=None if least == 1 else least,
+        max=most,
+        **targets,
+        up=_pace(behaviour.part("scaleUp"), {"instances": 4, "percent": "100%", "per": "15s"}),
+        down=_pace(behaviour.part("scaleDown"), {"window": "5m"}),
+    )
+    if not (least or 1) <= (work.replicas or 1) <= most:
+        work.group.pop("replicas", None)
+
+
+def _targets(spec: Part) -> dict[str, str]:
+    found: dict[str, str] = {}
+    average = spec.whole("targetCPUUtilizationPercentage")
+    if average is not None:
+        found["cpu"] = f"{average}%"
+    for each in spec.parts("metrics"):
+        resource = each.part("resource") if each.text("type") == "Resource" else None
+        target = resource.part("target") if resource is not None else None
+        name = resource.text("name") if resource is not None else None
+        share = target.whole("averageUtilization") if target is not None else None
+        if name in {"cpu", "memory"} and share is not None and target is not None:
+            target.text("type")
+            found[name or ""] = f"{share}%"
+        else:
+            each.drop_all("type", "only shares of the CPU and memory asked for are measured")
+    return found
+
+
+def _pace(part: Part, usual: dict[str, Any]) -> dict[str, Any] | None:
+    if not part:
+        return None
+    found = dict(usual)
+    window = duration(part, "stabilizationWindowSeconds")
+    if "stabilizationWindowSeconds" in part:
+        found["window"] = window or "0s"
+    if part.text("selectPolicy") in {"Min", "Disabled"}:
+        part.drop("selectPolicy", "the larger step counts")
+    part.drop("tolerance", "is the same in both directions")
+    if "policies" in part:
+        for key in ("instances", "percent", "per"):
+            found.pop(key, None)
+    for each in part.parts("policies"):
+        value, period = each.whole("value") or 1, duration(each, "periodSeconds") or "1m"
+        found["instances" if each.text("type") == "Pods" else "percent"] = (
+            value if each.peek("type") == "Pods" else f"{value}%"
+        )
+        if found.setdefault("per", period) != period:
+            each.guess("periodSeconds", f"both steps are per {found['per']}")
+    return found
+
+
+Join = Callable[[Part, ObjectMeta, list[Work]], None]
+_JOINS: dict[str, Join] = {
+    "Service": _service,
+    "PodDisruptionBudget": _budget,
+    "HorizontalPodAutoscaler": _autoscaler,
+}
+JOINED_KINDS = frozenset(_JOINS)

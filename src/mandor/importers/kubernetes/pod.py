@@ -1,0 +1,177 @@
+"""A pod template: tasks, and what is said of all of them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mandor.importers.base import filled, fitting_name
+from mandor.importers.kubernetes.amounts import duration
+from mandor.importers.kubernetes.container import ContainerReader, Ports
+from mandor.importers.kubernetes.placement import PlacementReader
+from mandor.importers.kubernetes.shelf import Owner, Shelf, containers_of, mounts_of
+from mandor.importers.kubernetes.usual import Unusual, drop_unusual
+from mandor.importers.kubernetes.volumes import Volumes
+from mandor.importers.kubernetes.words import PROFILES, SYSTEM_PRIORITIES, closer, plain_name
+from mandor.importers.part import Part
+from mandor.model.workload import FLAT
+
+_GRACE = "30s"
+"""What Kubernetes gives when nobody says anything."""
+NO_IDENTITY = "tasks have no identity yet"
+_OF_PODS: Unusual = {
+    "imagePullSecrets": ("an engine has its own credentials for registries", ()),
+    "hostAliases": ("names are those of the namespace's workloads", ()),
+    "hostname": ("an instance is called by its own name", ()),
+    "subdomain": ("an instance is called by its own name", ()),
+    "setHostnameAsFQDN": ("an instance is called by its own name", ()),
+    "hostPID": ("tasks see their own processes", ()),
+    "hostIPC": ("tasks share no memory with their node", ()),
+    "shareProcessNamespace": ("tasks see their own processes", ()),
+    "dnsConfig": ("names are resolved as the engine does it", ()),
+    "readinessGates": ("an instance is ready when its tasks are", ()),
+    "overhead": ("has no counterpart", ()),
+    "ephemeralContainers": ("`mandor exec` opens a shell in a task", ()),
+    "serviceAccountName": (NO_IDENTITY, ("default",)),
+    "serviceAccount": (NO_IDENTITY, ("default",)),
+    "automountServiceAccountToken": (NO_IDENTITY, ()),
+    "dnsPolicy": ("names are resolved as the engine does it", ("ClusterFirst", "ClusterFirstWithHostNet", "Default")),
+    "resourceClaims": ("devices that are claimed by name are not supported yet", ()),
+    "resources": ("tasks ask for what they need, each for itself", ()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    tasks: dict[str, dict[str, Any]]
+    group: dict[str, Any]
+    """Ports, volumes, placement."""
+    workload: dict[str, Any]
+    """Priority, profile, gates."""
+    restart: str
+    """Always, OnFailure or Never."""
+    deadline: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    ports: Ports = field(default_factory=Ports)
+
+    @property
+    def forms(self) -> dict[str, Any]:
+        """As a manifest has it: flat for one task."""
+        if len(self.tasks) == 1:
+            return {**next(iter(self.tasks.values())), **self.group}
+        return {"groups": {FLAT: {**self.group, "tasks": self.tasks}}}
+
+
+@dataclass(frozen=True, slots=True)
+class PodReader:
+    shelf: Shelf
+    placement: PlacementReader
+
+    def read(self, spec: Part, owner: Owner, templates: list[Part] | None = None, *, keep: bool = True) -> Pod:
+        """`templates`: claims that every instance has for itself, kept when the workload goes."""
+        owner = _with_containers(spec, owner)
+        security = spec.part("securityContext")
+        volumes = Volumes(owner, self.shelf)
+        volumes.read(spec, _folder_owner(security))
+        host_network = spec.flag("hostNetwork")
+        ports = Ports(host_network)
+        for claim in templates or []:
+            self._add_claim(volumes, claim, spec, keep=keep)
+        options = filled(network="host" if host_network else None, runtime=spec.text("runtimeClassName"))
+        if "runtimeClassName" in spec:
+            spec.guess("runtimeClassName", "the engine has to know a runtime of this name")
+        grace = duration(spec, "terminationGracePeriodSeconds")
+        if grace is None and "terminationGracePeriodSeconds" in spec:
+            grace = "0s"
+        reader = ContainerReader(owner, self.shelf, volumes, ports, security, options, grace or _GRACE)
+        tasks = self._tasks(spec, reader)
+        self._rest(spec)
+        return Pod(
+            tasks=tasks,
+            group=filled(ports=ports.short, volumes=volumes.of_group(), placement=self.placement.read(spec)),
+            workload=_workload(spec),
+            restart=spec.text("restartPolicy") or "Always",
+            deadline=duration(spec, "activeDeadlineSeconds"),
+            labels=owner.labels,
+            ports=ports,
+        )
+
+    def _add_claim(self, volumes: Volumes, claim: Part, spec: Part, *, keep: bool) -> None:
+        for key in ("apiVersion", "kind"):
+            claim.text(key)
+        claim.ignore("status")
+        meta = claim.part("metadata")
+        name = meta.text("name") or ""
+        meta.drop("annotations", "there are no annotations")
+        meta.drop("labels", "a volume that is made for an instance has no labels of its own")
+        meta.ignore("creationTimestamp")
+        volumes.add_template(claim, name, keep)
+        volumes.found[name].mounted = mounts_of(spec.source).count(name)
+
+    def _tasks(self, spec: Part, reader: ContainerReader) -> dict[str, dict[str, Any]]:
+        tasks: dict[str, dict[str, Any]] = {}
+        for key in ("initContainers", "containers"):
+            for each in spec.parts(key):
+                always = each.text("restartPolicy") == "Always"
+                if "restartPolicy" in each and not (always and key == "initContainers"):
+                    each.drop("restartPolicy", "all tasks of an instance are restarted in the same way")
+                role = "main" if key == "containers" else "sidecar" if always else "init"
+                if not each.text("name"):
+                    raise each.wrong("name", "a container has a name")
+                name = fitting_name(each.text("name") or FLAT)
+                while name in tasks:
+                    name += "-2"
+                tasks[name] = reader.task(each, role)
+        return tasks
+
+    def _rest(self, spec: Part) -> None:
+        """What has no counterpart, unless it says what is so anyway."""
+        drop_unusual(spec, _OF_PODS)
+        spec.flag("enableServiceLinks", True)
+        if spec.text("preemptionPolicy") == "Never":
+            spec.drop("preemptionPolicy", "a priority class says it", "`preempt: never` of a priority class")
+        if (spec.part("os").text("name") or "linux") != "linux":
+            spec.drop("os", "an image says what it runs on")
+
+
+def _with_containers(spec: Part, owner: Owner) -> Owner:
+    account = spec.peek("serviceAccountName")
+    return Owner(
+        owner.namespace,
+        owner.labels,
+        owner.annotations,
+        account if isinstance(account, str) else "default",
+        {each["name"]: each for each in containers_of(spec.source) if isinstance(each.get("name"), str)},
+    )
+
+
+def _folder_owner(security: Part) -> str | None:
+    """Volumes belong to the user and the group of the pod, if it names both."""
+    group, user = security.whole("fsGroup"), security.peek("runAsUser")
+    security.drop("fsGroupChangePolicy", "the owner of a volume is set when it is made")
+    if group is None:
+        return None
+    if isinstance(user, int):
+        return f"{user}:{group}"
+    security.drop("fsGroup", "a volume belongs to a user", "give `runAsUser` as well")
+    return None
+
+
+def _workload(spec: Part) -> dict[str, Any]:
+    gates = [plain_name(each.text("name") or "") for each in spec.parts("schedulingGates")]
+    scheduler = spec.text("schedulerName")
+    if scheduler is not None and scheduler not in PROFILES:
+        spec.guess("schedulerName", "there has to be a profile of this name")
+    profile = PROFILES.get(scheduler or "", scheduler)
+    return filled(priority=_priority(spec), profile=None if profile == "default" else profile, gates=gates)
+
+
+def _priority(spec: Part) -> int | str | None:
+    number, name = spec.whole("priority"), spec.text("priorityClassName")
+    if name:
+        if name in SYSTEM_PRIORITIES:
+            spec.guess("priorityClassName", "its number, brought within the bounds that priorities have here")
+            return closer(SYSTEM_PRIORITIES[name])
+        return name
+    if number is not None and closer(number) != number:
+        spec.guess("priority", "brought within the bounds that priorities have here")
+    return None if number is None else closer(number)

@@ -1,0 +1,77 @@
+"""What a file tells about the objects that others refer to: ConfigMaps, claims, namespaces."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mandor.importers.part import Part
+
+Named = tuple[str, str]
+"""(namespace, name)"""
+
+
+def maps_in(source: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """The mappings in the list under a key, only looked at; what is no such list has none."""
+    found = source.get(key)
+    return [each for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+
+
+def containers_of(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*maps_in(spec, "initContainers"), *maps_in(spec, "containers")]
+
+
+def mounts_of(spec: Mapping[str, Any]) -> list[Any]:
+    """The names of the volumes that containers of a pod mount, each as often as it is mounted."""
+    return [mount.get("name") for each in containers_of(spec) for mount in maps_in(each, "volumeMounts")]
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose pod it is: what it can say about itself."""
+
+    namespace: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    account: str = "default"
+    containers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """As they are written, by name."""
+
+
+@dataclass(slots=True)
+class Shelf:
+    configs: dict[Named, dict[str, str]] = field(default_factory=dict)
+    """The texts of ConfigMaps."""
+    claims: dict[Named, Part] = field(default_factory=dict)
+    namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Labels of namespaces."""
+    used: set[tuple[str, str, str]] = field(default_factory=set)
+    """(kind, namespace, name) of what somebody referred to."""
+
+    def config(self, namespace: str, name: str) -> dict[str, str] | None:
+        found = self.configs.get((namespace, name))
+        if found is not None:
+            self.used.add(("ConfigMap", namespace, name))
+        return found
+
+    def claim(self, namespace: str, name: str) -> Part | None:
+        found = self.claims.get((namespace, name))
+        if found is not None:
+            self.used.add(("PersistentVolumeClaim", namespace, name))
+        return found
+
+    def labelled(self, labels: Mapping[str, str]) -> tuple[str, ...]:
+        return tuple(name for name, found in self.namespaces.items() if labels.items() <= found.items())
+
+
+def config_texts(part: Part) -> dict[str, str]:
+    """`data`, and of `binaryData` what is text."""
+    found = part.text_map("data")
+    for key, encoded in part.text_map("binaryData").items():
+        try:
+            found[key] = base64.b64decode(encoded, validate=True).decode("utf-8")
+        except (binascii.Error, ValueError):
+            part.guess("binaryData", f"{key} is no text, and is left out")
+    part.flag("immutable")
+    return found

@@ -1,0 +1,255 @@
+"""The volumes of a pod, and what its containers find where."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from mandor.importers.base import filled, fitting_name
+from mandor.importers.kubernetes.amounts import size
+from mandor.importers.kubernetes.env import NO_SECRETS, field_value, resource_value
+from mandor.importers.kubernetes.shelf import Owner, Shelf, mounts_of
+from mandor.importers.part import Part
+
+_MEMORY = "64Mi"
+"""How large a folder in memory is that has no limit."""
+_FOLDERS = {"", "Directory", "File", "Socket"}
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    text: str
+    mode: str | None = None
+
+
+@dataclass(slots=True)
+class Volume:
+    """A volume of a pod: one of its group, or files that each task gets; neither: there is none here."""
+
+    group: dict[str, Any] | None = None
+    files: dict[str, Content] = field(default_factory=dict)
+    mounted: int = 0
+    """How often containers mount it."""
+
+
+@dataclass(slots=True)
+class Volumes:
+    """Reads them once, then hands them to container after container."""
+
+    owner: Owner
+    shelf: Shelf
+    found: dict[str, Volume] = field(default_factory=dict)
+
+    def read(self, spec: Part, owner_of_folder: str | None) -> None:
+        mounts = mounts_of(spec.source)
+        for each in spec.parts("volumes"):
+            name = each.text("name") or ""
+            volume = self._volume(each, mounts.count(name))
+            volume.mounted = mounts.count(name)
+            if volume.group is not None and volume.group.get("type") in {None, "local", "scratch"} and owner_of_folder:
+                volume.group = {**volume.group, "owner": owner_of_folder}
+            if not volume.mounted:
+                each.drop_all("name", "no container mounts it")
+            self.found[name] = volume
+
+    def add_template(self, claim: Part, name: str, keep: bool) -> None:
+        """A claim that every instance has for itself."""
+        volume = claim_volume(claim.part("spec"))
+        self.found[name] = Volume({**volume, "per_instance": True} | ({} if keep else {"reclaim": "delete"}))
+
+    def of_group(self) -> dict[str, Any]:
+        """Those of the group that somebody mounts."""
+        return {
+            fitting_name(name): each.group
+            for name, each in self.found.items()
+            if each.group is not None and each.mounted
+        }
+
+    def _volume(self, each: Part, mounted: int) -> Volume:
+        if "emptyDir" in each or not set(each.keys()) - {"name"}:
+            return Volume(_empty(each.part("emptyDir"), mounted))
+        if "hostPath" in each:
+            return Volume(_host(each.part("hostPath")))
+        if "persistentVolumeClaim" in each:
+            return self._claim(each.part("persistentVolumeClaim"))
+        if "configMap" in each:
+            return Volume(files=dict(self._config(each.part("configMap"))))
+        if "downwardAPI" in each:
+            return Volume(files=dict(self._downward(each.part("downwardAPI"))))
+        if "projected" in each:
+            return Volume(files=dict(self._projected(each.part("projected"))))
+        if "ephemeral" in each:
+            claim = each.part("ephemeral").part("volumeClaimTemplate")
+            claim.drop("metadata", "a volume has the name of its group and instance")
+            return Volume(claim_volume(claim.part("spec")) | {"per_instance": True, "reclaim": "delete"})
+        each.drop("secret", NO_SECRETS)
+        each.drop_rest("there are no volumes of this kind")
+        return Volume()
+
+    def _claim(self, source: Part) -> Volume:
+        name = source.text("claimName") or ""
+        source.flag("readOnly")
+        claim = self.shelf.claim(self.owner.namespace, name)
+        if claim is None:
+            source.guess("claimName", "it is not among these files: a volume of this name has to be there")
+        return Volume({"volume": fitting_name(name, most=253)})
+
+    # Files.
+
+    def _config(self, source: Part) -> Iterator[tuple[str, Content]]:
+        name, optional = source.text("name") or "", source.flag("optional")
+        usual = _mode(source, "defaultMode")
+        data = self.shelf.config(self.owner.namespace, name)
+        if data is None:
+            source.drop("items", "its ConfigMap is not among these files")
+            if not optional:
+                source.drop("name", f"the ConfigMap {name} is not among these files")
+            return
+        if "items" not in source:
+            yield from ((key, Content(text, usual)) for key, text in data.items())
+        for item in source.parts("items"):
+            key, path = item.text("key") or "", item.text("path") or ""
+            if key in data:
+                yield path, Content(data[key], _mode(item, "mode") or usual)
+            else:
+                item.drop("key", f"the ConfigMap {name} has no {key}")
+                item.drop("mode", "there is no such file")
+
+    def _downward(self, source: Part) -> Iterator[tuple[str, Content]]:
+        usual = _mode(source, "defaultMode")
+        for item in source.parts("items"):
+            text = self._about(item)
+            path, mode = item.text("path") or "", _mode(item, "mode") or usual
+            if text is not None:
+                yield path, Content(text, mode)
+
+    def _about(self, item: Part) -> str | None:
+        if "resourceFieldRef" in item:
+            return resource_value(item.part("resourceFieldRef"), item, self.owner)
+        field_ref = item.part("fieldRef")
+        path = field_ref.peek("fieldPath")
+        if path in {"metadata.labels", "metadata.annotations"}:
+            field_ref.text("fieldPath"), field_ref.text("apiVersion")
+            told = self.owner.labels if path == "metadata.labels" else self.owner.annotations
+            return "\n".join(f'{key}="{value}"' for key, value in told.items())
+        if path == "metadata.namespace" and self.owner.namespace:
+            field_ref.text("fieldPath"), field_ref.text("apiVersion")
+            return self.owner.namespace
+        text = field_value(field_ref, self.owner)
+        if text is not None and text.startswith("${"):
+            field_ref.drop("fieldPath", "files are not filled in when a task starts", "use a variable")
+            return None
+        return text
+
+    def _projected(self, source: Part) -> Iterator[tuple[str, Content]]:
+        usual = _mode(source, "defaultMode")
+        for each in source.parts("sources"):
+            each.drop("secret", NO_SECRETS)
+            for key in ("serviceAccountToken", "clusterTrustBundle", "podCertificate"):
+                each.drop(key, "tasks have no identity yet")
+            found: list[tuple[str, Content]] = []
+            if "configMap" in each:
+                found += self._config(each.part("configMap"))
+            if "downwardAPI" in each:
+                found += self._downward(each.part("downwardAPI"))
+            yield from ((path, Content(content.text, content.mode or usual)) for path, content in found)
+
+    # What one container finds.
+
+    def mounts(self, container: Part) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """(mounts, files)"""
+        mounts: list[dict[str, Any]] = []
+        files: list[dict[str, Any]] = []
+        for each in container.parts("volumeMounts"):
+            name, path = each.text("name") or "", each.text("mountPath") or ""
+            below, read_only = each.text("subPath"), each.flag("readOnly")
+            for key in ("mountPropagation", "subPathExpr", "recursiveReadOnly"):
+                if each.text(key) not in {None, "None", "Disabled"}:
+                    each.drop(key, "has no counterpart")
+            volume = self.found.get(name)
+            if volume is None:
+                each.drop("name", f"the pod has no volume {name}")
+            elif volume.group is not None and "subPathExpr" not in each:
+                if below and volume.mounted > 1:
+                    each.drop("subPath", "a volume is mounted as a whole, and this one is mounted more than once")
+                    continue
+                if below:
+                    each.guess("subPath", "a volume is mounted as a whole")
+                mounts.append(filled(volume=fitting_name(name), path=path, read_only=read_only or None))
+            elif volume.files:
+                files += _placed(each, path, below, volume.files)
+            else:
+                each.drop("name", f"the volume {name} has nothing in it here")
+        container.drop("volumeDevices", "there are no block devices")
+        return mounts, files
+
+
+def _placed(mount: Part, path: str, below: str | None, files: dict[str, Content]) -> Iterator[dict[str, Any]]:
+    if below and below in files:
+        yield _file(path, files[below])
+        return
+    inside = f"{below.strip('/')}/" if below else ""
+    chosen = {name.removeprefix(inside): each for name, each in files.items() if name.startswith(inside)}
+    if not chosen:
+        mount.drop("subPath", f"the volume has no {below}")
+    yield from (_file(f"{path.rstrip('/')}/{name}", each) for name, each in chosen.items())
+
+
+def _file(path: str, content: Content) -> dict[str, Any]:
+    return {"path": path, "content": content.text} | ({"mode": content.mode} if content.mode else {})
+
+
+def claim_volume(spec: Part) -> dict[str, Any]:
+    """What a claim asks for, of what there is: a folder of one node, with room kept for it."""
+    asked = spec.part("resources")
+    room = asked.text_map("requests").get("storage")
+    asked.drop("limits", "a volume keeps room, and is not limited")
+    modes = spec.texts("accessModes")
+    if {"ReadWriteMany", "ReadOnlyMany"} & set(modes):
+        spec.guess("accessModes", "whoever shares a volume runs on its node")
+    if spec.text("volumeMode") == "Block":
+        spec.drop("volumeMode", "there are no block devices")
+    for key in ("storageClassName", "volumeAttributesClassName"):
+        spec.drop(key, "there is one class of volumes: folders of nodes")
+    for key in ("selector", "volumeName", "dataSource", "dataSourceRef"):
+        spec.drop(key, "a volume is made new, and empty")
+    try:
+        return filled(size=size(room) if room else None)
+    except ValueError as error:
+        raise asked.wrong("requests", str(error)) from None
+
+
+def _empty(source: Part, mounted: int) -> dict[str, Any]:
+    limit = source.text("sizeLimit")
+    try:
+        room = size(limit) if limit and limit != "0" else None
+    except ValueError as error:
+        raise source.wrong("sizeLimit", str(error)) from None
+    medium = source.text("medium") or ""
+    if medium == "Memory" and mounted <= 1:
+        if room is None:
+            source.guess("medium", f"memory of {_MEMORY}: there is no size in the file")
+        return {"type": "tmpfs", "size": room or _MEMORY}
+    if medium:
+        source.guess("medium", "on the node's disk, for containers share it")
+    return filled(type="scratch", size=room, mode="0777")
+
+
+def _host(source: Part) -> dict[str, Any]:
+    kind = source.text("type") or ""
+    if kind not in _FOLDERS:
+        source.guess("type", "it has to be there already")
+    return {"type": "host", "path": source.text("path") or ""}
+
+
+def _mode(part: Part, key: str) -> str | None:
+    """Kubernetes has a number, often written in octal."""
+    text = part.text(key)
+    if text is None:
+        return None
+    try:
+        number = int(text, 8) if text.startswith("0") else int(text)
+    except ValueError:
+        raise part.wrong(key, f"{text[:20]!r} is no file mode") from None
+    if not 0 <= number <= 0o777:
+        raise part.wrong(key, f"{text[:20]!r} is no file mode")
+    return f"{number:04o}"

@@ -1,0 +1,303 @@
+"""Workloads: each kind that runs pods, as a manifest of one group."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mandor.importers.base import filled, fitting_name, knows
+from mandor.importers.kubernetes.amounts import duration, seconds, share
+from mandor.importers.kubernetes.meta import ObjectMeta, read_meta
+from mandor.importers.kubernetes.pod import Pod, PodReader
+from mandor.importers.kubernetes.shelf import Owner
+from mandor.importers.kubernetes.usual import Unusual, drop_unusual
+from mandor.importers.kubernetes.words import ENGINES, renamed
+from mandor.importers.part import Part
+from mandor.lib.quantity import Seconds
+from mandor.model.schedule import RUN_NAME_MOST
+from mandor.model.workload import FLAT, Batch
+
+_RETRIES, _RETRIES_MOST = 6, 1000
+_MIN_HEALTHY = 10.0
+_KEEP = 3
+_OVERLAPS = {"Allow": "allow", "Forbid": "forbid", "Replace": "replace"}
+
+
+@dataclass(slots=True)
+class Work:
+    """A workload in the making: other objects of the file may still add to it."""
+
+    part: Part
+    kind: str
+    name: str
+    """As Kubernetes calls it."""
+    namespace: str
+    labels: Mapping[str, str]
+    """Of its pods: what selectors look at."""
+    pod: Pod
+    manifest: dict[str, Any]
+    replicas: int | None = None
+
+    @property
+    def group(self) -> dict[str, Any]:
+        """Where keys of the group belong: the manifest itself, if it is flat."""
+        groups = self.manifest.get("groups")
+        return self.manifest if groups is None else groups[FLAT]
+
+
+@dataclass(slots=True)
+class _Form:
+    """What a kind adds to its pod."""
+
+    type: str | None = None
+    replicas: int | None = None
+    group: dict[str, Any] = field(default_factory=dict)
+    workload: dict[str, Any] = field(default_factory=dict)
+    name_most: int = 63
+
+
+def read_work(part: Part, kind: str, pods: PodReader) -> Work:
+    part.text("apiVersion"), part.text("kind")
+    part.ignore("status")
+    meta = read_meta(part)
+    return _KINDS[kind](part, kind, meta, pods)
+
+
+_OF_SERVICES: Unusual = {
+    "revisionHistoryLimit": ("the cluster keeps the releases that it needs", (10,)),
+    "paused": ("a roll-out is paused by a command, `mandor rollout pause`", ()),
+}
+
+
+def _service(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
+    """Deployment, ReplicaSet, ReplicationController, StatefulSet, DaemonSet."""
+    spec = part.part("spec")
+    _selector(spec)
+    form = _Form(replicas=spec.whole("replicas"))
+    if kind == "DaemonSet":
+        form = _Form(type="daemon")
+        spec.drop("replicas", "a daemon is on every node that matches")
+    drop_unusual(spec, _OF_SERVICES)
+    claims, keep = _claims(spec) if kind == "StatefulSet" else ([], True)
+    pod, labels = _template(spec, meta, pods, claims, keep=keep)
+    if kind == "DaemonSet" and pod.group.get("placement", {}).pop("spread", None):
+        spec.part("template").part("spec").drop("topologySpreadConstraints", "a daemon is on every node that matches")
+    update = _update(spec, kind)
+    if any(each.get("per_instance") for each in pod.group.get("volumes", {}).values()) and "max_surge" in update:
+        _strategy(spec).guess("rollingUpdate", "each instance has its own volumes, so none is started beside it")
+        update = {"order": "stop-first"} | {key: each for key, each in update.items() if key == "min_healthy"}
+    form.group = filled(update=update)
+    return _made(part, kind, meta, pod, labels, form)
+
+
+def _selector(spec: Part) -> None:
+    """It says which pods are its own: those of its template."""
+    if isinstance(spec.peek("selector"), dict):
+        selector = spec.part("selector")
+        for each in selector.parts("matchExpressions"):
+            each.text("key"), each.text("operator"), each.texts("values")
+        for key in selector.keys():  # noqa: SIM118 - a part is no dict
+            if key != "matchExpressions":
+                selector.take(key)
+
+
+def _strategy(spec: Part) -> Part:
+    return spec.part("strategy" if "strategy" in spec else "updateStrategy")
+
+
+def _update(spec: Part, kind: str) -> dict[str, Any]:
+    strategy = _strategy(spec)
+    rolling = strategy.part("rollingUpdate")
+    how = strategy.text("type") or "RollingUpdate"
+    ready, deadline = seconds(spec, "minReadySeconds"), seconds(spec, "progressDeadlineSeconds")
+    if deadline is not None and ready is None and deadline <= _MIN_HEALTHY:
+        ready = 0.0
+    timing = filled(
+        min_healthy=None if ready is None else str(Seconds(ready)),
+        deadline=None if deadline is None else str(Seconds(deadline)),
+    )
+    if rolling.whole("partition"):
+        rolling.drop("partition", "a roll-out is not cut at a number", "`update: {strategy: canary}`")
+    if how == "Recreate":
+        return {"order": "stop-first", "max_unavailable": "100%"} | timing
+    if how == "OnDelete":
+        strategy.drop("type", "instances are replaced when the template changes")
+    surge, away = share(rolling, "maxSurge"), share(rolling, "maxUnavailable")
+    if kind == "DaemonSet" and surge is not None:
+        rolling.drop("maxSurge", "no daemon is started beside another one")
+        surge = None
+    if kind in {"StatefulSet", "DaemonSet"} and surge is None:
+        return {"order": "stop-first", "max_unavailable": away or 1} | timing
+    if away is not None and surge in {0, "0%"} and away in {0, "0%"}:
+        raise rolling.wrong("maxUnavailable", "with maxSurge 0 as well, no pod could ever be replaced")
+    return filled(max_surge=surge, max_unavailable=away) | timing
+
+
+def _claims(spec: Part) -> tuple[list[Part], bool]:
+    if spec.text("podManagementPolicy") == "OrderedReady":
+        spec.guess("podManagementPolicy", "instances are started together")
+    if "serviceName" in spec:
+        spec.text("serviceName")
+        spec.guess("serviceName", "instances are found by their own names")
+    spec.drop("ordinals", "instances are counted from 0")
+    policy = spec.part("persistentVolumeClaimRetentionPolicy")
+    if policy.text("whenScaled") == "Delete":
+        policy.drop("whenScaled", "volumes are kept until their workload is deleted")
+    return spec.parts("volumeClaimTemplates"), policy.text("whenDeleted") != "Delete"
+
+
+def _template(
+    spec: Part, meta: ObjectMeta, pods: PodReader, claims: list[Part] | None = None, *, keep: bool = True
+) -> tuple[Pod, dict[str, str]]:
+    template = spec.part("template")
+    inner = read_meta(template)
+    owner = Owner(meta.namespace, inner.labels, inner.annotations)
+    return pods.read(template.part("spec"), owner, claims, keep=keep), dict(inner.labels)
+
+
+# What ends by itself.
+
+
+def _pod(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
+    spec = part.part("spec")
+    pod = pods.read(spec, Owner(meta.namespace, meta.labels, meta.annotations))
+    form = _Form()
+    if pod.restart != "Always":
+        form = _batch_form(pod, filled(retries=0, deadline=pod.deadline))
+        if pod.restart == "OnFailure":
+            form.group = {"restart": {"policy": "on-failure"}}
+    elif pod.deadline:
+        spec.drop("activeDeadlineSeconds", "a service has no end")
+    return _made(part, kind, meta, pod, dict(meta.labels), form)
+
+
+def _job(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
+    pod, labels, batch = _job_spec(part.part("spec"), meta, pods)
+    return _made(part, kind, meta, pod, labels, _batch_form(pod, batch))
+
+
+def _cron(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
+    spec = part.part("spec")
+    template = spec.part("jobTemplate")
+    inner = read_meta(template)
+    pod, labels, batch = _job_spec(template.part("spec"), meta, pods)
+    labels = {**inner.labels, **labels}
+    form = _batch_form(pod, batch)
+    form.workload["schedule"] = _schedule(spec)
+    form.name_most = RUN_NAME_MOST
+    return _made(part, kind, meta, pod, labels, form)
+
+
+def _schedule(spec: Part) -> dict[str, Any]:
+    policy = spec.text("concurrencyPolicy") or "Allow"
+    if policy not in _OVERLAPS:
+        raise spec.wrong("concurrencyPolicy", f"there is no policy {policy[:40]!r}")
+    cron, zone = spec.text("schedule") or "", spec.text("timeZone")
+    if cron.startswith(("TZ=", "CRON_TZ=")):
+        zone, _, cron = cron.partition("=")[2].partition(" ")
+    late = seconds(spec, "startingDeadlineSeconds")
+    if late is not None and late != 60:
+        spec.guess("startingDeadlineSeconds", "what is late by a minute is left out, or made up for")
+    kept = [spec.whole(key) for key in ("successfulJobsHistoryLimit", "failedJobsHistoryLimit")]
+    keep = max((each for each in kept if each is not None), default=None)
+    if kept[0] != kept[1] and None not in kept:
+        spec.guess("failedJobsHistoryLimit", "as many runs that failed are kept as of those that succeeded")
+    return filled(
+        cron=cron,
+        timezone=zone,
+        overlap=_OVERLAPS[policy],
+        missed="run" if late is None or late > 60 else None,
+        keep=None if keep is None or keep == _KEEP else min(keep, 100),
+        paused=spec.flag("suspend") or None,
+    )
+
+
+def _job_spec(spec: Part, meta: ObjectMeta, pods: PodReader) -> tuple[Pod, dict[str, str], dict[str, Any]]:
+    pod, labels = _template(spec, meta, pods)
+    completions, parallelism = spec.whole("completions"), spec.whole("parallelism")
+    if completions is None and (parallelism or 1) > 1:
+        spec.guess("parallelism", "so many have to succeed: a queue that one of them finds empty is not known here")
+        completions = parallelism
+    if parallelism == 0:
+        spec.drop("parallelism", "a batch that runs nothing is not made", "`gates` keep it waiting")
+        parallelism = None
+    retries = spec.whole("backoffLimitPerIndex", spec.whole("backoffLimit", _RETRIES)) or 0
+    if retries > _RETRIES_MOST:
+        spec.guess("backoffLimit", f"at most {_RETRIES_MOST}")
+    drop_unusual(spec, _OF_JOBS)
+    if spec.flag("suspend"):
+        spec.drop("suspend", "a batch begins when it is applied", "`gates` keep it waiting")
+    spec.flag("manualSelector")
+    _selector(spec)
+    indexed = spec.text("completionMode") == "Indexed"
+    if indexed and not knows(Batch, "indexed"):
+        spec.drop("completionMode", "is not supported yet")
+        indexed = False
+    batch = filled(
+        completions=completions,
+        parallelism=parallelism,
+        retries=min(max(0, retries), _RETRIES_MOST),
+        deadline=duration(spec, "activeDeadlineSeconds") or pod.deadline,
+        indexed=indexed or None,
+    )
+    return pod, labels, batch
+
+
+_OF_JOBS: Unusual = {
+    "ttlSecondsAfterFinished": ("a batch is kept until it is deleted", ()),
+    "podFailurePolicy": ("every failure counts", ()),
+    "successPolicy": ("all have to succeed", ()),
+    "maxFailedIndexes": ("one that has failed for good ends the batch", ()),
+    "podReplacementPolicy": ("one that failed is replaced when it is over", ("TerminatingOrFailed",)),
+    "managedBy": ("has no counterpart", ()),
+}
+
+
+def _batch_form(pod: Pod, batch: dict[str, Any]) -> _Form:
+    """Who is restarted in place is not tried anew beyond that: both count towards one limit there."""
+    if pod.restart == "Never":
+        return _Form(type="batch", workload={"batch": batch}, group={"restart": {"policy": "never"}})
+    restart = {"policy": "on-failure", "attempts": batch["retries"]}
+    return _Form(type="batch", workload={"batch": {**batch, "retries": 0}}, group={"restart": restart})
+
+
+# All of them.
+
+
+def _made(part: Part, kind: str, meta: ObjectMeta, pod: Pod, labels: dict[str, str], form: _Form) -> Work:
+    if not pod.tasks:
+        raise part.wrong("spec", f"{kind} {meta.name} has no containers")
+    name = fitting_name(meta.name or kind.lower(), most=form.name_most)
+    if name != meta.name:
+        part.part("metadata").guess("name", f"it is called {name} here")
+    for key, value in meta.labels.items():
+        if labels.setdefault(key, value) != value:
+            part.part("metadata").guess("labels", f"{key} is {labels[key]!r}, as its pods have it")
+    head: dict[str, Any] = filled(
+        name=name,
+        namespace=meta.namespace or None,
+        type=form.type,
+        labels=renamed(labels),
+        **pod.workload,
+        **form.workload,
+    )
+    group = filled(replicas=form.replicas, engine=list(ENGINES), **form.group)
+    forms = pod.forms
+    if "groups" in forms:
+        forms = {"groups": {FLAT: {**group, **forms["groups"][FLAT]}}}
+        group = {}
+    manifest = {**head, **group, **forms}
+    return Work(part, kind, meta.name, meta.namespace, labels, pod, manifest, form.replicas)
+
+
+Maker = Callable[[Part, str, ObjectMeta, PodReader], Work]
+_KINDS: dict[str, Maker] = {
+    "Pod": _pod,
+    "Deployment": _service,
+    "ReplicaSet": _service,
+    "ReplicationController": _service,
+    "StatefulSet": _service,
+    "DaemonSet": _service,
+    "Job": _job,
+    "CronJob": _cron,
+}
+WORK_KINDS = frozenset(_KINDS)

@@ -1,0 +1,120 @@
+"""Nomad's job files: one job becomes one workload; HCL and JSON."""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from mandor.errors import Invalid
+from mandor.importers.base import Imported, Importer, Made, Options, Source
+from mandor.importers.nomad.evaluation import Evaluator, Later
+from mandor.importers.nomad.from_json import job_from_json
+from mandor.importers.nomad.job import JobReader
+from mandor.importers.nomad.syntax import Block, Body, parse
+from mandor.importers.part import Ledger
+from mandor.lib.yaml12 import Malformed, Map, load_all
+
+_JSON = re.compile(
+    r'\s*\{\s*"(?:[Jj]ob"\s*:\s*\{|(?:ID|Name|Region|Type|TaskGroups|Datacenters)"\s*:(?s:.*)"TaskGroups"\s*:)'
+)
+_JOB = re.compile(r'^\s*job\s+"?[\w.${}\[\]-]+"?\s*\{', re.MULTILINE)
+
+
+class NomadImporter(Importer):
+    name: ClassVar[str] = "nomad"
+    title: ClassVar[str] = "Nomad"
+    suffixes: ClassVar[tuple[str, ...]] = (".hcl", ".nomad")
+
+    def detect(self, text: str, name: str) -> bool:
+        return _JOB.search(text) is not None or _JSON.match(text) is not None
+
+    def read(self, files: Sequence[Source], options: Options) -> Imported:
+        ledger = Ledger()
+        made: list[Made] = []
+        for file in files:
+            made += _file(file, options, ledger)
+        return Imported(tuple(made), ledger.report())
+
+
+def _file(file: Source, options: Options, ledger: Ledger) -> list[Made]:
+    if _JSON.match(file.text):
+        return _json(file, ledger)
+    body = parse(file.text, file.name)
+    evaluator = Evaluator(file.name, options)
+    evaluator.names["var"] = _variables(body, evaluator)
+    evaluator.names["local"] = _locals(body, evaluator)
+    jobs = [each for each in body.blocks if each.kind == "job"]
+    if not jobs:
+        raise Invalid("there is no job in it", file=file.name, line=1)
+    for each in body.blocks:
+        if each.kind not in {"job", "variable", "locals"}:
+            raise Invalid(f"there is no block `{each.kind}` in a job file", file=file.name, line=each.line)
+    made: list[Made] = []
+    for each in jobs:
+        if len(each.labels) != 1:
+            raise Invalid('a job has a name: `job "NAME" { … }`', file=file.name, line=each.line)
+        part = ledger.open(evaluator.body(each.body, each.line), file.name, f"job.{each.labels[0]}", each.line)
+        made += JobReader(part, each.labels[0]).made()
+    return made
+
+
+def _json(file: Source, ledger: Ledger) -> list[Made]:
+    try:
+        (document,) = load_all(file.text)
+    except Malformed as error:
+        raise Invalid(error.message, hint=error.hint, file=file.name, line=error.line) from None
+    source = document.value
+    source = source.get("Job", source.get("job", source)) if isinstance(source, Map) else source
+    if not isinstance(source, Map) or not isinstance(source.get("TaskGroups"), list):
+        raise Invalid("a job in JSON has `TaskGroups`, as `nomad job inspect` shows it", file=file.name, line=1)
+    name = str(source.get("ID") or source.get("Name") or "job")
+    part = ledger.open(job_from_json(source), file.name, f"job.{name}", source.line)
+    return JobReader(part, name).made()
+
+
+def _variables(body: Body, evaluator: Evaluator) -> dict[str, Any]:
+    """What `var.NAME` stands for: what was given, else the default."""
+    found: dict[str, Any] = {}
+    for each in body.blocks:
+        if each.kind != "variable" or len(each.labels) != 1:
+            continue
+        name = each.labels[0]
+        given = evaluator.options.variables.get(name, evaluator.options.environment.get(f"NOMAD_VAR_{name}"))
+        default = next((item for item in each.body.attributes if item.name == "default"), None)
+        if given is not None:
+            found[name] = _given(given, each)
+        elif default is not None:
+            found[name] = evaluator.value(default.value, default.line)
+        else:
+            hint = f"--var {name}=VALUE"
+            raise Invalid(f"the variable {name!r} has no value", hint=hint, file=evaluator.file, line=each.line)
+    return found
+
+
+def _given(text: str, block: Block) -> Any:
+    """A text, unless the variable is declared to be something else."""
+    declared = next((item.value for item in block.body.attributes if item.name == "type"), None)
+    if declared is None or getattr(declared, "name", "") == "string":
+        return text
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _locals(body: Body, evaluator: Evaluator) -> dict[str, Any]:
+    """In any order: each is tried until none is left that needs another one."""
+    wanted = [item for each in body.blocks if each.kind == "locals" for item in each.body.attributes]
+    found: dict[str, Any] = {}
+    evaluator.names["local"] = found
+    while wanted:
+        left = []
+        for item in wanted:
+            try:
+                found[item.name] = evaluator.value(item.value, item.line)
+            except (Invalid, Later):
+                left.append(item)
+        if len(left) == len(wanted):
+            found[left[0].name] = evaluator.value(left[0].value, left[0].line)
+        wanted = left
+    return found

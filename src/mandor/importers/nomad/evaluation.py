@@ -1,0 +1,246 @@
+"""The values of HCL expressions: variables and functions are filled in, what Nomad fills in when it runs stays text."""
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from mandor.errors import Invalid
+from mandor.importers.base import Options
+from mandor.importers.nomad.functions import FUNCTIONS, number, text
+from mandor.importers.nomad.syntax import (
+    Attribute,
+    Block,
+    Body,
+    Call,
+    For,
+    Interpolation,
+    Items,
+    Literal,
+    Name,
+    Operation,
+    Pairs,
+    Step,
+    Template,
+)
+from mandor.lib.yaml12 import List, Map
+
+ITEMS_MOST = 1024
+
+_COMPUTED: dict[str, Callable[[Any, Any], Any]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+
+
+class Titled(Map):
+    """A block: a mapping with labels."""
+
+    __slots__ = ("labels",)
+
+    def __init__(self, line: int, labels: tuple[str, ...]) -> None:
+        super().__init__(line)
+        self.labels = labels
+
+    @property
+    def title(self) -> str:
+        return ".".join(self.labels)
+
+
+class Later(Exception):
+    """The expression is about something that only a node knows."""
+
+
+@dataclass(slots=True)
+class Evaluator:
+    file: str
+    options: Options
+    names: dict[str, Any] = field(default_factory=dict)
+    """`var`, `local`, and what `for` and `dynamic` bind."""
+
+    def value(self, expression: Any, line: int) -> Any:
+        """Plain data, with lines; `Later` for what only a node knows, outside a text."""
+        try:
+            return self._value(expression, line)
+        except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError, OverflowError) as error:
+            said = str(error).strip("'\"") or type(error).__name__
+            raise Invalid(f"this has no value: {said}", file=self.file, line=line) from None
+
+    def _value(self, expression: Any, line: int) -> Any:
+        match expression:
+            case Literal(value):
+                return value
+            case Template(parts):
+                return self._template(parts, line)
+            case Name(name):
+                if name not in self.names:
+                    raise Later
+                return self.names[name]
+            case Step():
+                return self._step(expression, line)
+            case Call():
+                return self._call(expression, line)
+            case Operation(sign, operands):
+                return self._operation(sign, operands, line)
+            case Items(items):
+                made = List(line)
+                for each in items:
+                    made.add(self._value(each, line), line)
+                return made
+            case Pairs(pairs):
+                return self._pairs(pairs)
+            case For():
+                return self._for(expression, line)
+        raise AssertionError(expression)
+
+    def _template(self, parts: tuple[str | Interpolation, ...], line: int) -> Any:
+        if len(parts) == 1 and isinstance(parts[0], Interpolation):
+            try:
+                return self._value(parts[0].inner, line)
+            except Later:
+                return parts[0].source
+        made = []
+        for part in parts:
+            if isinstance(part, str):
+                made.append(part)
+                continue
+            try:
+                made.append(text(self._value(part.inner, line)))
+            except Later:
+                made.append(part.source)
+        return "".join(made)
+
+    def _step(self, step: Step, line: int) -> Any:
+        source = self._value(step.of, line)
+        if step.every:
+            keys = step.key.value
+            items = source if isinstance(source, list) else [source]
+            for key in keys:
+                items = [each[key] for each in items]
+            return items
+        key = self._value(step.key, line)
+        if isinstance(source, list):
+            return source[int(number(key))]
+        if not isinstance(source, Mapping):
+            raise ValueError(f"there is no {key!r} in a text or number")
+        if key not in source:
+            raise ValueError(f"there is no {key!r}")
+        return source[key]
+
+    def _call(self, call: Call, line: int) -> Any:
+        arguments = [self._value(each, line) for each in call.arguments]
+        if call.spread:
+            arguments[-1:] = arguments[-1]
+        if call.name in {"file", "fileset", "templatefile", "filebase64"}:
+            found = self.options.read(str(arguments[0])) if call.name == "file" else None
+            if found is None:
+                raise ValueError(f"{call.name}({arguments[0]!r}): there is no such text file at hand")
+            return found
+        if call.name == "can":
+            return True
+        if call.name == "try":
+            return arguments[0]
+        function = FUNCTIONS.get(call.name)
+        if function is None:
+            raise ValueError(f"the function {call.name} is not known here")
+        return function(*arguments)
+
+    def _operation(self, sign: str, operands: tuple[Any, ...], line: int) -> Any:
+        first = self._value(operands[0], line)
+        if sign == "?":
+            return self._value(operands[1 if first in (True, "true") else 2], line)
+        if sign == "!":
+            return not first
+        if len(operands) == 1:
+            return -number(first)
+        if sign in {"&&", "||"}:
+            return (
+                bool(first) and self._value(operands[1], line)
+                if sign == "&&"
+                else first or self._value(operands[1], line)
+            )
+        second = self._value(operands[1], line)
+        if sign in {"==", "!="}:
+            return (first == second) is (sign == "==")
+        left, right = number(first), number(second)
+        if sign == "/":
+            return number(left / right)
+        return left % right if sign == "%" else _COMPUTED[sign](left, right)
+
+    def _pairs(self, pairs: tuple[tuple[Any, Any, int], ...]) -> Map:
+        made = Map(pairs[0][2] if pairs else 0)
+        for key, value, line in pairs:
+            made.set(text(self._value(key, line)), self._value(value, line), line)
+        return made
+
+    def _for(self, loop: For, line: int) -> Any:
+        over = self._value(loop.over, line)
+        items = list(over.items()) if isinstance(over, Mapping) else list(enumerate(over))
+        if len(items) > ITEMS_MOST:
+            raise ValueError(f"more than {ITEMS_MOST} items")
+        listed, mapped = List(line), Map(line)
+        for key, value in items:
+            inner = Evaluator(self.file, self.options, {**self.names, loop.value: value})
+            if loop.key:
+                inner.names[loop.key] = key
+            if loop.condition is not None and not inner._value(loop.condition, line):
+                continue
+            made = inner._value(loop.made, line)
+            if loop.made_key is None:
+                listed.add(made, line)
+                continue
+            name = text(inner._value(loop.made_key, line))
+            if loop.grouped:
+                mapped.set(name, [*mapped.get(name, []), made], line)
+            else:
+                mapped.set(name, made, line)
+        return listed if loop.made_key is None else mapped
+
+    # Bodies.
+
+    def body(self, body: Body, line: int, labels: tuple[str, ...] = ()) -> Titled:
+        """Attributes, and blocks as lists of mappings, by their kind."""
+        made = Titled(line, labels)
+        for attribute in body.attributes:
+            made.set(attribute.name, self._attribute(attribute), attribute.line)
+        for block in body.blocks:
+            for kind, inner in self._block(block):
+                held = made.get(kind)
+                if not isinstance(held, List) or not all(isinstance(each, Titled) for each in held):
+                    held = List(block.line)
+                    made.set(kind, held, block.line)
+                held.add(inner, block.line)
+        return made
+
+    def _attribute(self, attribute: Attribute) -> Any:
+        try:
+            return self.value(attribute.value, attribute.line)
+        except Later:
+            hint = "only a node knows it: write it as a text, with ${…}"
+            raise Invalid(
+                f"`{attribute.name}` has no value here", hint=hint, file=self.file, line=attribute.line
+            ) from None
+
+    def _block(self, block: Block) -> list[tuple[str, Titled]]:
+        if block.kind != "dynamic":
+            return [(block.kind, self.body(block.body, block.line, block.labels))]
+        told = {each.name: each for each in block.body.attributes}
+        content = next((each for each in block.body.blocks if each.kind == "content"), None)
+        if content is None or "for_each" not in told or not block.labels:
+            raise Invalid("a dynamic block has `for_each` and `content`", file=self.file, line=block.line)
+        over = self._attribute(told["for_each"])
+        kind = block.labels[0]
+        name = self._attribute(told["iterator"]) if "iterator" in told else kind
+        items = list(over.items()) if isinstance(over, Mapping) else list(enumerate(over or ()))
+        made = []
+        for key, value in items[:ITEMS_MOST]:
+            bound = {"key": value if not isinstance(over, Mapping) else key, "value": value}
+            inner = Evaluator(self.file, self.options, {**self.names, str(name): bound})
+            labels = tuple(text(each) for each in inner._attribute(told["labels"])) if "labels" in told else ()
+            made.append((kind, inner.body(content.body, block.line, labels)))
+        return made

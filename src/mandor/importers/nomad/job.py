@@ -1,0 +1,369 @@
+"""A Nomad job, and its groups, as a workload."""
+
+from dataclasses import dataclass, field
+from typing import Any, get_args
+
+from mandor.importers.base import Made, filled, fitting_name
+from mandor.importers.daemon import fit_daemon
+from mandor.importers.nomad.blocks import block, blocks, drop_all, duration, label, pairs, seconds
+from mandor.importers.nomad.network import Services, read_network
+from mandor.importers.nomad.rules import Placement, read_rules
+from mandor.importers.nomad.runtime import Runtime
+from mandor.importers.nomad.task import TaskDraft, read_task
+from mandor.importers.part import Part
+from mandor.lib.quantity import Seconds
+from mandor.model.workload import WorkloadType
+
+TYPES = {"service": "service", "batch": "batch", "system": "daemon", "sysbatch": "daemon"}
+USUAL_PRIORITY = 50
+_JOB = {
+    "vault": "secrets of Vault are not fetched",
+    "consul": "there is no Consul",
+    "multiregion": "there is one cluster",
+    "ui": "workloads have no words for a page",
+    "consul_token": "there is no Consul",
+    "vault_token": "secrets of Vault are not fetched",
+    "version_tag": "`mandor rollout history` counts releases",
+}
+_KEPT = frozenset(
+    {"status", "status_description", "stable", "version", "submit_time", "create_index", "modify_index", "payload"}
+    | {"job_modify_index", "dispatched", "stop", "parent_id", "nomad_token_id", "dispatch_idempotency_token"}
+    | {"consul_namespace", "vault_namespace"}
+)
+"""What Nomad keeps about a job."""
+_GROUP = {
+    "vault": "secrets of Vault are not fetched",
+    "consul": "there is no Consul",
+    "shutdown_delay": "a task is told to stop at once",
+    "prevent_reschedule_on_lost": "write `disconnect: {replace: false}`",
+}
+_RESTART = {
+    "batch": {"attempts": 3, "interval": "1d", "delay": "15s", "max_delay": "15s"},
+    "service": {"attempts": 2, "interval": "30m", "delay": "15s", "max_delay": "15s"},
+}
+
+
+@dataclass(slots=True)
+class JobReader:
+    part: Part
+    name: str
+    type: str = "service"
+    labels: dict[str, str] = field(default_factory=dict)
+    volumes: dict[str, Made] = field(default_factory=dict)
+    retries: int | None = None
+
+    def made(self) -> list[Made]:
+        part = self.part
+        name = fitting_name(part.text("name") or self.name)
+        workload: dict[str, Any] = {"name": name}
+        self._type(part)
+        part.text("id")
+        workload |= filled(namespace=part.text("namespace"))
+        priority = part.whole("priority")
+        if priority is not None and priority != USUAL_PRIORITY:
+            workload["priority"] = priority - USUAL_PRIORITY
+        if self.type != "service":
+            workload["type"] = self.type
+        placement = self._placement(part)
+        meta = pairs(part, "meta")
+        gang = part.flag("all_at_once")
+        self._batch(part, workload)
+        found = blocks(part, "group")
+        if not found and "task" in part:
+            raise part.wrong("task", "a job has a `group`, and a group has tasks")
+        if not found:
+            raise part.wrong("group", "a job has at least one `group`")
+        shared = {key: block(part, key) for key in ("update", "migrate", "reschedule")}
+        groups = {}
+        for each in found:
+            own: Placement = {kind: list(told) if isinstance(told, list) else told for kind, told in placement.items()}
+            read_rules(own, part, "self" if len(found) == 1 else name)
+            groups[fitting_name(label(each, "group"))] = self._group(each, own, meta, shared, gang)
+        drop_all(part, _JOB)
+        for key in part:
+            if key in _KEPT:
+                part.ignore(key)
+        if self.type == "batch" and len(groups) == 1 and self.retries is not None:
+            (only,) = groups.values()
+            count = max(1, only.pop("replicas", 1) or 1)
+            workload["batch"] = {"completions": count, "parallelism": count, "retries": self.retries}
+        workload |= filled(labels=self.labels)
+        workload["groups"] = groups
+        return [*self.volumes.values(), Made(workload, part.file, part.line)]
+
+    def _type(self, part: Part) -> None:
+        told = part.text("type", "service") or "service"
+        if told not in TYPES:
+            raise part.wrong("type", f"{told!r} is none of {', '.join(TYPES)}")
+        self.type = TYPES[told]
+        if self.type not in get_args(WorkloadType):
+            part.drop("type", "one on each node is not supported yet", "it is imported as a service")
+            self.type = "service"
+        elif told == "sysbatch":
+            part.guess("type", "it is kept running on each node, and does not end")
+
+    def _placement(self, part: Part) -> Placement:
+        """Of the job itself."""
+        places = part.texts("datacenters")
+        found: Placement = {}
+        if places == ["dc1"]:
+            part.guess("datacenters", "dc1 is what Nomad calls everything; no rule is made of it")
+        elif places and "*" not in places:
+            found["where"] = [{"rule": f"datacenter in [{', '.join(places)}]"}]
+            part.guess("datacenters", "a label `datacenter` of the node is asked for", "mandor label NODE datacenter=…")
+        if part.text("region", "global") != "global":
+            part.drop("region", "there is one cluster")
+        pool = part.text("node_pool")
+        if pool and pool not in {"default", "all"}:
+            found["pool"] = fitting_name(pool)
+        return found
+
+    def _batch(self, part: Part, workload: dict[str, Any]) -> None:
+        times = block(part, "periodic")
+        if times:
+            cron = [*times.texts("cron"), *times.texts("crons")]
+            workload["schedule"] = filled(
+                cron=cron,
+                timezone=times.text("time_zone"),
+                overlap="forbid" if times.flag("prohibit_overlap") else "allow",
+            )
+            if not times.flag("enabled", default=True):
+                workload["schedule"]["paused"] = True
+            times.text("spec_type")
+            workload["type"] = self.type = "batch"
+        asked = block(part, "parameterized")
+        if asked or "parameterized" in part:
+            for key in asked:
+                asked.drop(key, "a batch takes no parameters when it is begun")
+            workload["gates"] = ["parameterized"]
+            part.guess("parameterized", "nothing runs until the gate `parameterized` is taken away")
+
+    # Groups.
+
+    def _group(
+        self, part: Part, placement: Placement, job_meta: dict[str, str], shared: dict[str, Part], gang: bool
+    ) -> dict[str, Any]:
+        name = label(part, "group")
+        ports: dict[str, dict[str, Any]] = {}
+        options: dict[str, Any] = {}
+        group: dict[str, Any] = filled(replicas=part.whole("count"))
+        read_rules(placement, part, "self")
+        for each in blocks(part, "network"):
+            read_network(ports, options, each)
+        tasks = blocks(part, "task")
+        if not tasks:
+            raise part.wrong("task", "a group has at least one `task`")
+        for each in tasks:
+            read_rules(placement, each, "self")
+            for old in blocks(block(each, "resources"), "network"):
+                read_network(ports, options, old)
+        services = Services(ports, name)
+        meta = {**job_meta, **pairs(part, "meta")}
+        drafts = [self._task(each, name, meta, ports, services, options) for each in tasks]
+        for each in blocks(part, "service"):
+            services.read(each, each.peek("task") or self._main(drafts), self.name)
+        self.labels |= services.labels
+        group |= self._tasks(part, tasks, drafts, services)
+        self._volumes(part, group, drafts)
+        self._disk(block(part, "ephemeral_disk"), group)
+        self._looked_after(part, group, shared)
+        if gang:
+            group["gang"] = {}
+        self._scaling(part, block(part, "scaling"), group)
+        drop_all(part, _GROUP)
+        made = filled(**group, ports=ports, placement=placement)
+        if self.type == "daemon":
+            fit_daemon(made)
+        return made
+
+    def _task(
+        self,
+        part: Part,
+        group: str,
+        meta: dict[str, str],
+        ports: dict[str, dict[str, Any]],
+        services: Services,
+        options: dict[str, Any],
+    ) -> TaskDraft:
+        name = label(part, "task")
+        own = {**meta, **pairs(part, "meta")}
+        runtime = Runtime(self.name, group, name, "/", own, ports)
+        draft = read_task(part, runtime, ports)
+        for key, value in own.items():
+            draft.env.setdefault(f"NOMAD_META_{key.replace('.', '_').replace('-', '_')}", value)
+        if draft.engine in {"docker", "podman"}:
+            draft.options = {**options, **draft.options}
+        for each in blocks(part, "service"):
+            services.read(each, name, self.name)
+        return draft
+
+    def _main(self, drafts: list[TaskDraft]) -> str:
+        return next((each.name for each in drafts if "role" not in each.task), drafts[0].name)
+
+    def _tasks(self, part: Part, parts: list[Part], drafts: list[TaskDraft], services: Services) -> dict[str, Any]:
+        engines = {each.engine for each in drafts}
+        if len(engines) > 1:
+            raise part.wrong("task", f"tasks of one group run on one engine, not on {' and '.join(sorted(engines))}")
+        leader = next((each for each, source in zip(drafts, parts, strict=True) if source.flag("leader")), None)
+        for each in drafts:
+            if leader is not None and each is not leader and "role" not in each.task:
+                each.task["role"] = "sidecar"
+        made = {}
+        for each, source in zip(drafts, parts, strict=True):
+            block(source, "restart")
+            source.drop("restart", "tasks of a group are restarted by the same rule")
+            if each.task.get("role") == "poststop":
+                for key in source:
+                    source.drop(key, "nothing runs after the others have stopped")
+                continue
+            if each.task.get("role") != "init":
+                each.task |= services.asked.get(each.name, {}) or services.asked.get(label(source, "task"), {})
+            made[each.name] = each.manifest()
+        return {"engine": sorted(engines), "tasks": made}
+
+    def _volumes(self, part: Part, group: dict[str, Any], drafts: list[TaskDraft]) -> None:
+        volumes: dict[str, dict[str, Any]] = {}
+        for each in blocks(part, "volume"):
+            name, source = fitting_name(label(each, "volume")), each.text("source")
+            kind, own = each.text("type", "host"), each.flag("per_alloc")
+            each.flag("read_only")
+            each.flag("sticky")
+            drop_all(
+                each,
+                {
+                    "access_mode": "a volume is one node's",
+                    "attachment_mode": "a volume is a folder",
+                    "mount_options": "a volume is a folder",
+                },
+            )
+            if own:
+                volumes[name] = {"per_instance": True}
+                each.guess("per_alloc", "each instance gets a new volume of its own")
+                continue
+            named = fitting_name(source or name, most=253)
+            volumes[name] = {"volume": named}
+            self.volumes[named] = Made({"kind": "volume", "name": named}, each.file, each.line)
+            where = "source" if "source" in each else "type"
+            each.guess(where, f"a volume {named} is made for it, and is empty: it is not the {kind} volume of Nomad")
+        for draft in drafts:
+            volumes |= {name: each for name, each in draft.volumes.items() if name not in volumes}
+        if volumes:
+            group["volumes"] = volumes
+
+    def _disk(self, part: Part, group: dict[str, Any]) -> None:
+        size = part.whole("size")
+        if part.flag("sticky") or part.flag("migrate"):
+            part.guess("sticky" if "sticky" in part else "migrate", "a successor begins with an empty folder")
+        if size:
+            first = next(iter(group["tasks"].values()))
+            first.setdefault("resources", {})["disk"] = f"{size}Mi"
+
+    # How it is looked after.
+
+    def _looked_after(self, part: Part, group: dict[str, Any], shared: dict[str, Part]) -> None:
+        kind = "batch" if self.type == "batch" else "service"
+        restart = block(part, "restart")
+        group["restart"] = {"policy": "on-failure" if kind == "batch" else "always", **_RESTART[kind]} | filled(
+            attempts=restart.whole("attempts"), interval=duration(restart, "interval"), delay=duration(restart, "delay")
+        )
+        group["restart"]["max_delay"] = group["restart"]["delay"]
+        if restart.text("mode", "fail") == "delay":
+            restart.guess("mode", "after its attempts an instance has failed, and another one is made")
+        if "render_templates" in restart:
+            restart.drop("render_templates", "texts are filled in once")
+        self._reschedule(block(part, "reschedule") or shared["reschedule"], group, kind)
+        if kind == "service":
+            if update := block(part, "update") or shared["update"]:
+                self._update(update, group)
+        else:
+            for source in (shared["update"], block(part, "update")):
+                for key in source:
+                    source.drop(key, "this is not rolled out")
+        if migrate := block(part, "migrate") or shared["migrate"]:
+            group["disruption"] = {"max_unavailable": migrate.whole("max_parallel", 1) or 1}
+            if migrate.text("health_check", "checks") != "checks":
+                migrate.guess("health_check", "an instance that is ready counts")
+            healthy = group.get("update", {}).get("min_healthy", "10s")
+            if (duration(migrate, "min_healthy_time") or healthy) != healthy:
+                migrate.guess("min_healthy_time", f"it is {healthy}, as with an update")
+            migrate.drop("healthy_deadline", "a drain waits as long as it has to")
+        self._disconnect(part, group)
+
+    def _reschedule(self, part: Part, group: dict[str, Any], kind: str) -> None:
+        usual = {"delay": "5s", "max_delay": "5s"} if kind == "batch" else {"delay": "30s", "max_delay": "1h"}
+        how = part.text("delay_function", "constant" if kind == "batch" else "exponential")
+        found = usual | filled(delay=duration(part, "delay"), max_delay=duration(part, "max_delay"))
+        if how == "constant":
+            found["max_delay"] = found["delay"]
+        elif how == "fibonacci":
+            part.guess("delay_function", "the wait doubles")
+        if Seconds.parse(found["max_delay"]) < Seconds.parse(found["delay"]):
+            found["max_delay"] = found["delay"]
+        group["reschedule"] = found
+        attempts, unlimited = part.whole("attempts"), part.flag("unlimited", default=kind == "service")
+        if kind == "batch":
+            self.retries = min(1000, attempts if attempts is not None else 1)
+            part.text("interval")
+        elif not unlimited and attempts is not None:
+            part.drop("attempts", "a service is replaced as often as it takes")
+            part.drop("interval", "a service is replaced as often as it takes")
+        else:
+            part.text("interval")
+
+    def _update(self, part: Part, group: dict[str, Any]) -> None:
+        at_once, canary = part.whole("max_parallel", 1), part.whole("canary", 0) or 0
+        healthy = duration(part, "min_healthy_time") or "10s"
+        deadline, total = seconds(part, "healthy_deadline"), seconds(part, "progress_deadline")
+        if part.text("health_check", "checks") == "manual":
+            part.guess("health_check", "an instance that is ready counts as healthy")
+        part.drop("stagger", "the next ones follow when those before are available")
+        count = group.get("replicas") or 1
+        found = filled(
+            min_healthy=healthy,
+            auto_promote=part.flag("auto_promote") or None,
+            canary=min(canary, count) if canary and canary < count else None,
+        ) | {"auto_rollback": part.flag("auto_revert")}
+        if canary and canary >= count:
+            found["strategy"] = "blue-green"
+        elif not canary:
+            found |= {"max_unavailable": at_once or "100%", "order": "stop-first"}
+        elif at_once:
+            found["max_unavailable"] = at_once
+        limit = max(deadline or 300, total or 600 if "progress_deadline" in part else 0)
+        least = Seconds.parse(healthy) + 1
+        found["deadline"] = "never" if total == 0 else str(Seconds(max(limit, least)))
+        group["update"] = found
+
+    def _disconnect(self, part: Part, group: dict[str, Any]) -> None:
+        told = block(part, "disconnect")
+        lost = duration(told, "lost_after") or duration(part, "max_client_disconnect")
+        stop = seconds(told, "stop_on_client_after") or seconds(part, "stop_after_client_disconnect")
+        found: dict[str, Any] = filled(stop_after=str(Seconds(stop)) if stop else None)
+        if stop:
+            grace = max(
+                (
+                    Seconds.parse(each["stop"]["grace"])
+                    for each in group["tasks"].values()
+                    if "grace" in each.get("stop", {})
+                ),
+                default=Seconds(10),
+            )
+            least = stop + grace + 10
+            found["lost_after"] = str(Seconds(max(least, Seconds.parse(lost) if lost else 0)))
+        elif lost:
+            found["lost_after"] = lost
+        if "replace" in told and not told.flag("replace", default=True):
+            found["replace"] = False
+        if told.text("reconcile", "best_score") not in {"best_score", "keep_replacement"}:
+            told.guess("reconcile", "the replacement is kept")
+        if found:
+            group["disconnect"] = found
+
+    def _scaling(self, group_part: Part, part: Part, group: dict[str, Any]) -> None:
+        low, high = part.whole("min"), part.whole("max")
+        if not part.flag("enabled", default=True) or not high or self.type != "service":
+            group_part.drop("scaling", "the number of instances is not changed by itself")
+            return
+        part.drop("policy", "its rules are those of another tool")
+        group["autoscale"] = {"min": max(1, low or 1), "max": max(high, low or 1), "cpu": "70%"}
+        part.guess("max", "the count follows the use of CPU, at 70 %", "see `autoscale`")

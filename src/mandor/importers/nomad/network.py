@@ -1,0 +1,143 @@
+"""Nomad's network and service: ports of a group, probes of its tasks, labels for whoever looks for services."""
+
+from typing import Any
+
+from mandor.importers.base import filled, fitting_name
+from mandor.importers.nomad.blocks import block, blocks, drop_all, duration, label, merged_text, pairs, seconds
+from mandor.importers.part import Part
+from mandor.lib.quantity import Seconds
+
+_SERVICE = {
+    "connect": "there is no service mesh",
+    "address_mode": "instances have addresses of their own",
+    "address": "instances have addresses of their own",
+    "canary_tags": "labels are the same for canaries",
+    "canary_meta": "labels are the same for canaries",
+    "enable_tag_override": "labels are the manifest's",
+    "on_update": "a probe counts at all times",
+    "tagged_addresses": "instances have addresses of their own",
+    "identity": "there is no identity for services",
+    "weights": "instances count the same",
+    "cluster": "there is one cluster",
+    "kind": "there are no kinds of services",
+}
+_CHECK = {
+    "initial_status": "an instance is ready after the first good answer",
+    "address_mode": "it is asked where it runs",
+    "expose": "there is no service mesh",
+    "header": "a probe sends no headers",
+    "body": "a probe sends no body",
+    "on_update": "a probe counts at all times",
+    "tls_server_name": "a probe speaks plain HTTP",
+    "tls_skip_verify": "a probe speaks plain HTTP",
+    "grpc_service": "there is no probe for gRPC",
+    "grpc_use_tls": "there is no probe for gRPC",
+    "failures_before_warning": "there are no warnings",
+    "interpolate": "texts are filled in once",
+    "notes": "a probe has no notes",
+}
+
+
+def read_network(ports: dict[str, dict[str, Any]], options: dict[str, Any], part: Part) -> None:
+    mode = part.text("mode", "host") or "host"
+    if mode == "none":
+        options["network"] = "none"
+    elif mode.startswith("cni/"):
+        part.drop("mode", "networks of CNI are the node's")
+    elif mode not in {"host", "bridge"}:
+        raise part.wrong("mode", f"{mode!r} is none of host, bridge, none, cni/…")
+    options |= filled(hostname=part.text("hostname"))
+    for each in blocks(part, "port"):
+        name = label(each, "port")
+        static, to = each.whole("static"), each.whole("to")
+        if "host_network" in each:
+            each.drop("host_network", "ports are open on all addresses of the node")
+        each.drop("ignore_collision", "two instances with the same port go to different nodes")
+        ports[fitting_name(name)] = filled(port=to if to and to > 0 else None, host=static or "auto")
+    drop_all(part, {"dns": "the engine's name servers are used", "mbits": "bandwidth is not counted", "cni": "none"})
+
+
+class Services:
+    """Services of one group, and what they ask of its tasks."""
+
+    def __init__(self, ports: dict[str, dict[str, Any]], group: str) -> None:
+        self.ports = ports
+        self.group = group
+        self.labels: dict[str, str] = {}
+        self.asked: dict[str, dict[str, Any]] = {}
+        """Probes by task: `readiness`, and `health` where failing restarts it."""
+
+    def read(self, part: Part, task: str, job: str) -> None:
+        name = part.text("name") or f"{job}-{self.group}-{task}"
+        name = name.replace("${JOB}", job).replace("${TASKGROUP}", self.group).replace("${BASE}", f"{job}-{self.group}")
+        port, tags = part.text("port"), part.texts("tags")
+        part.text("provider")
+        part.text("task")
+        meta = pairs(part, "meta")
+        key = fitting_name(name, most=60)
+        self.labels[f"service/{key}"] = port or ""
+        if tags and len(merged_text(tags)) <= 256:
+            self.labels[f"service-tags/{key}"] = merged_text(tags)
+        elif tags:
+            part.drop("tags", "together they are too long for a label")
+        for word, value in meta.items():
+            self.labels[f"service-meta/{key}.{fitting_name(word)}"] = value[:256]
+        where = "name" if "name" in part else "port"
+        if where in part:
+            part.guess(where, "it is kept as a label; instances are found by the name of their workload")
+        restart = block(part, "check_restart")
+        for each in blocks(part, "check"):
+            self._check(each, port, each.text("task") or task, restart)
+        _drain(restart)
+        drop_all(part, _SERVICE)
+
+    def _check(self, part: Part, port: str | None, task: str, outer: Part) -> None:
+        kind = part.text("type", "") or ""
+        part.text("name")
+        inner = block(part, "check_restart")
+        probe = self._probe(part, kind, part.text("port") or port)
+        interval, timeout = duration(part, "interval"), duration(part, "timeout")
+        good, bad = part.whole("success_before_passing"), part.whole("failures_before_critical")
+        method, protocol = part.text("method", "GET"), part.text("protocol", "http")
+        if protocol not in {"http", ""}:
+            part.guess("protocol", "it is asked over plain HTTP")
+        if method not in {"GET", "HEAD"}:
+            part.guess("method", "it is asked with GET")
+        drop_all(part, _CHECK)
+        taken = self.asked.get(task)
+        if probe is None or taken is not None:
+            why = "there is no such probe" if probe is None else "a task answers one question, and has one already"
+            _drain(inner)
+            for key in ("type", "path", "command", "args", "port", "interval", "timeout", "check_restart"):
+                part.drop(key, why)
+            return
+        probe |= filled(
+            interval=interval,
+            timeout=timeout,
+            successes=(good or 0) + 1 if good else None,
+            failures=(bad or 0) + 1 if bad else None,
+        )
+        asked: dict[str, Any] = {"readiness": probe}
+        restart = inner or outer
+        if restart and (limit := restart.whole("limit", 0)):
+            asked["health"] = probe | filled(failures=limit, start_period=str(Seconds(seconds(restart, "grace") or 1)))
+            restart.flag("ignore_warnings")
+        self.asked[task] = asked
+
+    def _probe(self, part: Part, kind: str, port: str | None) -> dict[str, Any] | None:
+        path, command, args = part.text("path"), part.text("command"), part.texts("args")
+        if kind == "script":
+            return {"command": [command or "", *args]} if command else None
+        if kind not in {"http", "tcp"} or not port:
+            return None
+        asked: str | int = int(port) if port.isdecimal() else fitting_name(port)
+        if isinstance(asked, str) and asked not in self.ports:
+            return None
+        if kind == "tcp":
+            return {"tcp": asked}
+        return {"http": path if path and path.startswith("/") else f"/{path or ''}", "port": asked}
+
+
+def _drain(part: Part) -> None:
+    for key in part:
+        part.take(key)

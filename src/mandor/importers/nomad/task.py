@@ -1,0 +1,403 @@
+"""One task of a Nomad group."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+from mandor.importers.base import filled, fitting_name
+from mandor.importers.compose.interpolation import read_variables
+from mandor.importers.nomad.blocks import block, blocks, drop_all, duration, label, pairs
+from mandor.importers.nomad.runtime import Runtime
+from mandor.importers.part import Part
+from mandor.lib.quantity import Cpu, Size
+
+MHZ_PER_CORE = 2000
+"""Nomad counts processor time in MHz; a core of a node has about so many."""
+MEMORY_MB = 300
+CPU_MHZ = 100
+ENGINES = {
+    "docker": "docker",
+    "podman": "podman",
+    "containerd-driver": "cri",
+    "exec": "process",
+    "exec2": "process",
+    "raw_exec": "process",
+    "java": "process",
+    "mock_driver": "fake",
+}
+WITH_OPTIONS = frozenset({"docker", "podman"})
+
+DROPPED = {
+    "artifact": "nothing is fetched before a task starts; put it into the image, a volume or `files`",
+    "vault": "secrets of Vault are not fetched",
+    "consul": "there is no Consul",
+    "identity": "tasks have no identity yet",
+    "secret": "secrets are not fetched",
+    "action": "run it with `mandor exec`",
+    "schedule": "a task runs while its instance does",
+    "kind": "there is no service mesh",
+    "csi_plugin": "there are no CSI plugins",
+    "dispatch_payload": "a batch gets no payload",
+    "shutdown_delay": "a task is told to stop at once",
+    "scaling": "resources of a task are not changed while it runs",
+}
+_CONFIG = {
+    "auth": "images are pulled with the node's own logins",
+    "auth_soft_fail": "images are pulled with the node's own logins",
+    "advertise_ipv6_address": "addresses are the engine's",
+    "cgroupns": "the engine decides on control groups",
+    "container_exists_attempts": "the agent tries as often as it takes",
+    "cpu_cfs_period": "a limit of cores is what there is",
+    "cpuset_cpus": "which cores it gets is not decided",
+    "devices": "devices of the node are not passed through",
+    "dns": "the engine's name servers are used",
+    "dns_options": "the engine's name servers are used",
+    "dns_search_domains": "the engine's name servers are used",
+    "dns_servers": "the engine's name servers are used",
+    "group_add": "a task has the groups of its user",
+    "healthchecks": "the image's own test is not asked",
+    "image_pull_timeout": "a pull may take as long as it goes on",
+    "interactive": "a task has no input; `mandor exec -it` gives a terminal",
+    "ipc_mode": "each container has its own",
+    "ipv4_address": "addresses are the engine's",
+    "ipv6_address": "addresses are the engine's",
+    "isolation": "there is no such thing on Linux",
+    "mac_address": "addresses are the engine's",
+    "network_aliases": "addresses are the engine's",
+    "no_cgroups": "the engine decides on control groups",
+    "oom_score_adj": "the agent decides who is killed first",
+    "pid_mode": "each container has its own",
+    "security_opt": "the engine's own profile is used",
+    "storage_opt": "the engine decides how it stores",
+    "sysctl": "settings of the kernel are the node's",
+    "tty": "a task has no terminal; `mandor exec -it` gives one",
+    "ulimit": "the engine's own limits are used",
+    "userns_mode": "the engine decides on user namespaces",
+    "uts_mode": "each container has its own",
+    "volume_driver": "volumes are folders that the node's agent makes",
+    "memory_swap": "swapping is the node's",
+    "memory_swappiness": "swapping is the node's",
+    "socket": "the agent says which engine it speaks to",
+    "load": "`mandor image load` brings images from files",
+}
+
+
+@dataclass(slots=True)
+class TaskDraft:
+    name: str
+    engine: str
+    task: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
+    files: list[dict[str, Any]] = field(default_factory=list)
+    mounts: list[dict[str, Any]] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    limits: dict[str, Any] = field(default_factory=dict)
+    requests: dict[str, Any] = field(default_factory=dict)
+    volumes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Volumes of the group that its mounts need."""
+
+    def manifest(self) -> dict[str, Any]:
+        options = {self.engine: self.options} if self.options else {}
+        return filled(
+            **self.task,
+            env=self.env,
+            files=self.files,
+            mounts=self.mounts,
+            resources=filled(**self.requests, limits=self.limits),
+            options=options,
+        )
+
+
+def read_task(part: Part, runtime: Runtime, ports: dict[str, dict[str, Any]]) -> TaskDraft:
+    driver = part.text("driver")
+    if driver not in ENGINES:
+        raise part.wrong("driver", f"there is no engine for the driver {driver!r}", f"known: {', '.join(ENGINES)}")
+    draft = TaskDraft(fitting_name(runtime.task), ENGINES[driver])
+    runtime.folder = "" if draft.engine == "process" else "/"
+    _resources(draft, block(part, "resources"), runtime)
+    for name, value in pairs(part, "env").items():
+        draft.env[name] = runtime.fill(value, part, "env")
+    for each in blocks(part, "template"):
+        _template(draft, each, runtime)
+    _config(draft, driver, block(part, "config"), runtime, ports)
+    _role(draft, part)
+    _ending(draft, part)
+    for each in blocks(part, "volume_mount"):
+        _mount(draft, each)
+    drop_all(part, DROPPED)
+    return draft
+
+
+def _role(draft: TaskDraft, part: Part) -> None:
+    cycle = block(part, "lifecycle")
+    hook, beside = cycle.text("hook"), cycle.flag("sidecar")
+    if hook == "prestart":
+        draft.task["role"] = "sidecar" if beside else "init"
+    elif hook == "poststart":
+        draft.task["role"] = "sidecar"
+        cycle.guess("hook", "it starts with the others, not after them")
+    elif hook == "poststop":
+        draft.task["role"] = "poststop"
+
+
+def _ending(draft: TaskDraft, part: Part) -> None:
+    draft.task |= filled(stop=filled(grace=duration(part, "kill_timeout"), signal=part.text("kill_signal")))
+    if (user := part.text("user")) is not None:
+        draft.task["security"] = {"user": int(user) if user.isdecimal() else user}
+    logs = block(part, "logs")
+    files, size = logs.whole("max_files"), logs.whole("max_file_size")
+    if draft.engine != "fake":
+        draft.options |= filled(
+            log_files=min(100, max(1, files)) if files else None, log_size=f"{size}Mi" if size else None
+        )
+    if logs.flag("disabled"):
+        logs.guess("disabled", "output is kept all the same")
+    logs.drop("enabled", "output is kept")
+
+
+# How much.
+
+
+def _resources(draft: TaskDraft, part: Part, runtime: Runtime) -> None:
+    cores, mhz = part.whole("cores"), part.whole("cpu")
+    if mhz is not None and not cores:
+        draft.requests["cpu"] = str(Cpu(max(1, round(mhz * 1000 / MHZ_PER_CORE))))
+        part.guess("cpu", f"{mhz} MHz are taken as {draft.requests['cpu']}: a core as {MHZ_PER_CORE} MHz")
+    else:
+        draft.requests["cpu"] = str(cores) if cores else str(Cpu(round(CPU_MHZ * 1000 / MHZ_PER_CORE)))
+    memory, most = part.whole("memory", MEMORY_MB) or MEMORY_MB, part.whole("memory_max") or 0
+    runtime.memory = memory
+    draft.requests["memory"] = str(Size(memory << 20))
+    draft.limits["memory"] = str(Size(max(memory, most) << 20))
+    devices = [_device(each) for each in blocks(part, "device")]
+    if devices:
+        draft.requests["devices"] = devices
+    if (disk := part.whole("disk")) is not None:
+        draft.requests["disk"] = f"{disk}Mi"
+    drop_all(
+        part,
+        {
+            "numa": "which cores it gets is not decided",
+            "iops": "disk speed is not counted",
+            "secrets": "files are part of the task's folder",
+        },
+    )
+
+
+def _device(part: Part) -> dict[str, Any]:
+    words = label(part, "device").split("/")
+    if len(words) > 2:
+        part.guess("count" if "count" in part else "device", f"any model of {words[0]}/{words[1]} will do")
+    for key in ("constraint", "affinity"):
+        part.drop(key, "devices are counted; which of them is not decided")
+    kind = words[1] if len(words) > 1 else words[0]
+    return filled(kind=kind, vendor=words[0] if len(words) > 1 else None, count=part.whole("count", 1))
+
+
+# What runs.
+
+
+def _config(draft: TaskDraft, driver: str, part: Part, runtime: Runtime, ports: dict[str, dict[str, Any]]) -> None:
+    args = [runtime.fill(each, part, "args") for each in part.texts("args")]
+    command = part.text("command")
+    command = None if command is None else runtime.fill(command, part, "command")
+    if driver == "java":
+        draft.task["command"] = _java(part, runtime)
+        draft.task |= filled(args=args)
+        return
+    if draft.engine == "process":
+        if not command:
+            raise part.wrong("command", "the task has a `command`")
+        draft.task["command"] = [command]
+        draft.task |= filled(args=args, working_dir=part.text("work_dir"))
+        drop_all(part, _CONFIG)
+        for key in ("cap_add", "cap_drop"):
+            part.drop(key, "a process has the powers of its user")
+        return
+    if draft.engine == "fake":
+        draft.task |= {"command": ["mock"]}
+        for key in part:
+            part.drop(key, "the fake engine has options of its own")
+        return
+    _container(draft, part, runtime, command, args)
+    _config_ports(part, ports)
+
+
+def _java(part: Part, runtime: Runtime) -> list[str]:
+    jar, kind, path = part.text("jar_path"), part.text("class"), part.text("class_path")
+    words = ["java", *(runtime.fill(each, part, "jvm_options") for each in part.texts("jvm_options"))]
+    if path:
+        words += ["-cp", runtime.fill(path, part, "class_path")]
+    if jar:
+        words += ["-jar", runtime.fill(jar, part, "jar_path")]
+    elif kind:
+        words.append(kind)
+    drop_all(part, _CONFIG)
+    return words
+
+
+def _container(draft: TaskDraft, part: Part, runtime: Runtime, command: str | None, args: list[str]) -> None:
+    image = part.text("image")
+    if not image:
+        raise part.wrong("image", "the task has an `image`")
+    draft.task["image"] = runtime.fill(image.removeprefix("docker://"), part, "image")
+    entrypoint = part.texts("entrypoint")
+    draft.task |= filled(
+        command=entrypoint,
+        args=([command] if command else []) + args,
+        working_dir=part.text("work_dir") or part.text("working_dir"),
+    )
+    if part.flag("force_pull"):
+        draft.options["pull"] = "always"
+    for key, name in (("privileged", "privileged"), ("readonly_rootfs", "read_only"), ("init", "init")):
+        if part.flag(key):
+            draft.options[name] = True
+    mode = part.text("network_mode")
+    if mode in {"host", "none"}:
+        draft.options["network"] = mode
+    elif mode and mode not in {"bridge", "default", "slirp4netns"}:
+        draft.options["network"] = mode
+        part.guess("network_mode", f"the network {mode} has to be on each node")
+    size = part.whole("shm_size")
+    hosts = [each.replace("=", ":", 1) if "=" in each else each for each in part.texts("extra_hosts")]
+    draft.options |= filled(
+        cap_add=part.texts("cap_add"),
+        cap_drop=part.texts("cap_drop"),
+        hostname=part.text("hostname"),
+        runtime=part.text("runtime"),
+        extra_hosts=hosts,
+        shm_size=str(Size(size)) if size else None,
+    )
+    if draft.engine == "cri":
+        for key in ("init", "hostname", "shm_size", "extra_hosts"):
+            draft.options.pop(key, None)
+            part.drop(key, "the engine cri does not know it")
+    if (hard := part.text("memory_hard_limit")) is not None and hard.isdecimal() and int(hard):
+        draft.limits["memory"] = str(max(Size.parse(draft.requests["memory"]), Size(int(hard) << 20)))
+    if (processes := part.whole("pids_limit")) is not None and processes > 0:
+        draft.limits["processes"] = processes
+    if part.flag("cpu_hard_limit"):
+        draft.limits["cpu"] = draft.requests["cpu"]
+    _labels(part)
+    for index, text in enumerate(part.texts("volumes")):
+        _bind(draft, part, index, runtime.fill(text, part, "volumes"))
+    for key in ("mount", "mounts"):
+        for each in blocks(part, key):
+            _long_mount(draft, each)
+    for path in part.texts("tmpfs"):
+        draft.mounts.append({"tmpfs": "64Mi", "path": path.partition(":")[0]})
+    logging = block(part, "logging")
+    for key in logging:
+        logging.drop(key, "output is kept by the engine, for `mandor logs`")
+    drop_all(part, _CONFIG)
+
+
+def _labels(part: Part) -> None:
+    if "labels" in part:
+        part.drop("labels", "containers have labels of Mandor's own; workloads have `labels`")
+
+
+def _config_ports(part: Part, ports: dict[str, dict[str, Any]]) -> None:
+    for name in part.texts("ports"):
+        if fitting_name(name) not in ports:
+            raise part.wrong("ports", f"there is no port {name!r} in the group's `network`")
+    for name, target in pairs(part, "port_map").items():
+        if fitting_name(name) in ports and target.isdecimal():
+            ports[fitting_name(name)]["port"] = int(target)
+        else:
+            part.note("port_map", "dropped", f"there is no port {name!r}")
+
+
+# What it finds.
+
+
+def _bind(draft: TaskDraft, part: Part, index: int, text: str) -> None:
+    words = text.split(":")
+    if len(words) < 2 or len(words) > 3:
+        part.drop_item("volumes", index, f"{text[:60]!r} is not SOURCE:PATH")
+        return
+    read_only = len(words) == 3 and "ro" in words[2].split(",")
+    _place(draft, part, "volumes", index, words[0], words[1], read_only)
+
+
+def _long_mount(draft: TaskDraft, part: Part) -> None:
+    kind, source = part.text("type", "volume"), part.text("source", "") or ""
+    target, read_only = part.text("target"), part.flag("readonly")
+    if not target:
+        raise part.wrong("target", "a mount has a `target`")
+    told = block(part, "tmpfs_options")
+    size = told.whole("size")
+    told.drop("mode", "a tmpfs belongs to its task")
+    for key in ("bind_options", "volume_options"):
+        part.drop(key, "a mount has no options here")
+    if kind == "tmpfs":
+        draft.mounts.append({"tmpfs": str(Size(size)) if size else "64Mi", "path": target})
+    else:
+        _place(draft, part, "source", None, source, target, read_only)
+
+
+def _place(
+    draft: TaskDraft, part: Part, key: str, index: int | None, source: str, target: str, read_only: bool
+) -> None:
+    if source.startswith(("local", "secrets", "/local", "/secrets", "../alloc", "alloc", "/alloc")):
+        # Its own folder: a file that a template put there is put where it is mounted, too.
+        name = "/" + source.lstrip("./")
+        if found := next((each for each in draft.files if each["path"] == name), None):
+            draft.files.append({**found, "path": target})
+            return
+        source = f"./{name}"
+    if source.startswith("/"):
+        name = fitting_name(source.strip("/").replace("/", "-") or "root", most=50)
+        draft.volumes[name] = {"type": "host", "path": source.rstrip("/") or "/"}
+    elif source and "/" not in source and not source.startswith("."):
+        name = fitting_name(source)
+        draft.volumes[name] = {}
+        part.note(key, "guessed", f"{source} is a volume of this group, not one of the node's engine")
+    else:
+        why = f"{source[:60]} is below the task's folder, which is not mounted"
+        if index is None:
+            part.drop(key, why)
+        else:
+            part.drop_item(key, index, why)
+        return
+    draft.mounts.append(filled(volume=name, path=target, read_only=read_only or None))
+
+
+def _mount(draft: TaskDraft, part: Part) -> None:
+    volume, path = part.text("volume"), part.text("destination")
+    if not volume or not path:
+        raise part.wrong("volume", "a volume_mount has a `volume` and a `destination`")
+    if part.text("propagation_mode", "private") != "private":
+        part.guess("propagation_mode", "mounts inside it are not passed on")
+    part.drop("selinux_label", "there are no SELinux labels here")
+    draft.mounts.append(filled(volume=fitting_name(volume), path=path, read_only=part.flag("read_only") or None))
+
+
+def _template(draft: TaskDraft, part: Part, runtime: Runtime) -> None:
+    data, path = part.text("data"), part.text("destination", "") or ""
+    as_env, mode = part.flag("env"), part.text("perms")
+    for key in ("change_mode", "change_signal", "change_script", "splay", "wait", "error_on_missing_key", "once"):
+        part.take(key)  # about texts that change by themselves; these do not
+    left, right = part.text("left_delimiter", "{{") or "{{", part.text("right_delimiter")
+    for key in ("uid", "gid", "vault_grace", "source"):
+        part.drop(key, "a file is written with the task, as its user")
+    if data is None or left in data:
+        why = "its text is made by Nomad's template language when the task starts"
+        for key in ("data", "destination", "env", "perms", "change_mode", "change_signal", "wait", "splay"):
+            part.drop(key, why, "write the text itself, or let the program find it out")
+        return
+    if right is not None:
+        part.take("right_delimiter")
+    content = runtime.fill(data, part, "data")
+    if as_env:
+        try:
+            draft.env |= {name: value or "" for name, value in read_variables(content, {}).items()}
+        except ValueError as error:
+            raise part.wrong("data", str(error)) from None
+        return
+    place = runtime.fill(path, part, "destination").lstrip("/")
+    draft.files.append(filled(path=f"{runtime.folder}{place}", content=content, mode=_perms(mode)))
+
+
+def _perms(text: str | None) -> str | None:
+    return text if text is not None and re.fullmatch(r"0?[0-7]{3}", text) else None

@@ -1,0 +1,53 @@
+"""How much instances really use: a share of what they asked for, or an amount, now or for a while."""
+
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from mandor.lib.quantity import Cpu, Size
+from mandor.model.resources import Resources
+
+Amount = str
+"""`80%` of the request, or an amount as requests have it."""
+
+
+class Appetite(Struct, frozen=True, forbid_unknown_fields=True):
+    """What one instance uses of each; a percentage is of its request."""
+
+    cpu: Amount = "50%"
+    memory: Amount = "80%"
+    disk: Amount = "100%"
+
+    def __post_init__(self) -> None:
+        self.of(Resources())
+
+    def of(self, request: Resources) -> Resources:
+        return Resources(
+            _amount(self.cpu, request.cpu_milli, Cpu.parse),
+            _amount(self.memory, request.memory_bytes, Size.parse),
+            _amount(self.disk, request.disk_bytes, Size.parse),
+        )
+
+
+def _amount(text: str, request: int, parse: type[int] | object) -> int:
+    if text.endswith("%"):
+        try:
+            return round(request * float(text[:-1]) / 100)
+        except ValueError:
+            raise ValueError(f"{text!r} is not a percentage") from None
+    return int(parse(text))  # type: ignore[operator]
+
+
+USUAL = Appetite()
+
+
+@dataclass(slots=True)
+class Appetites:
+    usual: Appetite = USUAL
+    by_workload: dict[str, Appetite] = field(default_factory=dict)
+    spikes: dict[str, Appetite] = field(default_factory=dict)
+    """While they last, these count."""
+
+    def of(self, workload: str, request: Resources) -> Resources:
+        appetite = self.spikes.get(workload) or self.by_workload.get(workload) or self.usual
+        return appetite.of(request)

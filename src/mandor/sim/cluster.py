@@ -1,0 +1,122 @@
+"""A simulated cluster: the world with its server's ears, and nodes whose agents are the real ones."""
+
+import itertools
+import random
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from mandor.agent.link import Beat
+from mandor.api.heartbeat import Heartbeats, Report
+from mandor.controllers.node_plan import NodeTimes
+from mandor.engines.base import Launch, Unit
+from mandor.model.instance import Instance
+from mandor.model.meta import Meta
+from mandor.model.record import Cluster as ClusterObject
+from mandor.model.record import ClusterSpec, Namespace
+from mandor.model.resources import Resources
+from mandor.model.workload import Release
+from mandor.scheduler.last_good import ProfilesOf
+from mandor.scheduler.reload import ConfigSource, Configured
+from mandor.sim.appetite import Appetites
+from mandor.sim.node import NodeKind, SimNode
+from mandor.sim.virtual import VirtualClock, collect_garbage
+from mandor.sim.world import World
+from mandor.store.memory import MemoryStore
+
+BOOKMARK_SECONDS = 35.0
+"""Agents take a watch that is silent for 45 seconds for dead."""
+TICK_SECONDS = 5.0
+"""How often silent nodes and short hosts are looked for: seldomer than in a real cluster, so that days pass fast."""
+AGENT = {"heartbeat_seconds": 10.0, "fingerprint_seconds": 300.0, "look_seconds": TICK_SECONDS}
+
+
+class SimCluster(World):
+    """Everything that happens in it follows from its seed and what is done to it."""
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        *,
+        seed: int = 0,
+        config: ConfigSource | None = None,
+        times: NodeTimes | None = None,
+        restore_seconds: float = 60.0,
+    ) -> None:
+        random.seed(seed)  # Pauses and heartbeats are spread by the module's own dice.
+        self.clock = clock
+        self.chance = random.Random(seed)
+        store = MemoryStore(clock=clock, new_uid=_counted(), bookmark_seconds=BOOKMARK_SECONDS)
+        super().__init__(clock, store, times=times or NodeTimes(tick_seconds=TICK_SECONDS), seed=str(seed))
+        source = config or ConfigSource()
+        configured = Configured(source)
+        self.scheduler_options = {"profiles": configured.profiles, "pause": configured.pause()}
+        self.controller_options = {"profiles": ProfilesOf(source), "restore_seconds": restore_seconds}
+        self.heartbeats = Heartbeats(store, clock, "s1", "", tick_seconds=TICK_SECONDS)
+        self.appetites = Appetites()
+        self.nodes: dict[str, SimNode] = {}
+        self._requests: dict[str, dict[str, Resources]] = {}
+        self._folder = tempfile.TemporaryDirectory(prefix="mandor-sim-")
+
+    async def __aenter__(self) -> Self:
+        await self.add(ClusterObject(meta=Meta(name="cluster"), spec=ClusterSpec("simulated")))
+        await self.add(Namespace(meta=Meta(name="default")))
+        await super().__aenter__()
+        self.start("heartbeats", self.heartbeats.run())
+        self.start("garbage", collect_garbage())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for node in self.nodes.values():
+            await node.kill_agent()
+        await super().__aexit__(kind, error, trace)
+        self._folder.cleanup()
+
+    async def add_nodes(self, kinds: Iterable[NodeKind], **settings: Any) -> None:
+        for kind in kinds:
+            await self.add(kind.made())
+            node = SimNode(
+                kind,
+                self.store,
+                self.clock,
+                self._appetite,
+                self._hear,
+                Path(self._folder.name),
+                chance=random.Random(self.chance.random()),
+                **{**AGENT, **settings},
+            )
+            self.nodes[kind.name] = node
+            node.boot()
+
+    def _hear(self, node: str, beat: Beat) -> None:
+        self.heartbeats.beat(node, Report(cluster=beat.cluster, usage=beat.usage, instances=beat.instances))
+
+    def _appetite(self, unit: Unit, launch: Launch) -> Resources:
+        name = launch.name.partition("/")[0]
+        instance = self.find(Instance, name, launch.namespace)
+        if instance is None or instance.meta.uid != unit.uid:
+            return Resources()
+        release = self.find(Release, instance.spec.release, launch.namespace)
+        if release is None:
+            return Resources()
+        form = release.spec.groups[instance.spec.group].form(instance.spec.variant)
+        return self.appetites.of(instance.spec.workload, form.tasks[unit.task].resources.request)
+
+    def hunger(self) -> None:
+        """Appetites have changed."""
+        for node in self.nodes.values():
+            node.look_again()
+
+    def check(self) -> None:
+        super().check()
+        for node in self.nodes.values():
+            node.check()
+
+
+def _counted() -> Any:
+    numbers = itertools.count(1)
+    return lambda: f"{next(numbers):024x}"

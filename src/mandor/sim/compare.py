@@ -1,0 +1,141 @@
+"""Runs a scenario: every strategy with every seed, on as many processors as it pays, and sums up."""
+
+import logging
+import multiprocessing
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from mandor.errors import Invalid
+from mandor.lib.words import did_you_mean
+from mandor.lib.yaml12 import Map
+from mandor.sim.result import Failure, RunResult
+from mandor.sim.run import Piece, run_piece
+from mandor.sim.scenario import Scenario, read_file
+from mandor.sim.strategy import check_names
+from mandor.sim.work import load_work
+
+ALONE_MOST = 2
+"""So few runs are not worth a second process."""
+Progress = Callable[[int, int], None]
+
+
+def load_piece(path: Path) -> Piece:
+    """The scenario and all its work; `Invalid` tells what is wrong, and where."""
+    scenario, source = read_file(path)
+    folder = path.parent
+    first = load_work(scenario.workloads, folder, str(path))
+    later = [load_work(each.submit, folder, str(path)) for each in scenario.timeline]
+    piece = Piece(scenario, path, first, later)
+    _check_workloads(piece, source, str(path))
+    return piece
+
+
+def _check_workloads(piece: Piece, source: Map, file: str) -> None:
+    scenario, known = piece.scenario, [each.meta.name for each in piece.workloads]
+    for name, strategy in scenario.strategies.items():
+        check_names(name, strategy, known)
+    for where, name in _named(scenario):
+        if name not in known:
+            line = _line(source, where)
+            raise Invalid(f"there is no workload {name!r}", hint=did_you_mean(name, known), file=file, line=line)
+
+
+def _named(scenario: Scenario) -> Iterator[tuple[tuple[str, int | str], str]]:
+    yield from ((("usage", name), name) for name in scenario.usage if name != "default")
+    for number, traffic in enumerate(scenario.traffic):
+        yield ("traffic", number), traffic.source
+        yield ("traffic", number), traffic.to
+    for number, happening in enumerate(scenario.timeline):
+        yield from ((("timeline", number), name) for _, name in happening.workloads)
+    for number, each in enumerate(scenario.expect):
+        for name in (*each.running, *each.any_running, *each.apart, *each.downtime_most):
+            yield ("expect", number), name
+
+
+def _line(source: Map, where: tuple[str, int | str]) -> int:
+    key, place = where
+    part = source.get(key)
+    lines = getattr(part, "lines", None)
+    if isinstance(lines, dict | list):
+        try:
+            return int(lines[place])  # type: ignore[index]
+        except (KeyError, IndexError):
+            pass
+    return source.lines.get(key, source.line)
+
+
+def narrowed(piece: Piece, names: Sequence[str]) -> Piece:
+    """With these strategies alone, and what is expected of them."""
+    plans = piece.scenario.plans
+    for name in names:
+        if name not in plans:
+            raise Invalid(f"there is no strategy {name!r}", hint=did_you_mean(name, plans))
+    kept = [each for each in piece.scenario.expect if not each.strategy or set(each.strategy) & set(names)]
+    expect = tuple(
+        msgspec.structs.replace(each, strategy=tuple(one for one in each.strategy if one in names)) for each in kept
+    )
+    strategies = {name: plans[name] for name in names}
+    return replace(piece, scenario=msgspec.structs.replace(piece.scenario, strategies=strategies, expect=expect))
+
+
+def run_all(
+    piece: Piece, seeds: Sequence[int], *, workers: int | None = None, progress: Progress = lambda done, of: None
+) -> list[RunResult]:
+    """In order of strategy and seed, whoever ran them."""
+    jobs = [(name, seed) for name in piece.scenario.plans for seed in seeds]
+    again = _repeated(piece, seeds)
+    total = len(jobs) + len(again)
+    workers = min(workers or os.cpu_count() or 1, total)
+    found: list[RunResult] = []
+    if workers < 2 or total <= ALONE_MOST:
+        for number, (name, seed) in enumerate((*jobs, *again), start=1):
+            found.append(run_piece(piece, name, seed))
+            progress(number, total)
+    else:
+        # A fresh interpreter each, which reads the files for itself: nothing of this process may leak into a run.
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(workers, initializer=_begin, initargs=(piece.path, tuple(piece.scenario.strategies))) as pool:
+            for number, result in enumerate(pool.imap(_one, (*jobs, *again), chunksize=1), start=1):
+                found.append(msgspec.msgpack.decode(result, type=RunResult))
+                progress(number, total)
+    return _compared(found[: len(jobs)], found[len(jobs) :], piece)
+
+
+_piece: Piece | None = None
+
+
+def _begin(path: Path, strategies: tuple[str, ...]) -> None:
+    global _piece  # noqa: PLW0603 - a worker process has one piece for all its life
+    logging.getLogger("mandor").setLevel(logging.CRITICAL)  # What goes wrong in there is what it is about.
+    _piece = narrowed(load_piece(path), strategies) if strategies else load_piece(path)
+
+
+def _one(job: tuple[str, int]) -> bytes:
+    assert _piece is not None
+    return msgspec.msgpack.encode(run_piece(_piece, *job))
+
+
+def _repeated(piece: Piece, seeds: Sequence[int]) -> list[tuple[str, int]]:
+    """What is run twice: where the same history is expected, one seed of each strategy."""
+    wanted = [each for each in piece.scenario.expect if each.same_placement]
+    names = {name for each in wanted for name in (each.strategy or piece.scenario.plans)}
+    return [(name, random.Random(len(seeds)).choice(list(seeds))) for name in piece.scenario.plans if name in names]
+
+
+def _compared(results: list[RunResult], again: Sequence[RunResult], piece: Piece) -> list[RunResult]:
+    title = next((each.title for each in piece.scenario.expect if each.same_placement), "")
+    for second in again:
+        place = next(
+            n for n, each in enumerate(results) if (each.strategy, each.seed) == (second.strategy, second.seed)
+        )
+        first = results[place]
+        if first.digest != second.digest:
+            message = "two runs of one seed came to two histories"
+            failure = Failure(expectation=title, strategy=first.strategy, seed=first.seed, phase="", message=message)
+            results[place] = msgspec.structs.replace(first, failures=(*first.failures, failure))
+    return results

@@ -1,0 +1,102 @@
+"""The fake engine as a simulated node has it: its units use what they are said to, and outlive the agent."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from mandor.engines.base import Launch, Unit, UnitPhase, Usage
+from mandor.engines.fake import FakeEngine, MemoryWorld
+from mandor.engines.fake.world import Record
+from mandor.lib.clock import Clock
+from mandor.model.resources import Resources
+from mandor.sim.machine import Hunger, Meal
+
+START_SECONDS = 3.0
+STOP_SECONDS = 2.0
+OUT_OF_MEMORY = 137
+
+
+class SimUnits(MemoryWorld):
+    """Says when something in it is different."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed: Callable[[], None] = lambda: None
+
+    def begin(self, record: Record) -> bool:
+        self.changed()
+        return super().begin(record)
+
+    def put(self, record: Record) -> None:
+        self.changed()
+        super().put(record)
+
+    def delete(self, unit: Unit) -> None:
+        self.changed()
+        super().delete(unit)
+
+
+class SimEngine(FakeEngine):
+    def __init__(self, clock: Clock, units: SimUnits, appetite: Hunger, *, images: bool, own_options: bool) -> None:
+        """`own_options`: what tasks say to this engine is meant for a fake one, and shapes what they do."""
+        super().__init__(clock, world=units, images=images)
+        self._appetite, self._own_options = appetite, own_options
+        self._meals: dict[Unit, Meal] = {}
+        self._used = Resources()
+        self._good_until = 0.0
+        self._wants: dict[Unit, Resources] = {}
+        self.slowness = 1.0
+        """Starting and stopping take so many times as long."""
+        units.changed = self.look_again
+
+    def look_again(self) -> None:
+        """Somebody wants more or less than before."""
+        self._good_until = 0.0
+        self._wants = {}
+
+    async def start(self, unit: Unit, launch: Launch) -> None:
+        times = {
+            "start_delay": f"{START_SECONDS * self.slowness:g}s",
+            "stop_delay": f"{STOP_SECONDS * self.slowness:g}s",
+        }
+        told = launch.options if self._own_options else {}
+        await super().start(unit, replace(launch, options={**times, **told}))
+
+    def _want(self, record: Record) -> Resources:
+        known = self._wants.get(record.unit)
+        if known is None:
+            known = self._wants[record.unit] = self._appetite(record.unit, record.launch)
+        return known
+
+    def used(self) -> Resources:
+        """By all units together; whoever exceeds its limit dies of it."""
+        now = self._clock.now()
+        if now >= self._good_until:
+            records = self.world.all()
+            wanted = {each.unit: self._want(each) for each in records if _uses(each, now)}
+            for each in records:
+                limit = each.launch.memory_bytes
+                if each.unit in wanted and limit is not None and wanted[each.unit].memory_bytes > limit:
+                    self.end(each.unit, OUT_OF_MEMORY, reason="OOMKilled", message="it used more memory than its limit")
+                    del wanted[each.unit]
+            self._used = sum(wanted.values(), Resources())
+            ahead = [at for each in records if (at := each.next_change(now)) is not None]
+            self._good_until = min(ahead, default=float("inf"))
+        return self._used
+
+    async def usage(self) -> Mapping[Unit, Usage]:
+        await self._answer("usage")
+        now, found = self._clock.now(), {}
+        for each in self.world.all():
+            if _uses(each, now):
+                meal = self._meals.setdefault(each.unit, Meal(each.runs_at))
+                found[each.unit] = meal.until(now, self._want(each))
+        self._meals = {unit: meal for unit, meal in self._meals.items() if unit in found}
+        return found
+
+    async def disk(self) -> Mapping[Unit, int]:
+        await self._answer("disk")
+        return {each.unit: self._want(each).disk_bytes for each in self.world.all()}
+
+
+def _uses(record: Record, now: float) -> bool:
+    return record.observed(now).phase is UnitPhase.RUNNING

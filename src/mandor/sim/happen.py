@@ -1,0 +1,170 @@
+"""Carries out what a scenario's timeline says."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import msgspec
+
+from mandor.errors import Conflict
+from mandor.model.meta import Object
+from mandor.model.resources import Resources
+from mandor.model.workload import Workload
+from mandor.sim.appetite import Appetite
+from mandor.sim.chronicle import Chronicle
+from mandor.sim.cluster import SimCluster
+from mandor.sim.node import SimNode
+from mandor.sim.scenario import Happening, Limit, Pressure, Rollout, Scale, Slow, Spike
+from mandor.store.base import Put
+
+NAMESPACE = "default"
+
+
+class Director:
+    """Makes things happen in a cluster, and says so in its chronicle."""
+
+    def __init__(self, cluster: SimCluster, chronicle: Chronicle) -> None:
+        self._cluster, self._chronicle = cluster, chronicle
+        self._later: set[asyncio.Task[None]] = set()
+
+    async def close(self) -> None:
+        for task in list(self._later):
+            task.cancel()
+        await asyncio.gather(*self._later, return_exceptions=True)
+
+    async def submit(self, objects: Sequence[Object]) -> None:
+        for each in objects:
+            self._say("submit", f"{each.kind} {each.meta.name}")
+            if isinstance(each, Workload):
+                await self._cluster.apply(each)
+            else:
+                await self._put(each)
+
+    async def _put(self, value: Object) -> None:
+        found = await self._cluster.store.get(value.key)
+        await self._cluster.store.commit(Put(value if found is None else found.changed(spec=value.spec)))
+
+    async def happen(self, what: Happening) -> None:
+        for name in what.delete:
+            await self._cluster.delete(self._cluster.workload(name))
+            self._say("delete", name)
+        for name in what.up:
+            self._up(self._cluster.nodes[name])
+        for name in what.down:
+            self._say("down", f"{name} loses power")
+            self._chronicle.power_off(name)
+            await self._cluster.nodes[name].crash()
+        for name in what.partition:
+            self._say("partition", f"{name} is cut off")
+            self._cluster.nodes[name].wire.cut()
+        for name in what.restart_agent:
+            self._say("restart", f"the agent of {name} is started again")
+            await self._cluster.nodes[name].restart_agent()
+        for cordoned, names in ((True, what.cordon), (False, what.uncordon)):
+            for name in names:
+                await self._cluster.change_node(name, cordoned=cordoned)
+        for slow in what.slow:
+            self._slow(slow)
+        for limit in what.limit:
+            self._limit(limit)
+        for pressure in what.pressure:
+            self._press(pressure)
+        for spike in what.spike:
+            self._spike(spike)
+        for scale in what.scale:
+            await self._change(scale.workload, partial(_scaled, to=scale))
+        for rollout in what.rollout:
+            await self._change(rollout.workload, partial(self._rolled, to=rollout))
+
+    # One kind of thing each.
+
+    def _up(self, node: SimNode) -> None:
+        self._say("up", f"{node.name} is back")
+        node.wire.mend()
+        node.slow_down(1.0)
+        if not node.up:
+            node.boot()
+
+    def _slow(self, slow: Slow) -> None:
+        self._say("slow", f"{slow.node} is {slow.times:g} times as slow")
+        self._cluster.nodes[slow.node].slow_down(slow.times)
+
+    def _limit(self, limit: Limit) -> None:
+        machine = self._cluster.nodes[limit.node].machine
+        has = machine.has
+        machine.has = Resources(
+            has.cpu_milli if limit.cpu is None else int(limit.cpu),
+            has.memory_bytes if limit.memory is None else int(limit.memory),
+            has.disk_bytes if limit.disk is None else int(limit.disk),
+            has.devices,
+        )
+        self._say("limit", f"{limit.node} has {machine.has}")
+        agent = self._cluster.nodes[limit.node].agent
+        if agent is not None:
+            agent.node.poke()
+
+    def _press(self, pressure: Pressure) -> None:
+        node = self._cluster.nodes[pressure.node]
+        takes = Resources(int(pressure.cpu), int(pressure.memory), int(pressure.disk))
+        self._say("pressure", f"something else on {node.name} takes {takes} for {pressure.duration}")
+        node.take(takes)
+        self._after(pressure.duration, lambda: node.take(Resources()))
+
+    def _spike(self, spike: Spike) -> None:
+        appetites, name = self._cluster.appetites, spike.workload
+        wants = spike.over(appetites.by_workload.get(name) or appetites.usual)
+        self._say("spike", f"{name} uses cpu {wants.cpu}, memory {wants.memory} for {spike.duration}")
+        self._feed(name, wants)
+        self._after(spike.duration, lambda: self._feed(name, None))
+
+    def _feed(self, name: str, wants: Appetite | None) -> None:
+        if wants is None:
+            self._cluster.appetites.spikes.pop(name, None)
+        else:
+            self._cluster.appetites.spikes[name] = wants
+        self._cluster.hunger()
+
+    async def _change(self, name: str, change: Callable[[Workload], Workload]) -> None:
+        while True:
+            changed = change(self._cluster.workload(name))
+            try:
+                await self._cluster.store.commit(Put(changed))
+            except Conflict:
+                continue
+            return
+
+    def _rolled(self, workload: Workload, to: Rollout) -> Workload:
+        self._say("rollout", f"{workload.meta.name}{f' to {to.image}' if to.image else ''}")
+        if to.image is None:
+            again = workload.spec.restarted + 1
+            return workload.changed(spec=msgspec.structs.replace(workload.spec, restarted=again))
+        groups = {
+            name: msgspec.structs.replace(
+                group,
+                tasks={
+                    each: msgspec.structs.replace(task, image=to.image) if task.image is not None else task
+                    for each, task in group.tasks.items()
+                },
+            )
+            for name, group in workload.spec.groups.items()
+        }
+        return workload.changed(spec=msgspec.structs.replace(workload.spec, groups=groups))
+
+    def _after(self, seconds: float, then: Callable[[], None]) -> None:
+        async def wait() -> None:
+            await self._cluster.clock.sleep(seconds)
+            then()
+
+        task = asyncio.ensure_future(wait())
+        self._later.add(task)
+        task.add_done_callback(self._later.discard)
+
+    def _say(self, kind: str, text: str) -> None:
+        self._chronicle.note(kind, text)
+
+
+def _scaled(workload: Workload, to: Scale) -> Workload:
+    groups = {
+        name: msgspec.structs.replace(group, replicas=to.replicas) for name, group in workload.spec.groups.items()
+    }
+    return workload.changed(spec=msgspec.structs.replace(workload.spec, groups=groups))

@@ -1,0 +1,90 @@
+"""What happened in one run, as plain facts: who ran where and when, who made room for whom, what was given up."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from msgspec import Struct
+
+
+class Stay(Struct, frozen=True, gc=False):
+    """One instance ran on one node, from then to then."""
+
+    workload: str
+    instance: str
+    node: str
+    begin: float
+    end: float
+
+
+class Preempted(Struct, frozen=True, gc=False):
+    at: float
+    victim: str
+    by: str
+    node: str
+    depth: int
+    """1: nobody had made room for this before; 2: whoever took the place had been displaced itself …"""
+
+
+class Note(Struct, frozen=True, gc=False):
+    """Something for the timeline."""
+
+    at: float
+    kind: str
+    text: str
+
+
+@dataclass(slots=True)
+class Steps:
+    """A number that changes at certain times."""
+
+    times: list[float] = field(default_factory=list)
+    values: list[int] = field(default_factory=list)
+
+    def set(self, at: float, value: int) -> None:
+        if self.values and self.values[-1] == value:
+            return
+        if self.times and self.times[-1] == at:
+            self.values[-1] = value
+            return
+        self.times.append(at)
+        self.values.append(value)
+
+    def at(self, time: float) -> int:
+        place = bisect_right(self.times, time)
+        return self.values[place - 1] if place else 0
+
+
+def seconds_without(running: Steps, wanted: Steps, begin: float, end: float) -> tuple[float, float]:
+    """How long none ran though some were wanted, and how long fewer ran than wanted."""
+    none = fewer = 0.0
+    cuts = sorted({begin, end, *(at for steps in (running, wanted) for at in steps.times if begin < at < end)})
+    for left, right in pairwise(cuts):
+        has, wants = running.at(left), wanted.at(left)
+        if wants and not has:
+            none += right - left
+        if has < wants:
+            fewer += right - left
+    return none, fewer
+
+
+def always(stays: Sequence[Stay], begin: float, end: float) -> float | None:
+    """When, between these, none of these stays lasted; None: never."""
+    at = begin
+    for each in sorted(stays, key=lambda one: one.begin):
+        if each.begin <= at < each.end:
+            at = each.end
+    return None if at >= end else at
+
+
+def together(first: Sequence[Stay], second: Sequence[Stay], windows: Iterable[tuple[float, float]]) -> float | None:
+    """When, within these windows, one of the first ran where one of the second did; None: never."""
+    found = [
+        max(a.begin, b.begin, begin)
+        for begin, end in windows
+        for a in first
+        for b in second
+        if a.node == b.node and a.instance != b.instance and max(a.begin, b.begin, begin) < min(a.end, b.end, end)
+    ]
+    return min(found, default=None)

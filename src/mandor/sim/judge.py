@@ -1,0 +1,108 @@
+"""Whether a run was as expected: from its results, and from who ran where and when."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+
+from mandor.lib.quantity import Seconds
+from mandor.sim.chronicle import Chronicle
+from mandor.sim.expectation import Expectation
+from mandor.sim.history import always, together
+from mandor.sim.result import Failure, PhaseResult
+
+
+def judge(
+    expectations: Iterable[Expectation], phases: Sequence[PhaseResult], chronicle: Chronicle, strategy: str, seed: int
+) -> list[Failure]:
+    found = []
+    for each in expectations:
+        if each.strategy and strategy not in each.strategy:
+            continue
+        if each.nodes:
+            found += [_failure(each, strategy, seed, "", text) for text in _apart_on(each, chronicle, phases)]
+        for phase in phases:
+            if not each.phase or phase.name in each.phase:
+                found += [_failure(each, strategy, seed, phase.name, text) for text in _broken(each, phase, chronicle)]
+    return found
+
+
+def _failure(each: Expectation, strategy: str, seed: int, phase: str, message: str) -> Failure:
+    return Failure(expectation=each.title, strategy=strategy, seed=seed, phase=phase, message=message)
+
+
+def _broken(wanted: Expectation, phase: PhaseResult, chronicle: Chronicle) -> Iterator[str]:
+    begin, end = phase.begin + wanted.after, phase.end
+    if begin < end:
+        yield from _not_running(wanted, chronicle, begin, end)
+        if wanted.apart and not wanted.nodes:
+            yield from _beside(wanted, chronicle, [(begin, end)])
+    yield from _settled(wanted, phase)
+    yield from _counted(wanted, phase)
+
+
+def _not_running(wanted: Expectation, chronicle: Chronicle, begin: float, end: float) -> Iterator[str]:
+    for name in wanted.running:
+        at = always(chronicle.stays_of(name), begin, end)
+        if at is not None:
+            yield f"{name} does not run at {_time(at)}"
+    if wanted.any_running:
+        at = always(chronicle.stays_of(*wanted.any_running), begin, end)
+        if at is not None:
+            yield f"none of {', '.join(wanted.any_running)} runs at {_time(at)}"
+
+
+def _beside(wanted: Expectation, chronicle: Chronicle, windows: Sequence[tuple[float, float]]) -> Iterator[str]:
+    names = wanted.apart
+    for number, first in enumerate(names):
+        for second in names[number + 1 :]:
+            at = together(chronicle.stays_of(first), chronicle.stays_of(second), windows)
+            if at is not None:
+                yield f"{first} and {second} run on one node at {_time(at)}"
+
+
+def _apart_on(wanted: Expectation, chronicle: Chronicle, phases: Sequence[PhaseResult]) -> Iterator[str]:
+    """While all those nodes have been up for long enough."""
+    end = phases[-1].end
+    windows: list[tuple[float, float]] = []
+    steps = [chronicle.ready[name] for name in wanted.nodes if name in chronicle.ready]
+    cuts = sorted({0.0, end, *(at for each in steps for at in each.times if at < end)})
+    since: float | None = None
+    for left, right in pairwise(cuts):
+        up = all(each.at(left) for each in steps)
+        since = (left if since is None else since) if up else None
+        if since is not None and since + wanted.after < right:
+            windows.append((max(left, since + wanted.after), right))
+    return _beside(wanted, chronicle, windows)
+
+
+def _settled(wanted: Expectation, phase: PhaseResult) -> Iterator[str]:
+    if wanted.no_inversion:
+        yield from phase.inversions
+    if wanted.only_must_blocks:
+        yield from phase.blocked
+    if wanted.host_safe is not None:
+        for node, seconds in phase.short_seconds.items():
+            if seconds > wanted.host_safe:
+                yield f"{node} was short for {_time(seconds)}"
+
+
+def _counted(wanted: Expectation, phase: PhaseResult) -> Iterator[str]:
+    counts = (
+        ("pending", wanted.pending_most, len(phase.pending)),
+        ("preemptions", wanted.preemptions_most, len(phase.preemptions)),
+        ("preemptions in a chain", wanted.cascade_most, phase.cascade),
+    )
+    for what, most, count in counts:
+        if most is not None and count > most:
+            yield f"{count} {what}, and at most {most} are allowed"
+    for name, longest in wanted.downtime_most.items():
+        seconds = phase.workloads[name].down_seconds if name in phase.workloads else phase.end - phase.begin
+        if seconds > longest:
+            yield f"{name} was down for {_time(seconds)}, and at most {longest} are allowed"
+    for name, bounds in wanted.utilisation.items():
+        percent = phase.nodes[name].memory_percent if name in phase.nodes else 0.0
+        if not bounds.least <= percent <= bounds.most:
+            yield f"{name} is at {percent:.0f} %, not between {bounds.least:g} % and {bounds.most:g} %"
+
+
+def _time(seconds: float) -> str:
+    return str(Seconds(round(seconds)))

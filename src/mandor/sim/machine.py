@@ -1,0 +1,64 @@
+"""A simulated machine: what it has, what its instances and everything else on it use, and what is left."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mandor.agent.pressure import Reading
+from mandor.engines.base import Launch, Unit, Usage
+from mandor.model.resources import Resources
+from mandor.model.usage import NodeUsage
+
+INODES = 1_000_000
+NOTHING = Resources()
+
+
+@dataclass(slots=True)
+class SimMachine:
+    """`overhead`: what the kernel and the engine take; `others`: what strangers on it do, which a fault may set."""
+
+    has: Resources
+    overhead: Resources = NOTHING
+    others: Resources = NOTHING
+    facts_known: Mapping[str, str] = field(default_factory=dict)
+    used: Callable[[], Resources] = Resources
+    """What its instances use now."""
+
+    def capacity(self) -> Resources:
+        return self.has
+
+    def facts(self) -> Mapping[str, str]:
+        return self.facts_known
+
+    @property
+    def in_use(self) -> Resources:
+        return self.overhead + self.others + self.used()
+
+    def usage(self) -> NodeUsage:
+        used = self.in_use
+        return NodeUsage(cpu_milli=used.cpu_milli, memory_bytes=used.memory_bytes, disk_bytes=used.disk_bytes)
+
+    def readings(self) -> Sequence[Reading]:
+        used = self.in_use
+        return [
+            Reading("memory", max(0, self.has.memory_bytes - used.memory_bytes), self.has.memory_bytes),
+            Reading("disk", max(0, self.has.disk_bytes - used.disk_bytes), self.has.disk_bytes),
+            Reading("inodes", INODES // 2, INODES),
+        ]
+
+
+Hunger = Callable[[Unit, Launch], Resources]
+"""What a unit uses now."""
+
+
+@dataclass(slots=True)
+class Meal:
+    """What one unit has used up so far."""
+
+    since: float
+    cpu_seconds: float = 0.0
+    now: Resources = NOTHING
+
+    def until(self, at: float, wants: Resources) -> Usage:
+        self.cpu_seconds += self.now.cpu_milli / 1000 * max(0.0, at - self.since)
+        self.since, self.now = at, wants
+        return Usage(self.cpu_seconds, wants.memory_bytes)

@@ -1,0 +1,162 @@
+"""A simulated node: the real agent on a simulated machine, reaching the store over a wire that can be cut."""
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mandor.agent.agent import Agent
+from mandor.agent.direct import DirectLink
+from mandor.agent.link import Beat
+from mandor.agent.settings import AgentSettings
+from mandor.lib.clock import Clock
+from mandor.model.meta import Meta
+from mandor.model.node import Node, NodeSpec, Taint
+from mandor.model.resources import Resources
+from mandor.sim.engine import SimEngine, SimUnits
+from mandor.sim.journal import MemoryJournal
+from mandor.sim.machine import NOTHING, Hunger, SimMachine
+from mandor.sim.wire import Wire
+from mandor.store.base import Store
+
+FAKE = "fake"
+IMAGE_ENGINES = frozenset({"docker", "podman", "cri", "incus", FAKE})
+"""Those that run images, as they say of themselves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeKind:
+    """What a simulated node is."""
+
+    name: str
+    has: Resources
+    overhead: Resources = NOTHING
+    reserved: Resources = NOTHING
+    labels: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    pool: str = "default"
+    taints: tuple[Taint, ...] = ()
+    engines: tuple[str, ...] = ("docker", "process")
+
+    def made(self) -> Node:
+        """Its object, as somebody who knows it registers it."""
+        spec = NodeSpec(pool=self.pool, taints=self.taints, reserved=self.reserved)
+        return Node(meta=Meta(name=self.name, labels=dict(self.labels)), spec=spec)
+
+
+async def inline(work: Callable[..., Any], /, *args: Any) -> Any:
+    """Simulated disks make nobody wait."""
+    return work(*args)
+
+
+class SimNode:
+    def __init__(
+        self,
+        kind: NodeKind,
+        store: Store,
+        clock: Clock,
+        appetite: Hunger,
+        beat: Callable[[str, Beat], None],
+        data: Path,
+        *,
+        chance: random.Random | None = None,
+        **settings: Any,
+    ) -> None:
+        self.kind, self._clock, self._appetite, self._beat = kind, clock, appetite, beat
+        self.wire = Wire(store, chance=chance)
+        self.machine = SimMachine(kind.has, kind.overhead, facts_known={"os": "linux", "arch": "amd64", **kind.facts})
+        self.machine.used = self._used
+        self.engines: dict[str, SimEngine] = {}
+        self._units: dict[str, SimUnits] = {}
+        self._settings = AgentSettings(name=kind.name, data=data / kind.name, address="10.0.0.1", **settings)
+        self._journal = MemoryJournal()
+        self._boots = 0
+        self._slowness = 1.0
+        self._task: asyncio.Task[None] | None = None
+        self.agent: Agent | None = None
+        self._empty_disk()
+
+    @property
+    def name(self) -> str:
+        return self.kind.name
+
+    @property
+    def up(self) -> bool:
+        """The machine runs, whoever reaches it."""
+        return self._task is not None
+
+    def _empty_disk(self) -> None:
+        self._units = {name: SimUnits() for name in self.kind.engines}
+
+    def _used(self) -> Resources:
+        return sum((each.used() for each in self.engines.values()), Resources())
+
+    # What can happen to it.
+
+    def boot(self) -> None:
+        """Power comes: nothing runs, and the journal is what it was."""
+        self._boots += 1
+        self._empty_disk()
+        self.start_agent()
+
+    async def crash(self) -> None:
+        """Power goes: all that ran there is gone with it."""
+        await self.kill_agent()
+        self.engines = {}
+
+    def start_agent(self) -> None:
+        self.engines = {
+            name: SimEngine(self._clock, units, self._appetite, images=name in IMAGE_ENGINES, own_options=name == FAKE)
+            for name, units in self._units.items()
+        }
+        self.slow_down(self._slowness)
+        self.agent = Agent(
+            self._settings,
+            self.wire,
+            DirectLink(self.wire, self.name, beat=self._beat),
+            self.engines,
+            self._clock,
+            journal=self._journal,
+            blocking=inline,
+            boot=f"boot-{self._boots}",
+            locate=lambda: "10.0.0.1",
+            machine=self.machine,
+        )
+        self._task = asyncio.ensure_future(self.agent.run())
+
+    async def kill_agent(self) -> None:
+        """What runs there goes on."""
+        task, self._task = self._task, None
+        if task is None:
+            return
+        if task.done():
+            task.result()
+        task.cancel()
+        await asyncio.wait({task})
+        for engine in self.engines.values():
+            await engine.close()
+
+    async def restart_agent(self) -> None:
+        await self.kill_agent()
+        self.start_agent()
+
+    def slow_down(self, times: float) -> None:
+        self._slowness = times
+        for engine in self.engines.values():
+            engine.slowness = times
+
+    def take(self, others: Resources) -> None:
+        """Strangers on the machine use so much from now on."""
+        self.machine.others = others
+
+    def look_again(self) -> None:
+        """What its units use may be different."""
+        for engine in self.engines.values():
+            engine.look_again()
+
+    def check(self) -> None:
+        """The agent has not died of itself."""
+        if self._task is not None and self._task.done():
+            self._task.result()

@@ -1,0 +1,260 @@
+"""One run: one strategy, one seed, from the beginning of the scenario to its end."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mandor.agent.pressure import USUAL as THRESHOLDS
+from mandor.model.meta import Object
+from mandor.model.node import Node
+from mandor.model.phase import Phase
+from mandor.model.resources import Resources
+from mandor.model.workload import Workload
+from mandor.scheduler.reload import ConfigSource
+from mandor.sim.chronicle import Chronicle
+from mandor.sim.cluster import TICK_SECONDS, SimCluster
+from mandor.sim.happen import Director
+from mandor.sim.history import seconds_without
+from mandor.sim.judge import judge
+from mandor.sim.node import NodeKind
+from mandor.sim.result import NodeState, PhaseResult, RunResult, Waiting, WorkloadState
+from mandor.sim.scenario import Happening, Scenario, Strategy
+from mandor.sim.settled import Settled
+from mandor.sim.strategy import revised
+from mandor.sim.virtual import VirtualClock, run_virtual
+
+NEVER_SECONDS = 10.0 * 365 * 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A scenario with its work read."""
+
+    scenario: Scenario
+    path: Path
+    first: Sequence[Object]
+    """What comes at the beginning."""
+    later: Sequence[Sequence[Object]]
+    """What each moment of the timeline submits."""
+
+    @property
+    def folder(self) -> Path:
+        return self.path.parent
+
+    @property
+    def workloads(self) -> list[Workload]:
+        return [each for part in (self.first, *self.later) for each in part if isinstance(each, Workload)]
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """Those that the work needs: what it names, else one for images, and one for commands where there are any."""
+        groups = [group for each in self.workloads for group in each.spec.groups.values()]
+        named = {name for group in groups for name in group.engine}
+        tasks = [task for group in groups if not group.engine for task in group.tasks.values()]
+        if any(task.image is not None for task in tasks) or not named:
+            named.add("docker")
+        if any(task.image is None for task in tasks):
+            named.add("process")
+        return tuple(sorted(named))
+
+
+def run_piece(piece: Piece, name: str, seed: int, *, story: bool = True) -> RunResult:
+    """`story`: with who ran where and when, for the timeline."""
+    return run_virtual(_Run(piece, name, piece.scenario.plans[name], seed).go(story=story))
+
+
+class _Run:
+    def __init__(self, piece: Piece, name: str, strategy: Strategy, seed: int) -> None:
+        self._piece, self._name, self._strategy, self._seed = piece, name, strategy, seed
+        self._scenario = piece.scenario
+        self._peak: dict[str, float] = {}
+        self._short_since: dict[str, float] = {}
+        self._short: dict[str, float] = {}
+
+    async def go(self, *, story: bool) -> RunResult:
+        clock = VirtualClock()
+        profile = self._strategy.profile
+        config = ConfigSource(self._piece.folder / profile) if profile else None
+        restore = 60.0 if self._strategy.restore else NEVER_SECONDS
+        async with SimCluster(clock, seed=self._seed, config=config, restore_seconds=restore) as cluster:
+            self._cluster, self._clock = cluster, clock
+            self._chronicle = Chronicle(clock, clock.monotonic())
+            cluster.start("chronicle", self._chronicle.follow(cluster.store))
+            self._director = Director(cluster, self._chronicle)
+            cluster.appetites.by_workload = {
+                name: each for name, each in self._scenario.usage.items() if name != "default"
+            }
+            cluster.appetites.usual = self._scenario.usage.get("default", cluster.appetites.usual)
+            await cluster.add_nodes(self._kinds())
+            cluster.start("hosts", self._watch_hosts())
+            phases = await self._live()
+            await self._director.close()
+            chronicle = self._chronicle
+            failures = judge(self._scenario.expect, phases, chronicle, self._name, self._seed)
+            chronicle.close()
+            return RunResult(
+                strategy=self._name,
+                seed=self._seed,
+                digest=chronicle.digest,
+                phases=tuple(phases),
+                failures=tuple(failures),
+                stays=tuple(chronicle.stays) if story else (),
+                notes=tuple(chronicle.notes) if story else (),
+                ready={
+                    name: tuple(zip(steps.times, steps.values, strict=True))
+                    for name, steps in (chronicle.ready.items() if story else ())
+                },
+            )
+
+    def _kinds(self) -> list[NodeKind]:
+        return [
+            NodeKind(
+                name=name,
+                has=Resources(int(line.cpu), int(line.memory), int(line.disk)),
+                overhead=line.overhead.resources,
+                reserved=line.reserved.resources,
+                labels=line.labels,
+                facts=line.facts,
+                pool=line.pool,
+                taints=line.taints,
+                engines=line.engines or self._piece.engines,
+            )
+            for line in self._scenario.nodes
+            for name in line.names
+        ]
+
+    # Time.
+
+    async def _live(self) -> list[PhaseResult]:
+        arriving = asyncio.ensure_future(self._arrive())
+        moments = list(zip(self._scenario.timeline, self._piece.later, strict=True))
+        results = []
+        for name, begin, end in self._scenario.phases:
+            self._peak, self._short = {}, {}
+            while moments and moments[0][0].at < end:
+                happening, objects = moments.pop(0)
+                await self._until(happening.at)
+                await self._moment(happening, objects)
+            await self._until(end)
+            self._cluster.check()
+            results.append(self._result(name, begin, end))
+        await arriving
+        return results
+
+    async def _moment(self, happening: Happening, objects: Sequence[Object]) -> None:
+        if happening.phase:
+            self._chronicle.note("phase", happening.phase)
+        await self._director.submit(revised(objects, self._strategy))
+        await self._director.happen(happening)
+
+    async def _arrive(self) -> None:
+        """What others need comes first; workloads in any order, each at its own moment."""
+        objects = revised(self._piece.first, self._strategy)
+        await self._director.submit([each for each in objects if not isinstance(each, Workload)])
+        workloads = [each for each in objects if isinstance(each, Workload)]
+        arrival = self._scenario.arrival
+        chance = random.Random(self._seed)
+        if arrival.shuffle and self._seed:
+            chance.shuffle(workloads)
+        most = min(float(arrival.within), self._scenario.phases[0][2] / 2)
+        moments = sorted(chance.uniform(0, most) for _ in workloads)
+        for at, each in zip(moments, workloads, strict=True):
+            await self._until(at)
+            await self._director.submit([each])
+
+    async def _until(self, at: float) -> None:
+        await asyncio.sleep(max(0.0, at - self._chronicle.now))
+
+    async def _watch_hosts(self) -> None:
+        while True:
+            now = self._chronicle.now
+            for name, node in self._cluster.nodes.items():
+                readings = {each.signal: each.share for each in node.machine.readings()} if node.up else {}
+                if "memory" in readings:
+                    self._peak[name] = max(self._peak.get(name, 0.0), 1 - readings["memory"])
+                short = any(share < THRESHOLDS[signal].soft for signal, share in readings.items())
+                if not short:
+                    self._short_since.pop(name, None)
+                    continue
+                since = self._short_since.setdefault(name, now)
+                self._short[name] = max(self._short.get(name, 0.0), now - since)
+            await asyncio.sleep(TICK_SECONDS)
+
+    # What it came to.
+
+    def _result(self, name: str, begin: float, end: float) -> PhaseResult:
+        settled, chronicle = Settled(self._cluster), self._chronicle
+        pending = sorted(settled.pending, key=lambda each: (-each.priority, each.instance.meta.name))
+        return PhaseResult(
+            name=name,
+            begin=begin,
+            end=end,
+            nodes={each: self._node(each, settled) for each in self._cluster.nodes},
+            workloads=self._workloads(settled, begin, end),
+            pending=tuple(
+                Waiting(instance=each.instance.meta.name, priority=each.priority, reason=each.instance.status.message)
+                for each in pending
+            ),
+            preemptions=tuple(each for each in chronicle.preemptions if begin <= each.at < end),
+            relaxed=tuple((who, rule) for at, who, rule in chronicle.relaxed if begin <= at < end),
+            evictions=tuple((who, node) for at, who, node in chronicle.evictions if begin <= at < end),
+            crossing_percent=self._crossing(),
+            inversions=tuple(settled.inversions()),
+            blocked=tuple(settled.blocked_softly()),
+            short_seconds={name: round(each, 3) for name, each in sorted(self._short.items())},
+        )
+
+    def _node(self, name: str, settled: Settled) -> NodeState:
+        node = self._cluster.find(Node, name, "")
+        assert node is not None
+        sim, asked, may = self._cluster.nodes[name], settled.used(name), node.allocatable
+        memory = sim.machine.has.memory_bytes
+        return NodeState(
+            ready=node.status.phase.value == "Ready",
+            cpu_percent=_percent(asked.cpu_milli, may.cpu_milli),
+            memory_percent=_percent(asked.memory_bytes, may.memory_bytes),
+            used_percent=_percent(sim.machine.in_use.memory_bytes, memory) if sim.up else 0.0,
+            peak_percent=round(100 * self._peak.get(name, 0.0), 1),
+            instances=tuple(
+                sorted(
+                    each.meta.name
+                    for each in self._cluster.instances()
+                    if each.node == name and each.phase is Phase.RUNNING
+                )
+            ),
+        )
+
+    def _workloads(self, settled: Settled, begin: float, end: float) -> dict[str, WorkloadState]:
+        found, chronicle = {}, self._chronicle
+        for name in sorted(chronicle.wanted):
+            down, short = seconds_without(chronicle.running[name], chronicle.wanted[name], begin, end)
+            found[name] = WorkloadState(
+                priority=settled.priority_of(name),
+                wanted=chronicle.wanted[name].at(end),
+                running=chronicle.running[name].at(end),
+                down_seconds=round(down, 3),
+                short_seconds=round(short, 3),
+            )
+        return found
+
+    def _crossing(self) -> float | None:
+        """Each pair of instances that talk carries its part of the weight."""
+        total = crossing = 0.0
+        for each in self._scenario.traffic:
+            ends = [
+                [one.node for one in self._cluster.instances(name) if one.phase is Phase.RUNNING]
+                for name in (each.source, each.to)
+            ]
+            pairs = [(a, b) for a in ends[0] for b in ends[1]]
+            if pairs:
+                total += each.weight
+                crossing += each.weight * sum(a != b for a, b in pairs) / len(pairs)
+        if not self._scenario.traffic:
+            return None
+        return round(100 * crossing / total, 1) if total else 0.0
+
+
+def _percent(part: float, whole: float) -> float:
+    return round(100 * part / whole, 1) if whole else 0.0

@@ -1,0 +1,351 @@
+"""Scenarios: the nodes, the work, what happens when, the strategies to compare, and what is expected of them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta as Bounds
+from msgspec import Struct, field
+
+from mandor.errors import Invalid
+from mandor.lib.quantity import Cpu, Seconds, Size
+from mandor.lib.words import did_you_mean
+from mandor.lib.yaml12 import List, Malformed, Map, load_all
+from mandor.model.meta import Misfit, check_labels, check_name
+from mandor.model.node import Taint
+from mandor.model.placement import Strength
+from mandor.model.reading import FAILED, Mistake, Reader
+from mandor.model.resources import Resources
+from mandor.sim.appetite import USUAL, Appetite
+from mandor.sim.expectation import Expectation
+
+NODES_MOST = 5000
+SEEDS_MOST = 10_000
+END_MOST = 365 * 86_400
+
+
+class Amounts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    cpu: Cpu = Cpu(0)
+    memory: Size = Size(0)
+    disk: Size = Size(0)
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(int(self.cpu), int(self.memory), int(self.disk))
+
+
+class NodeLine(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """One node, or `count` of them; then `{n}` in the name is their number, or it follows the name."""
+
+    name: str
+    count: Annotated[int, Bounds(ge=1, le=NODES_MOST)] = 1
+    cpu: Cpu = Cpu(4000)
+    memory: Size = Size(8 << 30)
+    disk: Size = Size(100 << 30)
+    overhead: Amounts = Amounts()
+    """What the kernel, its caches and the engine take of it, whatever runs there."""
+    reserved: Amounts = Amounts()
+    """What is never given to instances."""
+    labels: dict[str, str] = {}
+    facts: dict[str, str] = {}
+    pool: str = "default"
+    taints: tuple[Taint, ...] = ()
+    engines: tuple[str, ...] = ()
+    """Absent: those that the work needs."""
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            check_name(name, "node name")
+        check_labels(self.labels)
+
+    @property
+    def names(self) -> list[str]:
+        if self.count == 1 and "{n}" not in self.name:
+            return [self.name]
+        pattern = self.name if "{n}" in self.name else self.name + "-{n}"
+        return [pattern.replace("{n}", str(number)) for number in range(self.count)]
+
+
+class Traffic(
+    Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True, rename={"source": "from"}
+):
+    """Two workloads that talk to each other."""
+
+    source: str
+    to: str
+    weight: Annotated[float, Bounds(gt=0)] = 1.0
+
+
+class Strategy(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What is different from the manifests as they are."""
+
+    strength: Strength | None = None
+    """Of every placement rule of every workload."""
+    strengths: dict[str, Strength] = {}
+    """Of every placement rule of these workloads."""
+    priorities: dict[str, int | str] = {}
+    """Of these workloads: numbers or classes."""
+    profile: str = ""
+    """A scheduler configuration; absent: what is built in."""
+    restore: bool = True
+    """Whether rules that were given up are kept again when they can be."""
+
+
+class Spike(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    workload: str
+    cpu: str | None = None
+    memory: str | None = None
+    disk: str | None = None
+    duration: Seconds = field(default=Seconds(600), name="for")
+
+    def over(self, usual: Appetite) -> Appetite:
+        wants = {"cpu": self.cpu, "memory": self.memory, "disk": self.disk}
+        return msgspec.structs.replace(usual, **{key: each for key, each in wants.items() if each is not None})
+
+    def __post_init__(self) -> None:
+        self.over(USUAL)
+
+
+class Pressure(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Something else on a machine takes so much of it."""
+
+    node: str
+    memory: Size = Size(0)
+    disk: Size = Size(0)
+    cpu: Cpu = Cpu(0)
+    duration: Seconds = field(default=Seconds(600), name="for")
+
+
+class Slow(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    node: str
+    times: Annotated[float, Bounds(ge=1, le=1000)] = 10.0
+    """Starting and stopping take so many times as long."""
+
+
+class Scale(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    workload: str
+    replicas: Annotated[int, Bounds(ge=0, le=100_000)]
+
+
+class Limit(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A machine is given other sizes; what is not named stays."""
+
+    node: str
+    cpu: Cpu | None = None
+    memory: Size | None = None
+    disk: Size | None = None
+
+
+class Rollout(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Every instance of a workload is replaced, by its own update rules."""
+
+    workload: str
+    image: str | None = None
+    """Absent: a restart."""
+
+
+class Happening(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """What happens at one moment. With `phase`, a new phase of the report begins."""
+
+    at: Seconds
+    phase: str = ""
+    submit: tuple[dict[str, Any], ...] = ()
+    """Manifests, or `file:` with one or several of them."""
+    delete: tuple[str, ...] = ()
+    down: tuple[str, ...] = ()
+    """These machines lose power."""
+    up: tuple[str, ...] = ()
+    """These have power again, and a whole wire at their usual speed."""
+    partition: tuple[str, ...] = ()
+    """These go on, and nobody hears them."""
+    restart_agent: tuple[str, ...] = ()
+    slow: tuple[Slow, ...] = ()
+    pressure: tuple[Pressure, ...] = ()
+    spike: tuple[Spike, ...] = ()
+    limit: tuple[Limit, ...] = ()
+    scale: tuple[Scale, ...] = ()
+    rollout: tuple[Rollout, ...] = ()
+    cordon: tuple[str, ...] = ()
+    uncordon: tuple[str, ...] = ()
+
+    @property
+    def nodes(self) -> Iterator[tuple[str, str]]:
+        """Which nodes it names, and under which key."""
+        for key in ("down", "up", "partition", "restart_agent", "cordon", "uncordon"):
+            yield from ((key, name) for name in getattr(self, key))
+        for key in ("slow", "pressure", "limit"):
+            yield from ((key, each.node) for each in getattr(self, key))
+
+    @property
+    def workloads(self) -> Iterator[tuple[str, str]]:
+        yield from (("delete", name) for name in self.delete)
+        for key in ("spike", "scale", "rollout"):
+            yield from ((key, each.workload) for each in getattr(self, key))
+
+
+class Arrival(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """How the work comes at the beginning."""
+
+    shuffle: bool = True
+    """In another order for each seed; the first seed has them as they are written."""
+    within: Seconds = Seconds(60)
+
+
+class Scenario(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    name: str
+    description: str = ""
+    seeds: Annotated[int, Bounds(ge=1, le=SEEDS_MOST)] = 1
+    nodes: tuple[NodeLine, ...]
+    workloads: tuple[dict[str, Any], ...]
+    """Manifests, or `file:` with one or several of them."""
+    usage: dict[str, Appetite] = {}
+    """What instances really use, by workload; `default` is everybody else's."""
+    arrival: Arrival = Arrival()
+    traffic: tuple[Traffic, ...] = ()
+    strategies: dict[str, Strategy] = {}
+    timeline: tuple[Happening, ...] = ()
+    end: Seconds
+    expect: tuple[Expectation, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.nodes:
+            raise Misfit("a scenario has at least one node", "nodes")
+        if not self.workloads and not any(each.submit for each in self.timeline):
+            raise Misfit("there is no work in it", "workloads", hint="list manifests, or `- file: FILE`")
+        if not 0 < self.end <= END_MOST:
+            raise Misfit(f"{self.end} is no end", "end", hint="more than 0s, at most 365d")
+        self._check_nodes()
+        self._check_timeline()
+        self._check_expectations()
+
+    @property
+    def node_names(self) -> list[str]:
+        return [name for line in self.nodes for name in line.names]
+
+    @property
+    def phases(self) -> list[tuple[str, float, float]]:
+        """Name, begin and end of each; the first is there whether it has a name or not."""
+        begins = [(each.phase, float(each.at)) for each in sorted(self.timeline, key=_at) if each.phase]
+        if not begins or begins[0][1] > 0:
+            begins.insert(0, ("start", 0.0))
+        ends = [at for _, at in begins[1:]] + [float(self.end)]
+        return [(name, begin, end) for (name, begin), end in zip(begins, ends, strict=True)]
+
+    @property
+    def plans(self) -> dict[str, Strategy]:
+        return self.strategies or {"as written": Strategy()}
+
+    def _check_nodes(self) -> None:
+        names = self.node_names
+        if len(names) > NODES_MOST:
+            raise Misfit(f"{len(names)} nodes; at most {NODES_MOST} are possible", "nodes")
+        for number, line in enumerate(self.nodes):
+            if any(names.count(name) > 1 for name in line.names):
+                raise Misfit(f"two nodes are called {line.names[0]}", "nodes", str(number), "name")
+
+    def _check_timeline(self) -> None:
+        known = self.node_names
+        last = 0.0
+        for number, each in enumerate(self.timeline):
+            here = ("timeline", str(number))
+            if each.at < last:
+                raise Misfit(f"{each.at} comes after {Seconds(last)} in the list", *here, "at", hint="in order of time")
+            last = each.at
+            if each.at >= self.end:
+                raise Misfit(f"{each.at} is not before the end, {self.end}", *here, "at")
+            for key, node in each.nodes:
+                if node not in known:
+                    raise Misfit(f"there is no node {node!r}", *here, key, hint=did_you_mean(node, known))
+        names = [name for name, _, _ in self.phases]
+        for name in names:
+            if names.count(name) > 1:
+                raise Misfit(f"two phases are called {name!r}", "timeline")
+
+    def _check_expectations(self) -> None:
+        phases = [name for name, _, _ in self.phases]
+        for number, each in enumerate(self.expect):
+            for key, given, known in (
+                ("phase", each.phase, phases),
+                ("strategy", each.strategy, list(self.plans)),
+                ("nodes", each.nodes, self.node_names),
+            ):
+                for name in given:
+                    if name not in known:
+                        raise Misfit(
+                            f"there is no {key.removesuffix('s')} {name!r}",
+                            *("expect", str(number), key),
+                            hint=did_you_mean(name, known),
+                        )
+
+
+def _at(happening: Happening) -> float:
+    return happening.at
+
+
+LISTS = frozenset(
+    [
+        "submit",
+        "delete",
+        "down",
+        "up",
+        "partition",
+        "restart_agent",
+        "slow",
+        "pressure",
+        "spike",
+        "limit",
+        "scale",
+        "rollout",
+        "cordon",
+        "uncordon",
+    ]
+)
+"""Keys of the timeline under which one thing need not be a list."""
+WORDS = frozenset({"phase", "strategy", "nodes", "running", "any_running", "apart"})
+
+
+def read_scenario(text: str | bytes, filename: str) -> tuple[Scenario, Map]:
+    """The scenario, and its source with lines; `Invalid` tells every mistake with its line."""
+    try:
+        documents = load_all(text)
+    except Malformed as error:
+        raise _invalid([Mistake(error.line, "", error.message, error.hint)], filename) from None
+    if len(documents) != 1 or not isinstance(documents[0].value, Map):
+        raise _invalid([Mistake(1, "", "a scenario is one mapping", "it begins with `name:`")], filename)
+    source = documents[0].value
+    _listed(source.get("timeline"), LISTS)
+    _listed(source.get("expect"), WORDS)
+    reader = Reader()
+    found = reader.read(source, Scenario, "", documents[0].line)
+    if found is FAILED or reader.mistakes:
+        raise _invalid(sorted(reader.mistakes, key=lambda each: each.line), filename)
+    assert isinstance(found, Scenario)
+    return found, source
+
+
+def _listed(items: Any, keys: frozenset[str]) -> None:
+    """One need not be a list."""
+    for each in items if isinstance(items, list) else ():
+        for key in keys & each.keys() if isinstance(each, Map) else ():
+            if not isinstance(each[key], list) and each[key] is not None:
+                made = List(each.lines.get(key, each.line))
+                made.add(each[key], made.line, each.texts.get(key))
+                each[key] = made
+
+
+def _invalid(mistakes: list[Mistake], filename: str) -> Invalid:
+    first = mistakes[0]
+    errors = [
+        {"file": filename, "line": each.line, "path": each.path, "message": each.message, "hint": each.hint}
+        for each in mistakes
+    ]
+    return Invalid(first.message, hint=first.hint, file=filename, line=first.line, path=first.path, errors=errors)
+
+
+def read_file(path: Path) -> tuple[Scenario, Map]:
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise Invalid(f"cannot read {path}: {(error.strerror or str(error)).lower()}") from error
+    return read_scenario(text, str(path))

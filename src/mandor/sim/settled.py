@@ -1,0 +1,127 @@
+"""What is looked at once a phase has settled, by plain counting: independent of how the scheduler decides."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mandor.model.instance import Instance
+from mandor.model.node import Node, NodePhase
+from mandor.model.phase import Phase
+from mandor.model.placement import Apart, Near, Where
+from mandor.model.priority import PriorityClass
+from mandor.model.resources import Resources
+from mandor.model.workload import GroupTemplate, Release, Workload
+from mandor.sim.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """An instance, with what it asks for and how much it matters."""
+
+    instance: Instance
+    form: GroupTemplate
+    priority: int
+
+    @property
+    def request(self) -> Resources:
+        return self.form.request
+
+
+class Settled:
+    """The cluster as it stands."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._classes = {each.meta.name: each.spec.value for each in world.all(PriorityClass)}
+        seats = [seat for each in world.instances() if (seat := self._seat(each)) is not None]
+        self.placed = [each for each in seats if each.instance.node and not each.instance.phase.over]
+        self.pending = [
+            each
+            for each in seats
+            if each.instance.phase is Phase.PENDING and not each.instance.node and each.instance.spec.stop is None
+        ]
+        self.nodes = [each for each in world.all(Node) if _open(each)]
+
+    def priority_of(self, workload: str, namespace: str = "default") -> int:
+        found = self._world.find(Workload, workload, namespace)
+        asked = found.spec.priority if found is not None else None
+        if isinstance(asked, str):
+            return self._classes.get(asked, 0)
+        return asked or 0
+
+    def _seat(self, instance: Instance) -> Seat | None:
+        release = self._world.find(Release, instance.spec.release, instance.meta.namespace)
+        if release is None:
+            return None
+        form = release.spec.groups[instance.spec.group].form(instance.spec.variant)
+        return Seat(instance, form, self.priority_of(instance.spec.workload, instance.meta.namespace))
+
+    def used(self, node: str) -> Resources:
+        return sum((each.request for each in self.placed if each.instance.node == node), Resources())
+
+    # The two questions.
+
+    def inversions(self) -> list[str]:
+        """Who waits though it matters more than somebody whose place it could use."""
+        found = []
+        for waiting in self.pending:
+            for node in self.nodes:
+                lower = [each for each in self._on(node) if each.priority < waiting.priority]
+                if not lower or not self._may(waiting, node):
+                    continue
+                given_up = sum((each.request for each in lower), Resources())
+                if waiting.request.fits(node.allocatable - self.used(node.meta.name) + given_up):
+                    names = ", ".join(each.instance.meta.name for each in lower)
+                    found.append(f"{waiting.instance.meta.name} waits, and could have the place of {names}")
+                    break
+        return found
+
+    def blocked_softly(self) -> list[str]:
+        """Who waits though it would fit somewhere if only `must` rules counted."""
+        return [
+            f"{each.instance.meta.name} waits, and {node.meta.name} has room"
+            for each in self.pending
+            for node in self.nodes
+            if self._may(each, node) and each.request.fits(node.allocatable - self.used(node.meta.name))
+        ]
+
+    def _on(self, node: Node) -> Sequence[Seat]:
+        return [
+            each for each in self.placed if each.instance.node == node.meta.name and each.instance.spec.stop is None
+        ]
+
+    def _may(self, seat: Seat, node: Node) -> bool:
+        """By what is `must`; of neighbours, those that stand there now."""
+        placement = seat.form.placement
+        if seat.instance.spec.pin not in {"", node.meta.name}:
+            return False
+        if placement.only_pool not in {None, node.spec.pool}:
+            return False
+        if placement.only_pool is None and placement.home != node.spec.pool and not placement.pool:
+            return False
+        for taint in node.spec.taints:
+            hard = taint.effect != "PreferNoSchedule"
+            if hard and not any(each.covers(taint) for each in placement.tolerate):
+                return False
+        return all(self._holds(rule, seat, node) for rule in placement.rules if rule.strength == "must")
+
+    def _holds(self, rule: object, seat: Seat, node: Node) -> bool:
+        facts = {**node.status.facts, **node.meta.labels, "node": node.meta.name, "pool": node.spec.pool}
+        if isinstance(rule, Where):
+            return any(each.test(facts.get(each.fact)) for each in rule.rules)
+        if isinstance(rule, Apart | Near):
+            there = any(self._meant(rule, seat, each) for each in self._on(node) if each.instance != seat.instance)
+            return there if isinstance(rule, Near) else not there
+        return True
+
+    def _meant(self, rule: Apart | Near, seat: Seat, other: Seat) -> bool:
+        if rule.workload == "self":
+            return other.instance.spec.workload == seat.instance.spec.workload
+        if rule.workload is not None:
+            return other.instance.spec.workload == rule.workload
+        workload = self._world.find(Workload, other.instance.spec.workload, other.instance.meta.namespace)
+        return workload is not None and rule.match.items() <= workload.meta.labels.items()
+
+
+def _open(node: Node) -> bool:
+    """Something new may go there."""
+    return node.status.phase is NodePhase.READY and not node.spec.cordoned and not node.status.pressure

@@ -1,0 +1,293 @@
+"""Each kind that runs pods, and what other objects add to it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mandor.errors import Invalid
+from mandor.importers.base import knows
+from mandor.model.workload import Batch
+from tests.unit.importers.kubernetes.imports import deployment, imported, indented, only, told
+
+TEMPLATE = "template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: nginx:1}]}}"
+ONCE = TEMPLATE.replace("spec: {", "spec: {restartPolicy: Never, ")
+
+
+def work(kind: str, spec: str, name: str = "web") -> str:
+    return f"apiVersion: x/v1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:\n{indented(spec, 2)}"
+
+
+@pytest.mark.req("S0-32")
+def test_a_deployment_is_a_service_with_the_labels_of_its_pods() -> None:
+    found = imported(deployment("replicas: 3"))
+    assert found.made[0].manifest == {
+        "name": "web",
+        "labels": {"app": "web"},
+        "replicas": 3,
+        "engine": ["docker", "podman", "cri"],
+        "image": "nginx:1",
+        "stop": {"grace": "30s"},
+    }
+    assert (found.report.share, found.report.notes) == (1.0, ())
+
+
+KINDS: list[tuple[str, str, str, Any]] = [
+    (
+        "Deployment",
+        "strategy: {rollingUpdate: {maxSurge: 1, maxUnavailable: 25%}}",
+        "update",
+        {"max_surge": 1, "max_unavailable": "25%"},
+    ),
+    ("Deployment", "strategy: {type: Recreate}", "update", {"order": "stop-first", "max_unavailable": "100%"}),
+    (
+        "Deployment",
+        "minReadySeconds: 3\nprogressDeadlineSeconds: 60",
+        "update",
+        {"min_healthy": "3s", "deadline": "1m"},
+    ),
+    ("Deployment", "progressDeadlineSeconds: 5", "update", {"min_healthy": "0s", "deadline": "5s"}),
+    ("StatefulSet", "replicas: 2", "update", {"order": "stop-first", "max_unavailable": 1}),
+    (
+        "StatefulSet",
+        "persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete}\n"
+        "volumeClaimTemplates: [{metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: "
+        "{requests: {storage: 1Gi}}}}]",
+        "volumes",
+        {"data": {"size": "1Gi", "per_instance": True, "reclaim": "delete"}},
+    ),
+    (
+        "Job",
+        "completions: 5\nparallelism: 2\nbackoffLimit: 1\nactiveDeadlineSeconds: 90",
+        "batch",
+        {"completions": 5, "parallelism": 2, "retries": 1, "deadline": "1m30s"},
+    ),
+    ("Job", "", "batch", {"retries": 6}),
+    ("Job", "", "restart", {"policy": "never"}),
+    ("Job", "backoffLimit: 2", "batch", {"retries": 2}),
+    ("ReplicaSet", "replicas: 2", "replicas", 2),
+    ("ReplicationController", "selector: {app: web}", "type", None),
+]
+
+
+@pytest.mark.req("S0-32")
+@pytest.mark.parametrize(("kind", "spec", "key", "wanted"), KINDS, ids=lambda each: str(each)[:40])
+def test_a_kind_that_runs_pods_is_a_workload(kind: str, spec: str, key: str, wanted: Any) -> None:
+    template = ONCE if kind == "Job" else TEMPLATE
+    if "data" in spec:
+        template = template.replace("image: nginx:1", "image: a, volumeMounts: [{name: data, mountPath: /d}]")
+    assert only(work(kind, f"{spec}\n{template}")).get(key) == wanted
+
+
+CRONS: list[tuple[str, dict[str, Any]]] = [
+    ("", {"overlap": "allow", "missed": "run"}),
+    ("concurrencyPolicy: Forbid\nstartingDeadlineSeconds: 60", {"overlap": "forbid"}),
+    ("concurrencyPolicy: Replace\nsuspend: true", {"overlap": "replace", "missed": "run", "paused": True}),
+    ("timeZone: Asia/Jakarta\nsuccessfulJobsHistoryLimit: 5", {"timezone": "Asia/Jakarta", "keep": 5}),
+]
+
+
+@pytest.mark.parametrize(("spec", "wanted"), CRONS)
+def test_a_cronjob_is_a_batch_with_a_schedule(spec: str, wanted: dict[str, Any]) -> None:
+    job = "jobTemplate:\n  spec:\n" + indented(ONCE, 4)
+    made = only(work("CronJob", f"schedule: '*/5 * * * *'\n{spec}\n{job}"))
+    assert made["type"] == "batch"
+    assert {"cron": "*/5 * * * *", **wanted}.items() <= made["schedule"].items()
+    assert ("missed" in made["schedule"]) == ("startingDeadlineSeconds" not in spec)
+
+
+def test_an_indexed_job_is_what_this_version_can_do() -> None:
+    made = imported(work("Job", f"completionMode: Indexed\ncompletions: 2\n{ONCE}"))
+    assert made.made[0].manifest["batch"].get("indexed", False) == knows(Batch, "indexed")
+
+
+def test_a_daemon_set_is_on_every_node_and_none_of_it_is_started_beside_another() -> None:
+    spread = "topologySpreadConstraints: [{maxSkew: 1, topologyKey: a, whenUnsatisfiable: ScheduleAnyway}]"
+    template = TEMPLATE.replace("spec: {", f"spec: {{{spread}, ")
+    found = imported(work("DaemonSet", f"updateStrategy: {{rollingUpdate: {{maxSurge: 1}}}}\n{template}"))
+    made = found.made[0].manifest
+    assert (made["type"], made["update"]) == ("daemon", {"order": "stop-first", "max_unavailable": 1})
+    assert {"spec.updateStrategy.rollingUpdate.maxSurge", "spec.template.spec.topologySpreadConstraints"} <= set(
+        told(found)
+    )
+
+
+def test_objects_of_one_name_and_two_kinds_get_two_names() -> None:
+    found = imported(deployment() + "---\n" + work("Job", ONCE))
+    assert [each.manifest["name"] for each in found.made] == ["web", "web-job"]
+    assert "it is called web-job here" in told(found)["metadata.name"]
+
+
+def test_the_same_object_twice_is_refused() -> None:
+    with pytest.raises(Invalid, match="a second time"):
+        imported(deployment(), deployment())
+
+
+def test_objects_of_other_namespaces_stay_apart() -> None:
+    one, other = (deployment().replace("{name: web}", f"{{name: web, namespace: {name}}}") for name in "ab")
+    assert [each.manifest["namespace"] for each in imported(one, other).made] == ["a", "b"]
+
+
+def test_a_list_counts_as_its_items_and_a_name_that_is_too_long_is_cut() -> None:
+    long = "x" * 80
+    found = imported("kind: List\napiVersion: v1\nitems:\n-" + indented(deployment(name=long), 2)[1:])
+    assert found.made[0].manifest["name"] == long[:63]
+    assert found.report.dropped == 0
+
+
+def service(ports: str = "[{port: 80}]", more: str = "", name: str = "web") -> str:
+    return (
+        f"apiVersion: v1\nkind: Service\nmetadata: {{name: {name}}}\n"
+        f"spec:\n  selector: {{app: web}}\n  ports: {ports}\n{indented(more, 2)}"
+    )
+
+
+@pytest.mark.req("S0-32")
+@pytest.mark.parametrize(
+    ("ports", "more", "replicas", "wanted"),
+    [
+        ("[{port: 80, name: http}]", "", 1, {"http": 80}),
+        ("[{port: 80, targetPort: 8080}]", "", 1, {"port-8080": 8080}),
+        ("[{port: 80, targetPort: web}]", "", 1, {"web": 9}),
+        ("[{port: 9, nodePort: 30000}]", "type: NodePort", 1, {"web": {"port": 9, "host": 30000}}),
+        ("[{port: 9, nodePort: 30000}]", "type: NodePort", 2, {"web": {"port": 9, "host": "auto"}}),
+        ("[{port: 9}]", "type: LoadBalancer", 2, {"web": {"port": 9, "host": "auto"}}),
+        ("[{port: 9}]", "type: LoadBalancer\nloadBalancerSourceRanges: [10.0.0.0/8]", 2, {"web": 9}),
+    ],
+)
+def test_a_service_tells_the_ports_of_the_workloads_it_selects(
+    ports: str, more: str, replicas: int, wanted: dict[str, Any]
+) -> None:
+    container = "ports: [{name: web, containerPort: 9}]" if "9" in ports or "web" in ports else ""
+    made = only(deployment(f"replicas: {replicas}", container=container), service(ports, more))
+    assert made["ports"] == wanted
+
+
+def test_a_service_that_selects_nobody_is_left_out_as_a_whole_and_told_once() -> None:
+    found = imported(deployment(name="other"), service())
+    assert [note.path for note in found.report.notes] == ["kind"]
+    assert found.report.dropped == 9
+
+
+def budget(rule: str) -> str:
+    return (
+        "apiVersion: policy/v1\nkind: PodDisruptionBudget\nmetadata: {name: b}\n"
+        f"spec: {{{rule}, selector: {{matchExpressions: [{{key: app, operator: In, values: [web, x]}}]}}}}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "wanted"),
+    [
+        ("maxUnavailable: 1", 1),
+        ("maxUnavailable: 20%", "20%"),
+        ("minAvailable: 4", 1),
+        ("minAvailable: 50%", 2),
+        ("minAvailable: 100%", 0),
+    ],
+)
+def test_a_budget_is_kept_whatever_way_it_is_written(rule: str, wanted: Any) -> None:
+    assert only(deployment("replicas: 5"), budget(rule))["disruption"] == {"max_unavailable": wanted}
+
+
+def test_a_budget_of_nothing_leaves_room_for_an_update_that_stops_first() -> None:
+    found = imported(deployment("replicas: 5\nstrategy: {type: Recreate}"), budget("maxUnavailable: 0"))
+    assert found.made[0].manifest["disruption"] == {"max_unavailable": 1}
+    assert "spec.maxUnavailable" in told(found)
+
+
+def test_an_autoscaler_is_joined_with_its_target() -> None:
+    scaler = """\
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: s}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}
+  minReplicas: 2
+  maxReplicas: 5
+  metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 60}}}]
+  behavior: {scaleDown: {stabilizationWindowSeconds: 60, policies: [{type: Pods, value: 1, periodSeconds: 30}]}}
+"""
+    made = only(deployment("replicas: 3", container="resources: {requests: {cpu: 100m}}"), scaler)
+    down = {"window": "1m", "instances": 1, "per": "30s"}
+    assert made["autoscale"] == {"min": 2, "max": 5, "cpu": "60%", "down": down}
+    assert made["replicas"] == 3
+
+
+POLICIES: list[tuple[str, str, dict[str, Any]]] = [
+    ("Namespace", "", {"kind": "namespace", "name": "x"}),
+    (
+        "PriorityClass",
+        "value: 1000\nglobalDefault: true\npreemptionPolicy: Never\ndescription: fast",
+        {
+            "kind": "priority-class",
+            "name": "x",
+            "value": 1000,
+            "default": True,
+            "preempt": "never",
+            "description": "fast",
+        },
+    ),
+    (
+        "ResourceQuota",
+        "spec: {hard: {pods: 10, requests.cpu: 4, memory: 8Gi, requests.nvidia.com/gpu: 2}}",
+        {"kind": "quota", "name": "x", "instances": 10, "cpu": "4", "memory": "8Gi", "devices": {"nvidia.com/gpu": 2}},
+    ),
+    (
+        "LimitRange",
+        "spec: {limits: [{type: Container, default: {cpu: 1}, defaultRequest: {cpu: 100m}, max: {memory: 1Gi}}]}",
+        {
+            "kind": "limit-defaults",
+            "name": "x",
+            "resources": {"cpu": "100m", "limits": {"cpu": "1"}},
+            "most": {"memory": "1Gi"},
+        },
+    ),
+    (
+        "PersistentVolumeClaim",
+        "spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 5Gi}}}",
+        {"kind": "volume", "name": "x", "size": "5Gi"},
+    ),
+]
+
+
+@pytest.mark.req("S0-32")
+@pytest.mark.parametrize(("kind", "more", "wanted"), POLICIES, ids=[each[0] for each in POLICIES])
+def test_objects_of_their_own_have_their_counterparts(kind: str, more: str, wanted: dict[str, Any]) -> None:
+    found = imported(f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\n{more}\n")
+    assert [each.manifest for each in found.made] == [wanted]
+    assert found.report.dropped == 0
+
+
+@pytest.mark.parametrize("kind", ["Secret", "Ingress", "ServiceAccount", "ClusterRole", "Widget"])
+def test_an_object_without_a_counterpart_is_told(kind: str) -> None:
+    found = imported(f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\ndata: {{a: b}}\n")
+    assert (found.made, found.report.mapped) == ((), 0)
+    assert [(note.path, note.fate, note.line) for note in found.report.notes] == [("kind", "dropped", 2)]
+
+
+def test_a_template_that_is_not_rendered_is_told_what_to_do() -> None:
+    with pytest.raises(Invalid) as error:
+        imported("apiVersion: v1\nkind: Pod\nmetadata: {name: {{ .Release.Name }}}\n")
+    assert "helm template" in str(error.value.hint)
+
+
+def test_a_job_that_is_restarted_in_place_fails_after_as_many_failures_as_there() -> None:
+    made = only(work("Job", f"backoffLimit: 2\n{ONCE.replace('Never', 'OnFailure')}"))
+    assert (made["restart"], made["batch"]) == ({"policy": "on-failure", "attempts": 2}, {"retries": 0})
+
+
+def test_labels_of_an_object_that_is_none_here_are_told_unless_its_workload_has_them() -> None:
+    same, other = (
+        service().replace("name: web", "name: web, labels: {app: web}"),
+        service().replace("name: web", "name: web, labels: {app: web, tier: front}"),
+    )
+    assert "metadata.labels" not in told(imported(deployment(), same))
+    assert "metadata.labels" in told(imported(deployment(), other))
+
+
+def test_a_volume_that_nobody_mounts_is_told() -> None:
+    found = imported(deployment(pod_spec="volumes: [{name: a, emptyDir: {}}]"))
+    assert "no container mounts it" in told(found)["spec.template.spec.volumes[0].name"]
+    assert "volumes" not in found.made[0].manifest
