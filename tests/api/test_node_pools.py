@@ -54,8 +54,8 @@ async def test_machines_are_not_forgotten(dev: Api) -> None:
         await send(client, "kind: node-pool\nname: burst\n")
     with pytest.raises(Conflict, match="has 1 machines"):
         await client.call("DELETE", "/v1/node-pools/burst", dict)
+    other = "pipeline\n  settings: {url: 'https://x.example/', secret_file: /s}"
     with pytest.raises(Conflict, match="has 1 machines") as raised:
-        other = "pipeline\n  settings: {url: 'https://x.example/', secret_file: /s}"
         await send(client, POOL.replace("fake", other))
     assert "max: 0" in (raised.value.hint or "")
     await send(client, POOL.replace("max: 3", "max: 0"))
