@@ -27,7 +27,7 @@ class TestFake(ProvisionerSuite):
 
 class TestPipeline(ProvisionerSuite):
     @pytest.fixture
-    async def provisioner(self, tmp_path: Path) -> AsyncIterator[Provisioner]:  # type: ignore[override]
+    async def provisioner(self, tmp_path: Path) -> AsyncIterator[Provisioner]:
         async def take(request: web.Request) -> web.Response:
             body = await request.json()
             return web.Response(status=202 if body["action"] == "create" else 404)
