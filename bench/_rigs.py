@@ -187,10 +187,11 @@ class IncusRig(Rig):
         return f"incus.url={self._url}"
 
     def by_command(self) -> float | None:
+        name = f"by-command-{next(self._numbers)}"
         begun = time.monotonic()
-        self.daemon.cli("launch", IMAGE, "by-command")
+        self.daemon.cli("launch", IMAGE, name)
         taken = time.monotonic() - begun
-        self.daemon.cli("delete", "--force", "by-command")
+        self.daemon.cli("delete", "--force", name)
         return taken
 
     async def start(self, uid: str) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -96,22 +97,26 @@ def one_by_one(bench: Bench, rounds: int) -> dict[str, float]:
     return found | {"added_ms": found["mandor_ms"] - found.get("command_ms", found["api_ms"])}
 
 
-def many(bench: Bench, count: int) -> dict[str, Any]:
-    """The engine alone goes at whatever pace suits it best; with mandor at mandor's own."""
+def many(bench: Bench, count: int, turns: int) -> dict[str, Any]:
+    """In turns; the engine alone goes at whatever pace suits it best, with mandor at mandor's own."""
     probes = {at_once: bench.run_own(max(at_once, count // 4), at_once) for at_once in AT_ONCE}
     best = min(probes, key=lambda each: probes[each] / max(each, count // 4))
-    own, spent_alone = bench.spending(lambda: bench.run_own(count, best))
-    mandor, spent = bench.spending(lambda: bench.run("many", count, pause=0.1))
-    bench.clear("many")
-    alone = min(own, bench.run_own(count, best))
+    own, mandor, load = [], [], []
+    spent: dict[str, float] = {}
+    for number in range(turns):
+        own.append(round(bench.run_own(count, best), 2))
+        taken, spent = bench.spending(lambda name=f"many{number}": bench.run(name, count, pause=0.1))
+        mandor.append(round(taken, 2))
+        load.append(round(os.getloadavg()[0], 1))
+        bench.clear(f"many{number}")
     return {
         "count": count,
         "engine_at_once": best,
-        "engine_s": round(alone, 2),
-        "mandor_s": round(mandor, 2),
-        "ratio": round(mandor / alone, 2),
+        "engine_s": own,
+        "mandor_s": mandor,
+        "ratio": round(statistics.median(mandor) / statistics.median(own), 2),
+        "load": load,
         "processor_s": spent,
-        "engine_alone_processor_s": spent_alone["engine"],
     }
 
 
@@ -136,13 +141,14 @@ def at_rest(bench: Bench, count: int, seconds: float) -> dict[str, float]:
 def measure(name: str, options: argparse.Namespace) -> dict[str, Any]:
     # A socket's path must be short.
     with tempfile.TemporaryDirectory(prefix="mb-", ignore_cleanup_errors=True) as folder, asyncio.Runner() as runner:
+        Path(folder).chmod(0o711)  # The users of containers go through it.
         rig = RIGS[name](Path(folder, name))
         try:
             with Cluster(Path(folder, "cluster")) as cluster:
                 bench = Bench(cluster, rig, runner)
                 found: dict[str, Any] = {"one": one_by_one(bench, options.rounds)}
                 if name in options.many:
-                    found["many"] = many(bench, options.count)
+                    found["many"] = many(bench, options.count, options.turns)
                 if name in options.rest:
                     found["rest"] = at_rest(bench, options.running, options.seconds)
             runner.run(rig.close())
@@ -159,6 +165,7 @@ def main() -> None:
     parser.add_argument("--rest", nargs="*", default=["docker"], help="for which of them the agent at rest")
     parser.add_argument("--rounds", type=int, default=10, help="single starts")
     parser.add_argument("--count", type=int, default=100, help="so many at once")
+    parser.add_argument("--turns", type=int, default=3, help="each, many at once")
     parser.add_argument("--running", type=int, default=200, help="so many, at rest")
     parser.add_argument("--seconds", type=float, default=30.0, help="so long, at rest")
     options = parser.parse_args()

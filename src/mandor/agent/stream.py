@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -21,6 +22,8 @@ FRAME_MOST = 32 * 1024
 LINES_AHEAD = 1000
 REMEMBERED_MOST = 1000
 DIAL_SECONDS = 20.0
+HANG_UP_SECONDS = 20.0
+"""Whoever was told the end hangs up by then."""
 
 FindUnit = Callable[[str, str], tuple[Engine, Unit]]
 """(instance uid, task or empty) to where it runs; raises `NotFound` or `Invalid`."""
@@ -96,6 +99,7 @@ class Streams:
     async def _join(self, spec: SessionSpec, line: Duplex) -> None:
         if spec.verb == "load":
             await line.send(bytes([END]) + await self._load(spec, line))
+            await _wait_for_hang_up(line)
             return
         engine, unit = self._find(spec.uid, spec.task)
         if spec.verb == "logs":
@@ -108,6 +112,7 @@ class Streams:
             await _until_either(_send_output(running, line), _take_input(running, line))
         finally:
             await running.close()
+        await _wait_for_hang_up(line)
 
 
 async def _until_either(*works: Coroutine[None, None, None]) -> None:
@@ -211,10 +216,18 @@ def _size(data: bytes) -> _Size | None:
     return size if 0 < size.rows < 10_000 and 0 < size.columns < 10_000 else None
 
 
+async def _wait_for_hang_up(line: Duplex) -> None:
+    """After the last word: a connection that is closed with something unread in it breaks, and that word with it."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(HANG_UP_SECONDS):
+            await _until_closed(line)
+
+
 async def _send_problem(line: Duplex, error: MandorError) -> None:
     problem = {"code": error.code, "title": error.message, "detail": error.message, "hint": error.hint}
     try:
         await line.send(bytes([END]) + msgspec.json.encode(problem))
+        await _wait_for_hang_up(line)
     except (MandorError, OSError):
         log.debug("nobody is left to be told: %s", error)
 

@@ -109,14 +109,16 @@ async def hand_over(waiting: Waiting, websocket: WebSocket) -> None:
     await close(websocket)
 
 
-LAST_WORD_SECONDS = 5.0
-"""For what an agent said before it closed."""
+HANG_UP_SECONDS = 5.0
+"""So long a caller who was told the end may take to hang up; what it still sends is read meanwhile."""
 
 
 async def splice(
     caller: WebSocket, agent: WebSocket, idle_seconds: float, *, check: Callable[[bytes], None] = lambda frame: None
 ) -> None:
-    """Carry frames both ways until either end closes, or nothing moved for long; one frame each way is in hand.
+    """Carry frames both ways until the agent tells the end, either end closes, or nothing moved for long.
+
+    One frame each way is in hand.
 
     `check` sees what the caller sends, and raises to end it.
     """
@@ -131,6 +133,8 @@ async def splice(
                 check(frame)
             moved.set()
             await target.send_bytes(frame)
+            if source is agent and frame[:1] == bytes([END]):
+                return
 
     async def watch_idle() -> None:
         while True:
@@ -147,9 +151,9 @@ async def splice(
     tasks = {down, up, idle}
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if up in done and up.exception() is not None and not isinstance(up.exception(), MandorError):
-            # The agent took no more and has closed: its last word may still be on its way.
-            await asyncio.wait({down}, timeout=LAST_WORD_SECONDS)
+        if down in done and not down.exception():
+            # A connection that is closed with something unread in it breaks, and the last word with it.
+            await asyncio.wait({up}, timeout=HANG_UP_SECONDS)
     finally:
         for task in tasks:
             task.cancel()

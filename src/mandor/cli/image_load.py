@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from mandor.client.image_file import ImageSource
     from mandor.client.sync import Client
 
-TRIES = 3
-"""A line that ends without a word is made anew so often."""
 Advance = Callable[[int], None]
 """So many bytes more were sent."""
 
@@ -66,10 +64,6 @@ def load_all(client: "Client", source: "ImageSource", nodes: list[str], engine: 
             raise
 
 
-class _Ended(Unavailable):
-    """The line went away without a word about the image."""
-
-
 def _load_one(
     client: "Client", source: "ImageSource", node: str, engine: str, advance: Advance, stop: threading.Event
 ) -> list[Outcome]:
@@ -82,20 +76,12 @@ def _load_one(
         "metadata_bytes": image.metadata_bytes or None,
         "engine": engine or None,
     }
-    last: MandorError | None = None
-    for _ in range(TRIES):
-        try:
-            with connect_line(client, f"/v1/nodes/{quote(node)}/images", query) as line:
-                told = _send(line, source, advance, stop)
-        except _Ended as error:
-            last = last or error  # What came of it is not known: a second time does no harm.
-        except MandorError as error:
-            last = last or error
-            break
-        else:
-            return [_outcome(node, each) for each in told.get("engines", ())]
-    assert last is not None
-    return [Outcome(node, engine or "-", "failed", last.message, last.hint or "")]
+    try:
+        with connect_line(client, f"/v1/nodes/{quote(node)}/images", query) as line:
+            told = _send(line, source, advance, stop)
+    except MandorError as error:
+        return [Outcome(node, engine or "-", "failed", error.message, error.hint or "")]
+    return [_outcome(node, each) for each in told.get("engines", ())]
 
 
 def _outcome(node: str, told: dict[str, Any]) -> Outcome:
@@ -137,7 +123,7 @@ def _answer(line: "ClientConnection") -> dict[str, Any]:
         try:
             frame = line.recv()
         except ConnectionClosed as error:
-            raise _Ended("the connection ended before the image was loaded", hint="load it again") from error
+            raise Unavailable("the connection ended before the image was loaded", hint="load it again") from error
         if isinstance(frame, bytes) and frame[:1] == bytes([END]):
             return told_at_end(frame[1:])
 

@@ -39,7 +39,7 @@ def destination(
             form for form in forms if (lacking or form is not forms[-1]) and _keeping(profile, form, table, watch)
         ]
         if not better:
-            return ""
+            return _by_preemption(profile, forms[-1], spec.node, table, watch) if lacking else ""
         decision = decide(profile, better[0], table.snapshot(), watch=watch)
     except PluginFault:
         return ""  # the scheduler meets the same fault, and tells of it
@@ -49,6 +49,15 @@ def destination(
     if not decision.node or decision.relaxed or chosen is None:
         return ""
     return decision.node if chosen.shape.variant < spec.variant or decision.node != spec.node else ""
+
+
+def _by_preemption(profile: Profile, ask: Ask, here: str, table: Table, watch: Watch) -> str:
+    """Where it keeps all its rules in the place of others who matter less, if that is what it wants rather than to
+    give one up; empty: nowhere, or not that."""
+    if not ask.shape.preempt_first:
+        return ""
+    decision = decide(profile, ask, table.snapshot(), watch=watch)
+    return decision.nominated if decision.victims and not decision.relaxed and decision.nominated != here else ""
 
 
 def _keeping(profile: Profile, ask: Ask, table: Table, watch: Watch) -> set[str]:

@@ -216,7 +216,7 @@ async def test_a_sandbox_whose_start_was_interrupted_is_taken_away(
     await client.close()
 
 
-@pytest.mark.req("S2-27")
+@pytest.mark.req("S2-26")
 async def test_what_goes_over_a_network_is_counted_once_for_those_who_share_it(engine: CriEngine) -> None:
     uid = uuid.uuid4().hex
     web, side, other = unit("web", uid), unit("side", uid), unit()

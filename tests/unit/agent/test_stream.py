@@ -40,9 +40,14 @@ class Line:
         if self.closed.is_set():
             raise Unavailable("the line is broken")
         await self.sent.put(frame)
+        if frame[0] == END:  # Whoever is told the end hangs up.
+            await self.incoming.put(None)
 
     async def receive(self) -> bytes | None:
-        return await self.incoming.get()
+        frame = await self.incoming.get()
+        if frame is None:
+            self.incoming.put_nowait(None)  # For whoever asks again.
+        return frame
 
     async def __aenter__(self) -> Self:
         return self
