@@ -58,7 +58,7 @@ class NodeAutoscale(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """The pool gets machines while work waits for room, and gives back those that stand idle."""
 
     provisioner: str
-    """Who makes them: `pipeline`, or one that was plugged in."""
+    """Who makes them: `incus`, `pipeline`, or one that was plugged in."""
     kinds: dict[str, MachineKind]
     """What can be had; of two that would help alike, the first."""
     max: Annotated[int, Bounds(ge=0, le=MACHINES_MOST)]

@@ -15,6 +15,7 @@ from mandor.provision.base import Provisioner
 GROUP = "mandor.provisioners"
 BUILT_IN = {
     "fake": "mandor.provision.fake:FakeProvisioner",
+    "incus": "mandor.provision.incus:IncusProvisioner",
     "pipeline": "mandor.provision.pipeline:PipelineProvisioner",
 }
 

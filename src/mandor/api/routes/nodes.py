@@ -16,8 +16,8 @@ from mandor.api.operation import Call, Operation
 from mandor.api.parts import ApiParts
 from mandor.api.pools import new_node_spec
 from mandor.errors import Conflict, Forbidden, Invalid, NotFound
-from mandor.model.meta import Key, Meta, check_name
-from mandor.model.node import Node, NodePhase, NodeSpec, NodeStatus
+from mandor.model.meta import Key, Meta, Object, check_name
+from mandor.model.node import Node, NodePhase, NodeStatus
 from mandor.model.record import ClusterSpec, Hearing, Lease, Token
 from mandor.store.base import Put, Write
 
@@ -92,7 +92,7 @@ async def _join(call: Call[None, Join | None], name: str, given: Join) -> Joined
             writes += [Put(made), audit(call.parts.clock, call.caller, "join", f"node {name}", (), call.address)]
     if not isinstance(node, Node):
         pool = await store.get(Key("node-pool", "", given.pool))
-        node = _new_node(name, given, *new_node_spec(pool, name, given.pool))
+        node = _new_node(name, given, pool)
         writes.append(Put(node))
     elif address and node.status.address != address:
         status = msgspec.structs.replace(node.status, address=address)
@@ -103,8 +103,9 @@ async def _join(call: Call[None, Join | None], name: str, given: Join) -> Joined
     return Joined(credential, cluster)
 
 
-def _new_node(name: str, given: Join, spec: NodeSpec, labels: dict[str, str]) -> Node:
+def _new_node(name: str, given: Join, pool: Object | None) -> Node:
     try:
+        spec, labels = new_node_spec(pool, name, given.pool)
         return Node(
             meta=Meta(name=name, labels=given.labels | labels),
             spec=spec,
