@@ -50,6 +50,10 @@ spec:
         - {{name: WHO, valueFrom: {{fieldRef: {{fieldPath: metadata.name}}}}}}
         ports: [{{name: http, containerPort: 8080}}]
         resources: {{limits: {{memory: 32Mi}}}}
+        securityContext:
+          readOnlyRootFilesystem: true
+          allowPrivilegeEscalation: false
+          capabilities: {{drop: [ALL]}}
         readinessProbe: {{exec: {{command: [test, -e, /shared/told]}}, periodSeconds: 1}}
         volumeMounts:
         - {{name: shared, mountPath: /shared}}

@@ -192,3 +192,11 @@ async def test_a_command_beside_a_task_is_no_news(ship: Ship) -> None:
     await until(told, "the end is not told")
     listening.cancel()
     await asyncio.gather(listening, return_exceptions=True)
+
+
+async def test_files_are_put_where_nothing_can_be_written(ship: Ship) -> None:
+    files = (File(path="/etc/x/a.conf", content="hi\n"), File(path="/etc/x/b.conf", content="there\n", mode="0400"))
+    unit = await ship.start("cat /etc/x/*; touch /etc/x/c 2>&1", files=files, security=Security(read_only_root=True))
+    first, second, refused = await ship.output(unit)
+    assert (first, second) == ("hi", "there")
+    assert "Read-only file system" in refused

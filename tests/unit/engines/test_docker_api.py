@@ -28,6 +28,7 @@ from mandor.engines.docker_api.frames import parse_time, read_lines
 from mandor.engines.docker_api.idle import can_idle, idle_program
 from mandor.engines.docker_api.observe import observe
 from mandor.engines.docker_api.options import ContainerOptions
+from mandor.engines.options import read_options
 from mandor.errors import Invalid
 
 UNIT = Unit("u1", "main", 3)
@@ -36,6 +37,23 @@ words = st.binary(max_size=40).filter(lambda data: b"\n" not in data)
 
 def body(**parts: Any) -> dict[str, Any]:
     return make_body(Launch(**{"name": "web-0", "image": "busybox"} | parts), ContainerOptions(), {})
+
+
+def test_limits_of_the_kernel_and_name_servers_are_asked_for() -> None:
+    options = read_options(
+        "docker",
+        {
+            "ulimits": {"nofile": {"soft": 1024, "hard": 2048}},
+            "sysctls": {"net.core.somaxconn": "1024"},
+            "dns": ["10.0.0.1"],
+            "dns_search": ["example"],
+        },
+        ContainerOptions,
+    )
+    host = make_body(Launch(name="web-0", image="busybox"), options, {})["HostConfig"]
+    assert host["Ulimits"] == [{"Name": "nofile", "Soft": 1024, "Hard": 2048}]
+    assert host["Sysctls"] == {"net.core.somaxconn": "1024"}
+    assert (host["Dns"], host["DnsSearch"]) == (["10.0.0.1"], ["example"])
 
 
 def frame(stream: int, text: bytes, at: str = "2026-01-02T03:04:05.250000000Z") -> bytes:

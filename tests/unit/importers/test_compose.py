@@ -11,12 +11,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mandor.errors import Invalid
-from mandor.importers.base import Imported, Options, Source
+from mandor.importers.base import Imported, Options, Source, knows
 from mandor.importers.compose import ComposeImporter
 from mandor.importers.compose.service import DROPPED
 from mandor.importers.registry import convert, detect
 from mandor.lib.yaml12 import dump, load_all
+from mandor.model.workload import Group
 
+LIMITS = {"nproc": {"soft": 5, "hard": 5}, "nofile": {"soft": 1, "hard": 2}}
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -99,6 +101,9 @@ def told(found: Imported) -> list[tuple[int, str, str]]:
         ("platform: linux/arm64", "placement", {"where": [{"rule": "arch == arm64"}]}),
         ("tmpfs: /run:size=16m", "mounts", [{"tmpfs": "16Mi", "path": "/run"}]),
         ("working_dir: /srv", "working_dir", "/srv"),
+        ("cap_add: [NET_ADMIN]\ncap_drop: [ALL]", "security", {"cap_add": ["NET_ADMIN"], "cap_drop": ["ALL"]}),
+        ("privileged: true\nread_only: true", "security", {"read_only_root": True, "privileged": True}),
+        ("security_opt: ['no-new-privileges:true']", "security", {"no_new_privileges": True}),
         ("labels: [a=b]", "labels", {"project": "shop", "a": "b"}),
     ],
 )
@@ -110,8 +115,12 @@ def test_a_key_of_a_service_has_its_place(text: str, key: str, value: Any) -> No
 @pytest.mark.parametrize(
     ("text", "options"),
     [
-        ("cap_add: [NET_ADMIN]\ncap_drop: [ALL]", {"cap_add": ["NET_ADMIN"], "cap_drop": ["ALL"]}),
-        ("privileged: true\nread_only: true\ninit: true", {"privileged": True, "read_only": True, "init": True}),
+        ("init: true", {"init": True}),
+        ("ulimits: {nproc: 5, nofile: {soft: 1, hard: 2}}", {"ulimits": LIMITS}),
+        (
+            "dns: 10.0.0.1\nsysctls: [net.core.somaxconn=9]",
+            {"sysctls": {"net.core.somaxconn": "9"}, "dns": ["10.0.0.1"]},
+        ),
         ("shm_size: 64m", {"shm_size": "64Mi"}),
         ("network_mode: host", {"network": "host"}),
         ("extra_hosts: ['a=10.0.0.1', 'b:10.0.0.2']", {"extra_hosts": ["a:10.0.0.1", "b:10.0.0.2"]}),
@@ -297,6 +306,21 @@ services:
     assert imported(text).made[1].manifest["type"] == "batch"
 
 
+def test_waiting_for_others_is_kept_or_told() -> None:
+    text = """
+services:
+  web: {image: a, depends_on: {db: {condition: service_healthy}, cache: {condition: service_started}}, links: [mq]}
+  db: {image: b}
+  cache: {image: c}
+  mq: {image: d}
+"""
+    found = imported(text)
+    if knows(Group, "depends_on"):
+        assert found.made[0].manifest["depends_on"] == {"db": "healthy", "cache": "started", "mq": "started"}
+    else:
+        assert {"services.web.depends_on", "services.web.links"} <= {note.path for note in found.report.notes}
+
+
 @pytest.mark.parametrize("key", sorted(DROPPED))
 def test_a_key_without_a_counterpart_is_told_with_the_reason(key: str) -> None:
     found = imported(f"services:\n  web:\n    image: a\n    {key}: x\n")
@@ -379,9 +403,13 @@ SCALARS = (
         ]
     )
 )
-VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5), max_leaves=15
-)
+
+
+def holding(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return SCALARS | st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=5)
+
+
+VALUES = holding(holding(holding(SCALARS)))
 
 
 def outcome(text: str) -> Imported | Invalid:

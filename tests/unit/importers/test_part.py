@@ -13,11 +13,14 @@ from mandor.importers.part import Ledger, Part
 from mandor.lib.yaml12 import dump, load_all
 
 KEYS = st.sampled_from(["a", "b", "c", "d"])
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text("xyz", max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
-    max_leaves=12,
-)
+SCALARS = st.none() | st.booleans() | st.integers() | st.text("xyz", max_size=3)
+
+
+def holding(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return SCALARS | st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4)
+
+
+VALUES = holding(holding(SCALARS))
 
 
 def opened(text: str, file: str = "a.yaml") -> tuple[Ledger, Part]:

@@ -1,10 +1,9 @@
-"""From a launch to what the runtime is told to make: pure, but for the files it is given."""
+"""From a launch to what the runtime is told to make: pure."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from mandor.engines.base import Launch, Unit
@@ -79,24 +78,6 @@ def container_config(
 
 def log_name(unit: Unit) -> str:
     return f"{unit.task}.{unit.attempt}.log"
-
-
-def write_files(launch: Launch, folder: Path, working_dir: str) -> dict[str, str]:
-    """Each file in a place of its own on the node, by where the task finds it."""
-    found: dict[str, str] = {}
-    if launch.files:
-        folder.mkdir(mode=0o711, parents=True, exist_ok=True)
-    for number, file in enumerate(launch.files):
-        place = PurePosixPath(launch.working_dir or working_dir or "/", file.path)
-        if ".." in place.parts or not place.is_absolute():
-            raise Invalid(f"file {file.path!r} must not contain `..`")
-        source = folder / str(number)
-        source.write_text(file.content, encoding="utf-8")
-        if isinstance(launch.user, int) or str(launch.user).isdecimal():
-            os.chown(source, int(str(launch.user)), -1)
-        source.chmod(int(file.mode, 8))
-        found[str(place)] = str(source)
-    return found
 
 
 def _resources(launch: Launch) -> Any:

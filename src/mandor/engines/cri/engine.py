@@ -16,12 +16,13 @@ from mandor.engines.containers import labels as marks
 from mandor.engines.containers import refused as containers
 from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEngine
 from mandor.engines.containers.fetched import Fetched
+from mandor.engines.containers.files import write_files
 from mandor.engines.containers.launches import check_working_dir, image_of
 from mandor.engines.containers.tracked import Tracked
 from mandor.engines.cri import wire
 from mandor.engines.cri.amend import amend, needs_amending
 from mandor.engines.cri.client import START_SECONDS, CriClient, Refused
-from mandor.engines.cri.config import container_config, log_name, sandbox_config, write_files
+from mandor.engines.cri.config import container_config, log_name, sandbox_config
 from mandor.engines.cri.execution import Dial, begin, dial_directly
 from mandor.engines.cri.images import CriImages
 from mandor.engines.cri.network import Traffic, traffic_of

@@ -53,6 +53,10 @@ def add_network(body: dict[str, Any], launch: Launch, options: ContainerOptions)
         body["Hostname"] = options.hostname or hostname(launch.name)
         if options.extra_hosts:
             host["ExtraHosts"] = list(options.extra_hosts)
+        if options.dns:
+            host["Dns"] = list(options.dns)
+        if options.dns_search:
+            host["DnsSearch"] = list(options.dns_search)
         ports = {name: f"{port}/{launch.protocols.get(name, 'tcp')}" for name, port in launch.ports.items()}
         body["ExposedPorts"] = {port: {} for port in ports.values()}
         host["PortBindings"] = {
@@ -103,6 +107,12 @@ def _host(launch: Launch, options: ContainerOptions) -> dict[str, Any]:
         host["SecurityOpt"] = ["no-new-privileges"]
     if options.shm_size is not None:
         host["ShmSize"] = int(options.shm_size)
+    if options.ulimits:
+        host["Ulimits"] = [
+            {"Name": name, "Soft": each.soft, "Hard": each.hard} for name, each in options.ulimits.items()
+        ]
+    if options.sysctls:
+        host["Sysctls"] = dict(options.sysctls)
     if options.runtime is not None:
         host["Runtime"] = options.runtime
     return host

@@ -7,16 +7,18 @@ import shutil
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import time
 from typing import Any, ClassVar
 
 import msgspec
 
-from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
+from mandor.engines.base import Execution, Launch, LogLine, Mount, Observed, Unit, UnitPhase, Usage
 from mandor.engines.containers import labels as marks
 from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEngine, not_running
 from mandor.engines.containers.fetched import Fetched
+from mandor.engines.containers.files import write_files
 from mandor.engines.containers.tracked import Tracked
 from mandor.engines.docker_api.body import make_body
 from mandor.engines.docker_api.client import GONE, NOT_NOW, START_SECONDS, ApiClient, Refused, filters
@@ -266,12 +268,27 @@ class DockerApiEngine(ContainerEngine):
                 raise
 
     async def _make(self, unit: Unit, launch: Launch, options: ContainerOptions, body: dict[str, Any]) -> None:
+        if launch.files and (launch.security.read_only_root or options.read_only):
+            launch = await self._with_mounted_files(unit, launch)
+            body = make_body(launch, options, body["Labels"])
         if launch.sandbox:
             network = await self._sandboxes.ensure(unit.uid, launch, options, self.owner)
             body = make_body(launch, options, body["Labels"], network_of=network)
         made = await self._containers.create(unit, body)
         await self._containers.put_files(made, launch)
         await self._api.post(f"/containers/{made}/start", seconds=START_SECONDS)
+
+    async def _with_mounted_files(self, unit: Unit, launch: Launch) -> Launch:
+        """Where nothing can be written, the engine puts no files either."""
+        config = (await self._api.get(f"/images/{launch.image}/json"))["Config"] or {}
+        written = await asyncio.to_thread(
+            write_files, launch, self._files(unit), config.get("WorkingDir") or "/", config.get("User") or ""
+        )
+        mounts = (Mount(path=path, source=source, read_only=True) for path, source in written.items())
+        return replace(launch, files=(), mounts=(*launch.mounts, *mounts))
+
+    def _files(self, unit: Unit) -> Path:
+        return self._directory / "files" / str(unit)
 
     async def _end(self, unit: Unit, found: Any, tracked: Tracked, grace_seconds: float) -> None:
         if found["State"].get("Paused"):
@@ -299,6 +316,8 @@ class DockerApiEngine(ContainerEngine):
         if found is not None:
             await self._containers.discard(found["Id"])
             self._seen.pop(found["Id"], None)
+        if (files := self._files(unit)).is_dir():
+            await asyncio.to_thread(shutil.rmtree, files, ignore_errors=True)
 
     async def _tidy(self, wanted: set[str]) -> None:
         await self._sandboxes.tidy(wanted)

@@ -10,6 +10,13 @@ from mandor.engines.containers.images import Pull
 from mandor.lib.quantity import Size
 
 
+class Ulimit(Struct, frozen=True, forbid_unknown_fields=True):
+    """How much of something of the kernel a process may have; -1: no limit."""
+
+    soft: Annotated[int, Meta(ge=-1)]
+    hard: Annotated[int, Meta(ge=-1)]
+
+
 class ContainerOptions(Struct, frozen=True, forbid_unknown_fields=True):
     pull: Pull = "missing"
     """When the image is fetched: at every start, when it is not there, never."""
@@ -37,3 +44,11 @@ class ContainerOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Another runtime that the engine knows, such as `runsc` or `kata`."""
     extra_hosts: tuple[str, ...] = ()
     """`NAME:ADDRESS`, put into its hosts file."""
+    dns: tuple[str, ...] = ()
+    """Addresses of name servers; absent: the engine's."""
+    dns_search: tuple[str, ...] = ()
+    """Domains that are tried behind a bare name."""
+    ulimits: dict[str, Ulimit] = {}
+    """By their names: `{nofile: {soft: 65536, hard: 65536}}`; absent: the engine's."""
+    sysctls: dict[str, str] = {}
+    """Settings of the kernel that a container has for itself: `{net.core.somaxconn: "1024"}`."""

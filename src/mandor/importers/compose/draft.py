@@ -29,6 +29,7 @@ class Draft:
     placement: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     depends_on: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    security: dict[str, Any] = field(default_factory=dict)
     batch: dict[str, Any] = field(default_factory=dict)
 
     def rule(self, kind: str, **rule: Any) -> None:
@@ -51,6 +52,7 @@ class Draft:
             ports=self.ports,
             resources=filled(**self.requests, limits=self.limits),
             placement=self.placement,
+            security=self.security,
             options={engine: dict(self.options) for engine in WITH_OPTIONS} if self.options else {},
         )
         if self.type == "daemon":

@@ -10,7 +10,7 @@ from mandor.importers.compose.deploy import read_deploy
 from mandor.importers.compose.document import Loader, beside
 from mandor.importers.compose.draft import Draft
 from mandor.importers.compose.ports import read_ports
-from mandor.importers.compose.storage import Storage, labels_of
+from mandor.importers.compose.storage import Storage, labels_of, pairs_of
 from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds, Size
 from mandor.model.workload import Group
@@ -40,9 +40,7 @@ DROPPED = {
     "develop": "it is about `docker compose watch`",
     "device_cgroup_rules": "devices of the node are not passed through",
     "devices": "devices of the node are not passed through; `privileged` gives all of them",
-    "dns": "the engine's name servers are used",
     "dns_opt": "the engine's name servers are used",
-    "dns_search": "the engine's name servers are used",
     "domainname": "a host has a name only",
     "external_links": "other containers are not known here",
     "group_add": "a task has the groups of its user",
@@ -59,12 +57,9 @@ DROPPED = {
     "post_start": "there are no hooks; put it into the command",
     "pre_stop": "there are no hooks; let the program heed its stop signal",
     "provider": "it is run by another tool",
-    "security_opt": "the engine's own profile is used",
     "stdin_open": "a task has no input; `mandor exec -it` gives a terminal",
     "storage_opt": "the engine decides how it stores",
-    "sysctls": "settings of the kernel are the node's",
     "tty": "a task has no terminal; `mandor exec -it` gives one",
-    "ulimits": "the engine's own limits are used",
     "use_api_socket": "the engine's socket is not handed in; bind it, if a node allows that",
     "userns_mode": "the engine decides on user namespaces",
     "uts": "each container has its own",
@@ -182,19 +177,21 @@ class Reader:
 
     def _identity(self, draft: Draft, service: Part) -> None:
         if (user := service.text("user")) is not None:
-            draft.group["security"] = {"user": int(user) if user.isdecimal() else user}
+            draft.security["user"] = int(user) if user.isdecimal() else user
         if (name := service.text("container_name")) is not None:
             draft.labels["container_name"] = name
             service.guess("container_name", "instances have names of their own; it is kept as a label")
         draft.options |= filled(hostname=service.text("hostname"))
 
     def _container(self, draft: Draft, service: Part) -> None:
-        for key in ("privileged", "read_only", "init"):
-            if service.flag(key):
-                draft.options[key] = True
+        if service.flag("init"):
+            draft.options["init"] = True
+        _walls(draft, service)
         draft.options |= filled(
-            cap_add=service.texts("cap_add"),
-            cap_drop=service.texts("cap_drop"),
+            ulimits=_ulimits(service),
+            sysctls=pairs_of(service, "sysctls"),
+            dns=service.texts("dns"),
+            dns_search=service.texts("dns_search"),
             shm_size=take_size(service, "shm_size"),
             runtime=service.text("runtime"),
             extra_hosts=_hosts(service),
@@ -340,6 +337,40 @@ def _words(service: Part, key: str) -> list[str] | None:
         return shlex.split(text)
     except ValueError as error:
         raise service.wrong(key, f"it cannot be split into words: {error}") from None
+
+
+def _walls(draft: Draft, service: Part) -> None:
+    if service.flag("read_only"):
+        draft.security["read_only_root"] = True
+    added, dropped = _powers(service, "cap_add"), _powers(service, "cap_drop")
+    if service.flag("privileged"):
+        draft.security["privileged"] = True
+        if added or dropped:
+            service.guess("cap_add" if added else "cap_drop", "`privileged` has all powers")
+    else:
+        draft.security |= filled(cap_add=added, cap_drop=dropped)
+    for index, text in enumerate(service.texts("security_opt")):
+        name, _, value = text.replace("=", ":").partition(":")
+        if name == "no-new-privileges":
+            draft.security |= filled(no_new_privileges=value != "false" or None)
+        else:
+            service.drop_item("security_opt", index, "the engine's own profile is used")
+
+
+def _powers(service: Part, key: str) -> list[str]:
+    return [text.upper().removeprefix("CAP_") for text in service.texts(key)]
+
+
+def _ulimits(service: Part) -> dict[str, dict[str, int]]:
+    under, found = service.part("ulimits"), {}
+    for name in under:
+        if isinstance(under.peek(name), dict):
+            each = under.part(name)
+            soft, hard = each.whole("soft", -1), each.whole("hard", -1)
+        else:
+            soft = hard = under.whole(name, -1)
+        found[name] = {"soft": max(-1, -1 if soft is None else soft), "hard": max(-1, -1 if hard is None else hard)}
+    return found
 
 
 def _hosts(service: Part) -> list[str]:

@@ -243,14 +243,17 @@ def _labels(part: Part) -> dict[str, str]:
     return labels_of(part, "labels")
 
 
+def pairs_of(part: Part, key: str) -> dict[str, str]:
+    """A mapping, or a list of NAME=VALUE."""
+    if isinstance(part.peek(key), list):
+        return dict(text.partition("=")[::2] for text in part.texts(key))
+    return part.text_map(key)
+
+
 def labels_of(part: Part, key: str) -> dict[str, str]:
     """A mapping, or a list of NAME=VALUE; what cannot be a label here is told."""
-    if isinstance(part.peek(key), list):
-        pairs = dict(text.partition("=")[::2] for text in part.texts(key))
-    else:
-        pairs = part.text_map(key)
     found = {}
-    for name, value in pairs.items():
+    for name, value in pairs_of(part, key).items():
         if len(value) > 256 or not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9./_-]{0,126}[A-Za-z0-9])?", name):
             part.note(key, "dropped", f"{name[:60]!r} cannot be a label here")
         else:

@@ -52,8 +52,6 @@ _CONFIG = {
     "devices": "devices of the node are not passed through",
     "dns": "the engine's name servers are used",
     "dns_options": "the engine's name servers are used",
-    "dns_search_domains": "the engine's name servers are used",
-    "dns_servers": "the engine's name servers are used",
     "group_add": "a task has the groups of its user",
     "healthchecks": "the image's own test is not asked",
     "image_pull_timeout": "a pull may take as long as it goes on",
@@ -69,9 +67,7 @@ _CONFIG = {
     "pid_mode": "each container has its own",
     "security_opt": "the engine's own profile is used",
     "storage_opt": "the engine decides how it stores",
-    "sysctl": "settings of the kernel are the node's",
     "tty": "a task has no terminal; `mandor exec -it` gives one",
-    "ulimit": "the engine's own limits are used",
     "userns_mode": "the engine decides on user namespaces",
     "uts_mode": "each container has its own",
     "volume_driver": "volumes are folders that the node's agent makes",
@@ -143,7 +139,7 @@ def _role(draft: TaskDraft, part: Part) -> None:
 def _ending(draft: TaskDraft, part: Part) -> None:
     draft.task |= filled(stop=filled(grace=duration(part, "kill_timeout"), signal=part.text("kill_signal")))
     if (user := part.text("user")) is not None:
-        draft.task["security"] = {"user": int(user) if user.isdecimal() else user}
+        draft.task.setdefault("security", {})["user"] = int(user) if user.isdecimal() else user
     logs = block(part, "logs")
     files, size = logs.whole("max_files"), logs.whole("max_file_size")
     if draft.engine != "fake":
@@ -249,9 +245,16 @@ def _container(draft: TaskDraft, part: Part, runtime: Runtime, command: str | No
     )
     if part.flag("force_pull"):
         draft.options["pull"] = "always"
-    for key, name in (("privileged", "privileged"), ("readonly_rootfs", "read_only"), ("init", "init")):
-        if part.flag(key):
-            draft.options[name] = True
+    if part.flag("init"):
+        draft.options["init"] = True
+    walls: dict[str, Any] = filled(read_only_root=part.flag("readonly_rootfs") or None)
+    added, dropped = part.texts("cap_add"), part.texts("cap_drop")
+    if part.flag("privileged"):
+        walls["privileged"] = True
+    else:
+        walls |= filled(cap_add=[each.upper() for each in added], cap_drop=[each.upper() for each in dropped])
+    if walls:
+        draft.task["security"] = walls
     mode = part.text("network_mode")
     if mode in {"host", "none"}:
         draft.options["network"] = mode
@@ -261,15 +264,17 @@ def _container(draft: TaskDraft, part: Part, runtime: Runtime, command: str | No
     size = part.whole("shm_size")
     hosts = [each.replace("=", ":", 1) if "=" in each else each for each in part.texts("extra_hosts")]
     draft.options |= filled(
-        cap_add=part.texts("cap_add"),
-        cap_drop=part.texts("cap_drop"),
         hostname=part.text("hostname"),
+        dns=part.texts("dns_servers"),
+        dns_search=part.texts("dns_search_domains"),
+        ulimits=_ulimits(part),
+        sysctls=pairs(part, "sysctl"),
         runtime=part.text("runtime"),
         extra_hosts=hosts,
         shm_size=str(Size(size)) if size else None,
     )
     if draft.engine == "cri":
-        for key in ("init", "hostname", "shm_size", "extra_hosts"):
+        for key in ("init", "hostname", "shm_size", "extra_hosts", "dns", "dns_search", "ulimits", "sysctls"):
             draft.options.pop(key, None)
             part.drop(key, "the engine cri does not know it")
     if (hard := part.text("memory_hard_limit")) is not None and hard.isdecimal() and int(hard):
@@ -290,6 +295,17 @@ def _container(draft: TaskDraft, part: Part, runtime: Runtime, command: str | No
     for key in logging:
         logging.drop(key, "output is kept by the engine, for `mandor logs`")
     drop_all(part, _CONFIG)
+
+
+def _ulimits(part: Part) -> dict[str, dict[str, int]]:
+    """`nofile = "2048:4096"`: soft and hard."""
+    found = {}
+    for name, text in pairs(part, "ulimit").items():
+        soft, _, hard = text.partition(":")
+        if not soft.isdecimal() or not (hard or soft).isdecimal():
+            raise part.wrong("ulimit", f"{text[:40]!r} is not SOFT:HARD")
+        found[name] = {"soft": int(soft), "hard": int(hard or soft)}
+    return found
 
 
 def _labels(part: Part) -> None:

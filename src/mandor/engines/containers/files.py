@@ -1,0 +1,33 @@
+"""Files of a task as files of the node, for engines that mount them into place."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path, PurePosixPath
+
+from mandor.engines.base import Launch
+from mandor.errors import Invalid
+
+
+def write_files(launch: Launch, folder: Path, working_dir: str, user: str = "") -> dict[str, str]:
+    """Each file in a place of its own on the node, by where the task finds it; `user`: the image's own."""
+    found: dict[str, str] = {}
+    if launch.files:
+        folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+    for number, file in enumerate(launch.files):
+        place = PurePosixPath(launch.working_dir or working_dir or "/", file.path)
+        if ".." in place.parts or not place.is_absolute():
+            raise Invalid(f"file {file.path!r} must not contain `..`")
+        source = folder / str(number)
+        source.write_text(file.content, encoding="utf-8")
+        _give(source, user if launch.user is None else str(launch.user))
+        source.chmod(int(file.mode, 8))
+        found[str(place)] = str(source)
+    return found
+
+
+def _give(path: Path, user: str) -> None:
+    """To `UID` or `UID:GID`; a name is known only inside."""
+    owner, _, group = user.partition(":")
+    if owner.isdecimal():
+        os.chown(path, int(owner), int(group) if group.isdecimal() else -1)
