@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,15 @@ class TestCriEngine(EngineSuite):
         finally:
             self.containerd.cli("tasks", "kill", "--signal", "SIGKILL", other)
             self.containerd.cli("containers", "delete", other)
+
+    def away(self) -> AbstractContextManager[None]:
+        return self.containerd.away()
+
+    def hangs(self) -> AbstractContextManager[None]:
+        return self.containerd.hangs()
+
+    def make_impatient(self, directory: Path) -> Engine:
+        return CriEngine(directory, socket=self.containerd.socket, answer_seconds=0.5)
 
     def dies(self, signal: str, **parts: Any) -> Launch:
         """The first process of a container cannot kill itself."""

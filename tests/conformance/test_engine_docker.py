@@ -60,15 +60,13 @@ class TestDockerEngine(EngineSuite):
             self.docker.cli("rm", "--force", name)
 
     def away(self) -> AbstractContextManager[None] | None:
-        return self._away(self.docker) if isinstance(self.docker, Docker) else None
+        return self.docker.away() if isinstance(self.docker, Docker) else None
 
-    @contextmanager
-    def _away(self, docker: Docker) -> Iterator[None]:
-        docker.stop()
-        try:
-            yield
-        finally:
-            docker.start()
+    def hangs(self) -> AbstractContextManager[None] | None:
+        return self.docker.hangs() if isinstance(self.docker, Docker) else None
+
+    def make_impatient(self, directory: Path) -> Engine:
+        return DockerEngine(directory, socket=self.docker.socket, answer_seconds=0.5)
 
     def dies(self, signal: str, **parts: Any) -> Launch:
         return super().dies(signal, options={"init": True}, **parts)

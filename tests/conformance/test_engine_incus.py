@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,21 @@ class TestIncusEngine(EngineSuite):
             yield lambda: self.incus.cli("list", other, "--format", "csv", "--columns", "s") == "RUNNING"
         finally:
             self.incus.cli("delete", "--force", other)
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Killed: told to stop, it waits for every command that still runs."""
+        self.incus.kill()
+        try:
+            yield
+        finally:
+            self.incus.start()
+
+    def hangs(self) -> AbstractContextManager[None]:
+        return self.incus.hangs()
+
+    def make_impatient(self, directory: Path) -> Engine:
+        return IncusEngine(directory, url=self.incus.url, answer_seconds=0.5)
 
     def lacks_image(self, **parts: Any) -> Launch:
         return self.launch(image="no-such-image", command=("sh",), **parts)

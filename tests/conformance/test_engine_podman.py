@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +59,15 @@ class PodmanSuite(EngineSuite):
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        self.podman.stop()
-        self.podman.socket.unlink(missing_ok=True)
-        try:
+        with self.podman.away():
+            self.podman.socket.unlink(missing_ok=True)
             yield
-        finally:
-            self.podman.start()
+
+    def hangs(self) -> AbstractContextManager[None]:
+        return self.podman.hangs()
+
+    def make_impatient(self, directory: Path) -> Engine:
+        return PodmanEngine(directory, socket=self.podman.socket, answer_seconds=0.5)
 
     def dies(self, signal: str, **parts: Any) -> Launch:
         """The first process of a container cannot kill itself: a child of it does, and its end is passed on."""

@@ -111,11 +111,21 @@ def test_a_schedule_is_shown_and_can_be_run_now(mandor: Mandor) -> None:
     eventually("its run goes, too", lambda: mandor("get", "workloads", "-o", "name").stdout == "")
 
 
-@pytest.mark.parametrize("name", ["batch", "gang", "groups", "namespace", "limits", "probes"])
+@pytest.mark.parametrize("name", ["batch", "depends-on", "gang", "groups", "namespace", "limits", "probes"])
 @pytest.mark.req("S0-32")
 def test_an_example_runs(mandor: Mandor, name: str) -> None:
     mandor("apply", "-f", str(EXAMPLES / f"{name}.yaml"), "--wait", "--timeout", "60s")
     mandor("delete", "-f", str(EXAMPLES / f"{name}.yaml"), "--wait", "--timeout", "60s")
+
+
+@pytest.mark.req("S0-32", "S2-17")
+def test_the_indexed_example_runs_each_index_once_with_its_init_and_sidecar(mandor: Mandor) -> None:
+    mandor("apply", "-f", str(EXAMPLES / "indexed.yaml"), "--wait", "--timeout", "60s")
+    assert "0-5 of 6 done" in mandor("describe", "workload", "render").stdout
+    for index in range(6):
+        assert f"piece {index} of 6" in mandor("logs", f"render-{index}", "--task", "draw").stdout
+        assert f"fetching piece {index}" in mandor("logs", f"render-{index}", "--task", "fetch").stdout
+    mandor("delete", "-f", str(EXAMPLES / "indexed.yaml"), "--wait", "--timeout", "60s")
 
 
 def test_a_cordoned_node_gets_nothing_new_and_the_reason_is_shown(mandor: Mandor) -> None:

@@ -11,6 +11,8 @@ from mandor.engines.registry import check_options
 from mandor.engines.registry import known_engines as registered
 from mandor.errors import Conflict, Invalid
 from mandor.lib.words import did_you_mean
+from mandor.model.depends import HINT as UNTIE
+from mandor.model.depends import find_circles
 from mandor.model.instance import Instance, instance_prefix
 from mandor.model.limit_defaults import LimitDefaults, filled
 from mandor.model.manifest import DEFAULT_NAMESPACE
@@ -70,6 +72,7 @@ async def admit(
     check_targets(value)
     await _check_names(store, value, beside or {})
     await _check_near(store, value, beside or {})
+    await _check_depends_on(store, value, beside or {})
     priority, checks = await _priority(store, value, beside or {})
     namespace, more = await _namespace(store, value, beside or {})
     if namespace is not None:
@@ -196,6 +199,36 @@ async def _check_default(store: Store, value: PriorityClass, beside: Mapping[Key
             hint=f"apply {taken} without `default: true` first, or together with this",
             path="spec.default",
         )
+
+
+async def _check_depends_on(store: Store, value: Workload, beside: Mapping[Key, Object]) -> None:
+    """Nobody waits for himself, by way of others, or for what never comes."""
+    spec = value.spec
+    if not any(group.depends_on for group in spec.groups.values()):
+        return
+    space = value.meta.namespace
+    others = await _all(store, Workload, beside, Filter(namespace=space))
+    known = {value.meta.name: value} | {each.meta.name: each for each in others if each.meta.namespace == space}
+    known[value.meta.name] = value
+    for group, each in spec.groups.items():
+        for name, condition in each.depends_on.items():
+            other = known.get(name) if name not in spec.groups else None
+            if other is not None and other.spec.schedule is not None:
+                raise Invalid(
+                    f"group {group} waits for {name}, which runs by a schedule, again and again",
+                    hint="depend on a workload that begins once",
+                    path=f"spec.groups.{group}.depends_on.{name}",
+                )
+            if other is not None and condition == "completed" and other.spec.type != "batch":
+                raise Invalid(
+                    f"group {group} waits for {name} to complete, and a {other.spec.type} never does",
+                    hint="`healthy`, or `started`",
+                    path=f"spec.groups.{group}.depends_on.{name}",
+                )
+    for found in find_circles(known.values()):
+        if found.workload is value:
+            path = f"spec.groups.{found.group}.depends_on.{found.name}"
+            raise Invalid(found.message, hint=UNTIE, path=path)
 
 
 async def _check_near(store: Store, value: Workload, beside: Mapping[Key, Object]) -> None:

@@ -55,14 +55,21 @@ class Plan:
     nodes: Sequence[Node] = ()
     """As they are now, where that matters."""
 
-    def add(self, key: Key, action: Action, changes: Sequence[FieldChange] = (), write: Write | None = None) -> None:
+    def add(
+        self,
+        key: Key,
+        action: Action,
+        changes: Sequence[FieldChange] = (),
+        write: Write | None = None,
+        warnings: Sequence[str] = (),
+    ) -> None:
         self.results[key] = Result(
             kind=key.kind,
             namespace=key.namespace,
             name=key.name,
             action=action,
             changes=tuple(changes),
-            warnings=advice(write.value, self.nodes) if isinstance(write, Put) else (),
+            warnings=(*(advice(write.value, self.nodes) if isinstance(write, Put) else ()), *warnings),
         )
         if write is not None:
             self.writes.append(write)
@@ -145,11 +152,23 @@ async def _plan_one(
         await admit(parts.store, author.caller, wanted, engines, beside)
     changes = differences(stored, wanted)
     if stored is None:
-        plan.add(given.key, "created", changes, Put(wanted))
+        plan.add(given.key, "created", changes, Put(wanted), await _awaited(parts, wanted, beside))
     elif changes:
-        plan.add(given.key, "changed", changes, Put(wanted))
+        plan.add(given.key, "changed", changes, Put(wanted), await _awaited(parts, wanted, beside))
     else:
         plan.add(given.key, "unchanged")
+
+
+async def _awaited(parts: ApiParts, value: Object, beside: Mapping[Key, Object]) -> list[str]:
+    """What it depends on, and nobody knows yet."""
+    groups = value.spec.groups if isinstance(value, Workload) else {}
+    named = {other for group in groups.values() for other in group.depends_on if other not in groups}
+    keys = [Key(Workload.kind, value.meta.namespace, name) for name in sorted(named)]
+    return [
+        f"it waits for {key.name}, and there is no group or workload of that name yet"
+        for key in keys
+        if key not in beside and await parts.store.get(key) is None
+    ]
 
 
 async def _plan_prune(parts: ApiParts, author: Author, prune: Prune, beside: Mapping[Key, Object], plan: Plan) -> None:

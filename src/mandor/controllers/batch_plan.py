@@ -7,9 +7,11 @@ from mandor.controllers import slot
 from mandor.controllers.draft import Draft
 from mandor.controllers.slot import World
 from mandor.lib.quantity import Seconds
+from mandor.lib.ranges import parse
+from mandor.model.batch import Batch
 from mandor.model.instance import Instance, instance_name
 from mandor.model.phase import Phase
-from mandor.model.workload import Batch, Release, Workload
+from mandor.model.workload import Release, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,16 @@ def ending(
 
 def done(workload: Workload, group: str, members: Sequence[Instance], release: Release) -> bool:
     wanted = batch_of(workload, group).completions
-    return sum(succeeded(each, release) for each in members if each.spec.index < wanted) >= wanted
+    return len(succeeded_indices(workload, group, members, release)) >= wanted
+
+
+def succeeded_indices(workload: Workload, group: str, members: Sequence[Instance], release: Release) -> set[int]:
+    """Of those that are wanted. An indexed batch knows them by its status, too: an instance may be gone by now."""
+    batch = batch_of(workload, group)
+    found = {each.spec.index for each in members if succeeded(each, release)}
+    if batch.indexed and workload.status.release == release.meta.name:
+        found |= parse(workload.status.indices.get(group, ""))
+    return {index for index in found if index < batch.completions}
 
 
 def succeeded(instance: Instance, release: Release) -> bool:
@@ -113,10 +124,13 @@ def _fill(
 ) -> None:
     """The lowest indices first; one that waits after a failure lets the next one go before it."""
     by_index = {each.spec.index: each for each in members}
+    over = succeeded_indices(workload, name, members, release)
     left = slot.at_once(len(members))
     for index in range(batch_of(workload, name).completions):
         if room <= 0:
             return
+        if index in over:
+            continue
         if not left:
             draft.again(0.0)
             return

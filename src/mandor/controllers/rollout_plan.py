@@ -1,6 +1,6 @@
 """Plan for a roll-out as a whole: where it leads, how far it is, when it has failed, and what people are told."""
 
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 
@@ -32,6 +32,8 @@ class _View:
     """Some are of another release."""
     canaries: int = 0
     """So many wait to be promoted before anything else happens."""
+    held: bool = False
+    """It waits for others before it begins."""
     daemons: bool = False
     crowded_out: int = 0
     """So many daemons wait for room on their nodes."""
@@ -44,9 +46,9 @@ class _View:
         return not self.mixed and not unproven and state.updated == state.healthy + self.crowded_out == state.wanted
 
     @property
-    def nowhere(self) -> bool:
-        """No node is home to it: it waits for one."""
-        return self.daemons and not self.state.wanted
+    def idle(self) -> bool:
+        """It waits for others, or for a node that is home to it: no time passes."""
+        return self.held or (self.daemons and not self.state.wanted)
 
     @property
     def waits(self) -> bool:
@@ -55,10 +57,16 @@ class _View:
 
 
 def plan_rollout(
-    draft: Draft, workload: Workload, current: Release, releases: Mapping[str, Release], members: Members, world: World
+    draft: Draft,
+    workload: Workload,
+    current: Release,
+    releases: Mapping[str, Release],
+    members: Members,
+    waiting: Set[str],
+    world: World,
 ) -> Generator[None, None, tuple[Rollout, dict[str, Step]]]:
     """The state of the roll-out, and how far each group may go, in steps. `current`: the release of the template as it
-    is."""
+    is; `waiting`: groups that wait for others before they begin with it."""
     before = workload.status.rollout
     rollout = before if before is not None and before.release == current.meta.name else None
     if rollout is None:
@@ -70,6 +78,8 @@ def plan_rollout(
     views: dict[str, _View] = {}
     if not rollout.settled_on:
         views = _views(draft, workload, rollout, releases, members, world)
+        for name in waiting & views.keys() if rollout.target == rollout.release else ():
+            views[name].held = True
         rollout, views = _followed(draft, workload, rollout, releases, members, views, world)
         states = {} if rollout.settled_on else {name: view.state for name, view in views.items()}
         rollout = replace(rollout, groups=states)
@@ -89,7 +99,8 @@ def _steps(
             releases,
             rollout.proven,
             canaries=views[name].canaries if name in views else 0,
-            frozen=rollout.frozen,
+            # Nobody who serves makes way for one that may not begin yet.
+            frozen=rollout.frozen or (name in views and views[name].held and views[name].mixed),
         )
         for name in workload.spec.groups
         if name in target.spec.groups
@@ -194,8 +205,8 @@ def _followed(
         draft.note(workload, "RolloutResumed", f"{rollout.target}: {_progress(views)} updated")
     if rollout.frozen and rollout.phase == "Failed":
         return rollout, views
-    under_way = [view for view in views.values() if not (view.done or view.waits or view.nowhere)]
-    rollout = _still(rollout, [view for view in views.values() if view.waits or view.nowhere])
+    under_way = [view for view in views.values() if not (view.done or view.waits or view.idle)]
+    rollout = _still(rollout, [view for view in views.values() if view.waits or view.idle])
     if not under_way and rollout.phase != "Failed" and any(view.waits for view in views.values()):
         if rollout.phase != "Waiting":
             draft.note(workload, "RolloutWaiting", f"{rollout.release} is healthy so far, and waits to be promoted")

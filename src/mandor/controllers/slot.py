@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from itertools import count as numbers
 from itertools import filterfalse, islice
 from operator import attrgetter
+from typing import NamedTuple
 
 from mandor.controllers.draft import Draft
 from mandor.lib.backoff import Backoff
@@ -47,6 +48,18 @@ def nowhere(release: Release, group: str) -> Site:
     return Site(release.spec.groups[group])
 
 
+class Other(NamedTuple):
+    """A workload that others wait for."""
+
+    workload: Workload
+    current: bool
+    """Its status is about its template as it is now."""
+
+
+def nobody(name: str) -> Other | None:
+    return None
+
+
 def always_was(instance: Instance) -> float:
     return math.inf
 
@@ -66,6 +79,8 @@ class World:
     """For how long an instance that is ready has been seen so, without a break."""
     site: Callable[[Release, str], Site] = nowhere
     """Which nodes are home to a group of daemons of a release."""
+    other: Callable[[str], Other | None] = nobody
+    """Another workload of the namespace."""
     rehearsed: bool = False
     """Nobody waits for anybody's approval."""
 

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from mandor.controllers import slot
 from mandor.controllers.base import Controller, Grouped
+from mandor.controllers.dependencies import Dependencies
 from mandor.controllers.draft import Draft, Note
 from mandor.controllers.homes import Homes
 from mandor.controllers.residents import rooted
-from mandor.controllers.slot import World
+from mandor.controllers.slot import Other, World
 from mandor.controllers.workload_plan import Seen, plan, plan_in_steps
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
@@ -19,7 +20,7 @@ from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
 from mandor.model.volume import Volume
-from mandor.model.workload import Release, Workload
+from mandor.model.workload import Release, Workload, template_hash
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
@@ -55,6 +56,7 @@ class WorkloadController(Controller[Name]):
         self._with_lost: set[Name] = set()
         self._ready_nodes: set[str] = set()
         self._homes = Homes()
+        self._dependencies = Dependencies()
         self._rest_until: dict[Name, float] = {}
         self._ready_since: dict[Name, dict[str, float]] = {}
         """Of workloads that are being rolled out: since when instances, by uid, have been ready, on the monotonic
@@ -98,7 +100,15 @@ class WorkloadController(Controller[Name]):
             self._releases.update(
                 before if isinstance(before, Release) else None, after if isinstance(after, Release) else None
             )
-        return {_name(value) for value in (before, after) if isinstance(value, Workload | Release | Instance)}
+        names = {_name(value) for value in (before, after) if isinstance(value, Workload | Release | Instance)}
+        return names if isinstance(before, Instance) else self._with_dependants(change, names)
+
+    def _with_dependants(self, change: Change, names: set[Name]) -> set[Name]:
+        """Others may wait for it."""
+        if isinstance(change.value, Workload):
+            after = change.after if isinstance(change.after, Workload) else None
+            self._dependencies.set(change.value.meta.namespace, change.value.meta.name, after)
+        return names | {Name(*each) for name in names for each in self._dependencies.on(*name)}
 
     def _observe_node(self, change: Change) -> Iterable[Name]:
         """A node that comes or goes matters to those who wait with lost instances, and to daemons."""
@@ -126,6 +136,7 @@ class WorkloadController(Controller[Name]):
             rooted=self._rooted,
             ready_seconds=lambda instance: self._ready_seconds(key, instance),
             site=self._homes.site,
+            other=lambda name: self._other(key, name),
         )
         draft = await _planned(Seen(workload, self._releases.of(key), instances), world)
         if workload is None or workload.spec.type != "daemon":
@@ -174,6 +185,15 @@ class WorkloadController(Controller[Name]):
     def _taken(self, key: Name, name: str) -> bool:
         found = self._all_instances.get(_new_tuple(Key, (Instance.kind, key.namespace, name)))
         return isinstance(found, Instance) and found.spec.workload != key.workload
+
+    def _other(self, key: Name, name: str) -> Other | None:
+        found = self._workloads.get(Key(Workload.kind, key.namespace, name))
+        if not isinstance(found, Workload):
+            return None
+        wanted = template_hash(found.spec.template, found.spec.restarted)
+        releases = self._releases.of(Name(key.namespace, name))
+        current = any(each.meta.name == found.status.release and each.spec.hash == wanted for each in releases)
+        return Other(found, current)
 
     def _rooted(self, instance: Instance) -> bool:
         return rooted(instance, self._volumes)

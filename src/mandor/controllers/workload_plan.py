@@ -6,13 +6,15 @@ from dataclasses import dataclass, field
 import msgspec
 
 from mandor.controllers import slot
-from mandor.controllers.batch_plan import Ending, batch_of, ending, plan_batch, plan_ended
+from mandor.controllers.batch_plan import Ending, batch_of, ending, plan_batch, plan_ended, succeeded_indices
 from mandor.controllers.daemon_plan import at_home, plan_daemon
 from mandor.controllers.draft import Draft
+from mandor.controllers.gate_plan import Waits, find_waits, hold, opened, tell
 from mandor.controllers.release_plan import current_release, forget_releases
 from mandor.controllers.rollout_plan import plan_rollout
 from mandor.controllers.service_plan import plan_service
 from mandor.controllers.slot import World
+from mandor.lib.ranges import shown
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase
 from mandor.model.rollout import Rollout
@@ -47,16 +49,20 @@ def plan_in_steps(draft: Draft, seen: Seen, world: World) -> Iterator[None]:
     release = current_release(draft, workload, seen.releases)
     members = _members(draft, workload, seen.instances, world)
     yield
+    waits = find_waits(workload, members, release, world)
     if workload.spec.type == "batch":
         end = ending(workload, members, release, world)
         _plan_batch(draft, workload, members, release, end, world)
-        status = _batch_status(seen, workload, release, end)
+        status = _batch_status(seen, workload, members, release, end)
     else:
-        rollout = yield from _plan_service(draft, seen, workload, members, release, world)
+        rollout = yield from _plan_service(draft, seen, workload, members, release, waits, world)
         yield
         status = _service_status(draft, seen, workload, members, release, rollout, world)
         end = None
     yield
+    hold(draft, members, waits, release)
+    message = tell(draft, workload, waits, release) or status.message
+    status = msgspec.structs.replace(status, opened=opened(workload, waits), message=message)
     forget_releases(draft, workload, seen.releases, seen.instances)
     if not draft.unfinished or _turned(workload.status.rollout, status.rollout):
         _tell_status(draft, workload, status, end)
@@ -101,10 +107,11 @@ def _plan_service(
     workload: Workload,
     members: Mapping[str, Sequence[Instance]],
     release: Release,
+    waits: Waits,
     world: World,
 ) -> Generator[None, None, Rollout]:
     releases = {each.meta.name: each for each in (*seen.releases, release)}
-    rollout, steps = yield from plan_rollout(draft, workload, release, releases, members, world)
+    rollout, steps = yield from plan_rollout(draft, workload, release, releases, members, waits.keys(), world)
     for name, instances in members.items():
         yield
         if name in steps:
@@ -145,12 +152,23 @@ def _turned(before: Rollout | None, after: Rollout | None) -> bool:
     return (before.release, before.target, before.phase) != (after.release, after.target, after.phase)
 
 
-def _batch_status(seen: Seen, workload: Workload, release: Release, end: Ending | None) -> WorkloadStatus:
+def _batch_status(
+    seen: Seen,
+    workload: Workload,
+    members: Mapping[str, Sequence[Instance]],
+    release: Release,
+    end: Ending | None,
+) -> WorkloadStatus:
     counts = _count(seen.instances, release.meta.name)
     if end is not None and end.phase == workload.status.phase and workload.status.release == release.meta.name:
         # Its history may have been cleared away: the counts of the end stay.
         return msgspec.structs.replace(workload.status, running=counts.running, ready=0, pending=0)
     wanted = sum(batch_of(workload, name).completions for name in workload.spec.groups)
+    indices: dict[str, str] = {}
+    if workload.spec.batch is not None and workload.spec.batch.indexed:
+        over = {name: succeeded_indices(workload, name, each, release) for name, each in members.items()}
+        counts.succeeded = sum(map(len, over.values()))
+        indices = {name: shown(each) for name, each in over.items() if each}
     return WorkloadStatus(
         phase=end.phase if end else _phase(counts, wanted),
         release=release.meta.name,
@@ -160,6 +178,7 @@ def _batch_status(seen: Seen, workload: Workload, release: Release, end: Ending 
         pending=counts.pending,
         succeeded=counts.succeeded,
         failed=counts.failed,
+        indices=indices,
         message=end.message if end else _trouble(counts.troubled),
     )
 

@@ -52,6 +52,8 @@ class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     """The uid of the one whose place it is to take."""
     pin: str = ""
     """The only node it may go to; empty: any."""
+    waits: tuple[str, ...] = ()
+    """What it waits for before it may be placed: what its group depends on."""
     avoid: tuple[str, ...] = ()
     """Nodes where earlier copies failed: elsewhere first."""
     volumes: tuple[str, ...] = ()

@@ -14,6 +14,8 @@ from mandor.errors import Invalid, TooLarge
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Malformed, Map, load_all
 from mandor.model.codec import KINDS
+from mandor.model.depends import HINT as UNTIE
+from mandor.model.depends import find_circles
 from mandor.model.limit_defaults import LimitDefaults, LimitDefaultsSpec
 from mandor.model.meta import Key, Meta, Object, check_labels, check_name
 from mandor.model.near_cycle import HINT, find_deadlocks
@@ -129,6 +131,7 @@ def load_files(
         mistakes += [(name, each) for each in sorted(wrong, key=lambda each: each.line)]
     mistakes += _twice(documents)
     mistakes += _deadlocked(documents)
+    mistakes += _circular(documents)
     if engines is not None:
         mistakes += [wrong for each in documents for wrong in _no_such_engine(each, engines)]
     if mistakes:
@@ -368,6 +371,18 @@ def _deadlocked(documents: list[Document]) -> list[tuple[str, Mistake]]:
         flat = _flat(mistake) if _is_flat(document.source) else mistake
         found.setdefault(frozenset(each.chain), (document.file, flat))
     return list(found.values())
+
+
+def _circular(documents: list[Document]) -> list[tuple[str, Mistake]]:
+    """Groups of these manifests that depend on each other; each cycle is told where its first `depends_on` stands."""
+    workloads = {each.object.key: each for each in documents if isinstance(each.object, Workload)}
+    found = []
+    for each in find_circles(each.object for each in workloads.values() if isinstance(each.object, Workload)):
+        document = workloads[each.workload.key]
+        path = f"groups.{each.group}.depends_on.{each.name}"
+        mistake = Mistake(_line_of(document, each.group, "depends_on", each.name), path, each.message, UNTIE)
+        found.append((document.file, _flat(mistake) if _is_flat(document.source) else mistake))
+    return found
 
 
 def _line_of(document: Document, group: str, *path: str | int) -> int:

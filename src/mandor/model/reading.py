@@ -22,14 +22,14 @@ from mandor.model.placement import KINDS, Placement, Where
 from mandor.model.schedule import Schedule
 from mandor.model.task import File, Task
 from mandor.model.variant import TaskVariant
-from mandor.model.workload import AUTO, Alternative, Batch, Disruption, Group, Port, Reschedule, WorkloadSpec
+from mandor.model.workload import AUTO, Alternative, Disruption, Group, Port, Reschedule, WorkloadSpec
 
 MISTAKES_MOST = 50
 
 _TASK_LATER = frozenset({"secrets", "identity"})
 LATER: dict[type, frozenset[str]] = {
     WorkloadSpec: frozenset(),
-    Group: frozenset({"depends_on", "services"}),
+    Group: frozenset({"services"}),
     Placement: frozenset({"clusters"}),
     Task: _TASK_LATER,
     TaskVariant: _TASK_LATER,
@@ -37,7 +37,6 @@ LATER: dict[type, frozenset[str]] = {
     File: frozenset({"on_change"}),
     Reschedule: frozenset({"unlimited"}),
     Disruption: frozenset({"min_run", "move"}),
-    Batch: frozenset({"indexed"}),
 }
 """Keys of the full manifest that this version does not know what to do with."""
 

@@ -9,7 +9,9 @@ from msgspec import Struct, field
 
 from mandor.lib.quantity import NEVER, Seconds, SecondsOrNever
 from mandor.model.autoscale import Autoscale, AutoscaleStatus
+from mandor.model.batch import Batch
 from mandor.model.daemon import check_daemon
+from mandor.model.depends import Condition, check_depends_on
 from mandor.model.meta import NAME_MOST, Meta, Misfit, Object, check_name
 from mandor.model.placement import Placement
 from mandor.model.priority import Priority
@@ -105,17 +107,6 @@ class Disruption(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
         """Of so many; a part of an instance counts as one, as in Kubernetes."""
         most = self.max_unavailable
         return None if most is None else share_of(most, wanted, up=True)
-
-
-class Batch(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    completions: Annotated[int, Bounds(ge=1, le=100_000)] = 1
-    """So many instances must succeed."""
-    parallelism: Annotated[int, Bounds(ge=1, le=100_000)] = 1
-    """So many run at a time."""
-    retries: Annotated[int, Bounds(ge=0, le=1000)] = 3
-    """An instance that failed is tried again so often; then the batch has failed."""
-    deadline: Seconds | None = None
-    """A batch that is not done by then has failed."""
 
 
 GANG_SECONDS_MOST = 86_400
@@ -296,6 +287,9 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
     """Absent: 1 when new (or the fewest of `autoscale`); an apply that leaves it out keeps the current count."""
     autoscale: Autoscale | None = None
     """The count follows the load; `replicas` is only what it begins with then. Absent: it stays as it is."""
+    depends_on: dict[str, Condition] = {}
+    """What has to be so before its instances begin, by the name of a group of this workload, else of a workload:
+    `started`, `healthy` or `completed`. Once met for a release, it stays so."""
     restart: Restart = Restart()
     """What happens when a task ends by itself."""
     reschedule: Reschedule = Reschedule()
@@ -446,6 +440,7 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
             raise ValueError("`batch` belongs to `type: batch`")
         if self.schedule is not None and self.type != "batch":
             raise Misfit("`schedule` belongs to `type: batch`", "schedule", hint="write `type: batch` beside it")
+        check_depends_on(self.groups, ends=self.type == "batch")
         for name, group in self.groups.items():
             if self.type == "daemon":
                 check_daemon(name, group)
@@ -522,7 +517,11 @@ class WorkloadStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     pending: int = 0
     succeeded: int = 0
     failed: int = 0
+    indices: dict[str, str] = {}
+    """Of an indexed batch: which indices have succeeded, by group, as `0-4,7`."""
     message: str = ""
+    opened: tuple[str, ...] = ()
+    """Groups whose dependencies were met, for `release`."""
     rollout: Rollout | None = None
     """Of a service or a daemon: how far its latest roll-out is."""
     autoscale: dict[str, AutoscaleStatus] = {}

@@ -111,6 +111,6 @@ def ask_of(instance: Instance, workload: Workload, shape: Shape, who: Identity, 
         pin=instance.spec.pin,
         daemon=bool(instance.spec.home),
         who=who,
-        gates=workload.spec.gates,
+        gates=workload.spec.gates + instance.spec.waits,
         member=membership(instance, workload),
     )

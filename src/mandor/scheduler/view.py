@@ -330,7 +330,7 @@ class View:
             who=kin.who,
             pin=spec.pin,
             daemon=daemon,
-            gates=kin.gates,
+            gates=kin.gates + spec.waits if spec.waits else kin.gates,
             preempts=kin.preempts,
             member=kin.member,
         )
@@ -351,7 +351,8 @@ class View:
         if not instance.spec.home and not self.owns(shape.home):
             self.elsewhere[instance.key] = instance.meta.uid, shape.home
             return None
-        return ask_of(instance, workload, shape, self._who(instance), self._roster.rank(instance))
+        made = ask_of(instance, workload, shape, self._who(instance), self._roster.rank(instance))
+        return replace(made, gates=workload.spec.gates)  # what it waits for by itself is its own
 
     def _shape(self, instance: Instance) -> Shape | None:
         """Of its main form. None: its release is not here yet; the instance is looked at again when it comes."""

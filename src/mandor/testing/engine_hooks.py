@@ -62,6 +62,14 @@ class EngineHooks:
         """While it lasts, the engine's daemon is not there; None: it has none, or not one that tests may stop."""
         return None
 
+    def hangs(self) -> AbstractContextManager[None] | None:
+        """While it lasts, the engine's daemon takes questions and answers none; None: as with `away`."""
+        return None
+
+    def make_impatient(self, directory: Path) -> Engine:
+        """An engine object that gives up on an answer after half a second; used where the engine can hang."""
+        return self.make_engine(directory)
+
     # Launches, by what they do.
 
     def launch(self, **parts: Any) -> Launch:

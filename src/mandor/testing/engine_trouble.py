@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +87,53 @@ class EngineTrouble(EngineWatch):
                 with pytest.raises(EngineDown):
                     await verb()
 
+        await self._back(engine)
+        assert await self._units(engine) == [unit]
+        seen = await self._look(engine, unit)
+        assert seen.phase is UnitPhase.RUNNING or seen.exit_code is not None
+        assert (await engine.probe()).up
+
+    @pytest.mark.req("S0-27", "S0-29")
+    async def test_an_engine_that_goes_in_the_middle_of_starts_begins_nothing_twice(self, engine: Engine) -> None:
+        away = self.away()
+        if away is None:
+            return
+        units, launch = [self._unit() for _ in range(4)], self.sleeps()
+        starting = [asyncio.create_task(engine.start(unit, launch)) for unit in units]
+        await asyncio.sleep(0.15)
+        await asyncio.to_thread(away.__enter__)
+        told = await asyncio.gather(*starting, return_exceptions=True)
+        await asyncio.to_thread(away.__exit__, None, None, None)
+        assert all(each is None or getattr(each, "retry", False) for each in told), told
+        await self._back(engine)
+        for unit in units:
+            await engine.start(unit, launch)
+        assert sorted(await self._units(engine)) == sorted(units)
+        for unit in units:
+            # One whose start it broke off may be over, as the engine itself says; whatever runs was begun once.
+            if (await self._look(engine, unit)).phase is not UnitPhase.EXITED:
+                await self._running(engine, unit)
+                await self._printed(engine, unit, 1)
+                assert await self._lines(engine, unit) == ["begun"]
+
+    @pytest.mark.req("S0-27")
+    async def test_an_engine_that_hangs_is_told_and_begins_nothing_twice(self, engine: Engine, directory: Path) -> None:
+        hangs = self.hangs()
+        if hangs is None:
+            return
+        unit, late = await self._start(engine, self.sleeps()), self._unit()
+        async with self.make_impatient(directory) as impatient:
+            await impatient.list()
+            with hangs:
+                for verb in (impatient.list, lambda: impatient.start(late, self.sleeps())):
+                    with pytest.raises(EngineDown, match="does not answer"):
+                        await verb()
+        await self._back(engine)
+        await engine.start(late, self.sleeps())
+        await self._running(engine, late)
+        assert sorted(await self._units(engine)) == sorted([unit, late])
+
+    async def _back(self, engine: Engine) -> None:
         async def answers() -> bool:
             try:
                 await engine.list()
@@ -94,7 +142,3 @@ class EngineTrouble(EngineWatch):
             return True
 
         await self._until(answers, lambda: "it does not come back")
-        assert await self._units(engine) == [unit]
-        seen = await self._look(engine, unit)
-        assert seen.phase is UnitPhase.RUNNING or seen.exit_code is not None
-        assert (await engine.probe()).up

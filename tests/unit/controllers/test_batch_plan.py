@@ -18,7 +18,11 @@ from tests.unit.controllers.test_service_plan import words
 
 
 def make_batch(**fields: Any) -> Workload:
-    own = {key: fields.pop(key) for key in ("completions", "parallelism", "retries", "deadline") if key in fields}
+    own = {
+        key: fields.pop(key)
+        for key in ("completions", "parallelism", "retries", "deadline", "indexed")
+        if key in fields
+    }
     return make_workload(type="batch", batch=own, **fields)
 
 
@@ -166,3 +170,36 @@ def test_a_long_run_does_not_wipe_out_the_failures_of_a_batch() -> None:
 
 def test_nothing_lost_is_replaced_while_no_node_is_ready() -> None:
     assert words(run(make_batch(), [make_instance(0, Phase.LOST, node="gone")], ready=False)) == []
+
+
+def indexed(recorded: str = "", **fields: Any) -> Workload:
+    made = make_batch(completions=4, parallelism=4, indexed=True, **fields)
+    return made.changed(status=WorkloadStatus(phase="Running", release="web.1", indices={"main": recorded}))
+
+
+def test_an_indexed_batch_keeps_what_has_succeeded_by_index() -> None:
+    status = status_of(run(indexed(), [done(0), done(2), make_instance(1), make_instance(3)]))
+    assert status is not None
+    assert (status.indices, status.succeeded) == ({"main": "0,2"}, 2)
+
+
+def test_an_index_that_has_succeeded_is_not_run_again_when_its_instance_is_gone() -> None:
+    assert words(run(indexed("0-1"), [])) == ["create web-2 of web.1", "create web-3 of web.1"]
+    draft = run(indexed("0-2"), [done(3)])
+    status = status_of(draft)
+    assert status is not None
+    assert (status.phase, status.indices, status.succeeded) == ("Succeeded", {"main": "0-3"}, 4)
+
+
+def test_a_change_of_the_template_begins_all_indices_anew() -> None:
+    changed = indexed("0-3").changed(status=WorkloadStatus(phase="Succeeded", release="web.0", indices={"main": "0-3"}))
+    assert len(words(run(changed, []))) == 4
+
+
+def test_a_failed_index_is_tried_again_as_itself() -> None:
+    assert words(run(indexed("0,1,3"), [failed(2)])) == ["replace web-2 of web.1 attempt 1 avoid n1"]
+
+
+def test_more_indices_at_a_time_than_can_be_told_are_refused() -> None:
+    with pytest.raises(ValueError, match="at most 10000"):
+        make_batch(completions=20_000, parallelism=20_000, indexed=True)

@@ -196,6 +196,10 @@ secrets: {key: {file: ./key.txt}, gone: {external: true}}
     assert (6, "services.web.secrets[1]", "dropped") in told(found)
 
 
+def test_a_secret_that_nobody_uses_is_no_loss() -> None:
+    assert imported("services:\n  web: {image: a}\nsecrets: {key: {file: ./key.txt}}\n").report.notes == ()
+
+
 def test_build_names_the_image_that_compose_would_build() -> None:
     found = imported("services:\n  web:\n    build: .\n")
     assert found.made[0].manifest["image"] == "shop-web"

@@ -112,6 +112,7 @@ def _tell_workload(client: "Client", item: Object) -> list[str]:
             ("schedule", _schedule(spec.get("schedule"))),
             ("run of", spec.get("run_of", "")),
             ("release", item["status"].get("release", "")),
+            ("indices", _indices(item)),
             ("roll-out", rollout_line(item)),
             ("healthy", ", ".join((item["status"].get("rollout") or {}).get("proven", ())[-3:])),
             ("priority", str(spec.get("priority", ""))),
@@ -132,6 +133,16 @@ def _tell_workload(client: "Client", item: Object) -> list[str]:
         if len(own) > INSTANCES_SHOWN:
             lines.append(f"  … and {len(own) - INSTANCES_SHOWN} more")
     return lines
+
+
+def _indices(item: Object) -> str:
+    """Of an indexed batch: those that have succeeded."""
+    if not (item["spec"].get("batch") or {}).get("indexed"):
+        return ""
+    found = item["status"].get("indices", {})
+    many = len(item["spec"]["groups"]) > 1
+    done = "; ".join(f"{name} {indices}" if many else indices for name, indices in found.items())
+    return f"{done or 'none'} of {item['status'].get('wanted', 0)} done"
 
 
 def rollout_line(item: Object) -> str:
@@ -187,6 +198,7 @@ def _tell_group(name: str, group: Object, *, service: bool) -> list[str]:
             ("ports", ", ".join(f"{key} {_port(port)}" for key, port in group.get("ports", {}).items())),
             ("volumes", ", ".join(_volume(key, volume) for key, volume in group.get("volumes", {}).items())),
             ("update", ", ".join(f"{key} {value}" for key, value in group.get("update", {}).items())),
+            ("depends on", ", ".join(f"{key} {value}" for key, value in group.get("depends_on", {}).items())),
             ("pool", placement.get("pool", "")),
             ("where", "; ".join(_where(rule) for rule in placement.get("where", ()))),
         ]

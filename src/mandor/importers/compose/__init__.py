@@ -63,6 +63,7 @@ def _project(files: Sequence[Source], options: Options) -> Imported:
         for name in services
         if _runs(services, name, options)
     ]
+    storage.leave_unused()
     _tell_unreachable(services, made)
     used = {each.get("volume") for item in made for each in item.manifest.get("volumes", {}).values()}
     volumes = [each for name, each in storage.made.items() if storage.objects[name] in used]

@@ -32,6 +32,8 @@ class Storage:
     """Volume objects, by name."""
     objects: dict[str, str] = field(default_factory=dict)
     """The volume object behind a name of the file."""
+    used: set[int] = field(default_factory=set)
+    """Configs and secrets that a service has, by identity."""
 
     def __post_init__(self) -> None:
         self.volumes = dict(self.top.entries("volumes"))
@@ -194,7 +196,15 @@ class Storage:
             path = target if target and target.startswith("/") else folder + (target or name)
             draft.files.append(filled(path=path, content=content, mode=_mode(mode)))
 
+    def leave_unused(self) -> None:
+        """What no service has means nothing, in Compose as here."""
+        for part in (*self.configs.values(), *self.secrets.values()):
+            if id(part) not in self.used:
+                for key in part:
+                    part.ignore(key)
+
     def _content(self, part: Part) -> str | None:
+        self.used.add(id(part))
         part.ignore("name")
         if part.peek("external"):
             part.drop("external", "it is kept by another tool", "write it as `file:` or `content:`")

@@ -8,7 +8,7 @@ import pytest
 
 from mandor.errors import Invalid
 from mandor.importers.base import knows
-from mandor.model.workload import Batch
+from mandor.model.batch import Batch
 from tests.unit.importers.kubernetes.imports import deployment, imported, indented, only, told
 
 TEMPLATE = "template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: nginx:1}]}}"

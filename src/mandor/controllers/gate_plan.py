@@ -1,0 +1,153 @@
+"""Plan for groups that depend on others: what their new instances wait for, until it has been so once.
+
+They are there, and say what they wait for; the scheduler leaves them alone meanwhile. What was met once for a release
+stays so: whoever falls back later stops nobody.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from mandor.controllers import slot
+from mandor.controllers.batch_plan import done
+from mandor.controllers.daemon_plan import at_home
+from mandor.controllers.draft import Draft
+from mandor.controllers.slot import World
+from mandor.model.depends import WORDS, Condition
+from mandor.model.instance import Instance
+from mandor.model.phase import Phase
+from mandor.model.workload import Release, Workload
+from mandor.store.base import Put, Write
+
+Members = Mapping[str, Sequence[Instance]]
+Waits = Mapping[str, tuple[str, ...]]
+"""By group: `db to be healthy`."""
+
+_BEGUN = frozenset({Phase.RUNNING, Phase.STOPPING, Phase.SUCCEEDED})
+
+
+class _Stand(NamedTuple):
+    """How far somebody is whom others wait for."""
+
+    started: bool = False
+    healthy: bool = False
+    completed: bool = False
+    never: str = ""
+    """Why it stays so, whatever happens."""
+
+    def missing(self, name: str, condition: Condition) -> str:
+        if getattr(self, condition):
+            return ""
+        return f"{name} {WORDS[condition]}" + (f" ({self.never})" if self.never else "")
+
+
+def find_waits(workload: Workload, members: Members, release: Release, world: World) -> Waits:
+    """In a rehearsal everybody begins: it tells where all of them go."""
+    found = {}
+    for name, group in workload.spec.groups.items():
+        if group.depends_on and name not in _opened(workload, release) and not world.rehearsed:
+            stands = {other: _stand(other, workload, members, release, world) for other in group.depends_on}
+            waits = (stands[other].missing(other, condition) for other, condition in group.depends_on.items())
+            told = tuple(filter(None, waits))
+            if told:
+                found[name] = told
+    return found
+
+
+def opened(workload: Workload, waits: Waits) -> tuple[str, ...]:
+    """The groups that depend on others, and wait no more."""
+    return tuple(name for name, group in workload.spec.groups.items() if group.depends_on and name not in waits)
+
+
+def _opened(workload: Workload, release: Release) -> Sequence[str]:
+    return workload.status.opened if workload.status.release == release.meta.name else ()
+
+
+def tell(draft: Draft, workload: Workload, waits: Waits, release: Release) -> str:
+    """For the status of the workload; and an event when it begins, and when it is over."""
+    many = len(workload.spec.groups) > 1
+    message = "; ".join(f"{f'{name} ' if many else ''}waits for {', '.join(waits[name])}" for name in waits)
+    before = workload.status.message
+    if message and message != before:
+        draft.note(workload, "Waits", message)
+    news = [name for name in opened(workload, waits) if name not in _opened(workload, release)]
+    if news and "waits for " in before:
+        draft.note(workload, "DependenciesMet", f"{', '.join(news) if many else 'it'} begins")
+    return message
+
+
+def hold(draft: Draft, members: Members, waits: Waits, release: Release) -> None:
+    """New instances are made so that they wait; those that do, and need not any more, are let go."""
+    if waits:
+        draft.writes = [_held(write, waits, release) for write in draft.writes]
+        draft.rest = _all_held(draft.rest, waits, release)
+    written = {write.key for write in draft.writes} if any(map(_waiting, _all(members))) else set()
+    for each in _all(members):
+        wanted = waits.get(each.spec.group, ()) if each.spec.release == release.meta.name else ()
+        if _waiting(each) and each.spec.waits != wanted and each.key not in written:
+            draft.put(each.changed(spec=replace(each.spec, waits=wanted)))
+
+
+def _all(members: Members) -> Iterator[Instance]:
+    return (each for group in members.values() for each in group)
+
+
+def _waiting(each: Instance) -> bool:
+    return bool(each.spec.waits) and not each.spec.node and each.spec.stop is None
+
+
+def _all_held(writes: Iterable[Write], waits: Waits, release: Release) -> Iterator[Write]:
+    return (_held(each, waits, release) for each in writes)
+
+
+def _held(write: Write, waits: Waits, release: Release) -> Write:
+    value = write.value if isinstance(write, Put) else None
+    if not isinstance(value, Instance) or value.meta.uid or value.spec.release != release.meta.name:
+        return write
+    told = waits.get(value.spec.group)
+    return Put(value.changed(spec=replace(value.spec, waits=told))) if told else write
+
+
+# How far others are.
+
+
+def _stand(name: str, workload: Workload, members: Members, release: Release, world: World) -> _Stand:
+    if name in workload.spec.groups:
+        return _group_stand(name, workload, members[name], release, world)
+    other = world.other(name)
+    if other is None:
+        return _Stand(never="there is no group or workload of that name yet")
+    return _workload_stand(other.workload, current=other.current)
+
+
+def _group_stand(name: str, workload: Workload, members: Sequence[Instance], release: Release, world: World) -> _Stand:
+    """Of the release that is wanted: in a roll-out one group follows another."""
+    if workload.spec.type == "batch":
+        mine = [each for each in members if each.spec.release == release.meta.name]
+        begun = any(each.phase in _BEGUN for each in mine)
+        healthy = any(each.status.ready or each.phase is Phase.SUCCEEDED for each in mine)
+        return _Stand(begun, healthy, done(workload, name, members, release))
+    wanted = workload.spec.groups[name].count
+    if workload.spec.type == "daemon":
+        wanted, members = at_home(release, name, members, world)
+    mine = [each for each in members if each.spec.release == release.meta.name]
+    healthy = 0 < wanted <= sum(map(slot.serving, mine))
+    return _Stand(healthy or 0 < wanted <= sum(each.phase in _BEGUN for each in mine), healthy)
+
+
+def _workload_stand(other: Workload, *, current: bool) -> _Stand:
+    """`current`: its status is about its template as it is now."""
+    spec, status = other.spec, other.status
+    if spec.schedule is not None:
+        return _Stand(never="it runs by a schedule, again and again")
+    if not current:
+        return _Stand()
+    if spec.type == "batch":
+        over = status.phase == "Succeeded"
+        never = "it has failed" if status.phase == "Failed" else ""
+        begun = status.running + status.succeeded > 0
+        return _Stand(over or begun, over or status.ready + status.succeeded > 0, over, never)
+    whole = status.rollout is not None and status.rollout.settled_on == status.release and status.ready > 0
+    healthy = whole or 0 < status.wanted <= status.ready
+    return _Stand(healthy or 0 < status.wanted <= status.running, healthy)
