@@ -12,7 +12,7 @@ from mandor.model.codec import KINDS
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.limit_defaults import LimitDefaults
 from mandor.model.meta import Object
-from mandor.model.node import NodePhase, NodeStatus
+from mandor.model.node import Node, NodePhase, NodeStatus
 from mandor.model.phase import Phase, may_move
 from mandor.model.quota import Quota
 from mandor.model.record import Event
@@ -77,7 +77,8 @@ _CONTROLLERS: Rights = {
         | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt")}
         | {f"spec.{name}" for name in ("pin", "avoid", "move", "instead_of")}
     ),
-    "node": frozenset(f"status.{name}" for name in ("phase", "reason", "since", "drain", "maintenance")),
+    "node": frozenset(f"status.{name}" for name in ("phase", "reason", "since", "drain", "maintenance"))
+    | {EXISTENCE, "spec.drain"},  # machines that were ordered are drained and given back
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "decision": frozenset({EXISTENCE}),
     "audit": frozenset({EXISTENCE}),
@@ -134,6 +135,8 @@ def check_write(caller: Caller, before: Object | None, after: Object | None) -> 
         _check_node(caller, before, after, value)
     if caller.identity == "component:scheduler" and isinstance(before, Instance) and isinstance(after, Instance):
         _check_bind(before, after)
+    if caller.identity == "component:controllers" and isinstance(after, Node) and not after.meta.uid:
+        raise Forbidden(f"{value.key} is not made by controllers: a node joins", field=EXISTENCE, key=value.key)
     if caller.identity == "component:controllers" and isinstance(value, Workload):
         _check_run(before, after, value)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from mandor.cli import pools
 from mandor.cli.output import age
 
 Object = dict[str, Any]
@@ -379,6 +380,7 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     ),
     "node-pool": (
         NAME,
+        Column("MACHINES", pools.machines),
         Column("MAINTENANCE", _windows),
         Column("WINDOW", _window),
         Column("DONE", lambda item: len(item.get("status", {}).get("done", ()))),

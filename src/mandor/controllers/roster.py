@@ -10,6 +10,7 @@ from mandor.controllers.drain import DrainController
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.maintenance import MaintenanceController
 from mandor.controllers.node import NodeController
+from mandor.controllers.node_autoscale import MachineSource, NodeAutoscaleController
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.quota import QuotaController
 from mandor.controllers.rebalance import RebalanceController
@@ -34,10 +35,11 @@ def make_controllers(
     restore_seconds: float | None = AFTER_SECONDS,
     guard: Callable[[], Guard] = Unguarded,
     ask: Ask = ask_nobody,
+    machines: MachineSource | None = None,
 ) -> list[Controller[Any]]:
     """`profiles`: with what better places are looked for; None: everyone stays where he is. `restore_seconds`: so long
     a rule that was given up must be keepable; None: nobody goes back for it. `ask`: answers for the
-    metrics that counts follow."""
+    metrics that counts follow. `machines`: where pools get theirs from; None: nowhere."""
     controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
         AutoscaleController(store, clock, recorder, ask),
@@ -53,6 +55,8 @@ def make_controllers(
     ]
     if profiles is not None:
         controllers.append(RebalanceController(store, clock, recorder, profiles, guard=guard))
+    if profiles is not None and machines is not None:
+        controllers.append(NodeAutoscaleController(store, clock, recorder, profiles, machines))
     if profiles is not None and restore_seconds is not None:
         controllers.append(
             RestoreController(store, clock, recorder, profiles, after_seconds=restore_seconds, guard=guard)
