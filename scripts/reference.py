@@ -48,11 +48,14 @@ _TITLES = {
     "Alternative": "alternatives",
     "TaskVariant": "tasks-of-an-alternative",
     "ScalePace": "up-and-down",
+    "NodeAutoscale": "autoscale-of-a-pool",
+    "MachineKind": "kinds",
 }
 _ORDER = ("Group", "Alternative", "TaskVariant", "Task", "TaskResources", "Device", "Limits", "Probe", "File",
           "TaskMount", "Stop", "Security", "Port", "GroupVolume", "Placement", "Pool", "Where", "Near", "Apart",
           "Spread", "Toleration", "Restart", "Reschedule", "Disconnect", "Disruption", "Update", "Autoscale",
-          "ScalePace", "Metric", "Gang", "Batch", "Schedule", "Window")  # fmt: skip
+          "ScalePace", "Metric", "Gang", "Batch", "Schedule", "Window",
+          "NodeAutoscale", "MachineKind")  # fmt: skip
 
 
 # The manifest.
@@ -81,8 +84,13 @@ def manifest_page() -> str:
         "quota",
         "limit-defaults",
         "volume",
+<<<<<<< HEAD
         "secret",
         "node-pool",
+=======
+        "node-pool",
+        "reservation",
+>>>>>>> main
         "rebalance",
     ):
         lines += ["", f"## {kind}", "", _sentence(defs[kind]["description"]), ""]

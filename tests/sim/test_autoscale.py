@@ -158,6 +158,7 @@ async def test_a_controller_that_was_restarted_takes_nothing_away_too_early(worl
     load.cores = 0.2
     await world.run(50)
     await world.kill("controllers")
+    await world.kill("their recorder")
     world.start_controllers()
     await world.run(50)
     assert count(world) == 4

@@ -6,8 +6,12 @@ from typing import TypeVar
 from mandor.api.allowance import check_most, check_rules, forms_of
 from mandor.api.caller import Caller
 from mandor.api.counts import check_targets
+<<<<<<< HEAD
 from mandor.api.parts import ApiParts
 from mandor.api.secret import sealed
+=======
+from mandor.api.pools import admit_pool, check_pool
+>>>>>>> main
 from mandor.engines.registry import check_options
 from mandor.engines.registry import known_engines as registered
 from mandor.errors import Conflict, Invalid
@@ -21,6 +25,7 @@ from mandor.model.meta import Key, Object
 from mandor.model.near_cycle import HINT, find_deadlocks
 from mandor.model.node import Node
 from mandor.model.phase import Phase
+from mandor.model.pool import NodePool
 from mandor.model.priority import NO_CLASS, PriorityClass, PriorityClassSpec
 from mandor.model.quota import Quota
 from mandor.model.record import Namespace
@@ -59,6 +64,8 @@ async def admit(
         return await _admit_quota(store, value, beside or {})
     if isinstance(value, LimitDefaults):
         return await _admit_defaults(store, value, beside or {})
+    if isinstance(value, NodePool):
+        admit_pool(value)
     if not isinstance(value, Workload):
         return []
     if len(value.meta.name) > NAME_MOST:
@@ -272,6 +279,7 @@ async def _all(store: Store, kind: type[O], beside: Mapping[Key, Object], where:
 
 async def check_deletable(store: Store, value: Object) -> None:
     """Raise `Conflict` where deleting would leave something behind."""
+    check_pool(value, None)
     if isinstance(value, Namespace):
         where = Filter(namespace=value.meta.name)
         kinds = ("workload", "instance", "quota", "limit-defaults", "volume")

@@ -14,6 +14,7 @@ from mandor.model.meta import Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
+from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.board import Board
@@ -33,7 +34,7 @@ from mandor.store.base import Store
 
 T = TypeVar("T")
 
-KINDS = (Node, PriorityClass, Quota, Volume, Workload, Release, Instance)
+KINDS = (Node, PriorityClass, Quota, Reservation, Volume, Workload, Release, Instance)
 """What placement depends on."""
 WAITING_MOST = 8
 """So many may wait for their turn."""

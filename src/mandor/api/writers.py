@@ -12,16 +12,17 @@ from mandor.model.codec import KINDS
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.limit_defaults import LimitDefaults
 from mandor.model.meta import Object
-from mandor.model.node import NodePhase, NodeStatus
+from mandor.model.node import Node, NodePhase, NodeStatus
 from mandor.model.phase import Phase, may_move
 from mandor.model.quota import Quota
 from mandor.model.record import Event
+from mandor.model.reservation import Reservation
 from mandor.model.workload import Workload, WorkloadStatus
 
 EXISTENCE = "existence"
 """Creating, deleting, or putting another object in its place."""
 
-_BOUNDS = frozenset({Quota.kind, LimitDefaults.kind})
+_BOUNDS = frozenset({Quota.kind, LimitDefaults.kind, Reservation.kind})
 """Nobody sets the bounds of his own namespace: an admin of the whole cluster does."""
 
 Fields = frozenset[str]
@@ -43,6 +44,7 @@ _ADMIN: Rights = {
     "quota": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "limit-defaults": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "node-pool": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "reservation": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _OWN_NODE_STATUS = frozenset(
     f"status.{name}"
@@ -69,13 +71,15 @@ _CONTROLLERS: Rights = {
     "quota": frozenset({"status"}),
     "node-pool": frozenset({"status"}),
     "rebalance": frozenset({"status"}),
+    "reservation": frozenset({"status"}),
     "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "instance": frozenset(
         {EXISTENCE, "meta.labels", "status"}
         | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt")}
         | {f"spec.{name}" for name in ("pin", "avoid", "move", "instead_of")}
     ),
-    "node": frozenset(f"status.{name}" for name in ("phase", "reason", "since", "drain", "maintenance")),
+    "node": frozenset(f"status.{name}" for name in ("phase", "reason", "since", "drain", "maintenance"))
+    | {EXISTENCE, "spec.drain"},  # machines that were ordered are drained and given back
     "event": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "decision": frozenset({EXISTENCE}),
     "audit": frozenset({EXISTENCE}),
@@ -132,6 +136,8 @@ def check_write(caller: Caller, before: Object | None, after: Object | None) -> 
         _check_node(caller, before, after, value)
     if caller.identity == "component:scheduler" and isinstance(before, Instance) and isinstance(after, Instance):
         _check_bind(before, after)
+    if caller.identity == "component:controllers" and isinstance(after, Node) and not after.meta.uid:
+        raise Forbidden(f"{value.key} is not made by controllers: a node joins", field=EXISTENCE, key=value.key)
     if caller.identity == "component:controllers" and isinstance(value, Workload):
         _check_run(before, after, value)
 

@@ -9,6 +9,7 @@ from mandor.api.audit import audits_of
 from mandor.api.caller import Caller
 from mandor.api.counts import check_counts
 from mandor.api.parts import ApiParts
+from mandor.api.pools import check_pool
 from mandor.api.writers import check_write
 from mandor.errors import Conflict, Forbidden, Invalid
 from mandor.model.instance import Instance
@@ -85,6 +86,7 @@ async def _check(parts: ApiParts, caller: Caller, write: Write, before: Object |
         await _check_event(parts, caller, write.value)
     if isinstance(write, Put) and caller.user:
         check_counts(before, write.value)
+        check_pool(before, write.value)
     if isinstance(write, Delete) and caller.user and before is not None:
         await check_deletable(parts.store, before)
 

@@ -23,6 +23,7 @@ KINDS = (
     Kind("priority-class", "priority-classes", namespaced=False, short=("pc",)),
     Kind("quota", "quotas"),
     Kind("node-pool", "node-pools", namespaced=False, short=("np",)),
+    Kind("reservation", "reservations", short=("res",)),
     Kind("rebalance", "rebalances", namespaced=False, short=("rb",)),
     Kind("limit-defaults", "limit-defaults", short=("ld",)),
     Kind("decision", "decisions", short=("dec",)),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from mandor.cli import pools
 from mandor.cli.output import age
 
 Object = dict[str, Any]
@@ -247,6 +248,11 @@ def _window(item: Object) -> str:
     return f"opens {moment(status['next_at'])} UTC" if status.get("next_at") else "-"
 
 
+def _places(item: Object) -> str:
+    held = item.get("status", {}).get("held", {})
+    return f"{sum(held.values())}/{item['spec'].get('count', 1)}"
+
+
 def _moves(item: Object) -> str:
     moves = item.get("status", {}).get("moves", ())
     over = sum(each.get("state") in {"Moved", "CalledOff"} for each in moves)
@@ -374,10 +380,22 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     ),
     "node-pool": (
         NAME,
+        Column("MACHINES", pools.machines),
         Column("MAINTENANCE", _windows),
         Column("WINDOW", _window),
         Column("DONE", lambda item: len(item.get("status", {}).get("done", ()))),
         Column("LEFT OUT", lambda item: ",".join(item.get("status", {}).get("left_out", ())) or "-"),
+        AGE,
+        LABELS,
+    ),
+    "reservation": (
+        NAME,
+        Column("PHASE", lambda item: item.get("status", {}).get("phase", "Waiting")),
+        Column("HELD", _places),
+        Column("START", _spec("start")),
+        Column("END", _spec("end")),
+        Column("FOR", lambda item: item["spec"].get("workload") or "the namespace"),
+        Column("SAYS", lambda item: item.get("status", {}).get("message") or "-"),
         AGE,
         LABELS,
     ),

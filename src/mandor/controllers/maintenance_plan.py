@@ -83,7 +83,8 @@ class _Turns:
             if busy < self._window.at_once and self._may_begin(node):
                 self._begin(node)
                 busy += 1
-        return NodePoolStatus(
+        return replace(
+            self._pool.status,
             opened_at=self._opened,
             until=self._until,
             done=tuple(self._done),

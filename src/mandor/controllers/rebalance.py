@@ -16,6 +16,7 @@ from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
 from mandor.model.rebalance import PlannedMove, Rebalance
+from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.board import Board
@@ -30,7 +31,16 @@ from mandor.store.recorder import Recorder
 
 log = logging.getLogger(__name__)
 
-_BOARD = (PriorityClass.kind, Quota.kind, Volume.kind, Node.kind, Release.kind, Workload.kind, Instance.kind)
+_BOARD = (
+    PriorityClass.kind,
+    Quota.kind,
+    Reservation.kind,
+    Volume.kind,
+    Node.kind,
+    Release.kind,
+    Workload.kind,
+    Instance.kind,
+)
 
 
 class RebalanceController(Controller[str]):

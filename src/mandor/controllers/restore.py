@@ -16,6 +16,7 @@ from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
+from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.board import Board
@@ -47,7 +48,16 @@ class RestoreController(Controller[str]):
     It says who moves where; the workload's controller carries it out, start-first."""
 
     name = "restore"
-    watches = (PriorityClass.kind, Quota.kind, Volume.kind, Node.kind, Release.kind, Workload.kind, Instance.kind)
+    watches = (
+        PriorityClass.kind,
+        Quota.kind,
+        Reservation.kind,
+        Volume.kind,
+        Node.kind,
+        Release.kind,
+        Workload.kind,
+        Instance.kind,
+    )
     workers = 1
 
     def __init__(

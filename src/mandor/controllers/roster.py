@@ -10,9 +10,11 @@ from mandor.controllers.drain import DrainController
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.maintenance import MaintenanceController
 from mandor.controllers.node import NodeController
+from mandor.controllers.node_autoscale import MachineSource, NodeAutoscaleController
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.quota import QuotaController
 from mandor.controllers.rebalance import RebalanceController
+from mandor.controllers.reservation import ReservationController
 from mandor.controllers.restore import AFTER_SECONDS, Profiles, RestoreController
 from mandor.controllers.taint import TaintController
 from mandor.controllers.volume import VolumeController
@@ -33,10 +35,11 @@ def make_controllers(
     restore_seconds: float | None = AFTER_SECONDS,
     guard: Callable[[], Guard] = Unguarded,
     ask: Ask = ask_nobody,
+    machines: MachineSource | None = None,
 ) -> list[Controller[Any]]:
     """`profiles`: with what better places are looked for; None: everyone stays where he is. `restore_seconds`: so long
     a rule that was given up must be keepable; None: nobody goes back for it. `ask`: answers for the
-    metrics that counts follow."""
+    metrics that counts follow. `machines`: where pools get theirs from; None: nowhere."""
     controllers: list[Controller[Any]] = [
         WorkloadController(store, clock, recorder),
         AutoscaleController(store, clock, recorder, ask),
@@ -46,11 +49,14 @@ def make_controllers(
         TaintController(store, clock, recorder),
         MaintenanceController(store, clock, recorder),
         QuotaController(store, clock),
+        ReservationController(store, clock, recorder),
         VolumeController(store, recorder),
         GarbageController(store, clock),
     ]
     if profiles is not None:
         controllers.append(RebalanceController(store, clock, recorder, profiles, guard=guard))
+    if profiles is not None and machines is not None:
+        controllers.append(NodeAutoscaleController(store, clock, recorder, profiles, machines))
     if profiles is not None and restore_seconds is not None:
         controllers.append(
             RestoreController(store, clock, recorder, profiles, after_seconds=restore_seconds, guard=guard)

@@ -25,7 +25,11 @@ from mandor.model.quota import Quota, QuotaSpec
 from mandor.model.reading import FAILED, LATER, Mistake, Reader
 from mandor.model.rebalance import Rebalance, RebalanceSpec
 from mandor.model.record import Namespace, NamespaceSpec
+<<<<<<< HEAD
 from mandor.model.secret import Secret, SecretSpec
+=======
+from mandor.model.reservation import Reservation, ReservationSpec
+>>>>>>> main
 from mandor.model.task import Task
 from mandor.model.volume import Volume, VolumeSpec
 from mandor.model.workload import FLAT, Group, Workload, WorkloadSpec
@@ -36,7 +40,6 @@ OBJECTS_MOST = 5000
 LATER_KINDS = frozenset(
     {
         "scheduler-config",
-        "reservation",
         "webhook",
     }
 )
@@ -50,6 +53,7 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "node-pool": NodePoolSpec,
     "secret": SecretSpec,
     "rebalance": RebalanceSpec,
+    "reservation": ReservationSpec,
 }
 _MADE: dict[str, Callable[..., Object]] = {
     "workload": Workload,
@@ -61,6 +65,7 @@ _MADE: dict[str, Callable[..., Object]] = {
     "node-pool": NodePool,
     "secret": Secret,
     "rebalance": Rebalance,
+    "reservation": Reservation,
 }
 
 _META = ("kind", "name", "namespace", "labels")

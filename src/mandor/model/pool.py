@@ -1,4 +1,4 @@
-"""NodePool: what holds for all nodes of a pool; so far, when they are maintained."""
+"""NodePool: what holds for all nodes of a pool: when they are maintained, and how many there are."""
 
 from typing import Annotated, ClassVar
 
@@ -7,7 +7,8 @@ from msgspec import Struct, field
 
 from mandor.lib.cron import Cron
 from mandor.lib.quantity import Seconds
-from mandor.model.meta import Misfit, Object
+from mandor.model.machine import NAME_MOST, Machine, NodeAutoscale, PoolScaling
+from mandor.model.meta import Misfit, Object, check_name
 
 WINDOW_SECONDS_MOST = 7 * 86_400
 
@@ -51,6 +52,8 @@ class Window(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_f
 class NodePoolSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     maintenance: tuple[Window, ...] = ()
     """When its nodes are maintained; absent: never by themselves."""
+    autoscale: NodeAutoscale | None = None
+    """Machines on demand; absent: nodes come and go by others."""
 
     def __post_init__(self) -> None:
         if len(self.maintenance) > 16:
@@ -58,7 +61,7 @@ class NodePoolSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
 
 
 class NodePoolStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
-    """Written by the maintenance controller."""
+    """Written by the maintenance controller; `scaling` by the node autoscaler."""
 
     opened_at: float = 0.0
     """When the window opened that is open; 0: none is."""
@@ -70,6 +73,8 @@ class NodePoolStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     """Those of them that could not be emptied."""
     next_at: float = 0.0
     """When the next window opens."""
+    scaling: PoolScaling | None = None
+    """The machines that were ordered; absent: none ever was."""
 
 
 class NodePool(Object, frozen=True, tag="node-pool"):
@@ -80,3 +85,11 @@ class NodePool(Object, frozen=True, tag="node-pool"):
     namespaced: ClassVar[bool] = False
     spec: NodePoolSpec = field(default_factory=NodePoolSpec)
     status: NodePoolStatus = field(default_factory=NodePoolStatus)
+
+    def __post_init__(self) -> None:
+        if self.spec.autoscale is not None:
+            check_name(self.meta.name, "name of a pool that gets machines", NAME_MOST)
+
+    @property
+    def machines(self) -> tuple[Machine, ...]:
+        return self.status.scaling.machines if self.status.scaling is not None else ()

@@ -8,6 +8,7 @@ from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
+from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.budgets import Budgets
@@ -20,6 +21,7 @@ from mandor.placement.standing import (
     NOTHING,
     Standing,
     ask_of,
+    held_of,
     limit_of,
     release_key,
     shapes_of,
@@ -87,6 +89,12 @@ class Board:
         elif isinstance(value, PriorityClass):
             self._roster.classes[value.meta.name] = value
             self._rank_again(self.workloads.keys())
+        elif isinstance(value, Reservation):
+            held = held_of(value)
+            if held is not None:
+                self.table.reservations.set(held)
+            else:
+                self.table.reservations.drop(str(value.key))
         elif isinstance(value, Quota):
             self.table.set_quota(value.meta.namespace, limit_of(value))
         elif isinstance(value, Volume):
@@ -112,6 +120,8 @@ class Board:
             self._budgets.set_workload(key, None, ())
         elif key.kind == PriorityClass.kind:
             self._roster.classes.pop(key.name, None)
+        elif key.kind == Reservation.kind:
+            self.table.reservations.drop(str(key))
         elif key.kind == Quota.kind:
             self.table.drop_quota(key.namespace, key.name)
         elif key.kind == Volume.kind:

@@ -22,6 +22,7 @@ from mandor.placement.plugins.pool_fit import PoolFit
 from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.placement.plugins.proximity import Proximity
 from mandor.placement.plugins.quota import Quota
+from mandor.placement.plugins.reservation import Reservation
 from mandor.placement.plugins.round_robin import RoundRobin
 from mandor.placement.plugins.scheduling_gates import SchedulingGates
 from mandor.placement.plugins.taint_toleration import TaintToleration
@@ -34,6 +35,7 @@ DEFAULTS: tuple[tuple[type[Plugin], int], ...] = (
     (NodeUnschedulable, 1),
     (NodeName, 1),
     (Quota, 1),
+    (Reservation, 10),
     (PoolFit, 1),
     (EngineFit, 1),
     (TaintToleration, 3),

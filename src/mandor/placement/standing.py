@@ -9,11 +9,13 @@ from mandor.model.meta import Key
 from mandor.model.phase import OVER, Phase
 from mandor.model.priority import PriorityClass, class_of
 from mandor.model.quota import Quota
+from mandor.model.reservation import Reservation
 from mandor.model.workload import Release, Workload
-from mandor.placement.framework.ask import Ask, Shape
-from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask, Shape
+from mandor.placement.framework.identity import Identity, Selector
 from mandor.placement.framework.lodging import Rank, Tenure
 from mandor.placement.framework.quotas import Quota as Limit
+from mandor.placement.framework.reservations import Held
 from mandor.placement.gang import membership
 
 _new_tuple = tuple.__new__  # half the time of Key(…), and asked for a lot
@@ -82,6 +84,26 @@ def class_name(workload: Workload | None) -> str:
 def limit_of(quota: Quota) -> Limit:
     spec = quota.spec
     return Limit(quota.meta.name, spec.amounts, spec.priority_class or "")
+
+
+def held_of(value: Reservation) -> Held | None:
+    """None: it holds nothing now."""
+    spec = value.spec
+    if value.status.phase != "Active" or not value.status.held:
+        return None
+    each = spec.resources.request
+    amounts = {CPU: each.cpu_milli, MEMORY: each.memory_bytes, DISK: each.disk_bytes, **each.devices}
+    labels = frozenset(spec.match.items())
+    named = spec.workload or ",".join(f"{key}={text}" for key, text in sorted(labels)) or spec.priority_class or "*"
+    return Held(
+        key=str(value.key),
+        whom=f"{value.meta.namespace}/{named} ({value.meta.name})",
+        until=spec.end,
+        selector=Selector(frozenset({value.meta.namespace}), spec.workload or "", labels=labels),
+        priority_class=spec.priority_class or "",
+        each={name: amount for name, amount in amounts.items() if amount > 0},
+        places=value.status.held,
+    )
 
 
 def rank_of(workload: Workload, group: str, classes: Mapping[str, PriorityClass]) -> Rank:

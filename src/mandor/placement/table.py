@@ -24,6 +24,7 @@ from mandor.placement.framework.luck import Lots, drawn
 from mandor.placement.framework.points import SCORE_MOST
 from mandor.placement.framework.ports import HostPort, Ports
 from mandor.placement.framework.quotas import Quota, Quotas
+from mandor.placement.framework.reservations import Reservations
 from mandor.placement.framework.room import VALUES, Room
 from mandor.placement.framework.snapshot import (
     Amounts,
@@ -114,6 +115,7 @@ class Table:
         self._owners: dict[tuple[str, str], int] = {}
         self._dedicated: dict[str, dict[int, int]] = {}
         self._quotas = Quotas()
+        self.reservations = Reservations(self._quotas_changed)
         self._wanted: dict[Wanted, int] = {}
         self._turn = 0
         self._undo: list[Callable[[], None]] | None = None
@@ -505,6 +507,7 @@ class Table:
                 anyone_dedicated=lambda: bool(self._dedicated),
                 owner=lambda owner: self._owners.get(owner, _NO_OWNER),
                 quotas=self._quotas,
+                reservations=self.reservations,
                 lodging=self.lodgings,
                 wanted=self._wanted,
                 volumes=self._volumes,

@@ -21,6 +21,7 @@ from mandor.api.heartbeat import Heartbeats
 from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
+from mandor.controllers.node_autoscale import MachineSource
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.roster import make_controllers
 from mandor.controllers.runner import run_all
@@ -37,6 +38,7 @@ from mandor.placement.plugin_source import GROUP
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file, ensure_sealer
 from mandor.roots.forecast import make_scheduling
 from mandor.roots.inquiry import HttpInquiry
+from mandor.roots.machines import Machines
 from mandor.roots.prometheus import Prometheus
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.roots.supervisor import Pulse, supervised
@@ -57,6 +59,8 @@ log = logging.getLogger("mandor.server")
 class Inside:
     """What one part of this process knows of another."""
 
+    url: str
+    """Where this server is reached."""
     scheduler: Scheduler | None = None
     """While it leads here."""
 
@@ -94,9 +98,9 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
     told = _told_by_signal()
     clock = SystemClock()
     server_id = new_uid()[:10]
-    inside = Inside()
     with _listener(settings) as listener:
         url = settings.address or _url(listener, secure=bool(settings.tls_cert))
+        inside = Inside(url)
         async with await open_store(settings.store_url, access=store_access(settings)) as store:
             await _prepare(store, settings, dev=dev)
             if "scheduler" in settings.roles:
@@ -222,6 +226,7 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
         suspect_seconds=settings.suspect_after, lost_seconds=settings.lost_after, mass_share=settings.mass_fraction
     )
     prometheus = Prometheus(settings.prometheus)
+    machines = Machines(store, clock, settings.machine_servers or (inside.url,), settings.machine_ca)
     controllers = make_controllers(
         store,
         clock,
@@ -231,8 +236,9 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
         restore_seconds=settings.restore_after if settings.restore_after != NEVER else None,
         guard=pulse.watchdog,
         ask=prometheus.ask,
+        machines=MachineSource(machines.provisioner, machines.join),
     )
-    async with prometheus, Background() as tasks:
+    async with prometheus, machines, Background() as tasks:
         tasks.start(recorder.run(), "recorder")
         await run_all(controllers, store, clock)
 

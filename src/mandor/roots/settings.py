@@ -69,6 +69,10 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     prometheus: tuple[str, ...] = ()
     """The Prometheus servers that counts may follow, as `http://HOST:9090`: the first is asked where a manifest names
     none, and no other is asked; empty: whichever a manifest names."""
+    machine_servers: tuple[str, ...] = ()
+    """The URLs under which machines that a pool orders reach the API; empty: this server's address."""
+    machine_ca: str = ""
+    """A file with the certificates that such machines trust, for https; empty: their own."""
     scheduler_config: str = ""
     """A file with scheduler profiles, in the shape of KubeSchedulerConfiguration; followed while the server runs."""
     plugin_hang: Seconds = Seconds(30)

@@ -17,6 +17,7 @@ from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
+from mandor.model.reservation import Reservation
 from mandor.model.table_report import TableReport
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
@@ -62,7 +63,7 @@ GATHERED = 256
 CYCLES_MOST = 10_000
 """So many placements may be on their way through plugins, or be asked about; the others wait their turn."""
 
-WATCHED = (PriorityClass, Quota, Volume, Node, Release, Workload, Instance)
+WATCHED = (PriorityClass, Quota, Reservation, Volume, Node, Release, Workload, Instance)
 
 Profiles = Mapping[str, Profile]
 

@@ -11,6 +11,7 @@ from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.priority import PriorityClass, class_of
 from mandor.model.quota import Quota
+from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.budgets import Budgets
@@ -26,6 +27,7 @@ from mandor.placement.standing import (
     NOTHING,
     Standing,
     ask_of,
+    held_of,
     limit_of,
     release_key,
     shapes_of,
@@ -147,6 +149,8 @@ class View:
                 self._happen(Happening.VOLUME, None)
         elif isinstance(value, PriorityClass):
             self._apply_class(value, gone=change.after is None)
+        elif isinstance(value, Reservation):
+            self._apply_reservation(value, gone=change.after is None)
         elif isinstance(value, Quota):
             self._apply_quota(value, change.before, gone=change.after is None)
 
@@ -222,6 +226,13 @@ class View:
         else:
             self.table.set_quota(quota.meta.namespace, limit_of(quota))
         self._happen(Happening.QUOTA_CHANGED, None, quota.key)
+
+    def _apply_reservation(self, value: Reservation, *, gone: bool) -> None:
+        held = None if gone else held_of(value)
+        if held is not None:
+            self.table.reservations.set(held)
+        elif self.table.reservations.drop(str(value.key)):
+            self._happen(Happening.ROOM_FREED, None)
 
     def _rank_again(self, workloads: Set[Key]) -> None:
         """Those of their instances that wait are queued anew, by what they are now; the others count as that."""

@@ -8,5 +8,6 @@ pytest.register_assert_rewrite(
     "mandor.testing.engine_network",
     "mandor.testing.engine_trouble",
     "mandor.testing.engine_watch",
+    "mandor.testing.provisioner",
     "mandor.testing.store",
 )

@@ -306,6 +306,7 @@ def test_every_plugin_has_a_name_of_its_own_and_the_defaults_are_kubernetes_with
     assert all(cls.name == name for name, cls in BUILT_IN.items())
     weights = {cls.name: weight for cls, weight in DEFAULTS if issubclass(cls, ScorePlugin)}
     assert weights == {
+        "Reservation": 10,
         "EngineFit": 1,
         "TaintToleration": 3,
         "NodeAffinity": 2,

@@ -14,9 +14,10 @@ from mandor.api.cluster import read_cluster
 from mandor.api.heartbeat import Report, UsageReport
 from mandor.api.operation import Call, Operation
 from mandor.api.parts import ApiParts
+from mandor.api.pools import new_node_spec
 from mandor.errors import Conflict, Forbidden, Invalid, NotFound
-from mandor.model.meta import Key, Meta, check_name
-from mandor.model.node import Node, NodePhase, NodeSpec, NodeStatus
+from mandor.model.meta import Key, Meta, Object, check_name
+from mandor.model.node import Node, NodePhase, NodeStatus
 from mandor.model.record import ClusterSpec, Hearing, Lease, Token
 from mandor.store.base import Put, Write
 
@@ -90,7 +91,8 @@ async def _join(call: Call[None, Join | None], name: str, given: Join) -> Joined
         if not known:
             writes += [Put(made), audit(call.parts.clock, call.caller, "join", f"node {name}", (), call.address)]
     if not isinstance(node, Node):
-        node = _new_node(name, given)
+        pool = await store.get(Key("node-pool", "", given.pool))
+        node = _new_node(name, given, pool)
         writes.append(Put(node))
     elif address and node.status.address != address:
         status = msgspec.structs.replace(node.status, address=address)
@@ -101,11 +103,12 @@ async def _join(call: Call[None, Join | None], name: str, given: Join) -> Joined
     return Joined(credential, cluster)
 
 
-def _new_node(name: str, given: Join) -> Node:
+def _new_node(name: str, given: Join, pool: Object | None) -> Node:
     try:
+        spec, labels = new_node_spec(pool, name, given.pool)
         return Node(
-            meta=Meta(name=name, labels=given.labels),
-            spec=NodeSpec(pool=given.pool),
+            meta=Meta(name=name, labels=given.labels | labels),
+            spec=spec,
             status=NodeStatus(phase=NodePhase.UNKNOWN, address=given.address),
         )
     except ValueError as error:

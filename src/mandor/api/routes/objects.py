@@ -34,7 +34,12 @@ TRIES = 5
 
 WRITABLE = (
     *("workload", "node", "namespace", "priority-class", "quota", "limit-defaults", "volume", "node-pool"),
+<<<<<<< HEAD
     *("rebalance", "secret"),
+=======
+    "rebalance",
+    "reservation",
+>>>>>>> main
 )
 """Kinds that users put and patch."""
 DELETABLE = (*WRITABLE, "instance", "token")

@@ -71,12 +71,19 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
     "--restore-after", metavar="DURATION", help="How long a rule is keepable before its work moves.  [default: 60s]"
 )
 @click.option("--prometheus", metavar="URL[,URL]", multiple=True, help="The only ones asked for metrics.")
+@click.option("--machine-servers", metavar="URL[,URL]", multiple=True, help="Where ordered machines find the API.")
+@click.option("--machine-ca", metavar="FILE", help="Certificates that ordered machines trust.")
 @click.option("--scheduler-config", metavar="FILE", help="Scheduler profiles, as in KubeSchedulerConfiguration.")
 @click.option("--plugins", metavar="DIR", help="Scheduler plugins: every .py file there is run.")
 @click.option("--plugin-hang", metavar="DURATION", help="A plugin that hangs so long is disabled.  [default: 30s]")
 @_log_options
 def server_command(
-    config: str | None, roles: tuple[str, ...], pools: tuple[str, ...], prometheus: tuple[str, ...], **flags: Any
+    config: str | None,
+    roles: tuple[str, ...],
+    pools: tuple[str, ...],
+    prometheus: tuple[str, ...],
+    machine_servers: tuple[str, ...],
+    **flags: Any,
 ) -> None:
     """Run a server of the control plane.
 
@@ -87,6 +94,7 @@ def server_command(
     from mandor.roots.settings import ServerSettings, load
 
     flags |= {"roles": _split(roles), "pools": _split(pools), "prometheus": _split(prometheus)}
+    flags["machine_servers"] = _split(machine_servers)
     server.run(load(ServerSettings, "server", file=config, environ=os.environ, flags=flags))
 
 

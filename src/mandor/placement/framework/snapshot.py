@@ -14,6 +14,7 @@ from mandor.placement.framework.lodging import Lodging
 from mandor.placement.framework.luck import Lots
 from mandor.placement.framework.ports import Ports
 from mandor.placement.framework.quotas import Quotas
+from mandor.placement.framework.reservations import Reservations
 from mandor.placement.framework.room import Room
 from mandor.placement.framework.volumes import Volumes
 
@@ -133,6 +134,8 @@ class Snapshot:
     """Does any workload have a node for itself?"""
     owner: Callable[[tuple[str, str]], int]
     """The number of a workload in `dedicated_to`."""
+    reservations: Reservations
+    """Room that is held for certain work."""
     quotas: Quotas
     """What the instances of a namespace take, and what they may take."""
     lodging: Lodging

@@ -1,0 +1,47 @@
+"""What is told of a pool that gets machines."""
+
+import time
+from typing import Any
+
+from mandor.cli.output import age, aligned
+
+Object = dict[str, Any]
+
+
+def machines(item: Object) -> str:
+    """`3/0-5 incus`: what there is, what is allowed, who makes them; `-`: nobody does."""
+    scaling = item["spec"].get("autoscale")
+    if not scaling:
+        return "-"
+    found = _machines(item)
+    joined = sum(each.get("phase", "Ordered") == "Joined" for each in found)
+    coming = sum(each.get("phase", "Ordered") == "Ordered" for each in found)
+    going = len(found) - joined - coming
+    moving = "".join([f" +{coming}" if coming else "", f" -{going}" if going else ""])
+    return f"{joined}/{scaling.get('min', 0)}-{scaling['max']}{moving} {scaling['provisioner']}"
+
+
+def story(item: Object) -> list[str]:
+    scaling = item["spec"].get("autoscale")
+    if not scaling:
+        return []
+    status = item.get("status", {}).get("scaling") or {}
+    kinds = "; ".join(f"{name}: cpu {each['cpu']}, memory {each['memory']}" for name, each in scaling["kinds"].items())
+    lines = [f"  machines:  {machines(item)}", f"  kinds:     {kinds}"]
+    if status.get("message"):
+        lines.append(f"  now:       {status['message']}")
+    for kind, each in status.get("trouble", {}).items():
+        left = each["until"] - time.time()
+        again = f"; tried again in {age(time.time() - left, time.time())}" if left > 0 else ""
+        lines.append(f"  failed:    {kind}, {each['failures']} times: {each['message']}{again}")
+    rows = [
+        (each["id"], each["kind"], each.get("phase", "Ordered"), age(each["at"], time.time()), each.get("why", ""))
+        for each in _machines(item)
+    ]
+    if rows:
+        lines += ["", *(f"  {line}" for line in aligned([("MACHINE", "KIND", "PHASE", "FOR", "WHY"), *rows]))]
+    return lines
+
+
+def _machines(item: Object) -> list[Object]:
+    return list((item.get("status", {}).get("scaling") or {}).get("machines", ()))

@@ -1,0 +1,61 @@
+"""Room that is held for certain work, on certain nodes."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from mandor.placement.framework.identity import Identity, Selector
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One reservation, while it holds."""
+
+    key: str
+    whom: str
+    """For people."""
+    until: str
+    selector: Selector
+    priority_class: str
+    each: Mapping[str, int]
+    """What one place holds, by resource."""
+    places: Mapping[str, int]
+    """How many there are on each node."""
+
+    def is_for(self, who: Identity) -> bool:
+        return self.selector.matches(who) and self.priority_class in {"", who.priority_class}
+
+    def left(self, node: str, lodged: Iterable[tuple[Identity, Mapping[str, int]]]) -> dict[str, int]:
+        """What is still held there, beside those who are there: whoever it is for has used up his part."""
+        total = {resource: amount * self.places.get(node, 0) for resource, amount in self.each.items()}
+        for who, taken in lodged:
+            if self.is_for(who):
+                total = {resource: max(0, left - taken.get(resource, 0)) for resource, left in total.items()}
+        return total
+
+
+class Reservations:
+    """Kept by the table: those that hold now."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self._held: dict[str, Held] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._held)
+
+    def __iter__(self) -> Iterator[Held]:
+        return iter(self._held.values())
+
+    def not_for(self, who: Identity) -> list[Held]:
+        return [each for each in self._held.values() if not each.is_for(who)]
+
+    # What only whoever fills the table calls.
+
+    def set(self, held: Held) -> None:
+        self._changed()
+        self._held[held.key] = held
+
+    def drop(self, key: str) -> bool:
+        """True: it held something."""
+        self._changed()
+        return self._held.pop(key, None) is not None

@@ -1,0 +1,86 @@
+"""Reservation: room that is held for others is not given away; whoever it is held for takes it first."""
+
+from collections.abc import Hashable, Iterator
+
+import numpy as np
+
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.column import Mask, Scores
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import (
+    ANYTHING,
+    SCORE_MOST,
+    SKIP,
+    FilterPlugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    Reach,
+    ScorePlugin,
+    Skip,
+)
+from mandor.placement.framework.reservations import Held
+from mandor.placement.framework.snapshot import Snapshot
+
+
+class Reservation(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
+    """Asked only while something is reserved."""
+
+    name = "Reservation"
+    retry_on = ANYTHING
+    by_class = True
+
+    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+        """Who is on a node takes of what is held there."""
+        return Reach.CLUSTER if nodes.reservations else Reach.ATTRIBUTES
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        return ask.who
+
+    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
+        return None if nodes.reservations.not_for(ask.who) else SKIP
+
+    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        fits = np.ones(len(nodes), dtype=np.bool_)
+        wanted = dict(ask.shape.wanted)
+        for slot, held in _held_by_node(nodes.reservations.not_for(ask.who), nodes):
+            fits[slot] = all(
+                int(nodes.free[nodes.rows[each], slot]) - held.get(each, 0) >= amount
+                for each, amount in wanted.items()
+                if each in nodes.rows
+            )
+        return fits
+
+    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+        slots = {int(slot) for slot in refused.nonzero()[0]}
+        said = [
+            f"reserved for {each.whom} until {each.until}"
+            for each in nodes.reservations.not_for(ask.who)
+            if any(nodes.slots.get(node) in slots for node in each.places)
+        ]
+        return "; ".join(said)
+
+    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        return None if any(each.is_for(ask.who) for each in nodes.reservations) else SKIP
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        """What is held for it is taken before what others could have."""
+        scores = np.zeros(len(nodes), dtype=np.int64)
+        mine = [each for each in nodes.reservations if each.is_for(ask.who)]
+        for slot, held in _held_by_node(mine, nodes):
+            if any(held.values()):
+                scores[slot] = SCORE_MOST
+        return scores
+
+
+def _held_by_node(reservations: list[Held], nodes: Snapshot) -> Iterator[tuple[int, dict[str, int]]]:
+    """What these still hold, by slot."""
+    for name in {node for each in reservations for node in each.places}:
+        slot = nodes.slots.get(name)
+        if slot is None:
+            continue
+        lodged = [(each.who, dict(each.shape.wanted)) for each in nodes.lodging.lodgers(name)]
+        total: dict[str, int] = {}
+        for each in reservations:
+            for resource, amount in each.left(name, lodged).items():
+                total[resource] = total.get(resource, 0) + amount
+        yield slot, total

@@ -1,0 +1,1 @@
+"""Machines on demand: whoever makes them, and gives them back."""

@@ -1,0 +1,46 @@
+"""A provisioner that makes nothing: for tests and the simulator, and to see what would be ordered."""
+
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+from msgspec import Struct
+
+from mandor.errors import Unavailable
+from mandor.provision.base import MachineOrder, Made, Provisioner
+
+
+class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    pass
+
+
+class FakeProvisioner(Provisioner):
+    name: ClassVar[str] = "fake"
+    options: ClassVar[type[Struct]] = FakeOptions
+
+    def __init__(self) -> None:
+        self.orders: dict[str, MachineOrder] = {}
+        self.states: dict[str, Made] = {}
+        self.calls: list[tuple[str, str]] = []
+        self.trouble = ""
+        """Why nothing can be made now."""
+        self.made: Callable[[MachineOrder], None] = lambda order: None
+        self.taken: Callable[[MachineOrder], None] = lambda order: None
+
+    async def create(self, order: MachineOrder) -> None:
+        self.calls.append(("create", order.id))
+        if self.trouble:
+            raise Unavailable(self.trouble)
+        if order.id not in self.orders:
+            self.orders[order.id] = order
+            self.states[order.id] = Made(id=order.id, state="there")
+            self.made(order)
+
+    async def list(self, cluster: str) -> Sequence[Made]:
+        return [self.states[each.id] for each in self.orders.values() if each.cluster == cluster]
+
+    async def delete(self, cluster: str, machine: str) -> None:
+        self.calls.append(("delete", machine))
+        order = self.orders.get(machine)
+        if order is not None and order.cluster == cluster:
+            del self.orders[machine], self.states[machine]
+            self.taken(order)

@@ -1,0 +1,239 @@
+"""A provisioner over Incus: each machine an instance of its own, which starts an agent and joins by itself.
+
+The instance is marked with the ids of its cluster and its machine; nothing without those marks is touched. Its agent's
+settings are put into `/etc/mandor/agent.toml`, and then it is told to start: by a command, or by cloud-init.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta, Struct
+
+from mandor.engines.incus.client import MISSING, IncusClient, Refused, Server, path_of
+from mandor.engines.incus.engine import find_url
+from mandor.engines.incus.options import IncusOptions, source_of
+from mandor.engines.options import read_options
+from mandor.errors import Invalid, Unavailable
+from mandor.provision.base import MachineOrder, Made, Provisioner
+
+MACHINE, CLUSTER, BEGUN = "user.mandor.machine", "user.mandor.cluster", "user.mandor.begun"
+SETTINGS = "/etc/mandor/agent.toml"
+CA = "/etc/mandor/ca.pem"
+DATA = "/var/lib/mandor"
+STOP_SECONDS = 30
+
+
+class IncusMachineOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a kind of machine is made of."""
+
+    image: str
+    """As in a workload: a local alias, `images:debian/12` … It has `mandor` in it, or gets it by `start`."""
+    type: Literal["container", "virtual-machine"] = "container"
+    profiles: tuple[str, ...] = ("default",)
+    config: dict[str, str | int | bool] = {}
+    """Keys of Incus' own configuration: `security.nesting: true` for engines inside."""
+    devices: dict[str, dict[str, str | int | bool]] = {}
+    begin: Literal["command", "cloud-init"] = "command"
+    """How its agent is started: by the command below, run inside, or by cloud-init, which runs it at the first boot."""
+    start: Annotated[tuple[str, ...], Meta(max_length=64)] = ("systemctl", "enable", "--now", "mandor-agent")
+    """What starts the agent; its settings stand in /etc/mandor/agent.toml by then."""
+    environment: dict[str, str] = {}
+    """Of that command."""
+    servers: tuple[str, ...] = ()
+    """Where its agent finds the API, if not where others do."""
+    server: str | None = None
+    """Where the image comes from, if it is not a remote that is known by name."""
+    protocol: Literal["simplestreams", "incus"] | None = None
+    server_certificate: str | None = None
+
+
+class IncusProvisioner(Provisioner):
+    name: ClassVar[str] = "incus"
+    options: ClassVar[type[Struct]] = IncusMachineOptions
+
+    def __init__(
+        self,
+        url: str = "",
+        certificate: str = "",
+        key: str = "",
+        server_certificate: str = "",
+        project: str = "default",
+    ) -> None:
+        """`url` empty: the socket of the server's own incus."""
+        own, secret, its = (Path(each) if each else None for each in (certificate, key, server_certificate))
+        self._api = IncusClient(Server(url or find_url(), own, secret, its, project))
+
+    async def create(self, order: MachineOrder) -> None:
+        options = read_options(self.name, order.what.options, IncusMachineOptions)
+        name = _name(order.id)
+        try:
+            found = await self._find(name)
+            if found is None:
+                await self._api.run("POST", "/1.0/instances", body_of(order, options))
+                found = await self._find(name)
+            if found is None or not _own(found, order.cluster, order.id):
+                raise Invalid(f"incus has an instance {name} that is not this machine")
+            if found["status"] != "Running":
+                await self._state(name, "start")
+            if options.begin == "command" and found["config"].get(BEGUN) != "true":
+                await self._begin(name, order, options)
+                await self._api.call("PATCH", path_of(name), {"config": {BEGUN: "true"}})
+        except Refused as error:
+            raise Unavailable(f"incus could not make {name}: {error.message}") from error
+
+    async def list(self, cluster: str) -> Sequence[Made]:
+        try:
+            found = await self._api.get("/1.0/instances", recursion=1)
+        except Refused as error:
+            raise Unavailable(f"incus does not tell what there is: {error.message}") from error
+        own = (each for each in found if each["config"].get(CLUSTER) == cluster)
+        return [_made(each) for each in own if MACHINE in each["config"]]
+
+    async def delete(self, cluster: str, machine: str) -> None:
+        name = _name(machine)
+        try:
+            found = await self._find(name)
+            if found is None or not _own(found, cluster, machine):
+                return
+            if found["status"] != "Stopped":
+                await self._state(name, "stop", force=True)
+            await self._api.run("DELETE", path_of(name))
+        except Refused as error:
+            if not error.unknown:
+                raise Unavailable(f"incus could not delete {name}: {error.message}") from error
+
+    async def close(self) -> None:
+        await self._api.close()
+
+    # What Incus is told.
+
+    async def _find(self, name: str) -> Mapping[str, Any] | None:
+        try:
+            found: Mapping[str, Any] = await self._api.get(path_of(name))
+            return found
+        except Refused as error:
+            if error.status == MISSING or error.unknown:
+                return None
+            raise
+
+    async def _state(self, name: str, action: str, *, force: bool = False) -> None:
+        body = {"action": action, "timeout": STOP_SECONDS, "force": force}
+        await self._api.run("PUT", path_of(name, "state"), body)
+
+    async def _begin(self, name: str, order: MachineOrder, options: IncusMachineOptions) -> None:
+        for folder in ("/etc", str(Path(SETTINGS).parent)):
+            await self._push(name, folder, None)
+        await self._push(name, SETTINGS, settings_of(order, options))
+        if order.join.ca:
+            await self._push(name, CA, order.join.ca)
+        body = {
+            "command": list(options.start),
+            "environment": {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+            | options.environment,
+            "wait-for-websocket": False,
+            "interactive": False,
+        }
+        operation = await self._api.call("POST", path_of(name, "exec"), body)
+        ended = await self._ended(operation)
+        code = (ended or {}).get("metadata", {}).get("return")
+        if code not in {None, 0}:
+            raise Unavailable(f"{options.start[0]!r} ended with {code} in {name}: no agent was started")
+
+    async def _ended(self, operation: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Of a command that only starts something; None: it goes on, and is the agent itself."""
+        try:
+            found: Mapping[str, Any] = await self._api.call(
+                "GET", f"{operation['operation']}/wait", query={"timeout": 5}
+            )
+        except Refused as error:
+            if "deadline exceeded" in error.message:
+                return None
+            raise
+        return found if found.get("status_code", 0) >= 200 else None
+
+    async def _push(self, name: str, path: str, content: str | None) -> None:
+        kind = "file" if content is not None else "directory"
+        headers = {"X-Incus-type": kind, "X-Incus-mode": "0600" if content else "0755"}
+        headers |= {"X-Incus-uid": "0", "X-Incus-gid": "0"}
+        data = content.encode() if content is not None else b""
+        try:
+            await self._api.fetch("POST", path_of(name, "files"), query={"path": path}, data=data, headers=headers)
+        except Refused as error:
+            if content is not None or "exists" not in error.message.lower():
+                raise
+
+
+def body_of(order: MachineOrder, options: IncusMachineOptions) -> dict[str, Any]:
+    """What Incus is told to make."""
+    config = {name: _text(value) for name, value in options.config.items()}
+    config |= {MACHINE: order.id, CLUSTER: order.cluster, "boot.autostart": "true"}
+    config.setdefault("limits.cpu", str(max(1, -(-int(order.what.cpu) // 1000))))
+    config.setdefault("limits.memory", f"{int(order.what.memory)}B")
+    if options.begin == "cloud-init":
+        config["cloud-init.user-data"] = user_data(order, options)
+    asked = IncusOptions(
+        server=options.server, protocol=options.protocol, server_certificate=options.server_certificate
+    )
+    return {
+        "name": _name(order.id),
+        "type": options.type,
+        "source": source_of(options.image, asked),
+        "profiles": list(options.profiles),
+        "config": config,
+        "devices": {name: {key: _text(value) for key, value in each.items()} for name, each in options.devices.items()},
+    }
+
+
+def settings_of(order: MachineOrder, options: IncusMachineOptions) -> str:
+    """The agent's settings, as TOML; JSON's texts and lists are TOML's, too."""
+    labels = [f"{key}={value}" for key, value in order.what.labels.items()]
+    lines = {
+        "data": DATA,
+        "name": order.id,
+        "pool": order.pool,
+        "server": list(options.servers or order.join.servers),
+        "join_token": order.join.token,
+        "engine": list(order.what.engines),
+        "label": labels,
+        "capacity": [f"cpu={order.what.cpu}", f"memory={order.what.memory}"],
+        "device": [f"{key}={count}" for key, count in order.what.devices.items()],
+    }
+    if order.what.disk:
+        lines["capacity"] = [*lines["capacity"], f"disk={order.what.disk}"]
+    if order.join.ca:
+        lines["server_ca"] = CA
+    return "[agent]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items() if value)
+
+
+def user_data(order: MachineOrder, options: IncusMachineOptions) -> str:
+    """cloud-init's, which is YAML, and so may be JSON."""
+    files = [{"path": SETTINGS, "permissions": "0600", "content": settings_of(order, options)}]
+    if order.join.ca:
+        files.append({"path": CA, "permissions": "0644", "content": order.join.ca})
+    return "#cloud-config\n" + json.dumps({"write_files": files, "runcmd": [list(options.start)]})
+
+
+def _made(found: Mapping[str, Any]) -> Made:
+    state: Literal["there", "failed"] = "there" if found["status"] in {"Running", "Frozen"} else "failed"
+    message = "" if state == "there" else f"the instance {found['name']} is {found['status']}"
+    return Made(id=found["config"][MACHINE], state=state, message=message)
+
+
+def _own(found: Mapping[str, Any], cluster: str, machine: str) -> bool:
+    config: Mapping[str, str] = found["config"]
+    return config.get(CLUSTER) == cluster and config.get(MACHINE) == machine
+
+
+def _name(machine: str) -> str:
+    """Incus' instances are called as hosts are."""
+    name = re.sub(r"[^a-z0-9-]", "-", machine)
+    return name if name[0].isalpha() else f"m-{name}"
+
+
+def _text(value: str | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

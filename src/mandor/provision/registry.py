@@ -1,0 +1,72 @@
+"""Provisioners by name: those of this package and those that others plugged in (entry points `mandor.provisioners`)."""
+
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from mandor.engines.options import read_options
+from mandor.errors import Invalid
+from mandor.lib import registry
+from mandor.lib.words import did_you_mean
+from mandor.model.machine import NodeAutoscale
+from mandor.provision.base import Provisioner
+
+GROUP = "mandor.provisioners"
+BUILT_IN = {
+    "fake": "mandor.provision.fake:FakeProvisioner",
+    "incus": "mandor.provision.incus:IncusProvisioner",
+    "pipeline": "mandor.provision.pipeline:PipelineProvisioner",
+}
+
+
+def known_provisioners() -> list[str]:
+    return sorted({*BUILT_IN, *registry.names(GROUP)})
+
+
+def make_provisioner(name: str, settings: Mapping[str, str]) -> Provisioner:
+    factory = _load(name)
+    _check_settings(name, factory, settings)
+    made = factory(**settings)
+    if not isinstance(made, Provisioner):
+        raise Invalid(f"what is registered as the provisioner {name} is not one: {type(made).__name__}")
+    return made
+
+
+def check_scaling(scaling: NodeAutoscale, path: str) -> None:
+    """`Invalid`, with the path, for what the provisioner would refuse when it is asked."""
+    try:
+        factory = _load(scaling.provisioner)
+        _check_settings(scaling.provisioner, factory, scaling.settings)
+    except Invalid as error:
+        error.facts.setdefault("path", f"{path}.provisioner")
+        raise
+    for name, kind in scaling.kinds.items():
+        read_options(scaling.provisioner, kind.options, factory.options, f"{path}.kinds.{name}.options")
+
+
+def _check_settings(name: str, factory: Any, settings: Mapping[str, str]) -> None:
+    accepted = [each for each in inspect.signature(factory).parameters if each != "self"]
+    for setting in settings:
+        if setting not in accepted:
+            raise Invalid(f"the provisioner {name} has no setting `{setting}`", hint=did_you_mean(setting, accepted))
+    needed = inspect.signature(factory).parameters.values()
+    for each in needed:
+        if each.default is each.empty and each.name not in settings:
+            raise Invalid(
+                f"the provisioner {name} needs the setting `{each.name}`", hint=f"settings: {{{each.name}: …}}"
+            )
+
+
+def _load(name: str) -> Any:
+    if name in BUILT_IN:
+        module, _, attribute = BUILT_IN[name].partition(":")
+        return getattr(import_module(module), attribute)
+    try:
+        return registry.load(GROUP, name)
+    except LookupError:
+        raise Invalid(
+            f"there is no provisioner called {name!r}", hint=did_you_mean(name, known_provisioners())
+        ) from None
+    except ImportError as error:
+        raise Invalid(f"the provisioner {name} cannot be loaded: {error}", hint="is its package complete?") from error

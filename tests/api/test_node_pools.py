@@ -1,0 +1,88 @@
+"""Pools that get machines, over HTTP: bad ones, ones that have machines, and what a machine gets as it joins."""
+
+from __future__ import annotations
+
+import pytest
+
+from mandor.errors import Conflict, Invalid
+from mandor.model.machine import Machine, PoolScaling
+from mandor.model.meta import Key
+from mandor.model.node import Node, Taint
+from mandor.model.pool import NodePool, NodePoolStatus
+from mandor.store.base import Put
+from tests.api.conftest import Api
+from tests.api.test_apply import send
+
+POOL = """\
+kind: node-pool
+name: burst
+autoscale:
+  provisioner: fake
+  max: 3
+  kinds:
+    small: {cpu: 2, memory: 4Gi, labels: {size: small}, taints: ["burst:NoSchedule"]}
+"""
+
+
+async def order(api: Api, name: str = "burst-1") -> None:
+    found = await api.store.get(Key("node-pool", "", "burst"))
+    assert isinstance(found, NodePool)
+    scaling = PoolScaling(machines=(Machine(id=name, kind="small", at=1.0),))
+    await api.store.commit(Put(found.changed(status=NodePoolStatus(scaling=scaling))))
+
+
+@pytest.mark.req("S2-48")
+async def test_a_machine_has_its_taints_and_labels_before_any_work_comes(dev: Api) -> None:
+    client = await dev.client()
+    await send(client, POOL)
+    await order(dev)
+    for name in ("burst-1", "other"):
+        await client.call("POST", f"/v1/nodes/{name}/join", dict, body={"pool": "burst"})
+    ordered, other = [await dev.store.get(Key("node", "", name)) for name in ("burst-1", "other")]
+    assert isinstance(ordered, Node)
+    assert isinstance(other, Node)
+    assert ordered.spec.taints == (Taint("burst"),)
+    assert ordered.labels == {"size": "small"}
+    assert not other.spec.taints
+
+
+async def test_machines_are_not_forgotten(dev: Api) -> None:
+    client = await dev.client()
+    await send(client, POOL)
+    await order(dev)
+    with pytest.raises(Conflict, match="has 1 machines"):
+        await send(client, "kind: node-pool\nname: burst\n")
+    with pytest.raises(Conflict, match="has 1 machines"):
+        await client.call("DELETE", "/v1/node-pools/burst", dict)
+    other = "pipeline\n  settings: {url: 'https://x.example/', secret_file: /s}"
+    with pytest.raises(Conflict, match="has 1 machines") as raised:
+        await send(client, POOL.replace("fake", other))
+    assert "max: 0" in (raised.value.hint or "")
+    await send(client, POOL.replace("max: 3", "max: 0"))
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "says"),
+    [
+        (("max: 3", "max: 3\n  min: 4"), 6, "`min` is 4 and `max` is 3"),
+        (("fake", "pipelien"), 4, "there is no provisioner called 'pipelien'"),
+        (("max: 3", "max: 3\n  settings: {adress: x}"), 4, "has no setting `adress`"),
+        (("fake", "pipeline"), 4, "needs the setting `url`"),
+        (("cpu: 2", "cpu: 0"), 7, "a machine has some cpu"),
+        (("burst:NoSchedule", "burst"), 7, "is no taint"),
+        (("cpu: 2,", "cpu: 2, options: {image: x},"), 7, "there is no such option"),
+        (
+            ('    small: {cpu: 2, memory: 4Gi, labels: {size: small}, taints: ["burst:NoSchedule"]}\n', "    {}\n"),
+            6,
+            "no kind of machine",
+        ),
+    ],
+)
+async def test_a_pool_that_could_get_nothing_is_refused_with_its_line(
+    dev: Api, change: tuple[str, str], line: int, says: str
+) -> None:
+    client = await dev.client()
+    with pytest.raises(Invalid) as raised:
+        await send(client, POOL.replace(*change))
+    assert says in str(raised.value)
+    assert raised.value.facts["line"] == line
