@@ -84,13 +84,9 @@ def manifest_page() -> str:
         "quota",
         "limit-defaults",
         "volume",
-<<<<<<< HEAD
         "secret",
         "node-pool",
-=======
-        "node-pool",
         "reservation",
->>>>>>> main
         "rebalance",
     ):
         lines += ["", f"## {kind}", "", _sentence(defs[kind]["description"]), ""]

@@ -6,12 +6,9 @@ from typing import TypeVar
 from mandor.api.allowance import check_most, check_rules, forms_of
 from mandor.api.caller import Caller
 from mandor.api.counts import check_targets
-<<<<<<< HEAD
 from mandor.api.parts import ApiParts
-from mandor.api.secret import sealed
-=======
 from mandor.api.pools import admit_pool, check_pool
->>>>>>> main
+from mandor.api.secret import sealed
 from mandor.engines.registry import check_options
 from mandor.engines.registry import known_engines as registered
 from mandor.errors import Conflict, Invalid

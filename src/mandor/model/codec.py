@@ -17,11 +17,8 @@ from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
 from mandor.model.rebalance import Rebalance
 from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Session, Token
-<<<<<<< HEAD
-from mandor.model.secret import Secret
-=======
 from mandor.model.reservation import Reservation
->>>>>>> main
+from mandor.model.secret import Secret
 from mandor.model.usage import Tally
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
@@ -32,23 +29,15 @@ KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
-<<<<<<< HEAD
-        *(Rebalance, Secret),
-=======
-        Rebalance,
-        Reservation,
->>>>>>> main
+        *(Rebalance, Reservation, Secret),
         *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Tally, Cluster),
     )
 }
 """Every kind of object there is."""
 
 _QUANTITIES = (Cpu, Size, Seconds, Percent)
-<<<<<<< HEAD
-_APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance | Secret
-=======
 _APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance | Reservation
->>>>>>> main
+_APPLIED |= Secret
 _RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Tally | Cluster
 _ANY = _APPLIED | Node | Release | Instance | _RECORDS
 

@@ -25,11 +25,8 @@ from mandor.model.quota import Quota, QuotaSpec
 from mandor.model.reading import FAILED, LATER, Mistake, Reader
 from mandor.model.rebalance import Rebalance, RebalanceSpec
 from mandor.model.record import Namespace, NamespaceSpec
-<<<<<<< HEAD
-from mandor.model.secret import Secret, SecretSpec
-=======
 from mandor.model.reservation import Reservation, ReservationSpec
->>>>>>> main
+from mandor.model.secret import Secret, SecretSpec
 from mandor.model.task import Task
 from mandor.model.volume import Volume, VolumeSpec
 from mandor.model.workload import FLAT, Group, Workload, WorkloadSpec

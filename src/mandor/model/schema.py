@@ -12,11 +12,8 @@ from mandor.model.priority import PriorityClassSpec
 from mandor.model.quota import QuotaSpec
 from mandor.model.rebalance import RebalanceSpec
 from mandor.model.record import NamespaceSpec
-<<<<<<< HEAD
-from mandor.model.secret import SecretSpec
-=======
 from mandor.model.reservation import ReservationSpec
->>>>>>> main
+from mandor.model.secret import SecretSpec
 from mandor.model.volume import VolumeSpec
 from mandor.model.workload import WorkloadSpec
 
@@ -45,11 +42,8 @@ _OTHERS: dict[str, tuple[type[Struct], bool, str]] = {
     ),
     "volume": (VolumeSpec, True, "A volume, made before anybody uses it."),
     "node-pool": (NodePoolSpec, False, "What holds for all nodes of a pool."),
-<<<<<<< HEAD
     "secret": (SecretSpec, True, "What tasks need to know and nobody else may read; stored sealed."),
-=======
     "reservation": (ReservationSpec, True, "Room that is held for certain work, for a while."),
->>>>>>> main
     "rebalance": (RebalanceSpec, False, "An order to move the few instances that would stand best elsewhere."),
 }
 """Kinds beside workloads: what they say, whether they live in a namespace, what they are."""

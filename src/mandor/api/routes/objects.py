@@ -34,12 +34,7 @@ TRIES = 5
 
 WRITABLE = (
     *("workload", "node", "namespace", "priority-class", "quota", "limit-defaults", "volume", "node-pool"),
-<<<<<<< HEAD
-    *("rebalance", "secret"),
-=======
-    "rebalance",
-    "reservation",
->>>>>>> main
+    *("rebalance", "reservation", "secret"),
 )
 """Kinds that users put and patch."""
 DELETABLE = (*WRITABLE, "instance", "token")
