@@ -15,9 +15,13 @@ def advice(value: Object, nodes: Sequence[Node], secrets: Set[tuple[str, str]] =
     return (*_undrainable(value), *_homeless(value, nodes), *_counted(value), *_unknown_secrets(value, secrets))
 
 
+def secrets_of(workload: Workload) -> set[str]:
+    """The names of those that it needs."""
+    return {name for group in workload.spec.groups.values() for form in group.forms for name in form.secrets}
+
+
 def _unknown_secrets(workload: Workload, secrets: Set[tuple[str, str]]) -> list[str]:
-    named = {name for group in workload.spec.groups.values() for form in group.forms for name in form.secrets}
-    missing = sorted(name for name in named if (workload.meta.namespace, name) not in secrets)
+    missing = sorted(name for name in secrets_of(workload) if (workload.meta.namespace, name) not in secrets)
     return [f"there is no secret {name} yet; what needs it waits for it" for name in missing]
 
 

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from mandor.api.access import sight
 from mandor.api.admission import admit, check_deletable, completed, known_engines
-from mandor.api.advice import advice
+from mandor.api.advice import advice, secrets_of
 from mandor.api.changes import FieldChange, differences
 from mandor.api.counts import kept_counts
 from mandor.api.parts import ApiParts
@@ -121,7 +121,7 @@ async def plan_apply(
     beside = {document.object.key: document.object for document in documents}
     if any(isinstance(each, Workload) and each.spec.type == "daemon" for each in beside.values()):
         plan.nodes = [each for each in (await parts.store.list(Node.kind)).items if isinstance(each, Node)]
-    if any(isinstance(each, Workload) and each.spec.secretive for each in beside.values()):
+    if any(isinstance(each, Workload) and secrets_of(each) for each in beside.values()):
         known = [*(await parts.store.list(Secret.kind)).items, *beside.values()]
         plan.secrets = frozenset((each.meta.namespace, each.meta.name) for each in known if isinstance(each, Secret))
     for number, document in enumerate(documents):

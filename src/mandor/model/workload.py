@@ -503,11 +503,6 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
         most = self.together(group)
         return most if gang.min is None else min(gang.min, most)
 
-    @property
-    def secretive(self) -> bool:
-        """Some task of it needs a secret."""
-        return any(form.secrets for group in self.groups.values() for form in group.forms)
-
     def restart_policy(self, group: str) -> Literal["always", "on-failure", "never"]:
         return self.groups[group].restart.policy or ("on-failure" if self.type == "batch" else "always")
 
