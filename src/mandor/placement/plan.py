@@ -117,7 +117,9 @@ def _settled(
     profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch
 ) -> tuple[Sorted, Outline, tuple[Hashable, ...]]:
     """Those who say what they go by are asked once for all asks that have it in common."""
-    key = (profile, nodes.anyone_dedicated(), *[each.goes_by(ask) for each in profile.settled_plugins])
+    # Whose work it is matters to nobody while nothing is dedicated, or reserved.
+    whose = (nodes.anyone_dedicated(), ask.who if nodes.reservations else None)
+    key = (profile, whose, *[each.goes_by(ask) for each in profile.settled_plugins])
     kept, seen = nodes.kept.settled, nodes.kept.attributes
     found = kept.get(key)
     if found is None or found[0] != seen:

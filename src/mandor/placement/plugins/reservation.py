@@ -34,7 +34,8 @@ class Reservation(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
         return Reach.CLUSTER if nodes.reservations else Reach.ATTRIBUTES
 
     def goes_by(self, ask: Ask) -> Hashable:
-        return ask.who
+        """Whose it is counts only while something is reserved, and then the plan sees to that."""
+        return None
 
     def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
         return None if nodes.reservations.not_for(ask.who) else SKIP
