@@ -33,7 +33,7 @@ def with_ballast(layer: bytes, size: int) -> bytes:
     return made.getvalue()
 
 
-@pytest.mark.req("S3-9", "S3-36")
+@pytest.mark.req("S3-9")
 def test_an_image_that_nothing_uses_goes_before_any_instance(tmp_path: Path, new_docker: Callable[..., Docker]) -> None:
     home = Cluster(tmp_path / "cluster").home("n1")
     with small_disk(tmp_path / "disk", home, 256), Cluster(tmp_path / "cluster") as cluster:
