@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mandor.engines.base import Engine, UnitPhase
-from mandor.errors import Conflict, EngineDown
+from mandor.errors import Conflict, EngineDown, Unavailable
 from mandor.testing.engine_watch import EngineWatch
 
 
@@ -137,7 +137,7 @@ class EngineTrouble(EngineWatch):
         async def answers() -> bool:
             try:
                 await engine.list()
-            except EngineDown:
+            except Unavailable:  # down, or up and not ready yet
                 return False
             return True
 
