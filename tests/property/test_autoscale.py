@@ -89,8 +89,8 @@ def test_a_steady_load_comes_to_rest_where_it_is_borne_or_at_a_bound(
 ) -> None:
     """The load is shared: with more instances each has less of it."""
     history, now = History(), 0.0
-    for _ in range(400):
-        now += 30.0
+    for _ in range(150):
+        now += 700.0  # longer than any `per`: however slowly it may move, each time it may by one
         count, _status = plan_count(scaling, _steady(count, load), history, now)
     rest = {plan_count(scaling, _steady(count, load), history, now + 30 * step)[0] for step in range(1, 5)}
     assert rest == {count}
