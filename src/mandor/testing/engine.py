@@ -222,8 +222,13 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
             return
         unit = await self._start(engine, self.eats_memory(memory_bytes=limit))
         ended = await self._ended(engine, unit)
-        assert ended.reason == "OOMKilled"
         assert ended.exit_code != 0
+
+        async def known() -> bool:
+            return (await self._look(engine, unit)).reason == "OOMKilled"
+
+        # Some hear of the end before they hear of its cause.
+        await self._until(known, lambda: f"it ended as {ended.reason}: {ended.message}")
 
     async def test_processor_time_is_limited_where_that_is_announced(self, engine: Engine) -> None:
         capabilities = await engine.probe()
