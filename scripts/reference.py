@@ -93,7 +93,7 @@ def manifest_page() -> str:
         lines += _table(defs[kind]["properties"], set(defs[kind]["required"]))
     lines += ["", "## Not yet", "", "These keys are known, and refused with that word until a later version has them:"]
     later = sorted({key for keys in LATER.values() for key in keys})
-    lines += [", ".join(f"`{key}`" for key in later) + "; `type: daemon`; the kinds"]
+    lines += [", ".join(f"`{key}`" for key in later) + "; the kinds"]
     lines += [", ".join(f"`{kind}`" for kind in sorted(LATER_KINDS)) + "."]
     return "\n".join(lines) + "\n"
 
