@@ -31,12 +31,13 @@ job "web" {
   }
 }
 """
+YAML = {"content-type": "application/yaml"}
 TEXTS = {"compose": COMPOSE, "kubernetes": KUBERNETES, "nomad": NOMAD}
 
 
-async def post(api: Api, path: str, text: str, kind: str = "application/yaml", **query: str) -> tuple[int, Any]:
+async def post(api: Api, path: str, text: str, **query: str) -> tuple[int, Any]:
     session = await api.session()
-    async with session.post(path, data=text.encode(), params=query, headers={"content-type": kind}) as answer:
+    async with session.post(path, data=text.encode(), params=query, headers=YAML) as answer:
         return answer.status, await answer.json()
 
 
@@ -48,9 +49,8 @@ async def workloads(api: Api) -> list[str]:
 @pytest.mark.parametrize("format_name", TEXTS)
 @pytest.mark.parametrize("said", [True, False], ids=["said", "seen"])
 async def test_it_is_applied_and_the_answer_carries_the_report(dev: Api, format_name: str, said: bool) -> None:
-    kind = "application/hcl" if format_name == "nomad" else "application/yaml"
     query = {"format": format_name} if said else {}
-    status, found = await post(dev, "/v1/apply", TEXTS[format_name], kind, **query)
+    status, found = await post(dev, "/v1/apply", TEXTS[format_name], **query)
     assert status == 200, found
     assert [(each["name"], each["action"]) for each in found["results"]] == [("web", "created")]
     assert found["imported"]["mapped"] > 0

@@ -19,7 +19,7 @@ from mandor.api.writing import Author
 from mandor.errors import Invalid, TooLarge
 from mandor.model.manifest import DEFAULT_NAMESPACE
 
-TAKES = (YAML, JSON, "application/x-yaml", "text/yaml", "application/hcl")
+TAKES = (YAML, JSON, "application/x-yaml", "text/yaml")
 FILES_MOST = 1000
 THREAD_FROM_BYTES = 8 * 1024
 """Reading a longer text would keep everybody else waiting."""
