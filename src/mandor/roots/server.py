@@ -32,6 +32,7 @@ from mandor.lib.garbage import collect_gently
 from mandor.lib.ids import new_uid
 from mandor.lib.quantity import NEVER
 from mandor.lib.tasks import Background
+from mandor.model.recording import Began
 from mandor.model.table_report import TableReport
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.plugin_source import GROUP
@@ -51,6 +52,7 @@ from mandor.store.base import Store
 from mandor.store.election import Election
 from mandor.store.open import open_store
 from mandor.store.recorder import Recorder
+from mandor.store.recording import Recording, Uses, check_recordable, nothing_used
 
 log = logging.getLogger("mandor.server")
 
@@ -63,6 +65,8 @@ class Inside:
     """Where this server is reached."""
     scheduler: Scheduler | None = None
     """While it leads here."""
+    record: Callable[[Uses], None] = lambda uses: None
+    """Begins the recording, where there is to be one."""
 
     async def compare_table(self) -> TableReport | None:
         return await self.scheduler.compare_table() if self.scheduler is not None else None
@@ -75,6 +79,8 @@ def run(settings: ServerSettings, *, dev: bool = False) -> None:
     """Serve until a signal. `dev` lets callers on this machine in without a token."""
     logs.set_up(settings.log_style, settings.log_level)
     check_safe(settings)
+    if settings.record:
+        check_recordable(Path(settings.record))
     pulse = Pulse()
     if "scheduler" in settings.roles:
         if settings.plugins or entry_points(group=GROUP):
@@ -112,6 +118,9 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
                         election = Election(store, name, server_id, float(settings.lease), clock, address=url)
                         lead = partial(work, clock=clock, settings=settings, pulse=pulse, inside=inside)
                         tasks.start(election.run(lead), role)
+                inside.record = partial(_record, tasks, settings, store, clock)
+                if "api" not in settings.roles:
+                    inside.record(nothing_used)
                 if "api" in settings.roles:
                     await _serve_api(
                         tasks, settings, store, clock, server_id, url, listener, told, pulse, inside, dev=dev
@@ -163,6 +172,7 @@ async def _serve_api(
         server = ApiServer(build_app(parts), parts, listener, tls=tls)
         tasks.start(recorder.run(), "recorder")
         tasks.start(heartbeats.run(), "heartbeats")
+        inside.record(lambda: [each.instances for each in heartbeats.all_usage()])
         tasks.start(collect_gently(clock), "garbage")
         serving = tasks.start(server.serve(), "api")
         waiting = tasks.start(told.wait(), "signal")
@@ -170,6 +180,34 @@ async def _serve_api(
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
         server.stop()
         await serving
+
+
+def _record(tasks: Background, settings: ServerSettings, store: Store, clock: Clock, uses: Uses) -> None:
+    if not settings.record:
+        return
+    began = Began(
+        at=clock.now(),
+        suspect_seconds=float(settings.suspect_after),
+        lost_seconds=float(settings.lost_after),
+        mass_share=settings.mass_fraction,
+    )
+    path = Path(settings.record).absolute()
+    recording = Recording(
+        *(store, clock, path, began),
+        profiles=partial(_text_of, settings.scheduler_config),
+        uses=uses,
+        bytes_most=int(settings.record_most),
+    )
+    log.info("what happens is recorded in %s", path)
+    tasks.start(recording.run(), "recording")
+
+
+def _text_of(path: str) -> str:
+    """A configuration that cannot be read now is none: the scheduler goes on with the last one, and says so."""
+    try:
+        return Path(path).read_text(encoding="utf-8") if path else ""
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
@@ -291,6 +329,7 @@ def main() -> None:
     parser.add_argument("--listen")
     parser.add_argument("--scheduler-config")
     parser.add_argument("--plugins")
+    parser.add_argument("--record")
     flags = vars(parser.parse_args())
     dev = bool(flags.pop("dev"))
     run(load(ServerSettings, "server", environ=os.environ, flags=flags), dev=dev)

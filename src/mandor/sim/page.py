@@ -40,6 +40,7 @@ def make_page(report: dict[str, Any]) -> str:
         _comparison(report),
         _failures(report["failures"]),
         _imported(report["imported"]),
+        _replay(report, colours),
         *(_strategy(each, report, colours) for each in report["strategies"]),
     ]
     title = escape(f"{report['scenario']}: simulated")
@@ -118,6 +119,34 @@ def _imported(imported: dict[str, Any] | None) -> str:
     told = f"{imported['mapped']} of {imported['mapped'] + imported['dropped']} keys mapped"
     table = _table(["WHERE", "KEY", "FATE", ""], rows) if rows else ""
     return f"<h2>Files of other tools</h2><details><summary>{told}</summary>{table}</details>"
+
+
+def _replay(report: dict[str, Any], colours: dict[str, str]) -> str:
+    """What really happened, and how far each strategy agrees with it."""
+    replay = report["replay"]
+    if replay is None:
+        return ""
+    rows = []
+    for number, (name, each) in enumerate(replay["strategies"].items()):
+        colour = COLOURS[number % len(COLOURS)]
+        moved = "".join(
+            f"<li>{escape('{instance} on {replayed} instead of {recorded}'.format(**other))}</li>"
+            for other in each["elsewhere"]
+        )
+        told = f"<details><summary>{len(each['elsewhere'])}</summary><ul>{moved}</ul></details>" if moved else "0"
+        shares = [each["same_node_percent"], each["same_count_percent"]]
+        bars = [f"{_bar(share, colour)} {share:.0f} %" for share in shares]
+        rows.append([escape(name), *bars, _time(each["replayed_seconds"]), told])
+    really = next(iter(replay["strategies"].values()))["recorded_seconds"]
+    rows.append(["really", "", "", _time(really), ""])
+    notes = "".join(f"<p class=bad>{escape(note)}</p>" for note in replay["notes"])
+    titles = ["STRATEGY", "SAME NODE", "SAME COUNT ON THE NODE", "INSTANCES RAN", "MOSTLY ELSEWHERE"]
+    return (
+        "<h2>Beside what really happened</h2><p>Shares of the time that instances really ran.</p>"
+        + _table(titles, rows)
+        + notes
+        + _timeline({"stays": replay["stays"]}, report["phases"], colours)
+    )
 
 
 def _strategy(strategy: dict[str, Any], report: dict[str, Any], colours: dict[str, str]) -> str:
