@@ -62,7 +62,7 @@ class NodeApi(MachineSource):
                     if len(body) > ANSWER_MOST:
                         raise Invalid(f"{self.text} answers with more than {ANSWER_MOST:,} bytes")
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise Unavailable(f"{self.text} does not answer: {error or type(error).__name__}") from error
+            raise Unavailable(f"{self.text} does not answer: {str(error) or type(error).__name__}") from error
         return read_machines(bytes(body))
 
 
