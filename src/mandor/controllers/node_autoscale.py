@@ -187,6 +187,8 @@ class NodeAutoscaleController(Controller[str]):
 
     def _needed(self, node: Node, pool: NodePool, residents: Residents | None, board: Board | None) -> str:
         movers = self._movers(node, residents)
+        if residents is not None and residents.claims_on(node.meta.name):
+            return "it holds room for virtual machines"
         if not movers:
             return ""
         scaling = pool.spec.autoscale
@@ -305,7 +307,8 @@ class NodeAutoscaleController(Controller[str]):
 
 def _refused(instance: Instance) -> bool:
     status = instance.status
-    return status.phase is Phase.PENDING and bool(status.message) and not status.nominated and not instance.spec.stop
+    waits = status.phase is Phase.PENDING and bool(status.message) and not status.nominated
+    return waits and not instance.spec.stop and instance.spec.claim is None
 
 
 def _closed(node: Node) -> Node:
