@@ -219,8 +219,10 @@ class Agent:
             log.log(logging.ERROR if isinstance(error, REFUSALS) else logging.WARNING, "%s", said)
 
     def _mine(self, value: Object) -> bool:
-        """An order for another node is not carried out here, whoever delivers it."""
+        """An order for another node is not carried out here, whoever delivers it; a claim is an order for nobody."""
         mine = isinstance(value, Instance) and value.spec.node == self._settings.name
+        if mine and value.spec.claim is not None:
+            return False
         if not mine:
             log.error("an order for another node came here and is refused: %s for %r", value.key, value.node)
         return mine

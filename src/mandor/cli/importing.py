@@ -111,6 +111,14 @@ def _posted(imported: "Imported") -> list[dict[str, str]]:
     return [{"name": f"{name} (as imported)", "text": "---\n".join(each)} for name, each in texts.items()]
 
 
+def warn_of_values(imported: "Imported") -> None:
+    """Whoever prints manifests that hold secrets should know it; which they are is told, and no value."""
+    names = [each.manifest["name"] for each in imported.made if each.manifest.get("kind") == "secret"]
+    if names:
+        what = f"what is printed holds the values of {'a secret' if len(names) == 1 else 'secrets'}"
+        click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {what}: {', '.join(names)}", err=True)
+
+
 def tell(report: "Report", *, strict: bool) -> None:
     """The report on stderr; with `strict`, an error if there is anything in it."""
     if strict and report.notes:
