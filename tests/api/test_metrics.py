@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 
 from mandor.errors import Forbidden
+from mandor.model.record import Role
 from tests.api.conftest import Api
 
 
 async def test_metrics_are_for_those_who_see_the_whole_cluster(api: Api) -> None:
-    for role, identity in (("node", "node:n1"), ("join", "join:first")):
+    others: tuple[tuple[Role, str], ...] = (("node", "node:n1"), ("join", "join:first"))
+    for role, identity in others:
         client = await api.client(await api.token(role, identity))
         with pytest.raises(Forbidden):
             await client.request("GET", "/metrics")
