@@ -22,7 +22,7 @@ from mandor.agent.sync import Action, Decision, Remove, Start, Stop, live, sync
 from mandor.agent.turns import Turns
 from mandor.agent.vault import Vault
 from mandor.agent.volumes import Furnished
-from mandor.agent.wait import sleep_or
+from mandor.agent.wait import doze
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
 from mandor.errors import MandorError, NotFound, PortTaken
 from mandor.lib.backoff import Backoff
@@ -169,7 +169,7 @@ class Worker:
                     log.warning("%s: %s; again in %.0fs", self.order.name, shown, pause, exc_info=not expected)
                 if pause is not None and pause < 0:
                     return
-                await sleep_or(self._around.clock, pause, self._news)
+                await doze(self._around.clock, pause, self._news)
         finally:
             await self._nursing.close()
 
