@@ -26,6 +26,7 @@ from mandor.model.pool import NodePool
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
 from mandor.model.record import Cluster, Token
+from mandor.model.reservation import Reservation
 from mandor.model.resources import Resources
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
@@ -43,7 +44,16 @@ LIST_SECONDS = 30.0
 """So often provisioners are asked what there is."""
 CALL_SECONDS = 120.0
 """A provisioner answers within that."""
-_BOARD = (PriorityClass.kind, Quota.kind, Volume.kind, Node.kind, Release.kind, Workload.kind, Instance.kind)
+_BOARD = (
+    PriorityClass.kind,
+    Quota.kind,
+    Reservation.kind,
+    Volume.kind,
+    Node.kind,
+    Release.kind,
+    Workload.kind,
+    Instance.kind,
+)
 
 
 @dataclass(frozen=True, slots=True)
