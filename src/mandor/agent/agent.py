@@ -22,6 +22,7 @@ from mandor.agent.own_store import OwnStore
 from mandor.agent.ports import Holds, nobody_holds
 from mandor.agent.presence import Presence
 from mandor.agent.pressure import Reading
+from mandor.agent.probes import Ask, ask
 from mandor.agent.settings import AgentSettings
 from mandor.agent.stream import Streams, choose_task
 from mandor.agent.tenants import CrewTenants
@@ -61,8 +62,10 @@ class Agent:
         locate: Callable[[], str] | None = None,
         holds: Holds = nobody_holds,
         machine: Machine | None = None,
+        ask: Ask = ask,
     ) -> None:
-        """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one."""
+        """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one.
+        `ask`: puts the question of a probe."""
         self._settings, self._link, self._clock = settings, link, clock
         self._machine = machine or ThisMachine(clock, settings.data)
         self._engines = dict(engines)
@@ -94,6 +97,7 @@ class Agent:
             blocking,
             self.node,
             self._whose,
+            ask,
         )
         loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
         self.defence = Defence(

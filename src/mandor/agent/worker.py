@@ -13,6 +13,7 @@ from mandor.agent.names_plan import NOBODY_KNOWN, Known
 from mandor.agent.nursing import Nursing
 from mandor.agent.order import Entry, Memory, Order
 from mandor.agent.ports import ports_of, publishes
+from mandor.agent.probes import Ask
 from mandor.agent.room import Answer
 from mandor.agent.seen import Seen
 from mandor.agent.status import describe, failed
@@ -20,7 +21,7 @@ from mandor.agent.sync import Action, Decision, Remove, Start, Stop, live, sync
 from mandor.agent.turns import Turns
 from mandor.agent.vault import Vault
 from mandor.agent.volumes import Furnished
-from mandor.agent.wait import sleep_or
+from mandor.agent.wait import doze
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
 from mandor.errors import MandorError, NotFound, PortTaken
 from mandor.lib.backoff import Backoff
@@ -46,6 +47,7 @@ class Surroundings(Protocol):
     vault: Vault
     turns: Turns
     quick_seconds: float
+    ask: Ask
 
     @property
     def settled(self) -> bool: ...
@@ -93,7 +95,7 @@ class Worker:
         self._must_end = asyncio.Event()
         self._last: tuple[Action, ...] = ()
         self._repeats = 0
-        self._nursing = Nursing(around.clock, self.poke)
+        self._nursing = Nursing(around.clock, self.poke, around.ask)
 
     @property
     def status(self) -> InstanceStatus:
@@ -165,7 +167,7 @@ class Worker:
                     log.warning("%s: %s; again in %.0fs", self.order.name, shown, pause, exc_info=not expected)
                 if pause is not None and pause < 0:
                     return
-                await sleep_or(self._around.clock, pause, self._news)
+                await doze(self._around.clock, pause, self._news)
         finally:
             await self._nursing.close()
 

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
 
 from msgspec import structs
 
@@ -209,6 +208,7 @@ class Scheduler:
     def _hear(self, changes: Sequence[Change]) -> None:
         self._gangs.apply_all(changes)
         self.view.apply_all(changes)
+        self._unclaimed.changed()
         self._wake.set()
 
     async def _size_all(self) -> None:
@@ -274,16 +274,14 @@ class Scheduler:
     async def _idle(self) -> None:
         """Until something changes, or somebody's pause is over."""
         at = self._queue.next_at()
-        waits: set[asyncio.Future[Any]] = {asyncio.ensure_future(self._wake.wait())}
-        if at is not None:
-            pause = max(0.0, at - self._clock.monotonic())
-            waits.add(asyncio.ensure_future(self._clock.sleep(pause)))
+        if at is None:
+            await self._wake.wait()
+            return
+        alarm = self._clock.alarm(max(0.0, at - self._clock.monotonic()), self._wake.set)
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await self._wake.wait()
         finally:
-            for each in waits:
-                each.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+            alarm.cancel()
 
     # The scheduling cycle: nothing here waits.
 
