@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -11,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from mandor.controllers.growth_plan import Growth, Offer, Order, expected_node, fits_elsewhere
+from mandor.controllers.growth_plan import Growth, Offer, Order, expected_node
 from mandor.controllers.machine_plan import MachinesSeen, plan_machines
+from mandor.controllers.need_plan import fits_elsewhere, movers
 from mandor.model.codec import from_plain
 from mandor.model.instance import Instance
 from mandor.model.machine import Machine, MachineKind
@@ -222,7 +224,12 @@ def offers(small: int, large: int) -> list[Offer]:
 def grown(objects: list[Object], rooms: tuple[int, int], underway: list[Node]) -> list[Order]:
     board = Board(objects)
     asks = [each.ask for each in board.waiting()]
-    return Growth(board, {"default": default_profile()}).plan(asks, offers(*rooms), underway)
+    before = {name: board.table.free(name) for name in board.nodes}
+    orders = Growth(board, {"default": default_profile()}).plan(asks, offers(*rooms), underway)
+    assert {name: board.table.free(name) for name in board.nodes} == before, "nothing of it stays on the board"
+    assert [each.ask for each in board.waiting()] == asks
+    assert not board.table.charges
+    return orders
 
 
 @pytest.mark.req("S2-48")
@@ -269,7 +276,8 @@ def test_a_machine_is_not_needed_only_if_all_its_work_fits_elsewhere_and_looking
     board = Board([leaving, *(each for each in objects if not isinstance(each, Instance)), *residents])
     names = [f"n{number}" for number in range(nodes)]
     before = {name: board.table.free(name) for name in [*names, "leaving"]}
-    fits = fits_elsewhere(board, {"default": default_profile()}, leaving, residents, closed)
+    assert {each.key for each in movers(board, "leaving")} == {each.key for each in residents}
+    fits = through(fits_elsewhere(board, {"default": default_profile()}, leaving, residents))
     assert {name: board.table.free(name) for name in before} == before
     if fits:
         asked = [board.ask(each) for each in residents]
@@ -277,5 +285,17 @@ def test_a_machine_is_not_needed_only_if_all_its_work_fits_elsewhere_and_looking
         assert total <= sum(before[name]["cpu"] for name in names), "nothing is left over"
 
 
-def closed(node: Node) -> Node:
-    return node.changed(spec=replace(node.spec, cordoned=True))
+def through(steps: Generator[None, None, bool]) -> bool:
+    try:
+        while True:
+            next(steps)
+    except StopIteration as end:
+        return bool(end.value)
+
+
+@settings(max_examples=3, deadline=None)
+@given(st.integers(200, 230), st.integers(1, 3))
+def test_those_whom_nothing_helps_do_not_keep_machines_from_others(hopeless: int, many: int) -> None:
+    objects = waiting_cluster(0, [("9", False, hopeless), ("1", False, many)])
+    (order, *_) = grown(objects, (3, 3), [])
+    assert {key.name.rpartition("-")[0] for key in order.helps} == {"w1"}
