@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 BAR = 20
 TEXTS_MOST = 12
+LINES_MOST = 40
 
 
 @click.command("simulate")
@@ -173,10 +174,23 @@ def _show_texts(strategy: dict[str, Any]) -> None:
             f"{phase['name']}: pending in {count} cases: {text}" for text, count in phase["pending_reasons"].items()
         ]
         lines += [f"{phase['name']}: {count} times without `{rule}`" for rule, count in phase["relaxed_rules"].items()]
+        down = [
+            f"{name} {_seconds(each['median'])}"
+            for name, each in phase["down_by_workload"].items()
+            if each["median"] >= 1
+        ]
+        lines += [f"{phase['name']}: down: {_brief(down)}"] if down else []
+    for phase in strategy["typical"]["phases"]:
+        lines += [
+            f"{phase['name']}: {each['victim']} made room for {each['by']} on {each['node']} (chain of {each['depth']})"
+            for each in phase["preemptions"][:TEXTS_MOST]
+        ]
     if lines:
         click.echo()
-    for line in lines[: 2 * TEXTS_MOST]:
+    for line in lines[:LINES_MOST]:
         click.echo(line)
+    if len(lines) > LINES_MOST:
+        click.echo(f"… and {len(lines) - LINES_MOST} more lines: -o json and --html have them all")
 
 
 def _show_comparison(report: dict[str, Any]) -> None:
