@@ -6,12 +6,14 @@ from typing import Protocol
 
 from mandor.api.auth import Auth
 from mandor.api.heartbeat import Heartbeats
+from mandor.api.measures import Measures
 from mandor.api.rate import Rates
 from mandor.api.scheduling import Desk, Scheduling
 from mandor.api.sessions import Sessions
 from mandor.api.settings import ApiSettings
 from mandor.api.streams import Streams
 from mandor.lib.clock import Clock
+from mandor.lib.metrics import Metrics
 from mandor.lib.sealing import Sealer
 from mandor.model.meta import Object
 from mandor.model.table_report import TableReport
@@ -44,6 +46,9 @@ class ApiParts:
     """Seals and opens secrets; None: there can be none."""
     scheduling: Scheduling = field(default_factory=Scheduling)
     """How the scheduler would decide."""
+    metrics: Callable[[], Awaitable[bytes]] = Metrics().text
+    """What this process counts, as text."""
+    measures: Measures = field(default_factory=Measures)
     notes: tuple[str, ...] = ()
     """What is not as it was configured, for people who ask whether the server is ready."""
     streams: Streams = field(init=False)
