@@ -137,7 +137,6 @@ async def test_a_full_disk_is_told_and_tried_again_by_the_process_engine(disk: P
         await all_run(engine, [one])
 
 
-@pytest.mark.req("S0-27", "S0-29")
 @pytest.mark.parametrize("name", ["docker", "podman", "containerd", "incus"])
 async def test_after_a_restart_of_the_machine_the_work_begins_anew_and_nothing_is_left(
     name: str, new_daemon: NewDaemon, tmp_path: Path
