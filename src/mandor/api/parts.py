@@ -11,9 +11,11 @@ from mandor.api.scheduling import Desk, Scheduling
 from mandor.api.sessions import Sessions
 from mandor.api.settings import ApiSettings
 from mandor.api.streams import Streams
+from mandor.errors import Unavailable
 from mandor.lib.clock import Clock
 from mandor.lib.sealing import Sealer
 from mandor.model.meta import Object
+from mandor.model.receiver import Receiver
 from mandor.model.table_report import TableReport
 from mandor.store.base import Store
 
@@ -26,6 +28,10 @@ class Notes(Protocol):
 
 async def no_table() -> TableReport | None:
     return None
+
+
+async def tell_nobody(receiver: Receiver) -> str:
+    raise Unavailable("this server sends no messages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,8 @@ class ApiParts:
     """Seals and opens secrets; None: there can be none."""
     scheduling: Scheduling = field(default_factory=Scheduling)
     """How the scheduler would decide."""
+    try_receiver: Callable[[Receiver], Awaitable[str]] = tell_nobody
+    """Sends a test message; what the receiver answered."""
     notes: tuple[str, ...] = ()
     """What is not as it was configured, for people who ask whether the server is ready."""
     streams: Streams = field(init=False)

@@ -31,6 +31,7 @@ from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.garbage import collect_gently
 from mandor.lib.ids import new_uid
 from mandor.lib.quantity import NEVER
+from mandor.lib.sealing import Sealer
 from mandor.lib.tasks import Background
 from mandor.model.table_report import TableReport
 from mandor.placement.framework.handle import DETACHED
@@ -39,6 +40,7 @@ from mandor.roots.bootstrap import ensure_cluster, ensure_key_file, ensure_seale
 from mandor.roots.forecast import make_scheduling
 from mandor.roots.inquiry import HttpInquiry
 from mandor.roots.machines import Machines
+from mandor.roots.messages import Messages
 from mandor.roots.prometheus import Prometheus
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.roots.supervisor import Pulse, supervised
@@ -147,6 +149,7 @@ async def _serve_api(
     recorder = Recorder(store, f"server {server_id}", clock)
     heartbeats = Heartbeats(store, clock, server_id, url)
     api = ApiSettings(address=url, tokens_required=not dev, image_bytes_most=int(settings.image_most))
+    sealer = _sealer(settings)
     async with HttpInquiry() as inquire:
         parts = ApiParts(
             store=store,
@@ -157,7 +160,8 @@ async def _serve_api(
             scheduling=make_scheduling(_config_source(settings, pulse), inquire),
             notes=pulse.notes,
             compare_table=inside.compare_table,
-            sealer=ensure_sealer(settings.secrets_key_file, given=bool(settings.secrets_key)),
+            sealer=sealer,
+            try_receiver=Messages(store, clock, sealer).try_out,
         )
         tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
         server = ApiServer(build_app(parts), parts, listener, tls=tls)
@@ -240,7 +244,12 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
     )
     async with prometheus, machines, Background() as tasks:
         tasks.start(recorder.run(), "recorder")
+        tasks.start(Messages(store, clock, _sealer(settings)).run(recorder), "messages")
         await run_all(controllers, store, clock)
+
+
+def _sealer(settings: ServerSettings) -> Sealer:
+    return ensure_sealer(settings.secrets_key_file, given=bool(settings.secrets_key))
 
 
 WORK = {"scheduler": _schedule, "controllers": _control}

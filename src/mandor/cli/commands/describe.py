@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mandor.cli import pools, tables
+from mandor.cli import pools, receivers, tables
 from mandor.cli.commands.drain import shown
 from mandor.cli.commands.events import events_about, when
 from mandor.cli.commands.get import get_one
@@ -419,10 +419,16 @@ def _tell_pool(client: "Client", item: Object) -> list[str]:
     return [*pools.story(item), *_tell_spec(client, item)]
 
 
+def _tell_receiver(client: "Client", item: Object) -> list[str]:
+    return [*receivers.story(item), "", *_tell_spec(client, item)]
+
+
 _STORIES: dict[str, Callable[["Client", Object], list[str]]] = {
     find_kind("workload").name: _tell_workload,
     find_kind("instance").name: _tell_instance,
     find_kind("node").name: _tell_node,
     find_kind("volume").name: _tell_volume,
     find_kind("node-pool").name: _tell_pool,
+    find_kind("webhook").name: _tell_receiver,
+    find_kind("event-bus").name: _tell_receiver,
 }
