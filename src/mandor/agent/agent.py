@@ -22,6 +22,7 @@ from mandor.agent.own_store import OwnStore
 from mandor.agent.ports import Holds, nobody_holds
 from mandor.agent.presence import Presence
 from mandor.agent.pressure import Reading
+from mandor.agent.probes import Ask, ask
 from mandor.agent.settings import AgentSettings
 from mandor.agent.stream import Streams, choose_task
 from mandor.agent.tenants import CrewTenants
@@ -61,8 +62,10 @@ class Agent:
         locate: Callable[[], str] | None = None,
         holds: Holds = nobody_holds,
         machine: Machine | None = None,
+        ask: Ask = ask,
     ) -> None:
-        """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one."""
+        """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one.
+        `ask`: puts the question of a probe."""
         self._settings, self._link, self._clock = settings, link, clock
         self._machine = machine or ThisMachine(clock, settings.data)
         self._engines = dict(engines)
@@ -94,6 +97,7 @@ class Agent:
             blocking,
             self.node,
             self._whose,
+            ask,
         )
         loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
         self.defence = Defence(
@@ -214,8 +218,10 @@ class Agent:
             log.log(logging.ERROR if isinstance(error, REFUSALS) else logging.WARNING, "%s", said)
 
     def _mine(self, value: Object) -> bool:
-        """An order for another node is not carried out here, whoever delivers it."""
+        """An order for another node is not carried out here, whoever delivers it; a claim is an order for nobody."""
         mine = isinstance(value, Instance) and value.spec.node == self._settings.name
+        if mine and value.spec.claim is not None:
+            return False
         if not mine:
             log.error("an order for another node came here and is refused: %s for %r", value.key, value.node)
         return mine

@@ -13,6 +13,7 @@ from mandor.agent.names_plan import NOBODY_KNOWN, Known
 from mandor.agent.observer import Observer
 from mandor.agent.order import Entry, Order
 from mandor.agent.presence import Presence
+from mandor.agent.probes import Ask
 from mandor.agent.reporter import Reporter
 from mandor.agent.room import Answer, Room
 from mandor.agent.settings import AgentSettings
@@ -65,8 +66,10 @@ class Crew:
         blocking: Blocking,
         host: Host,
         whose: Callable[[], Awaitable[ClusterSpec]],
+        ask: Ask,
     ) -> None:
         """`whose`: which cluster answers."""
+        self.ask = ask
         self._host, self._changed = host, host.poke
         self.clock = clock
         self.fetch = Fetch(store, clock)

@@ -13,6 +13,7 @@ from mandor.agent.names_plan import NOBODY_KNOWN, Known
 from mandor.agent.nursing import Nursing
 from mandor.agent.order import Entry, Memory, Order
 from mandor.agent.ports import ports_of, publishes
+from mandor.agent.probes import Ask
 from mandor.agent.room import Answer
 from mandor.agent.seen import Seen
 from mandor.agent.status import describe, failed
@@ -46,6 +47,7 @@ class Surroundings(Protocol):
     vault: Vault
     turns: Turns
     quick_seconds: float
+    ask: Ask
 
     @property
     def settled(self) -> bool: ...
@@ -93,7 +95,7 @@ class Worker:
         self._must_end = asyncio.Event()
         self._last: tuple[Action, ...] = ()
         self._repeats = 0
-        self._nursing = Nursing(around.clock, self.poke)
+        self._nursing = Nursing(around.clock, self.poke, around.ask)
 
     @property
     def status(self) -> InstanceStatus:

@@ -76,11 +76,13 @@ _CONTROLLERS: Rights = {
     "reservation": frozenset({"status"}),
     "webhook": frozenset({"status"}),
     "event-bus": frozenset({"status"}),
+    "task": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),
+    "inventory": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),
     "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "instance": frozenset(
         {EXISTENCE, "meta.labels", "status"}
         | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt")}
-        | {f"spec.{name}" for name in ("pin", "avoid", "move", "instead_of")}
+        | {f"spec.{name}" for name in ("pin", "avoid", "move", "instead_of", "claim")}
     ),
     "node": frozenset(f"status.{name}" for name in ("phase", "reason", "since", "drain", "maintenance"))
     | {EXISTENCE, "spec.drain"},  # machines that were ordered are drained and given back

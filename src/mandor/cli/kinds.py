@@ -27,6 +27,8 @@ KINDS = (
     Kind("rebalance", "rebalances", namespaced=False, short=("rb",)),
     Kind("webhook", "webhooks", namespaced=False, short=("wh",)),
     Kind("event-bus", "event-buses", namespaced=False, short=("bus",)),
+    Kind("task", "tasks"),
+    Kind("inventory", "inventories", namespaced=False, short=("inv",)),
     Kind("limit-defaults", "limit-defaults", short=("ld",)),
     Kind("decision", "decisions", short=("dec",)),
     Kind("event", "events", short=("ev",)),

@@ -26,6 +26,7 @@ from mandor.model.pool import NodePool
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
 from mandor.model.record import Cluster, Token
+from mandor.model.reservation import Reservation
 from mandor.model.resources import Resources
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
@@ -43,7 +44,16 @@ LIST_SECONDS = 30.0
 """So often provisioners are asked what there is."""
 CALL_SECONDS = 120.0
 """A provisioner answers within that."""
-_BOARD = (PriorityClass.kind, Quota.kind, Volume.kind, Node.kind, Release.kind, Workload.kind, Instance.kind)
+_BOARD = (
+    PriorityClass.kind,
+    Quota.kind,
+    Reservation.kind,
+    Volume.kind,
+    Node.kind,
+    Release.kind,
+    Workload.kind,
+    Instance.kind,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +197,8 @@ class NodeAutoscaleController(Controller[str]):
 
     def _needed(self, node: Node, pool: NodePool, residents: Residents | None, board: Board | None) -> str:
         movers = self._movers(node, residents)
+        if residents is not None and residents.claims_on(node.meta.name):
+            return "it holds room for virtual machines"
         if not movers:
             return ""
         scaling = pool.spec.autoscale
@@ -305,7 +317,8 @@ class NodeAutoscaleController(Controller[str]):
 
 def _refused(instance: Instance) -> bool:
     status = instance.status
-    return status.phase is Phase.PENDING and bool(status.message) and not status.nominated and not instance.spec.stop
+    waits = status.phase is Phase.PENDING and bool(status.message) and not status.nominated
+    return waits and not instance.spec.stop and instance.spec.claim is None
 
 
 def _closed(node: Node) -> Node:

@@ -73,6 +73,8 @@ class WorkloadController(Controller[Name]):
         names: dict[Name, None] = {}
         for change in changes:
             before, after = change.before, change.after
+            if _is_claim(before) or _is_claim(after):
+                continue
             if type(after) is Instance and (before is None or before.spec.workload == after.spec.workload):
                 name = _new_tuple(Name, (after.meta.namespace, after.spec.workload))
                 self._instances.change(name, before, after)  # type: ignore[arg-type]
@@ -200,6 +202,11 @@ class WorkloadController(Controller[Name]):
 
     def _tell(self, note: Note) -> None:
         self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
+
+
+def _is_claim(value: Object | None) -> bool:
+    """It is its task's."""
+    return type(value) is Instance and value.spec.claim is not None
 
 
 async def _planned(seen: Seen, world: World) -> Draft:

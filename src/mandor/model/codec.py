@@ -9,6 +9,7 @@ from mandor.errors import Invalid
 from mandor.lib.quantity import Cpu, Percent, Seconds, Size
 from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
+from mandor.model.inventory import Inventory
 from mandor.model.limit_defaults import LimitDefaults
 from mandor.model.meta import Object
 from mandor.model.node import Node
@@ -21,6 +22,7 @@ from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace
 from mandor.model.reservation import Reservation
 from mandor.model.secret import Secret
 from mandor.model.usage import Tally
+from mandor.model.vm_task import VmTask
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 
@@ -30,7 +32,7 @@ KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
-        *(Rebalance, Reservation, Secret, Webhook, EventBus),
+        *(Rebalance, Reservation, Secret, Webhook, EventBus, VmTask, Inventory),
         *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Tally, Cluster),
     )
 }
@@ -40,7 +42,7 @@ _QUANTITIES = (Cpu, Size, Seconds, Percent)
 _APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance | Reservation
 _APPLIED |= Secret | Webhook | EventBus
 _RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Tally | Cluster
-_ANY = _APPLIED | Node | Release | Instance | _RECORDS
+_ANY = _APPLIED | Node | Release | Instance | VmTask | Inventory | _RECORDS
 
 
 def _decode_hook(wanted: type, value: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from mandor.cli.importing import tell
 from mandor.cli.options import output_option
 from mandor.cli.output import show_json, show_table
 
@@ -20,6 +21,7 @@ TEXTS_MOST = 12
 @click.option("--strategy", "wanted", multiple=True, help="Only this one; may be repeated.")
 @click.option("--html", "page", metavar="FILE", type=click.Path(path_type=Path), help="Write the report as one page.")
 @click.option("--workers", type=click.IntRange(1, 256), help="Processes; absent: one for each processor.")
+@click.option("--strict", is_flag=True, help="Fail if a key of another tool's file is lost.")
 @output_option("table", "json")
 def simulate_command(
     file: Path,
@@ -28,6 +30,7 @@ def simulate_command(
     wanted: tuple[str, ...],
     page: Path | None,
     workers: int | None,
+    strict: bool,
     output: str,
 ) -> int:
     """Rehearse a scenario on a virtual clock: the real scheduler, controllers and agents, simulated machines.
@@ -44,6 +47,7 @@ def simulate_command(
     if seed is not None and seeds is not None:
         raise click.UsageError("--seed names one seed, --seeds counts them: give one of both")
     piece = narrowed(load_piece(file), wanted) if wanted else load_piece(file)
+    tell(piece.imported, strict=strict)
     chosen = [seed] if seed is not None else list(range(seeds or piece.scenario.seeds))
     with _Bar() as bar, silence():  # What goes wrong in there is what it is about.
         results = run_all(piece, chosen, workers=workers, progress=bar.show)
