@@ -27,7 +27,7 @@ async def read_secret(reference: str, namespace: str) -> bytes:
 
 class TestWebhookSink(SinkSuite):
     @pytest.fixture
-    async def sink(self) -> AsyncIterator[Sink]:  # type: ignore[override]
+    async def sink(self) -> AsyncIterator[Sink]:
         async with listening() as self.hook:
             sink = WebhookSink(WebhookSpec(url=self.hook.url, secret="hook", timeout=Seconds(20)), read_secret)
             yield sink

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def test_every_receiver_is_told_also_over_a_killed_server_and_one_that_hangs_hol
         cluster.apply(f"{text}---\n{hanging}timeout: 100ms\n")
         cluster.apply(NOWHERE.format(name="first"))
         for hook in (ops, upgrades):
-            eventually("what has no node is told", lambda hook=hook: hook.about("first"))
+            eventually("what has no node is told", partial(hook.about, "first"))
 
         tested = cluster.mandor("webhook", "test", "ops")
         assert tested.returncode == 0, tested.stderr
@@ -98,7 +99,7 @@ def test_every_receiver_is_told_also_over_a_killed_server_and_one_that_hangs_hol
         cluster.wait_ready()
         cluster.apply(NOWHERE.format(name="second"))
         for hook in (ops, upgrades):
-            eventually("it goes on after a restart", lambda hook=hook: hook.about("second"))
+            eventually("it goes on after a restart", partial(hook.about, "second"))
         kept = {
             f"{each['meta']['uid']}.{each['meta']['version']}"
             for each in cluster.items("events")

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -56,9 +57,9 @@ class Taking(Sink):
 
 
 class World:
-    def __init__(self, **memory: int) -> None:
+    def __init__(self, history_most: int = 20_000) -> None:
         self.clock = ManualClock()
-        self.store = MemoryStore(clock=self.clock, **memory)
+        self.store = MemoryStore(clock=self.clock, history_most=history_most)
         self.sinks: dict[str, Taking] = {}
 
     async def receiver(self, name: str = "ops", **fields: object) -> Taking:
@@ -66,10 +67,16 @@ class World:
         await self.store.commit(Put(Webhook(meta=Meta(name=name), spec=spec)))
         return self.sinks.setdefault(name, Taking())
 
-    async def happens(self, text: str, about: str = "instance default/web-0", **fields: object) -> None:
-        spec = EventSpec(
-            about=about, message=text, source="test", last_at=self.clock.now(), **({"reason": "Started"} | fields)
-        )  # type: ignore[arg-type]
+    async def happens(
+        self,
+        text: str,
+        about: str = "instance default/web-0",
+        *,
+        reason: str = "Started",
+        type: Literal["normal", "warning"] = "normal",  # noqa: A002 - it is the field's name
+    ) -> None:
+        now = self.clock.now()
+        spec = EventSpec(about=about, reason=reason, type=type, message=text, source="test", last_at=now)
         await self.store.commit(Put(Event(meta=Meta(name=f"e{text}", namespace="default"), spec=spec)))
 
     async def found(self, name: str = "ops") -> Webhook:
