@@ -89,6 +89,7 @@ def manifest_page() -> str:
         "reservation",
         "rebalance",
         "webhook",
+        "event-bus",
     ):
         lines += ["", f"## {kind}", "", _sentence(defs[kind]["description"]), ""]
         lines += _table(defs[kind]["properties"], set(defs[kind]["required"]))

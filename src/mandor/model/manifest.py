@@ -24,7 +24,7 @@ from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.model.quota import Quota, QuotaSpec
 from mandor.model.reading import FAILED, LATER, Mistake, Reader
 from mandor.model.rebalance import Rebalance, RebalanceSpec
-from mandor.model.receiver import Webhook, WebhookSpec
+from mandor.model.receiver import EventBus, EventBusSpec, Webhook, WebhookSpec
 from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.reservation import Reservation, ReservationSpec
 from mandor.model.secret import Secret, SecretSpec
@@ -38,7 +38,6 @@ OBJECTS_MOST = 5000
 LATER_KINDS = frozenset(
     {
         "scheduler-config",
-        "event-bus",
     }
 )
 _SPECS: dict[str, type[msgspec.Struct]] = {
@@ -53,6 +52,7 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "rebalance": RebalanceSpec,
     "reservation": ReservationSpec,
     "webhook": WebhookSpec,
+    "event-bus": EventBusSpec,
 }
 _MADE: dict[str, Callable[..., Object]] = {
     "workload": Workload,
@@ -66,6 +66,7 @@ _MADE: dict[str, Callable[..., Object]] = {
     "rebalance": Rebalance,
     "reservation": Reservation,
     "webhook": Webhook,
+    "event-bus": EventBus,
 }
 
 _META = ("kind", "name", "namespace", "labels")
