@@ -9,10 +9,19 @@ import msgspec
 import pytest
 from nats.aio.client import Client
 
+from mandor.lib.clock import SystemClock, settle
 from mandor.lib.quantity import Seconds
-from mandor.model.receiver import EventBusSpec
+from mandor.lib.tasks import Background
+from mandor.model.meta import Key, Meta
+from mandor.model.receiver import EventBus, EventBusSpec
+from mandor.model.record import Event, EventSpec
+from mandor.notify.courier import Courier
 from mandor.notify.nats import NatsSink, subject_of
 from mandor.notify.sink import Sink
+from mandor.notify.sinks import open_sink
+from mandor.store.base import Put
+from mandor.store.memory import MemoryStore
+from mandor.store.recorder import Recorder
 from mandor.testing.sink import SinkSuite, message
 from scripts.components import find
 from tests.components.nats import Nats, running
@@ -65,6 +74,7 @@ class TestNatsSink(SinkSuite):
     @asynccontextmanager
     async def _away(self) -> AsyncIterator[None]:
         self.server.stop()
+        await settle()
         yield
         await asyncio.to_thread(self.server.start)
 

@@ -33,7 +33,7 @@ class NatsSink(Sink):
         spec, timeout = self._spec, float(self._spec.timeout)
         headers = {"Nats-Msg-Id": message.id, "Content-Type": CONTENT_TYPE}
         try:
-            stream = self._stream or await self._open()
+            stream = await self._connected()
             taken = await stream.publish(
                 subject_of(spec.topic, message), message.body(), timeout=timeout, stream=spec.stream, headers=headers
             )
@@ -51,6 +51,12 @@ class NatsSink(Sink):
         client, self._client, self._stream = self._client, None, None
         if client is not None:
             await client.close()
+
+    async def _connected(self) -> JetStreamContext:
+        if self._stream is not None and self._client is not None and self._client.is_connected:
+            return self._stream
+        await self.close()
+        return await self._open()
 
     async def _open(self) -> JetStreamContext:
         spec = self._spec
