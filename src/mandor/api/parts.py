@@ -6,6 +6,7 @@ from typing import Protocol
 
 from mandor.api.auth import Auth
 from mandor.api.heartbeat import Heartbeats
+from mandor.api.measures import Measures
 from mandor.api.rate import Rates
 from mandor.api.scheduling import Desk, Scheduling
 from mandor.api.sessions import Sessions
@@ -13,6 +14,7 @@ from mandor.api.settings import ApiSettings
 from mandor.api.streams import Streams
 from mandor.errors import Unavailable
 from mandor.lib.clock import Clock
+from mandor.lib.metrics import Metrics
 from mandor.lib.sealing import Sealer
 from mandor.model.meta import Object
 from mandor.model.receiver import Receiver
@@ -52,6 +54,9 @@ class ApiParts:
     """How the scheduler would decide."""
     try_receiver: Callable[[Receiver], Awaitable[str]] = tell_nobody
     """Sends a test message; what the receiver answered."""
+    metrics: Callable[[], Awaitable[bytes]] = Metrics().text
+    """What this process counts, as text."""
+    measures: Measures = field(default_factory=Measures)
     notes: tuple[str, ...] = ()
     """What is not as it was configured, for people who ask whether the server is ready."""
     streams: Streams = field(init=False)

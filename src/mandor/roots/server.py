@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -17,10 +17,13 @@ import uvloop
 
 from mandor.api.app import build_app
 from mandor.api.cluster import KEY
+from mandor.api.gauges import ClusterGauges
 from mandor.api.heartbeat import Heartbeats
+from mandor.api.measures import Measures
 from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
+from mandor.controllers.measures import Measures as ControllerMeasures
 from mandor.controllers.node_autoscale import MachineSource
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.roster import make_controllers
@@ -30,6 +33,8 @@ from mandor.lib import logs
 from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.garbage import collect_gently
 from mandor.lib.ids import new_uid
+from mandor.lib.metrics import Metrics
+from mandor.lib.process_metrics import process_families
 from mandor.lib.quantity import NEVER
 from mandor.lib.sealing import Sealer
 from mandor.lib.tasks import Background
@@ -51,6 +56,7 @@ from mandor.scheduler.territory import Pools, claim, election_of
 from mandor.store.access import StoreAccess
 from mandor.store.base import Store
 from mandor.store.election import Election
+from mandor.store.metered import MeteredStore
 from mandor.store.open import open_store
 from mandor.store.recorder import Recorder
 
@@ -65,6 +71,8 @@ class Inside:
     """Where this server is reached."""
     scheduler: Scheduler | None = None
     """While it leads here."""
+    metrics: Metrics = field(default_factory=Metrics)
+    """What the parts of this process count, while they run."""
 
     async def compare_table(self) -> TableReport | None:
         return await self.scheduler.compare_table() if self.scheduler is not None else None
@@ -103,7 +111,10 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
     with _listener(settings) as listener:
         url = settings.address or _url(listener, secure=bool(settings.tls_cert))
         inside = Inside(url)
-        async with await open_store(settings.store_url, access=store_access(settings)) as store:
+        async with await open_store(settings.store_url, access=store_access(settings)) as opened:
+            store = MeteredStore(opened)
+            inside.metrics.add(process_families)
+            inside.metrics.add(store.metrics)
             await _prepare(store, settings, dev=dev)
             if "scheduler" in settings.roles:
                 await claim(store, clock, _pools(settings))
@@ -150,7 +161,14 @@ async def _serve_api(
     heartbeats = Heartbeats(store, clock, server_id, url)
     api = ApiSettings(address=url, tokens_required=not dev, image_bytes_most=int(settings.image_most))
     sealer = _sealer(settings)
-    async with HttpInquiry() as inquire:
+    gauges = ClusterGauges(store, heartbeats)
+    measures = Measures()
+
+    async def metrics() -> bytes:
+        await gauges.prepare()
+        return await inside.metrics.text()
+
+    async with HttpInquiry() as inquire, gauges:
         parts = ApiParts(
             store=store,
             clock=clock,
@@ -160,9 +178,13 @@ async def _serve_api(
             scheduling=make_scheduling(_config_source(settings, pulse), inquire),
             notes=pulse.notes,
             compare_table=inside.compare_table,
+            metrics=metrics,
+            measures=measures,
             sealer=sealer,
             try_receiver=Messages(store, clock, sealer).try_out,
         )
+        inside.metrics.add(lambda: measures.families(len(parts.streams)))
+        inside.metrics.add(gauges.families)
         tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
         server = ApiServer(build_app(parts), parts, listener, tls=tls)
         tasks.start(recorder.run(), "recorder")
@@ -197,10 +219,12 @@ async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse:
         await _tell_disabled(store, recorder, pulse)
         tasks.start(configured.follow(clock, scheduler.use), "configuration")
         inside.scheduler = scheduler
+        forget = inside.metrics.add(scheduler.metrics)
         try:
             await scheduler.run()
         finally:
             inside.scheduler = None
+            forget()
 
 
 def _pools(settings: ServerSettings) -> Pools:
@@ -242,10 +266,15 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
         ask=prometheus.ask,
         machines=MachineSource(machines.provisioner, machines.join),
     )
-    async with prometheus, machines, Background() as tasks:
-        tasks.start(recorder.run(), "recorder")
-        tasks.start(Messages(store, clock, _sealer(settings)).run(recorder), "messages")
-        await run_all(controllers, store, clock)
+    measures = ControllerMeasures()
+    forget = inside.metrics.add(measures.families)
+    try:
+        async with prometheus, machines, Background() as tasks:
+            tasks.start(recorder.run(), "recorder")
+            tasks.start(Messages(store, clock, _sealer(settings)).run(recorder), "messages")
+            await run_all(controllers, store, clock, measures=measures)
+    finally:
+        forget()
 
 
 def _sealer(settings: ServerSettings) -> Sealer:

@@ -148,6 +148,9 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """`memory=6%:3%:60s`: with less than 6 % left the node is under pressure, and ends instances after a minute; with
     less than 3 %, at once. Also of `disk` and `inodes`; `memory=off` looks away."""
     heartbeat: Seconds = Seconds(10)
+    metrics: str = ""
+    """`HOST:PORT` where Prometheus reads what the agent counts and its instances use, for everybody who gets there;
+    empty: nowhere."""
 
     def __post_init__(self) -> None:
         PortRange.parse(self.port_range)

@@ -6,8 +6,9 @@ from msgspec import Struct
 
 from mandor import __version__
 from mandor.api.cluster import read_cluster
-from mandor.api.operation import Call, Operation
+from mandor.api.operation import Call, Operation, Text
 from mandor.errors import Unavailable
+from mandor.lib.metrics import CONTENT_TYPE
 from mandor.model.record import ClusterSpec
 
 FEATURES = (
@@ -63,7 +64,22 @@ async def schema(call: Call[None, None]) -> dict[str, Any]:
     return manifest_schema()
 
 
+async def metrics(call: Call[None, None]) -> Text:
+    call.caller.require("admin", "operator", "viewer", what="read what the cluster counts")
+    return Text(await call.parts.metrics(), CONTENT_TYPE)
+
+
 OPERATIONS = [
+    Operation(
+        method="GET",
+        path="/metrics",
+        name="metrics",
+        summary="What the server counts, and the cluster in numbers, for Prometheus",
+        tag="server",
+        handler=metrics,
+        result=str,
+        gives="text/plain",
+    ),
     Operation(
         method="GET",
         path="/healthz",

@@ -128,6 +128,7 @@ def server_command(
 )
 @click.option("--names/--no-names", default=None, help="Hosts files for instances.  [default: names]")
 @click.option("--heartbeat", metavar="DURATION", help="How often it says that it lives.  [default: 10s]")
+@click.option("--metrics", metavar="HOST:PORT", help="Where Prometheus reads /metrics.  [default: nowhere]")
 @_log_options
 def agent_command(
     config: str | None,
