@@ -26,7 +26,7 @@ class Nats:
         return f"nats://127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        command = [self.binary, "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", self.folder / "js"]
+        command = [str(self.binary), "-a", "127.0.0.1", "-p", str(self.port), "-js", "-sd", str(self.folder / "js")]
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True

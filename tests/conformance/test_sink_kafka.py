@@ -61,8 +61,10 @@ class TestKafkaSink(SinkSuite):
                 if error is not None and error.code() == KafkaError._PARTITION_EOF:
                     break
                 assert error is None, error
-                headers = dict(found.headers() or [])
-                yield headers["id"].decode(), found.value()
+                identity, body = dict(found.headers() or []).get("id"), found.value()
+                assert isinstance(identity, bytes)
+                assert isinstance(body, bytes)
+                yield identity.decode(), body
 
     async def test_who_is_away_takes_nothing_and_takes_everything_again_when_he_is_back(self, sink: Sink) -> None:
         """Brokers that the client plays cannot come back at the same ports: this one is never there."""

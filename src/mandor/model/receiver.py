@@ -94,6 +94,7 @@ class EventBusSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
     stream: Annotated[str, Bounds(max_length=200)] = "MANDOR"
     """Of NATS: the stream that keeps them; it is made if it is not there."""
     user: str = ""
+    """Whom the bus knows us as; absent: nobody in particular."""
     password: str | None = None
     """`NAME` or `NAME/KEY` of a secret, or `file:/PATH` on the server."""
     secret_namespace: str = "default"  # noqa: S105 - where it lives, not what it is
