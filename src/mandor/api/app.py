@@ -26,6 +26,7 @@ from mandor.api.routes import (
     receivers,
     rollout,
     sessions,
+    tasks,
     tokens,
     watch,
 )
@@ -43,6 +44,7 @@ OPERATIONS: list[Operation] = [
     *apply.OPERATIONS,
     *plan.OPERATIONS,
     *rebalance.OPERATIONS,
+    *tasks.OPERATIONS,
     *explain.OPERATIONS,
     *rollout.OPERATIONS,
     *receivers.OPERATIONS,
