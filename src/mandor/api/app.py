@@ -25,6 +25,7 @@ from mandor.api.routes import (
     rebalance,
     rollout,
     sessions,
+    tasks,
     tokens,
     watch,
 )
@@ -43,6 +44,7 @@ OPERATIONS: list[Operation] = [
     *apply.OPERATIONS,
     *plan.OPERATIONS,
     *rebalance.OPERATIONS,
+    *tasks.OPERATIONS,
     *explain.OPERATIONS,
     *rollout.OPERATIONS,
     *tokens.OPERATIONS,
