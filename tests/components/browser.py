@@ -19,7 +19,7 @@ def open_page(pictures: Path, *, width: int = 1200, height: int = 800) -> Iterat
     """A page of a browser of its own; whatever the page complains about is a failure, and a picture is left of it."""
     complaints: list[str] = []
     arguments = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    environ = {**os.environ, **environment("chromium")}
+    environ: dict[str, str | float | bool] = {**os.environ, **environment("chromium")}
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(find("chromium")), env=environ, args=arguments)
         try:
