@@ -133,6 +133,7 @@ COMPONENTS = {
             backports=True,
         ),
         Component(
+<<<<<<< HEAD
             name="rabbitmq",
             purpose="the queue through which tasks reach several servers",
             binaries=("rabbitmqadmin", "epmd"),  # the server's own program is not on PATH, and says nothing quickly
@@ -143,6 +144,17 @@ COMPONENTS = {
             hint="as root on Debian or Ubuntu: make components; elsewhere: install RabbitMQ 3.8 or newer "
             "(https://www.rabbitmq.com/docs/download)",
             whole=True,
+=======
+            name="nats",
+            purpose="an event bus that events are published to",
+            binaries=("nats-server",),
+            version=("--version",),
+            at_least=(2, 9),
+            packages=("nats-server",),
+            suite="bookworm",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: install nats-server 2.9 or newer "
+            "(https://docs.nats.io/running-a-nats-service/introduction/installation)",
+>>>>>>> main
         ),
         Component(
             name="podman",
