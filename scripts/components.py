@@ -133,7 +133,6 @@ COMPONENTS = {
             backports=True,
         ),
         Component(
-<<<<<<< HEAD
             name="rabbitmq",
             purpose="the queue through which tasks reach several servers",
             binaries=("rabbitmqadmin", "epmd"),  # the server's own program is not on PATH, and says nothing quickly
@@ -144,7 +143,8 @@ COMPONENTS = {
             hint="as root on Debian or Ubuntu: make components; elsewhere: install RabbitMQ 3.8 or newer "
             "(https://www.rabbitmq.com/docs/download)",
             whole=True,
-=======
+        ),
+        Component(
             name="nats",
             purpose="an event bus that events are published to",
             binaries=("nats-server",),
@@ -154,7 +154,6 @@ COMPONENTS = {
             suite="bookworm",
             hint="as root on Debian or Ubuntu: make components; elsewhere: install nats-server 2.9 or newer "
             "(https://docs.nats.io/running-a-nats-service/introduction/installation)",
->>>>>>> main
         ),
         Component(
             name="podman",
