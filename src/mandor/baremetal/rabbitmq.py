@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, AbstractQueue
@@ -146,7 +146,7 @@ class RabbitQueue(TaskQueue):
         exchange: AbstractExchange,
         name: str,
         routing_key: str,
-        arguments: dict[str, str] | None = None,
+        arguments: dict[str, Any] | None = None,
     ) -> AbstractQueue:
         queue = await channel.declare_queue(f"{self._prefix}.{name}", durable=True, arguments=arguments)
         await queue.bind(exchange, routing_key)
