@@ -40,6 +40,7 @@ from mandor.lib.tasks import Background
 from mandor.model.table_report import TableReport
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.plugin_source import GROUP
+from mandor.roots import tasks
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file, ensure_sealer
 from mandor.roots.forecast import make_scheduling
 from mandor.roots.inquiry import HttpInquiry
@@ -116,16 +117,16 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
             await _prepare(store, settings, dev=dev)
             if "scheduler" in settings.roles:
                 await claim(store, clock, _pools(settings))
-            async with Background() as tasks:
+            async with Background() as background:
                 for role, work in WORK.items():
                     if role in settings.roles:
                         name = election_of(_pools(settings)) if role == "scheduler" else role
                         election = Election(store, name, server_id, float(settings.lease), clock, address=url)
                         lead = partial(work, clock=clock, settings=settings, pulse=pulse, inside=inside)
-                        tasks.start(election.run(lead), role)
+                        background.start(election.run(lead), role)
                 if "api" in settings.roles:
                     await _serve_api(
-                        tasks, settings, store, clock, server_id, url, listener, told, pulse, inside, dev=dev
+                        background, settings, store, clock, server_id, url, listener, told, pulse, inside, dev=dev
                     )
                 else:
                     log.info("ready, without an API: %s", ", ".join(settings.roles))
@@ -272,7 +273,11 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
         forget()
 
 
-WORK = {"scheduler": _schedule, "controllers": _control}
+async def _tasks(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
+    await tasks.lead(store, clock, settings)
+
+
+WORK = {"scheduler": _schedule, "controllers": _control, "tasks": _tasks}
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ FEATURES = (
     "logs",
     "plan",
     "snapshot",
+    "tasks",
     "tokens",
     "usage",
     "watch",
@@ -51,7 +52,7 @@ async def readyz(call: Call[None, None]) -> Health:
     if call.parts.streams.closing:
         raise Unavailable("the server is stopping")
     await read_cluster(call.parts.store)
-    return Health("ready", call.parts.notes)
+    return Health("ready", (*call.parts.notes, *call.parts.troubles()))
 
 
 async def about(call: Call[None, None]) -> About:
