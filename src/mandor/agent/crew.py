@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 from mandor.agent.absence import Source, judge
 from mandor.agent.fetch import Fetch
 from mandor.agent.journal import Blocking, Journal
+from mandor.agent.measures import Measures
 from mandor.agent.names import Lodger, NamesKeeper
 from mandor.agent.names_plan import NOBODY_KNOWN, Known
 from mandor.agent.observer import Observer
@@ -75,6 +76,7 @@ class Crew:
         self.fetch = Fetch(store, clock)
         self.vault = Vault(self.fetch, lambda: journal.credential)
         self.turns = Turns(settings.starts_most)
+        self.measures = Measures()
         self.quick_seconds = settings.quick_seconds
         self.workers: dict[str, Worker] = {}
         self.reporter = Reporter(store, clock)

@@ -8,6 +8,10 @@ SHARED = "vm"
 """The workload that claims without a node of their own stand for: there need be no such object."""
 
 
+LABELS = {"mandor.vm": "claim"}
+"""What all claims have, so that they can be watched without the rest."""
+
+
 class Claim(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """What an instance holds that no agent runs and no workload has: it is made, and deleted, with its task."""
 

@@ -6,9 +6,9 @@ import msgspec
 from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
-from mandor.model.claim import Claim
+from mandor.model.claim import LABELS, Claim
 from mandor.model.instance import Instance, InstanceSpec
-from mandor.model.meta import Meta, Misfit, Object, check_name
+from mandor.model.meta import Key, Meta, Misfit, Object, check_name
 from mandor.model.rule import parse_rule
 
 MIB = 1024 * 1024
@@ -128,9 +128,13 @@ class VmTask(Object, frozen=True, tag="task"):
             where=spec.where,
         )
         return Instance(
-            meta=Meta(name=claim.name, namespace=self.meta.namespace),
+            meta=Meta(name=claim.name, namespace=self.meta.namespace, labels=LABELS),
             spec=InstanceSpec(workload=claim.owner, release=claim.size, index=0, claim=claim),
         )
+
+    @property
+    def claim_key(self) -> Key:
+        return Key(Instance.kind, self.meta.namespace, f"vm-{self.meta.name}")
 
     def moved(self, state: TaskState, at: float, why: str = "", **fields: object) -> "VmTask":
         """The same task one step on; a `ValueError` for a step that does not exist."""

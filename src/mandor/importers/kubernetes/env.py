@@ -15,6 +15,7 @@ FIELDS = {
     "metadata.name": "${MANDOR_INSTANCE}",
     "metadata.namespace": "${MANDOR_NAMESPACE}",
     "spec.nodeName": "${MANDOR_NODE}",
+    "status.hostIP": "${MANDOR_NODE_ADDRESS}",
 }
 """What a pod can ask about itself that is known only when it starts; the agent fills it in."""
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
@@ -38,18 +39,20 @@ class Environment:
         self.values.pop(name, None)
         self.secrets[name] = reference
 
-    def expanded(self, text: str) -> str:
+    def expanded(self, text: str, *, secrets: bool = False) -> str:
         """`$(NAME)` is the variable, `$$` one `$`; a name that is not known stays as it is."""
 
         def value(match: re.Match[str]) -> str:
+            if secrets and match[2] in self.secrets:
+                return f"${{secret:{self.secrets[match[2]]}}}"
             return "$" if match[1] == "$" else self.values.get(match[2], match[0])
 
         return _REFERENCE.sub(value, text)
 
     def hides(self, text: str) -> str | None:
         """The variable in a text whose value is a secret's, and so is not put into the text."""
-        names = (match[2] for match in _REFERENCE.finditer(text))
-        return next((name for name in names if name in self.secrets), None)
+        names = [match[2] for match in _REFERENCE.finditer(text)]
+        return next((name for name in names if name in self.secrets or "${secret:" in self.values.get(name, "")), None)
 
 
 def environment(container: Part, owner: Owner, shelf: Shelf) -> Environment:
@@ -74,11 +77,8 @@ def _set(found: Environment, each: Part, name: str, container: Part, owner: Owne
     value = each.text("value", "") if each.peek("valueFrom") is None else _value_from(each, container, owner, shelf)
     if value is None:
         each.drop("name", f"{name} has no value here")
-    elif (secret := found.hides(value)) is not None:
-        each.drop("value", f"$({secret}) is a secret's, which is not put into other texts", "make a secret of it all")
-        each.drop("name", f"{name} has no value here")
     else:
-        found.set(name, found.expanded(value))
+        found.set(name, found.expanded(value, secrets=True))
 
 
 def expanded_words(container: Part, key: str, env: Environment) -> list[str]:
@@ -86,9 +86,9 @@ def expanded_words(container: Part, key: str, env: Environment) -> list[str]:
     words = container.texts(key)
     for index, each in enumerate(words):
         if (secret := env.hides(each)) is not None:
-            why = f"$({secret}) is a secret's, which is not put into other texts"
+            why = f"$({secret}) holds a secret, which is not put into commands"
             container.drop_item(key, index, why, f"let a shell do it: sh -c '… ${secret}'")
-    return [env.expanded(each) for each in words]
+    return [each if env.hides(each) else env.expanded(each) for each in words]
 
 
 def _from_maps(found: Environment, container: Part, owner: Owner, shelf: Shelf) -> None:

@@ -22,6 +22,8 @@ class Content:
     mode: str | None = None
     secret: str | None = None
     """Whose text it is, instead."""
+    fill: bool = False
+    """It is about the instance, and filled in when that starts."""
 
 
 @dataclass(slots=True)
@@ -129,7 +131,7 @@ class Volumes:
             text = self._about(item)
             path, mode = item.text("path") or "", _mode(item, "mode") or usual
             if text is not None:
-                yield path, Content(text, mode)
+                yield path, Content(text, mode, fill=text.startswith("${MANDOR_"))
 
     def _about(self, item: Part) -> str | None:
         if "resourceFieldRef" in item:
@@ -143,11 +145,7 @@ class Volumes:
         if path == "metadata.namespace" and self.owner.namespace:
             field_ref.text("fieldPath"), field_ref.text("apiVersion")
             return self.owner.namespace
-        text = field_value(field_ref, self.owner)
-        if text is not None and text.startswith("${"):
-            field_ref.drop("fieldPath", "files are not filled in when a task starts", "use a variable")
-            return None
-        return text
+        return field_value(field_ref, self.owner)
 
     def _projected(self, source: Part) -> Iterator[tuple[str, Content]]:
         usual = _mode(source, "defaultMode")
@@ -206,7 +204,7 @@ def _placed(mount: Part, path: str, below: str | None, files: dict[str, Content]
 
 def _file(path: str, content: Content) -> dict[str, Any]:
     text = {"content": content.text} if content.secret is None else {"secret": content.secret}
-    return {"path": path} | text | ({"mode": content.mode} if content.mode else {})
+    return {"path": path} | text | filled(mode=content.mode, fill=content.fill or None)
 
 
 def claim_volume(spec: Part) -> dict[str, Any]:

@@ -71,20 +71,18 @@ def test_a_key_that_a_secret_lacks_is_told() -> None:
     assert "the Secret db has no k in these files" in told(found).values()
 
 
-def test_a_secret_is_not_put_into_other_texts() -> None:
+def test_a_secret_is_put_into_other_variables_and_not_into_commands() -> None:
     container = """
-args: [--password=$(P)]
+args: [--password=$(P), $(URL)]
 env:
 - {name: P, valueFrom: {secretKeyRef: {name: db, key: password}}}
 - {name: URL, value: "postgres://me:$(P)@db"}
 """
     found = imported(SECRET, pod("", container))
     web = found.made[-1].manifest
-    assert web["args"] == ["--password=$(P)"]
-    assert "env" not in web
-    assert {path.rpartition("spec.")[2] for path in told(found)} == {
-        "containers[0].args[0]", "containers[0].env[1].value", "containers[0].env[1].name",
-    }  # fmt: skip
+    assert web["args"] == ["--password=$(P)", "$(URL)"]
+    assert web["env"] == {"URL": "postgres://me:${secret:db/password}@db"}
+    assert [path.rpartition("spec.")[2] for path in told(found)] == ["containers[0].args[0]", "containers[0].args[1]"]
 
 
 def test_what_is_no_text_is_left_out_and_no_value_is_told() -> None:
