@@ -85,6 +85,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     nodes."""
     inventory_every: Seconds = Seconds(30)
     """How often it is asked."""
+    pipelines: str = ""
+    """A file that says, for each cluster, which pipeline makes spare machines for it; empty: there are none."""
     task_attempts: int = 4
     """So often a machine is looked for, for a virtual machine, before its task has failed."""
     task_pause: Seconds = Seconds(1)
