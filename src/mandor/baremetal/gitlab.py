@@ -75,9 +75,9 @@ class GitlabPipeline(Pipeline):
             "MANDOR_MEMORY_MIB": str(order.memory_mib),
         }
         form = {"token": _secret(self._trigger_file), "ref": self._ref}
-        return await self._call(
-            "POST", "/trigger/pipeline", form | {f"variables[{key}]": text for key, text in variables.items()}
-        )
+        form |= {f"variables[{key}]": text for key, text in variables.items()}
+        found: dict[str, Any] = await self._call("POST", "/trigger/pipeline", form)
+        return found
 
     async def _call(self, method: str, path: str, form: dict[str, str] | None = None, *, token: bool = False) -> Any:
         if self._session is None:

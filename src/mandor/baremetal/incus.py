@@ -30,7 +30,9 @@ class IncusPipeline(Pipeline):
     ) -> None:
         self._url, self._image, self._type, self._profiles = url, image, type, profiles
         self._config = dict(config or {})
-        self._files = tuple(Path(each) if each else None for each in (certificate, key, server_certificate))
+        self._own, self._key, self._its = (
+            Path(each) if each else None for each in (certificate, key, server_certificate)
+        )
         self._project = project
         self._clients: dict[str, IncusClient] = {}
 
@@ -70,7 +72,7 @@ class IncusPipeline(Pipeline):
     def _client(self, order: VmOrder) -> IncusClient:
         url = self._url.replace("{address}", order.address).replace("{node}", order.node)
         if url not in self._clients:
-            self._clients[url] = IncusClient(Server(url, *self._files, self._project))
+            self._clients[url] = IncusClient(Server(url, self._own, self._key, self._its, self._project))
         return self._clients[url]
 
     def _body(self, order: VmOrder) -> dict[str, Any]:

@@ -7,6 +7,7 @@ fails, all that was made is taken away, and all that was held is given back, bef
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from mandor.baremetal.pipeline import Run, VmOrder
 from mandor.baremetal.targets import Target
@@ -48,13 +49,13 @@ class Spares:
                 for each in list(mirror.items()):
                     if isinstance(each, Spare) and not each.ended and each.key not in self._driven:
                         task = self._driven[each.key] = tasks.start(self._drive(each.key), str(each.key))
-                        task.add_done_callback(lambda _, key=each.key: self._over(key))
+                        task.add_done_callback(partial(self._over, each.key))
                 await self._changed.wait()
 
     def _notice(self, changes: Sequence[Change]) -> None:
         self._changed.set()
 
-    def _over(self, key: Key) -> None:
+    def _over(self, key: Key, task: asyncio.Task[None]) -> None:
         self._driven.pop(key, None)
         self._changed.set()
 

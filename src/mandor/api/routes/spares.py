@@ -1,6 +1,6 @@
 """Spare machines for an upgrade: prepare some, see how far they are, give them back."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
 from msgspec import Meta as Note
@@ -16,11 +16,9 @@ from mandor.lib.words import did_you_mean
 from mandor.model.meta import Key, Meta
 from mandor.model.spare import COUNT_MOST, Spare, SparePhase, SpareSpec, SpareStatus, SpareStep, SpareVm
 from mandor.model.vm_task import CPU_MOST, MEMORY_MIB_MOST
-from mandor.store.base import Filter, Put, Store
+from mandor.store.base import Put, Store
 
 TRIES = 10
-SPARES_MOST = 1000
-"""So many are shown."""
 
 
 class Size(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -107,14 +105,6 @@ async def show(call: Call[NameQuery, None]) -> SpareStory:
     return _story(await _spare(call))
 
 
-async def show_all(call: Call[NameQuery, None]) -> list[SpareStory]:
-    check_may_place(call.caller, call.query.namespace)
-    listing = await call.parts.store.list(Spare.kind, Filter(call.query.namespace))
-    found = [each for each in listing.items if isinstance(each, Spare)]
-    found.sort(key=lambda each: each.meta.created_at, reverse=True)
-    return [_story(each) for each in found[:SPARES_MOST]]
-
-
 async def release(call: Call[NameQuery, ReleaseAsk | None]) -> SpareStory:
     """The upgrade is done, or called off: they are taken away, and their room is given back."""
     check_may_place(call.caller, call.query.namespace)
@@ -137,7 +127,7 @@ def _released(spec: SpareSpec, reason: str) -> SpareSpec:
     return SpareSpec(**{**fields, "released": reason})
 
 
-async def _spare(call: Call[NameQuery, object]) -> Spare:
+async def _spare(call: Call[NameQuery, Any]) -> Spare:
     key = Key(Spare.kind, call.query.namespace, call.path["id"])
     found = await read(call.parts.store, call.caller, key)
     assert isinstance(found, Spare)
@@ -170,16 +160,6 @@ OPERATIONS = [
         query=NameQuery,
         body=SpareAsk,
         result=SpareStory,
-    ),
-    Operation(
-        method="GET",
-        path="/spares",
-        name="spares",
-        summary="All spares, the newest first",
-        tag="virtual machines",
-        handler=show_all,
-        query=NameQuery,
-        result=list[SpareStory],
     ),
     Operation(
         method="GET",

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from mandor.cli.commands.get import show
+from mandor.cli.kinds import find_kind
 from mandor.cli.options import connected, namespace_option, output_option, seconds
-from mandor.cli.output import show_data, show_table
+from mandor.cli.output import show_data
 from mandor.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -67,21 +69,8 @@ def prepare(
 @connected
 def show_all(client: "Client", namespace: str, output: str) -> None:
     """List spares, the newest first."""
-    found = client.read("/spares", {"namespace": namespace})
-    if output in {"json", "yaml"}:
-        show_data({"items": found}, output)
-        return
-    rows = [
-        (
-            each["id"],
-            each["status"],
-            each["cluster"],
-            ",".join(f"{vm['name']}:{vm['state']}" for vm in each["machines"]),
-            each.get("message", ""),
-        )
-        for each in found
-    ]
-    show_table(("ID", "STATUS", "CLUSTER", "MACHINES", "SAYS"), rows)
+    items, _ = client.list("spares", {"namespace": namespace})
+    show(sorted(items, key=lambda item: -float(item["meta"].get("created_at", 0))), find_kind("spare"), output)
 
 
 @spare_command.command("release")
