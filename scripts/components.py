@@ -133,6 +133,18 @@ COMPONENTS = {
             backports=True,
         ),
         Component(
+            name="rabbitmq",
+            purpose="the queue through which tasks reach several servers",
+            binaries=("rabbitmqadmin", "epmd"),  # the server's own program is not on PATH, and says nothing quickly
+            version=("--version",),
+            at_least=(3, 8),
+            packages=("rabbitmq-server",),
+            suite="bookworm",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: install RabbitMQ 3.8 or newer "
+            "(https://www.rabbitmq.com/docs/download)",
+            whole=True,
+        ),
+        Component(
             name="nats",
             purpose="an event bus that events are published to",
             binaries=("nats-server",),

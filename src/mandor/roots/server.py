@@ -23,6 +23,7 @@ from mandor.api.measures import Measures
 from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
+from mandor.baremetal.queue import TaskQueue
 from mandor.baremetal.targets import read_targets
 from mandor.controllers.measures import Measures as ControllerMeasures
 from mandor.controllers.node_autoscale import MachineSource
@@ -73,8 +74,14 @@ class Inside:
     """Where this server is reached."""
     scheduler: Scheduler | None = None
     """While it leads here."""
+    queue: TaskQueue | None = None
+    """Through which tasks reach all servers; None: there is none."""
     metrics: Metrics = field(default_factory=Metrics)
     """What the parts of this process count, while they run."""
+
+    def troubles(self) -> tuple[str, ...]:
+        trouble = self.queue.trouble if self.queue is not None else ""
+        return (trouble,) if trouble else ()
 
     async def compare_table(self) -> TableReport | None:
         return await self.scheduler.compare_table() if self.scheduler is not None else None
@@ -120,7 +127,9 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
             await _prepare(store, settings, dev=dev)
             if "scheduler" in settings.roles:
                 await claim(store, clock, _pools(settings))
-            async with Background() as background:
+            async with tasks.shared_queue(settings) as inside.queue, Background() as background:
+                if inside.queue is not None:
+                    background.start(tasks.work(store, clock, settings, inside.queue), "tasks")
                 for role, work in WORK.items():
                     if role in settings.roles:
                         name = election_of(_pools(settings)) if role == "scheduler" else role
@@ -179,6 +188,7 @@ async def _serve_api(
             recorder=recorder,
             scheduling=make_scheduling(_config_source(settings, pulse), inquire),
             notes=pulse.notes,
+            troubles=inside.troubles,
             compare_table=inside.compare_table,
             metrics=metrics,
             measures=measures,
@@ -285,7 +295,7 @@ def _sealer(settings: ServerSettings) -> Sealer:
 
 
 async def _tasks(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
-    await tasks.lead(store, clock, settings)
+    await tasks.lead(store, clock, settings, inside.queue)
 
 
 WORK = {"scheduler": _schedule, "controllers": _control, "tasks": _tasks}

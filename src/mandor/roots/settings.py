@@ -87,6 +87,9 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """How often it is asked."""
     pipelines: str = ""
     """A file that says, for each cluster, which pipeline makes spare machines for it; empty: there are none."""
+    task_queue: str = ""
+    """Through what tasks reach those who work on them: `amqp://USER:PASSWORD@HOST/VHOST` or `amqps://…` for RabbitMQ,
+    with the extra `mandor[rabbitmq]`; empty: within the process that leads."""
     task_attempts: int = 4
     """So often a machine is looked for, for a virtual machine, before its task has failed."""
     task_pause: Seconds = Seconds(1)
@@ -94,6 +97,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         split_address(self.listen)
+        if self.task_queue and not self.task_queue.startswith(("amqp://", "amqps://")):
+            raise ValueError("`task_queue` is an address as amqp://USER:PASSWORD@HOST/VHOST")
         if self.inventory_every < 1:
             raise ValueError("`inventory_every` is at least 1s")
         if not 1 <= self.task_attempts <= 100:
