@@ -6,15 +6,19 @@ runs it with many.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from mandor.model.meta import Object
 from mandor.model.placement import Apart
 from mandor.model.priority import PriorityClass
+from mandor.model.workload import Workload
 from mandor.sim.compare import load_piece, narrowed, run_all
 from mandor.sim.result import PhaseResult, RunResult
-from mandor.sim.run import Piece
+from mandor.sim.run import Piece, run_piece
 
 SCENARIO = Path(__file__).parents[2] / "examples" / "idp" / "scenario.yaml"
 MI = 1 << 20
@@ -126,6 +130,34 @@ def test_with_both_workers_gone_the_server_still_heals_by_gitops(answers: list[R
         assert state.nodes["server"].peak_percent < 94
 
 
+@pytest.mark.req("S3-39", "S3-2")
+def test_what_kernel_and_caches_take_is_set_aside_and_nobody_goes_for_it_in_peace(
+    piece: Piece, answers: list[RunResult]
+) -> None:
+    lines = {line.name: line for line in piece.scenario.nodes}
+    assert all(0 < int(line.overhead.memory) < int(line.reserved.memory) for line in lines.values())
+    for run in answers:
+        for name in HEALTHY[:-1]:
+            state = phase(run, name)
+            assert state.evictions == (), name
+            assert all(node.peak_percent < 94 for node in state.nodes.values()), "overhead and work together fit"
+
+
+@pytest.mark.req("S3-46")
+@pytest.mark.parametrize("name", ["agent-0 down", "agent-1 down", "both down"])
+def test_without_capacity_from_outside_those_that_are_left_carry_what_they_can_and_say_what_waits(
+    piece: Piece, answers: list[RunResult], name: str
+) -> None:
+    for run in answers:
+        state = phase(run, name)
+        assert state.nodes.keys() == {line.name for line in piece.scenario.nodes}, "nobody joined"
+        assert not [each for node in state.nodes.values() if not node.ready for each in node.instances]
+        assert state.pending, "there is not room for all"
+        assert all(node.memory_percent <= 100 for node in state.nodes.values())
+        waiting = {each.instance.rpartition("-")[0] for each in state.pending}
+        assert running(state) | waiting >= {each for each, state in state.workloads.items() if state.wanted}
+
+
 @pytest.mark.req("S3-5")
 def test_what_belongs_on_the_server_goes_elsewhere_when_the_server_is_gone(tmp_path: Path) -> None:
     text = SCENARIO.read_text().replace("file: manifests", f"file: {SCENARIO.parent / 'manifests'}")
@@ -148,6 +180,48 @@ def test_a_healthy_cluster_is_well_packed_and_talks_little_across_nodes(answers:
     crossing = phase(answers[0], "healthy").crossing_percent
     assert crossing is not None
     assert crossing < 40, "in the order in which it is written"
+
+
+def healthy(folder: Path, text: str) -> Piece:
+    """The platform as it comes up, and nothing else."""
+    path = folder / "scenario.yaml"
+    before, _, _ = text.replace("file: manifests", f"file: {SCENARIO.parent / 'manifests'}").partition("timeline:")
+    path.write_text(before + "end: 5m\n")
+    return narrowed(load_piece(path), ["should"])
+
+
+@pytest.mark.req("S3-21")
+def test_with_a_quarter_more_memory_the_workers_are_filled_to_two_thirds_on_average(tmp_path: Path) -> None:
+    larger = SCENARIO.read_text().replace("4096Mi", "5120Mi").replace("memory: 4Gi", "memory: 5Gi")
+    assert larger != SCENARIO.read_text()
+    piece = healthy(tmp_path, larger)
+    for seed in range(3):
+        state = run_piece(piece, "should", seed).phases[0]
+        shares = [state.nodes[name].memory_percent for name in ("agent-0", "agent-1")]
+        assert 65 <= sum(shares) / 2 <= 70
+        assert max(shares) < 85
+        assert state.pending == ()
+
+
+@pytest.mark.req("S3-22")
+def test_the_wish_to_be_near_spares_traffic_over_all_orders_of_arrival(tmp_path: Path) -> None:
+    piece = healthy(tmp_path, SCENARIO.read_text())
+    careless = replace(piece, first=tuple(_without_near(each) for each in piece.first))
+    crossing = [
+        sum(run_piece(each, "should", seed).phases[0].crossing_percent or 0.0 for seed in range(6))
+        for each in (piece, careless)
+    ]
+    assert crossing[0] < crossing[1]
+
+
+def _without_near(value: Object) -> Object:
+    if not isinstance(value, Workload):
+        return value
+    groups = {
+        name: structs.replace(group, placement=structs.replace(group.placement, near=()))
+        for name, group in value.spec.groups.items()
+    }
+    return value.changed(spec=structs.replace(value.spec, groups=groups))
 
 
 @pytest.mark.req("S3-7", "S3-9", "S3-35", "S3-40", "S3-41", "S3-42")

@@ -50,6 +50,7 @@ from mandor.roots.inquiry import HttpInquiry
 from mandor.roots.machines import Machines
 from mandor.roots.messages import Messages
 from mandor.roots.prometheus import Prometheus
+from mandor.roots.recording import start_recording
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.roots.supervisor import Pulse, supervised
 from mandor.scheduler.last_good import ProfilesOf
@@ -62,6 +63,7 @@ from mandor.store.election import Election
 from mandor.store.metered import MeteredStore
 from mandor.store.open import open_store
 from mandor.store.recorder import Recorder
+from mandor.store.recording import check_recordable
 
 log = logging.getLogger("mandor.server")
 
@@ -94,6 +96,8 @@ def run(settings: ServerSettings, *, dev: bool = False) -> None:
     """Serve until a signal. `dev` lets callers on this machine in without a token."""
     logs.set_up(settings.log_style, settings.log_level)
     check_safe(settings)
+    if settings.record:
+        check_recordable(Path(settings.record))
     pulse = Pulse()
     if "scheduler" in settings.roles:
         if settings.plugins or entry_points(group=GROUP):
@@ -141,6 +145,7 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
                         background, settings, store, clock, server_id, url, listener, told, pulse, inside, dev=dev
                     )
                 else:
+                    start_recording(background, settings, store, clock)
                     log.info("ready, without an API: %s", ", ".join(settings.roles))
                     await told.wait()
     log.info("ended")
@@ -202,6 +207,7 @@ async def _serve_api(
         server = ApiServer(build_app(parts), parts, listener, tls=tls)
         tasks.start(recorder.run(), "recorder")
         tasks.start(heartbeats.run(), "heartbeats")
+        start_recording(tasks, settings, store, clock, lambda: [each.instances for each in heartbeats.all_usage()])
         tasks.start(collect_gently(clock), "garbage")
         serving = tasks.start(server.serve(), "api")
         waiting = tasks.start(told.wait(), "signal")
@@ -346,6 +352,7 @@ def main() -> None:
     parser.add_argument("--listen")
     parser.add_argument("--scheduler-config")
     parser.add_argument("--plugins")
+    parser.add_argument("--record")
     flags = vars(parser.parse_args())
     dev = bool(flags.pop("dev"))
     run(load(ServerSettings, "server", environ=os.environ, flags=flags), dev=dev)

@@ -77,6 +77,10 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """A file with scheduler profiles, in the shape of KubeSchedulerConfiguration; followed while the server runs."""
     plugin_hang: Seconds = Seconds(30)
     """A plugin that is stuck for so long, where it cannot be broken off, costs the server a restart without it."""
+    record: str = ""
+    """A file that what happens in the cluster is recorded in, for `mandor simulate --replay`; empty: none."""
+    record_most: Size = Size(64 << 20)
+    """How large the recording may get: two parts, the older as FILE.1, which is dropped first."""
     plugins: str = ""
     """A folder of scheduler plugins, `.py` files; followed, too. What stands there runs inside the server."""
 

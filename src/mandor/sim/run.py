@@ -2,11 +2,13 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mandor.agent.pressure import USUAL as THRESHOLDS
+from mandor.controllers.node_plan import NodeTimes
 from mandor.importers.report import NO_REPORT, Report
 from mandor.model.meta import Object
 from mandor.model.node import Node
@@ -20,6 +22,7 @@ from mandor.sim.happen import Director
 from mandor.sim.history import seconds_without
 from mandor.sim.judge import judge
 from mandor.sim.node import NodeKind
+from mandor.sim.recorded import Recorded
 from mandor.sim.result import NodeState, PhaseResult, RunResult, Waiting, WorkloadState
 from mandor.sim.scenario import Happening, Scenario, Strategy
 from mandor.sim.settled import Settled
@@ -41,6 +44,12 @@ class Piece:
     """What each moment of the timeline submits."""
     imported: Report = NO_REPORT
     """What files of other tools say, and the work here does not."""
+    recorded: Recorded | None = None
+    """What really happened, where that is known."""
+    sources: Mapping[str, ConfigSource] = field(default_factory=dict)
+    """Scheduler configurations that are in no file beside the scenario, by strategy."""
+    again: "Callable[[], Piece] | None" = None
+    """Reads it once more, in another process; absent: as a scenario, from `path`."""
 
     @property
     def folder(self) -> Path:
@@ -63,9 +72,12 @@ class Piece:
         return tuple(sorted(named))
 
 
-def run_piece(piece: Piece, name: str, seed: int, *, story: bool = True) -> RunResult:
-    """`story`: with who ran where and when, for the timeline."""
-    return run_virtual(_Run(piece, name, piece.scenario.plans[name], seed).go(story=story))
+Beside = Callable[[SimCluster], Coroutine[Any, Any, None]]
+
+
+def run_piece(piece: Piece, name: str, seed: int, *, story: bool = True, beside: Beside | None = None) -> RunResult:
+    """`story`: with who ran where and when, for the timeline. `beside`: something that goes on with it."""
+    return run_virtual(_Run(piece, name, piece.scenario.plans[name], seed).go(story=story, beside=beside))
 
 
 class _Run:
@@ -76,21 +88,34 @@ class _Run:
         self._short_since: dict[str, float] = {}
         self._short: dict[str, float] = {}
 
-    async def go(self, *, story: bool) -> RunResult:
+    async def go(self, *, story: bool, beside: Beside | None) -> RunResult:
         clock = VirtualClock()
-        profile = self._strategy.profile
-        config = ConfigSource(self._piece.folder / profile) if profile else None
+        recorded = self._piece.recorded
+        if recorded is not None:
+            clock.jump(recorded.began_at - clock.now())
         restore = 60.0 if self._strategy.restore else NEVER_SECONDS
-        async with SimCluster(clock, seed=self._seed, config=config, restore_seconds=restore) as cluster:
+        times = NodeTimes(
+            suspect_seconds=self._scenario.suspect_after,
+            lost_seconds=self._scenario.lost_after,
+            tick_seconds=TICK_SECONDS,
+        )
+        luck = recorded.luck if recorded is not None and self._seed == 0 else None
+        async with SimCluster(
+            clock, seed=self._seed, config=self._config(), restore_seconds=restore, times=times, luck=luck
+        ) as cluster:
             self._cluster, self._clock = cluster, clock
             self._chronicle = Chronicle(clock, clock.monotonic())
             cluster.start("chronicle", self._chronicle.follow(cluster.store))
+            if beside is not None:
+                cluster.start("beside", beside(cluster))
             self._director = Director(cluster, self._chronicle)
             cluster.appetites.by_workload = {
                 name: each for name, each in self._scenario.usage.items() if name != "default"
             }
             cluster.appetites.usual = self._scenario.usage.get("default", cluster.appetites.usual)
-            await cluster.add_nodes(self._kinds())
+            cluster.endings = self._scenario.endings
+            off = {name for line in self._scenario.nodes if line.off for name in line.names}
+            await cluster.add_nodes(self._kinds(), off=off)
             cluster.start("hosts", self._watch_hosts())
             phases = await self._live()
             await self._director.close()
@@ -111,11 +136,16 @@ class _Run:
                 },
             )
 
+    def _config(self) -> ConfigSource | None:
+        profile = self._strategy.profile
+        known = self._piece.sources.get(self._name)
+        return known or (ConfigSource(self._piece.folder / profile) if profile else None)
+
     def _kinds(self) -> list[NodeKind]:
         return [
             NodeKind(
                 name=name,
-                has=Resources(int(line.cpu), int(line.memory), int(line.disk)),
+                has=Resources(int(line.cpu), int(line.memory), int(line.disk), dict(line.devices)),
                 overhead=line.overhead.resources,
                 reserved=line.reserved.resources,
                 labels=line.labels,

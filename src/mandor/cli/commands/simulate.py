@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,12 +10,19 @@ from mandor.cli.importing import tell
 from mandor.cli.options import output_option
 from mandor.cli.output import show_json, show_table
 
+if TYPE_CHECKING:
+    from mandor.sim.run import Piece
+
 BAR = 20
 TEXTS_MOST = 12
+LINES_MOST = 40
 
 
 @click.command("simulate")
-@click.argument("file", metavar="SCENARIO", type=click.Path(path_type=Path))
+@click.argument("file", metavar="[SCENARIO]", required=False, type=click.Path(path_type=Path))
+@click.option("--replay", metavar="FILE", type=click.Path(path_type=Path), help="A recording, instead of a scenario.")
+@click.option("--profile", metavar="FILE", type=click.Path(path_type=Path), help="With --replay: another policy.")
+@click.option("--plugins", metavar="DIR", type=click.Path(path_type=Path), help="With --replay: scheduler plugins.")
 @click.option("--seeds", type=click.IntRange(1, 10_000), help="So many runs of each strategy; absent: as it says.")
 @click.option("--seed", type=click.IntRange(0), help="Only this one, as when a failure is looked into.")
 @click.option("--strategy", "wanted", multiple=True, help="Only this one; may be repeated.")
@@ -24,7 +31,10 @@ TEXTS_MOST = 12
 @click.option("--strict", is_flag=True, help="Fail if a key of another tool's file is lost.")
 @output_option("table", "json")
 def simulate_command(
-    file: Path,
+    file: Path | None,
+    replay: Path | None,
+    profile: Path | None,
+    plugins: Path | None,
     seeds: int | None,
     seed: int | None,
     wanted: tuple[str, ...],
@@ -38,15 +48,20 @@ def simulate_command(
     SCENARIO names nodes, work, what happens when, strategies to compare, and what is expected of them. Every seed has
     the work arrive in another order; the same seed always gives the same history.
 
+    With --replay, a recording of a live cluster (`mandor server --record FILE`) is the scenario: the same machines and
+    the same work under the policy that was recorded and, with --profile, under another one. How far the replay agrees
+    with what really happened is told.
+
     The exit status is 1 if an expectation does not hold.
     """
     from mandor.lib.logs import silence
-    from mandor.sim.compare import load_piece, narrowed, run_all
+    from mandor.sim.compare import narrowed, run_all
     from mandor.sim.report import make_report
 
     if seed is not None and seeds is not None:
         raise click.UsageError("--seed names one seed, --seeds counts them: give one of both")
-    piece = narrowed(load_piece(file), wanted) if wanted else load_piece(file)
+    piece = _piece(file, replay, profile, plugins)
+    piece = narrowed(piece, wanted) if wanted else piece
     tell(piece.imported, strict=strict)
     chosen = [seed] if seed is not None else list(range(seeds or piece.scenario.seeds))
     with _Bar() as bar, silence():  # What goes wrong in there is what it is about.
@@ -61,8 +76,23 @@ def simulate_command(
         show_json(report)
     else:
         _show(report)
-    _tell_failures(report, file)
+    _tell_failures(report, piece.path)
     return 0 if report["passed"] else 1
+
+
+def _piece(file: Path | None, replay: Path | None, profile: Path | None, plugins: Path | None) -> "Piece":
+    if (file is None) == (replay is None):
+        raise click.UsageError("give a SCENARIO, or a recording with --replay")
+    if file is not None:
+        if profile is not None or plugins is not None:
+            raise click.UsageError("--profile and --plugins belong to --replay; a scenario has `strategies`")
+        from mandor.sim.compare import load_piece
+
+        return load_piece(file)
+    from mandor.sim.replay import load_replay
+
+    assert replay is not None
+    return load_replay(replay, profile, plugins)
 
 
 class _Bar:
@@ -97,6 +127,8 @@ def _show(report: dict[str, Any]) -> None:
         _show_texts(strategy)
     if len(report["strategies"]) > 1:
         _show_comparison(report)
+    if report["replay"] is not None:
+        _show_replay(report["replay"])
 
 
 def _show_phases(strategy: dict[str, Any]) -> None:
@@ -142,10 +174,23 @@ def _show_texts(strategy: dict[str, Any]) -> None:
             f"{phase['name']}: pending in {count} cases: {text}" for text, count in phase["pending_reasons"].items()
         ]
         lines += [f"{phase['name']}: {count} times without `{rule}`" for rule, count in phase["relaxed_rules"].items()]
+        down = [
+            f"{name} {_seconds(each['median'])}"
+            for name, each in phase["down_by_workload"].items()
+            if each["median"] >= 1
+        ]
+        lines += [f"{phase['name']}: down: {_brief(down)}"] if down else []
+    for phase in strategy["typical"]["phases"]:
+        lines += [
+            f"{phase['name']}: {each['victim']} made room for {each['by']} on {each['node']} (chain of {each['depth']})"
+            for each in phase["preemptions"][:TEXTS_MOST]
+        ]
     if lines:
         click.echo()
-    for line in lines[: 2 * TEXTS_MOST]:
+    for line in lines[:LINES_MOST]:
         click.echo(line)
+    if len(lines) > LINES_MOST:
+        click.echo(f"… and {len(lines) - LINES_MOST} more lines: -o json and --html have them all")
 
 
 def _show_comparison(report: dict[str, Any]) -> None:
@@ -162,6 +207,28 @@ def _show_comparison(report: dict[str, Any]) -> None:
     rows.append(("worst seed", *(str(each["worst_seed"]) for each in strategies)))
     rows.append(("typical seed", *(str(each["typical_seed"]) for each in strategies)))
     show_table(("", *(each["name"] for each in strategies)), rows)
+
+
+def _show_replay(replay: dict[str, Any]) -> None:
+    click.echo()
+    click.echo(click.style("Beside what really happened", bold=True))
+    rows = [
+        (
+            name,
+            f"{each['same_node_percent']:.0f} %",
+            f"{each['same_count_percent']:.0f} %",
+            _seconds(each["replayed_seconds"]),
+        )
+        for name, each in replay["strategies"].items()
+    ]
+    really = next(iter(replay["strategies"].values()))["recorded_seconds"]
+    rows.append(("really", "", "", _seconds(really)))
+    show_table(("STRATEGY", "SAME NODE", "SAME COUNT ON THE NODE", "INSTANCES RAN"), rows)
+    for name, each in replay["strategies"].items():
+        for other in each["elsewhere"][:TEXTS_MOST]:
+            click.echo(f"{name}: {other['instance']} on {other['replayed']} instead of {other['recorded']}")
+    for note in replay["notes"]:
+        click.echo(f"{click.style('note:', fg='yellow', bold=True)} {note}", err=True)
 
 
 def _tell_failures(report: dict[str, Any], file: Path) -> None:
