@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from mandor.controllers.base import Controller
+from mandor.controllers.base import Controller, in_order
 from mandor.errors import Conflict, MandorError
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
@@ -57,7 +57,7 @@ async def run_all(
 
 def _listener(controller: Controller[Any], queue: Queue) -> Listener:
     def offer(changes: Sequence[Change]) -> None:
-        for key in controller.observe_all(changes):
+        for key in in_order(controller.observe_all(changes)):
             queue.add(key)
 
     return offer

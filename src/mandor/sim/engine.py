@@ -69,7 +69,7 @@ class SimEngine(FakeEngine):
 
     def used(self) -> Resources:
         """By all units together; whoever exceeds its limit dies of it."""
-        now = self._clock.now()
+        now = self._clock.monotonic()
         if now >= self._good_until:
             records = self.world.all()
             wanted = {each.unit: self._want(each) for each in records if _uses(each, now)}
@@ -85,7 +85,7 @@ class SimEngine(FakeEngine):
 
     async def usage(self) -> Mapping[Unit, Usage]:
         await self._answer("usage")
-        now, found = self._clock.now(), {}
+        now, found = self._clock.monotonic(), {}
         for each in self.world.all():
             if _uses(each, now):
                 meal = self._meals.setdefault(each.unit, Meal(each.runs_at))

@@ -52,7 +52,8 @@ class VirtualClock:
         return self._loop.time()
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        """Time passes, however short: what rounding leaves of a wait would be due at once, again and again."""
+        await asyncio.sleep(max(seconds, 2 * RESOLUTION) if seconds > 0 else 0.0)
 
     def jump(self, seconds: float) -> None:
         self._offset += seconds
