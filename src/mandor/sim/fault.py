@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from mandor.lib.quantity import Percent, Seconds
 from mandor.sim.scenario import Happening, Slow
-from mandor.sim.trouble import PARTS, Jump, Messages, Part
+from mandor.sim.trouble import PARTS, Jump, Messages
 
 PAUSE_SECONDS = 12.0
 """On average so much lies between two faults."""
@@ -56,8 +56,7 @@ class Faults:
         self._add(at, restart_agent=(self._node(),))
 
     def _fail_over(self, at: float) -> None:
-        parts: list[Part] = list(PARTS)
-        self._add(at, restart=tuple(self._chance.sample(parts, self._chance.randint(1, len(parts)))))
+        self._add(at, restart=tuple(self._chance.sample(PARTS, self._chance.randint(1, len(PARTS)))))
 
     def _garble(self, at: float) -> None:
         self._speak(at, self._node(), delay_most=5.0, percent_most=30)

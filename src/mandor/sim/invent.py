@@ -9,15 +9,16 @@ from mandor.sim.run import Piece
 from mandor.sim.scenario import read_scenario
 from mandor.sim.work import load_work
 
-TROUBLE_SECONDS = 240.0
+TROUBLE_SECONDS = 200.0
 """So long things happen."""
 DEEDS = ("scale", "scale", "rollout", "rollout", "restart", "drain", "cordon", "uncordon", "uncordon", "delete")
 
 
-def invent(seed: int) -> Piece:
-    """The same for the same seed, whoever asks."""
+def invent(seed: int, profile: str = "") -> Piece:
+    """The same for the same seed, whoever asks. `profile`: a scheduler configuration, if not what is built in."""
     made = _Inventor(random.Random(f"a cluster {seed}"))
-    text = dump(made.scenario(seed))
+    strategies = {"strategies": {"as written": {"profile": profile}}} if profile else {}
+    text = dump(made.scenario(seed) | strategies)
     scenario, _ = read_scenario(text, f"seed {seed}")
     first = load_work(scenario.workloads, Path(), f"seed {seed}")
     later = [load_work(each.submit, Path(), f"seed {seed}") for each in scenario.timeline]

@@ -119,7 +119,7 @@ class _Rest:
         rollout = status.rollout
         members = [each for each in self._cluster.instances(name) if not each.phase.over]
         pending = any(each.phase is Phase.PENDING for each in members)
-        held = pending or (rollout is not None and "waits for" in rollout.message)
+        held = pending or "waits for" in status.message
         if rollout is not None and rollout.phase in ONGOING and not held:
             yield f"the roll-out of {name} is {rollout.phase}: {rollout.message}"
         if rollout is not None and not held:

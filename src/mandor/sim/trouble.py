@@ -8,9 +8,9 @@ from mandor.lib.quantity import Percent, Seconds
 from mandor.model.meta import Misfit
 
 DELAY_MOST = 60.0
-PARTS = ("scheduler", "controllers", "server")
 Part = Literal["scheduler", "controllers", "server"]
 """`server`: whoever hears the nodes' heartbeats."""
+PARTS: tuple[Part, ...] = ("scheduler", "controllers", "server")
 
 
 class Messages(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -12,7 +12,9 @@ from mandor.engines.base import UnitPhase
 from mandor.lib.quantity import NEVER
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
+from mandor.model.node import Node
 from mandor.model.phase import may_move
+from mandor.model.volume import Volume
 from mandor.model.workload import Workload
 from mandor.placement.budgets import available, spare
 from mandor.sim.cluster import SimCluster
@@ -21,6 +23,8 @@ from mandor.store.base import Change
 
 STALE_SECONDS = 20.0
 GroupKey = tuple[str, str, str]
+LOOKED_AT = (Instance, Node, Volume)
+"""When one of these changes, the whole cluster is looked at."""
 
 
 class Broken(Exception):
@@ -75,7 +79,7 @@ class Witness:
             real = [each for each in batch if not each.bookmark]
             for each in real:
                 self._see(each)
-            if real:
+            if any(isinstance(each.value, LOOKED_AT) for each in real):
                 self.look()
 
     def look(self) -> None:
