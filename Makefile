@@ -30,6 +30,15 @@ $(STAMP): requirements.lock pyproject.toml scripts/setup.sh
 dev: setup ## Start a whole cluster on this machine (ARGS="--listen 127.0.0.1:9090" to pass options)
 	@exec $(BIN)/mandor dev $(ARGS)
 
+.PHONY: api-up
+api-up: setup ## Serve the placement of virtual machines at 127.0.0.1:8080, over the machines of `make node-up`
+	@MANDOR_INVENTORY=$${MANDOR_INVENTORY:-http://127.0.0.1:8090/nodes} MANDOR_INVENTORY_EVERY=5s \
+	  exec $(BIN)/python -m mandor.roots.server --dev --data .mandor-vm --listen 127.0.0.1:8080 $(ARGS)
+
+.PHONY: node-up
+node-up: setup ## Serve a made-up list of machines at 127.0.0.1:8090, as a node API would
+	@exec $(BIN)/python examples/baremetal/node_api.py $(ARGS)
+
 .PHONY: components
 components: setup ## Get the real components that the tests use (WITH=NAME asks for one by name)
 	@$(BIN)/python scripts/components.py

@@ -86,6 +86,16 @@ COMPONENTS = {
             hint="as root on Debian or Ubuntu: make components; elsewhere: install bubblewrap 0.5 or newer",
         ),
         Component(
+            name="prometheus",
+            purpose="reads the metrics, and checks dashboards and alerts",
+            binaries=("prometheus", "promtool"),
+            version=("--version",),
+            at_least=(2, 30),
+            packages=("prometheus",),
+            suite="bookworm",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: put prometheus and promtool 2.30+ on PATH",
+        ),
+        Component(
             name="docker",
             purpose="the docker engine",
             binaries=("dockerd", "docker"),

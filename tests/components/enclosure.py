@@ -44,6 +44,13 @@ with socket.create_connection((address, port), 20) as made, socket.socket(fileno
     socket.send_fds(back, [b"!"], [made.fileno()])
 """
 
+_LISTEN = """
+import socket, sys
+address, descriptor = sys.argv[1], int(sys.argv[2])
+with socket.create_server((address, 0)) as made, socket.socket(fileno=descriptor) as back:
+    socket.send_fds(back, [b"!"], [made.fileno()])
+"""
+
 
 def fetch(address: str, port: int) -> str:
     """The page at `/`; empty while nobody answers."""
@@ -124,10 +131,17 @@ class Enclosure:
 
     def connect(self, address: str, port: int) -> socket.socket:
         """A connection to somebody inside, usable from outside; call it in a thread, which waits."""
+        return self._socket(_CONNECT, address, str(port))
+
+    def listen(self, address: str) -> socket.socket:
+        """A socket that those inside can connect to, at any port, and that is accepted from outside."""
+        return self._socket(_LISTEN, address)
+
+    def _socket(self, script: str, *words: str) -> socket.socket:
         ours, theirs = socket.socketpair()
         with ours, theirs:
             subprocess.run(
-                self.command([sys.executable, "-c", _CONNECT, address, str(port), str(theirs.fileno())]),
+                self.command([sys.executable, "-c", script, *words, str(theirs.fileno())]),
                 pass_fds=[theirs.fileno()],
                 timeout=60,
                 check=True,

@@ -24,7 +24,7 @@ _prefixes = itertools.count(1)
 
 @dataclass(frozen=True)
 class Tls:
-    """The files of a private CA: a server certificate for loopback, and a client's."""
+    """The files of a private CA: a server certificate, for loopback, and a client's."""
 
     ca_file: Path
     cert_file: Path
@@ -34,10 +34,11 @@ class Tls:
     server_key_file: Path
 
     @staticmethod
-    def make(folder: Path) -> Tls:
+    def make(folder: Path, *addresses: str) -> Tls:
+        """`addresses`: of the server, besides loopback."""
         folder.mkdir(parents=True, exist_ok=True)
         ca = trustme.CA()
-        server, client = ca.issue_cert("127.0.0.1", "localhost"), ca.issue_cert("client@mandor.test")
+        server, client = ca.issue_cert("127.0.0.1", "localhost", *addresses), ca.issue_cert("client@mandor.test")
         tls = Tls(*(folder / name for name in ("ca.pem", "client.pem", "client.key", "server.pem", "server.key")))
         ca.cert_pem.write_to_path(tls.ca_file)
         for issued, cert_file, key_file in (

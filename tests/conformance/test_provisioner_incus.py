@@ -23,7 +23,7 @@ class TestIncusProvisioner(ProvisionerSuite):
         await made.close()
 
     def kind(self) -> MachineKind:
-        start = ["sh", "-c", "cp /etc/mandor/agent.toml /root/seen; sleep 600"]
+        start = ["sh", "-c", "cp /etc/mandor/mandor.toml /root/seen; sleep 600"]
         return from_plain({"cpu": 1, "memory": "128Mi", "options": {"image": IMAGE, "start": start}}, MachineKind)
 
     async def test_its_agent_is_given_what_it_needs_to_join_and_is_started(

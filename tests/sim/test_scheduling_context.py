@@ -9,6 +9,7 @@ import pytest
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
+from mandor.model.node import NodePhase
 from mandor.model.phase import Phase
 from mandor.placement.built_in import DEFAULTS
 from mandor.placement.framework.ask import Ask
@@ -380,6 +381,7 @@ async def test_when_nothing_fits_the_first_that_nominates_a_node_ends_it_and_the
     none, room, late = MakesRoom("None", None), MakesRoom("Room", "n1"), MakesRoom("Late", "n2")
     world = await make_world(none, room, late)
     await world.add_nodes("n1", "n2", cpu=1)
+    await world.until(lambda: {world.node_phase(name) for name in ("n1", "n2")} == {NodePhase.READY})
     await world.apply(make_workload("old", replicas=2, cpu="1"))
     await world.until(lambda: world.serving_count("old") == 2)
     assert none.asked == [], "asked only when nothing fits"
@@ -453,7 +455,7 @@ async def test_a_loop_that_never_ends_is_broken_off_and_costs_only_its_instance(
     assert bad.status.message == "the plugin Loops took too long and was broken off"
     assert bad.phase is Phase.PENDING
     assert world.scheduler is not None
-    assert world.scheduler.watchdog.spent["Loops"].most_seconds > 0.1
+    assert world.scheduler.watchdog.spent["Filter", "Loops"].seconds > 0.1
 
 
 @pytest.mark.req("S1-30", "S1-40")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from mandor.errors import Invalid
 from mandor.sim.compare import load_piece, run_all
 from mandor.sim.report import make_report
 from mandor.sim.result import RunResult
@@ -193,3 +194,51 @@ timeline:
     assert len(first) == 64
     assert digest(3, "2") == first
     assert digest(4, "1") != first
+
+
+PROBED = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: shop}
+spec:
+  selector: {matchLabels: {app: shop}}
+  template:
+    metadata: {labels: {app: shop}}
+    spec:
+      containers:
+      - name: shop
+        image: shop
+        readinessProbe: {httpGet: {path: /, port: 9}}
+        livenessProbe: {tcpSocket: {port: 9}}
+"""
+
+
+@pytest.mark.req("S0-32")
+def test_a_simulated_program_answers_its_probes_while_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text(PROBED)
+    base = "name: probed\nnodes: [{name: n0}]\nworkloads: [{file: shop.yaml}]\narrival: {within: 5s}\nend: 3m\n"
+    result = simulate(tmp_path, "", base=base)
+    assert result.phases[0].workloads["shop"].running == 1
+    assert result.phases[0].workloads["shop"].down_seconds < 30
+    assert notes(result, "restart") == []
+
+
+NOMAD = (
+    'job "cache" {\n  group "redis" {\n    task "redis" {\n      driver = "docker"\n      config { image = "redis" }\n'
+)
+
+
+def test_a_mistake_in_a_file_of_another_tool_is_told_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "cache.nomad").write_text(NOMAD)
+    base = "name: broken\nnodes: [{name: n0}]\nworkloads: [{file: cache.nomad, format: nomad}]\nend: 3m\n"
+    with pytest.raises(Invalid) as caught:
+        simulate(tmp_path, "", base=base)
+    assert str(caught.value.facts["file"]).endswith("cache.nomad")
+    assert int(str(caught.value.facts["line"])) >= 1
+
+
+def test_work_that_stands_in_two_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cache.nomad").write_text(NOMAD + "    }\n  }\n}\n")
+    base = "name: twice\nnodes: [{name: n0}]\nend: 3m\nworkloads: [{file: cache.nomad}, {name: cache, image: x}]\n"
+    with pytest.raises(Invalid, match="a second time"):
+        simulate(tmp_path, "", base=base)

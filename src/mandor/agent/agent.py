@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -17,19 +18,22 @@ from mandor.agent.journal import Blocking, Journal
 from mandor.agent.link import Link
 from mandor.agent.load import used_by_all, used_by_own
 from mandor.agent.machine import Machine, ThisMachine
+from mandor.agent.measures import node_families, unit_families
 from mandor.agent.node import NodeKeeper
 from mandor.agent.own_store import OwnStore
 from mandor.agent.ports import Holds, nobody_holds
 from mandor.agent.presence import Presence
 from mandor.agent.pressure import Reading
+from mandor.agent.probes import Ask, ask
 from mandor.agent.settings import AgentSettings
 from mandor.agent.stream import Streams, choose_task
 from mandor.agent.tenants import CrewTenants
-from mandor.agent.usage import InstanceMeter
-from mandor.engines.base import Engine, Unit
+from mandor.agent.usage import InstanceMeter, read_usage
+from mandor.engines.base import Engine, Unit, Usage
 from mandor.errors import Conflict, Forbidden, Invalid, MandorError, NotFound, Unauthenticated
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
+from mandor.lib.metrics import Family, Values
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
@@ -61,8 +65,10 @@ class Agent:
         locate: Callable[[], str] | None = None,
         holds: Holds = nobody_holds,
         machine: Machine | None = None,
+        ask: Ask = ask,
     ) -> None:
-        """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one."""
+        """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one.
+        `ask`: puts the question of a probe."""
         self._settings, self._link, self._clock = settings, link, clock
         self._machine = machine or ThisMachine(clock, settings.data)
         self._engines = dict(engines)
@@ -94,6 +100,7 @@ class Agent:
             blocking,
             self.node,
             self._whose,
+            ask,
         )
         loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
         self.defence = Defence(
@@ -108,6 +115,7 @@ class Agent:
         self._disks = EngineDisks(self._engines.values(), clock)
         self.node.pressure = lambda: self.defence.shown
         self._own_memory: int | None = None
+        self._last_usage = NodeUsage()
         self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
         self._meter = InstanceMeter(clock)
         self.joined = asyncio.Event()
@@ -146,6 +154,7 @@ class Agent:
             seconds=self._settings.heartbeat_seconds,
             instances=self._usage,
             measured=self._measured,
+            answered=self._answered,
         )
 
     def _duties(self) -> list[tuple[Any, str]]:
@@ -214,8 +223,10 @@ class Agent:
             log.log(logging.ERROR if isinstance(error, REFUSALS) else logging.WARNING, "%s", said)
 
     def _mine(self, value: Object) -> bool:
-        """An order for another node is not carried out here, whoever delivers it."""
+        """An order for another node is not carried out here, whoever delivers it; a claim is an order for nobody."""
         mine = isinstance(value, Instance) and value.spec.node == self._settings.name
+        if mine and value.spec.claim is not None:
+            return False
         if not mine:
             log.error("an order for another node came here and is refused: %s for %r", value.key, value.node)
         return mine
@@ -258,8 +269,24 @@ class Agent:
         return found
 
     def _measured(self, machine: NodeUsage, instances: Mapping[str, InstanceUsage]) -> None:
+        self._last_usage = machine
         self._own_memory = used_by_own(instances).memory_bytes
         self.node.measured(used_by_own(instances) if self._settings.shared else used_by_all(machine), instances)
+
+    def _answered(self, result: str) -> None:
+        self.crew.measures.heartbeats[(result,)] += 1
+
+    async def metrics(self) -> list[Family]:
+        """How it does, and what its instances use now."""
+        workers = self.crew.workers
+        used: dict[Unit, tuple[Instance, str, Usage]] = {}
+        for engine in self._engines.values():
+            for unit, usage in (await read_usage(engine)).items():
+                if unit.uid in workers:
+                    used[unit] = workers[unit.uid].order.instance, engine.name, usage
+        phases: Counter[Values] = Counter((each.status.phase.value,) for each in workers.values())
+        node = node_families(self.node.engines, self.defence.shown, self._last_usage, phases)
+        return [*self.crew.measures.families(), *node, *unit_families(used)]
 
     def _find_unit(self, uid: str, task: str) -> tuple[Engine, Unit]:
         worker = self.crew.workers.get(uid)

@@ -8,11 +8,13 @@ from typing import Literal, Protocol
 from mandor.agent.absence import Source, judge
 from mandor.agent.fetch import Fetch
 from mandor.agent.journal import Blocking, Journal
+from mandor.agent.measures import Measures
 from mandor.agent.names import Lodger, NamesKeeper
 from mandor.agent.names_plan import NOBODY_KNOWN, Known
 from mandor.agent.observer import Observer
 from mandor.agent.order import Entry, Order
 from mandor.agent.presence import Presence
+from mandor.agent.probes import Ask
 from mandor.agent.reporter import Reporter
 from mandor.agent.room import Answer, Room
 from mandor.agent.settings import AgentSettings
@@ -65,13 +67,16 @@ class Crew:
         blocking: Blocking,
         host: Host,
         whose: Callable[[], Awaitable[ClusterSpec]],
+        ask: Ask,
     ) -> None:
         """`whose`: which cluster answers."""
+        self.ask = ask
         self._host, self._changed = host, host.poke
         self.clock = clock
         self.fetch = Fetch(store, clock)
         self.vault = Vault(self.fetch, lambda: journal.credential)
         self.turns = Turns(settings.starts_most)
+        self.measures = Measures()
         self.quick_seconds = settings.quick_seconds
         self.workers: dict[str, Worker] = {}
         self.reporter = Reporter(store, clock)

@@ -28,11 +28,13 @@ class Heart:
         seconds: float,
         instances: Callable[[], Awaitable[Mapping[str, InstanceUsage]]],
         measured: Callable[[NodeUsage, Mapping[str, InstanceUsage]], None] = lambda machine, instances: None,
+        answered: Callable[[str], None] = lambda result: None,
         chance: Callable[[], float] = random.random,
     ) -> None:
+        """`answered`: told how each heartbeat ended, `ok` or the code of an error."""
         self._link, self._presence, self._usage, self._clock = link, presence, usage, clock
         self._seconds, self._instances, self._chance = seconds, instances, chance
-        self._measured = measured
+        self._measured, self._answered = measured, answered
         self._backoff = Backoff(min(1.0, seconds), seconds, jitter=0.4)
         self._failures = 0
 
@@ -55,11 +57,13 @@ class Heart:
         if self._failures:
             log.info("the control plane answers again after %d heartbeats without an answer", self._failures)
         self._failures = 0
+        self._answered("ok")
         self._presence.heard(sent)
         return self._seconds * (1 + JITTER * (2 * self._chance() - 1))
 
     async def _missed(self, error: MandorError) -> float:
         self._failures += 1
+        self._answered(error.code)
         if self._failures == 1 or isinstance(error, Forbidden | Unauthenticated):
             log.warning("no answer to a heartbeat: %s", error, extra={"facts": error.facts})
         if isinstance(error, NotFound | Unauthenticated):

@@ -12,6 +12,7 @@ from mandor.engines.base import Launch, Mount, variable
 from mandor.lib.words import did_you_mean
 from mandor.model.instance import PortStatus
 from mandor.model.node import Capabilities
+from mandor.model.secret import with_secrets
 from mandor.model.task import File, Task
 from mandor.model.workload import GroupTemplate
 
@@ -46,10 +47,10 @@ def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch
         args=tuple(filled_in(each, told) for each in task.args),
         env={
             **told,
-            **{name: filled_in(each, told) for name, each in task.env.items()},
+            **{name: with_secrets(filled_in(each, told), seen.secrets) for name, each in task.env.items()},
             **{name: seen.secrets[reference] for name, reference in task.secrets.items()},
         },
-        files=tuple(_opened(each, seen.secrets) for each in task.files),
+        files=tuple(_opened(each, told, seen.secrets) for each in task.files),
         mounts=mounts,
         working_dir=task.working_dir,
         user=task.security.user,
@@ -66,10 +67,12 @@ def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch
     )
 
 
-def _opened(file: File, secrets: Mapping[str, str]) -> File:
-    if file.secret is None:
+def _opened(file: File, told: Mapping[str, str], secrets: Mapping[str, str]) -> File:
+    if file.secret is not None:
+        return msgspec.structs.replace(file, content=secrets[file.secret], secret=None)
+    if not file.fill:
         return file
-    return msgspec.structs.replace(file, content=secrets[file.secret], secret=None)
+    return msgspec.structs.replace(file, content=with_secrets(filled_in(file.content, told), secrets), fill=False)
 
 
 def filled_in(text: str, told: Mapping[str, str]) -> str:

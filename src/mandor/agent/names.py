@@ -100,7 +100,9 @@ class NamesKeeper:
         if order.uid not in self._written and not await self._blocking(path.exists):
             await self._write(order.uid, hosts_file(around, own_names(order)))
             self.poke()
-        return Known(str(path), variables(around, order.name))
+        address = self._address()
+        own = {"MANDOR_NODE_ADDRESS": address} if address else {}
+        return Known(str(path), {**own, **variables(around, order.name)})
 
     async def forget(self, uid: str) -> None:
         self._written.pop(uid, None)

@@ -11,7 +11,7 @@ from mandor.agent.machine import Machine
 from mandor.agent.order import Order
 from mandor.agent.ports import Holds, Strangers, nobody_holds, unchosen
 from mandor.agent.settings import AgentSettings
-from mandor.agent.wait import sleep_or
+from mandor.agent.wait import doze
 from mandor.engines.base import Engine
 from mandor.errors import Conflict, MandorError
 from mandor.lib.backoff import Backoff
@@ -126,7 +126,7 @@ class NodeKeeper:
                 pause = Backoff(1, self._settings.fingerprint_seconds, jitter=0.3).pause(failures)
                 log.warning("the node's facts were not taken: %s", error, extra={"facts": error.facts})
             await self._clock.sleep(min(pause, LEAST_SECONDS))
-            await sleep_or(self._clock, pause - LEAST_SECONDS, self._news)
+            await doze(self._clock, pause - LEAST_SECONDS, self._news)
             await self.look()
 
     async def write(self) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Protocol
 
 from mandor.agent.order import Memory, Order
-from mandor.agent.probes import Beginning, Tally, keep_asking
+from mandor.agent.probes import Ask, Beginning, Tally, keep_asking
 from mandor.agent.seen import Opinion
 from mandor.engines.base import Engine, Observed, Unit
 from mandor.lib.clock import Clock
@@ -22,8 +22,8 @@ class _Engines(Protocol):
 
 
 class Nursing:
-    def __init__(self, clock: Clock, changed: Callable[[], None]) -> None:
-        self._clock, self._changed = clock, changed
+    def __init__(self, clock: Clock, changed: Callable[[], None], ask: Ask) -> None:
+        self._clock, self._changed, self._ask = clock, changed, ask
         self._tallies: dict[tuple[Unit, ProbeKind], Tally] = {}
         self._tasks: dict[tuple[Unit, ProbeKind], asyncio.Task[None]] = {}
         self._begun: set[Unit] = set()
@@ -59,7 +59,7 @@ class Nursing:
                 tally = self._tallies[key] = _first(key[1], probe)
                 told = partial(self._told, order.name, key)
                 engine = engines.engine(memory.engine)
-                asking = keep_asking(probe, observed, engine, numbers, self._clock, tally, told)
+                asking = keep_asking(probe, observed, engine, numbers, self._clock, tally, told, self._ask)
                 self._tasks[key] = asyncio.ensure_future(asking)
 
     async def close(self) -> None:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from mandor.agent.thrift import Thrift
-from mandor.agent.wait import sleep_or
+from mandor.agent.wait import doze, sleep_or
 from mandor.engines.base import Engine, Observed, UnitPhase
 from mandor.errors import MandorError, NotFound, Unsupported
 from mandor.lib.backoff import Backoff
@@ -119,7 +119,7 @@ class Observer:
 
     async def _pause(self) -> None:
         if not self._wake.is_set():
-            await sleep_or(self._clock, self._interval(), self._wake)
+            await doze(self._clock, self._interval(), self._wake)
         elif not self._fresh:
             await self._clock.sleep(GAP_SECONDS)
         if wait := self._thrift.wait(self._clock.monotonic()):

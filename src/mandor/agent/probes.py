@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from mandor.engines.base import Engine, Observed
@@ -56,6 +56,10 @@ class Beginning(Tally):
             return changed
         self.passed = True
         return True
+
+
+Ask = Callable[[Probe, Observed, Engine, Mapping[str, int]], Awaitable[str]]
+"""Empty: a good answer; otherwise what was wrong with it."""
 
 
 async def ask(probe: Probe, observed: Observed, engine: Engine, ports: Mapping[str, int]) -> str:
@@ -121,6 +125,7 @@ async def keep_asking(
     clock: Clock,
     tally: Tally,
     changed: Callable[[str], None],
+    ask: Ask = ask,
 ) -> None:
     """For as long as the unit runs; `changed` is told when the opinion has changed, and why."""
     began = clock.monotonic()

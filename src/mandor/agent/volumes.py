@@ -13,7 +13,7 @@ from mandor.agent.absence import Source
 from mandor.agent.journal import Blocking
 from mandor.agent.order import Order
 from mandor.agent.volume_folder import VolumeFolders, VolumeRecord
-from mandor.agent.wait import sleep_or
+from mandor.agent.wait import doze
 from mandor.errors import Conflict, Forbidden, MandorError, Unavailable
 from mandor.lib.clock import Clock
 from mandor.model.instance import volume_names
@@ -217,7 +217,7 @@ class VolumeKeeper:
                 await self._sweep()
             except OSError as error:
                 log.warning("a volume cannot be removed: %s", error)
-            await sleep_or(self._clock, SWEEP_SECONDS, self._news)
+            await doze(self._clock, SWEEP_SECONDS, self._news)
 
     async def _sweep(self) -> None:
         if self._source is None:

@@ -9,10 +9,12 @@ import msgspec
 
 from mandor.agent.fetch import Fetch
 from mandor.agent.launch import pick_engine
+from mandor.agent.measures import Measures
 from mandor.agent.names_plan import NOBODY_KNOWN, Known
 from mandor.agent.nursing import Nursing
 from mandor.agent.order import Entry, Memory, Order
 from mandor.agent.ports import ports_of, publishes
+from mandor.agent.probes import Ask
 from mandor.agent.room import Answer
 from mandor.agent.seen import Seen
 from mandor.agent.status import describe, failed
@@ -20,7 +22,7 @@ from mandor.agent.sync import Action, Decision, Remove, Start, Stop, live, sync
 from mandor.agent.turns import Turns
 from mandor.agent.vault import Vault
 from mandor.agent.volumes import Furnished
-from mandor.agent.wait import sleep_or
+from mandor.agent.wait import doze
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
 from mandor.errors import MandorError, NotFound, PortTaken
 from mandor.lib.backoff import Backoff
@@ -45,7 +47,9 @@ class Surroundings(Protocol):
     fetch: Fetch
     vault: Vault
     turns: Turns
+    measures: Measures
     quick_seconds: float
+    ask: Ask
 
     @property
     def settled(self) -> bool: ...
@@ -93,7 +97,7 @@ class Worker:
         self._must_end = asyncio.Event()
         self._last: tuple[Action, ...] = ()
         self._repeats = 0
-        self._nursing = Nursing(around.clock, self.poke)
+        self._nursing = Nursing(around.clock, self.poke, around.ask)
 
     @property
     def status(self) -> InstanceStatus:
@@ -165,7 +169,7 @@ class Worker:
                     log.warning("%s: %s; again in %.0fs", self.order.name, shown, pause, exc_info=not expected)
                 if pause is not None and pause < 0:
                     return
-                await sleep_or(self._around.clock, pause, self._news)
+                await doze(self._around.clock, pause, self._news)
         finally:
             await self._nursing.close()
 
@@ -354,17 +358,21 @@ class Worker:
         try:
             if stops:
                 async with asyncio.timeout(max(each.grace_seconds for each in stops) + PATIENCE_SECONDS):
-                    await asyncio.gather(*(engine.stop(each.unit, grace_seconds=each.grace_seconds) for each in stops))
+                    await asyncio.gather(*(self._stop(engine, each) for each in stops))
             for action in actions:
                 if isinstance(action, Remove):
                     async with asyncio.timeout(PATIENCE_SECONDS):
-                        await engine.remove(action.unit)
+                        await self._around.measures.call(engine.name, "remove", engine.remove(action.unit))
                 elif isinstance(action, Start):
                     await self._start(engine, action)
         except Exception:
             await self._around.fresh(self.memory.engine)
             raise
         await self._around.fresh(self.memory.engine)
+
+    async def _stop(self, engine: Engine, action: Stop) -> None:
+        stopping = engine.stop(action.unit, grace_seconds=action.grace_seconds)
+        await self._around.measures.call(engine.name, "stop", stopping)
 
     async def _start(self, engine: Engine, action: Start) -> None:
         """Followed to its end, however long it takes, unless the instance must end."""
@@ -403,7 +411,8 @@ class Worker:
     async def _in_turn(self, engine: Engine, action: Start) -> None:
         """So many at once; one that takes long gives its turn to others and goes on."""
         async with self._around.turns.take():
-            starting = asyncio.ensure_future(engine.start(action.unit, action.launch))
+            measured = self._around.measures.call(engine.name, "start", engine.start(action.unit, action.launch))
+            starting = asyncio.ensure_future(measured)
             try:
                 await asyncio.wait({starting}, timeout=TURN_SECONDS)
             except asyncio.CancelledError:

@@ -25,6 +25,7 @@ from mandor.api.routes import (
     rebalance,
     rollout,
     sessions,
+    tasks,
     tokens,
     watch,
 )
@@ -42,6 +43,7 @@ OPERATIONS: list[Operation] = [
     *apply.OPERATIONS,
     *plan.OPERATIONS,
     *rebalance.OPERATIONS,
+    *tasks.OPERATIONS,
     *explain.OPERATIONS,
     *rollout.OPERATIONS,
     *tokens.OPERATIONS,

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable
+from time import perf_counter
 from typing import Any, TypeVar, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
@@ -23,6 +24,8 @@ log = logging.getLogger("mandor.api")
 T = TypeVar("T")
 
 QUERY_BYTES_MOST = 16 * 1024
+GONE = 499
+"""Counted for who went away before there was an answer."""
 _JSON_HEADER = (b"content-type", JSON.encode())
 
 
@@ -42,17 +45,24 @@ class Endpoint:
         if scope["type"] != "http":
             await refuse_websocket(send, receive)
             return
+        measures, began, status = self._parts.measures, perf_counter(), GONE
+        measures.in_flight += 1
         try:
             answer, status = await self._answer(scope, receive)
         except Gone:
             return
         except MandorError as error:
-            await self._refuse(error, scope, send)
+            status, more = self._refusal(error)
+            await send_problem(send, error, status=status, more=more)
             return
         except Exception:
             log.exception("%s %s failed", scope["method"], scope["path"])
+            status = 500
             await send_problem(send, MandorError("something went wrong inside", hint="the server's log has more"))
             return
+        finally:
+            measures.in_flight -= 1
+            measures.answered(self._name(scope["method"]), status, perf_counter() - began)
         if isinstance(answer, Stream):
             await answer.run(receive, send)
         elif isinstance(answer, Text):
@@ -92,14 +102,15 @@ class Endpoint:
         )
         return await operation.handler(call), operation.status
 
-    async def _refuse(self, error: MandorError, scope: Scope, send: Send) -> None:
+    def _name(self, method: str) -> str:
+        operation = self._by_method.get("GET" if method == "HEAD" else method)
+        return operation.name if operation is not None else ""
+
+    def _refusal(self, error: MandorError) -> tuple[int, list[tuple[bytes, bytes]]]:
+        """The status, and headers beside the usual ones."""
         if isinstance(error, WrongMethod):
-            allow = ", ".join(self._by_method).encode()
-            await send_problem(send, error, status=405, more=[(b"allow", allow)])
-        elif isinstance(error, WrongContent):
-            await send_problem(send, error, status=415)
-        else:
-            await send_problem(send, error)
+            return 405, [(b"allow", ", ".join(self._by_method).encode())]
+        return 415 if isinstance(error, WrongContent) else STATUS[error.code], []
 
 
 class WrongMethod(Unsupported):

@@ -6,12 +6,15 @@ from typing import Protocol
 
 from mandor.api.auth import Auth
 from mandor.api.heartbeat import Heartbeats
+from mandor.api.measures import Measures
 from mandor.api.rate import Rates
 from mandor.api.scheduling import Desk, Scheduling
 from mandor.api.sessions import Sessions
 from mandor.api.settings import ApiSettings
 from mandor.api.streams import Streams
+from mandor.api.tasks import TaskDesk
 from mandor.lib.clock import Clock
+from mandor.lib.metrics import Metrics
 from mandor.lib.sealing import Sealer
 from mandor.model.meta import Object
 from mandor.model.table_report import TableReport
@@ -44,12 +47,18 @@ class ApiParts:
     """Seals and opens secrets; None: there can be none."""
     scheduling: Scheduling = field(default_factory=Scheduling)
     """How the scheduler would decide."""
+    metrics: Callable[[], Awaitable[bytes]] = Metrics().text
+    """What this process counts, as text."""
+    measures: Measures = field(default_factory=Measures)
     notes: tuple[str, ...] = ()
     """What is not as it was configured, for people who ask whether the server is ready."""
+    troubles: Callable[[], tuple[str, ...]] = tuple
+    """What does not work just now and is tried again: the same people are told."""
     streams: Streams = field(init=False)
     sessions: Sessions = field(init=False)
     desk: Desk = field(init=False)
     rates: Rates = field(init=False)
+    tasks: TaskDesk = field(init=False)
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -59,4 +68,5 @@ class ApiParts:
         make(self, "streams", Streams(settings.watches_most))
         make(self, "sessions", Sessions(self.store, self.clock, settings))
         make(self, "desk", Desk(self.store, self.scheduling))
+        make(self, "tasks", TaskDesk(self.store, self.clock))
         make(self, "rates", Rates(self.clock, settings.writes_per_second, settings.writes_burst))

@@ -7,6 +7,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from mandor.api.apply import Result
+from mandor.api.foreign import ImportReport
 from mandor.api.scheduling import Bench
 from mandor.model.meta import Key, Object
 from mandor.placement.board import Board
@@ -119,6 +120,8 @@ class PlanReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     revision: int
     results: tuple[Result, ...] = ()
     """What an apply would write, as it would tell."""
+    imported: ImportReport | None = None
+    """What became of the keys of another tool's files."""
     groups: tuple[GroupPlan, ...] = ()
     placements: tuple[Placement, ...] = ()
     pending: tuple[Pending, ...] = ()
@@ -172,6 +175,7 @@ def report(
     results: tuple[Result, ...],
     revision: int,
     sees: Callable[[str], bool],
+    imported: ImportReport | None = None,
 ) -> PlanReport:
     act = _forecast(bench, controls, wish, now, wish.config)
     compared = None
@@ -184,6 +188,7 @@ def report(
         fits=not left and outcome.complete,
         revision=revision,
         results=results,
+        imported=imported,
         groups=tuple(_groups(act, left, sees)),
         placements=tuple(
             Placement(

@@ -72,11 +72,13 @@ _CONTROLLERS: Rights = {
     "node-pool": frozenset({"status"}),
     "rebalance": frozenset({"status"}),
     "reservation": frozenset({"status"}),
+    "task": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),
+    "inventory": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),
     "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "instance": frozenset(
         {EXISTENCE, "meta.labels", "status"}
         | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt")}
-        | {f"spec.{name}" for name in ("pin", "avoid", "move", "instead_of")}
+        | {f"spec.{name}" for name in ("pin", "avoid", "move", "instead_of", "claim")}
     ),
     "node": frozenset(f"status.{name}" for name in ("phase", "reason", "since", "drain", "maintenance"))
     | {EXISTENCE, "spec.drain"},  # machines that were ordered are drained and given back

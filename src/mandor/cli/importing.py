@@ -3,20 +3,15 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-
-from mandor.errors import Invalid
 
 if TYPE_CHECKING:
     from mandor.importers.base import Imported, Options
     from mandor.importers.report import Report
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-TEXT_MOST = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +27,7 @@ class Choice:
 
     def options(self) -> "Options":
         from mandor.importers.base import Options
+        from mandor.importers.mixed import text_of
 
         environment = dict(os.environ)
         named = tuple(each for each in environment.get("COMPOSE_PROFILES", "").split(",") if each)
@@ -79,27 +75,14 @@ _OPTIONS = (
 )
 
 
-def text_of(path: str) -> str | None:
-    """The text of a file that another one names; None: there is none, or it is no text."""
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(TEXT_MOST + 1)
-        return data.decode("utf-8") if len(data) <= TEXT_MOST else None
-    except (OSError, UnicodeDecodeError, ValueError):
-        return None
-
-
 def as_manifests(files: list[dict[str, str]], choice: Choice) -> list[dict[str, str]]:
     """The same files, those of other tools as the manifests they stand for; what was lost is told."""
     from mandor.importers.base import Source
-    from mandor.importers.registry import detect, import_files
+    from mandor.importers.mixed import read_mixed
 
-    foreign = [each for each in files if choice.format or detect(Source(each["name"], each["text"]))]
-    if not foreign:
-        return files
-    imported = import_files([Source(each["name"], each["text"]) for each in foreign], choice.options(), choice.format)
-    tell(imported.report, strict=choice.strict)
-    return [each for each in files if each not in foreign] + _posted(imported)
+    mixed = read_mixed([Source(each["name"], each["text"]) for each in files], choice.options(), choice.format)
+    tell(mixed.report, strict=choice.strict)
+    return [{"name": each.name, "text": each.text} for each in mixed.own] + _posted(mixed.imported)
 
 
 def _posted(imported: "Imported") -> list[dict[str, str]]:
@@ -111,15 +94,20 @@ def _posted(imported: "Imported") -> list[dict[str, str]]:
     return [{"name": f"{name} (as imported)", "text": "---\n".join(each)} for name, each in texts.items()]
 
 
+def warn_of_values(imported: "Imported") -> None:
+    """Whoever prints manifests that hold secrets should know it; which they are is told, and no value."""
+    names = [each.manifest["name"] for each in imported.made if each.manifest.get("kind") == "secret"]
+    if names:
+        what = f"what is printed holds the values of {'a secret' if len(names) == 1 else 'secrets'}"
+        click.echo(f"{click.style('warning:', fg='yellow', bold=True)} {what}: {', '.join(names)}", err=True)
+
+
 def tell(report: "Report", *, strict: bool) -> None:
     """The report on stderr; with `strict`, an error if there is anything in it."""
     if strict and report.notes:
-        errors = [
-            {"file": each.file, "line": each.line, "path": each.path, "hint": each.hint or None}
-            | {"message": f"{each.path}: {each.fate}: {each.text}"}
-            for each in report.notes
-        ]
-        raise Invalid(f"{len(report.notes)} keys would be lost or guessed", errors=errors)
+        from mandor.importers.mixed import lost_keys
+
+        raise lost_keys(report)
     for note in report.notes:
         click.echo(f"{click.style('note:', fg='yellow', bold=True)} {note}", err=True)
     if report.notes:

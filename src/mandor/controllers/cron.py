@@ -34,9 +34,9 @@ class CronController(Controller[Key]):
         before, after = change.before, change.after
         seen = [each if isinstance(each, Workload) else None for each in (before, after)]
         self._runs.update(*seen)
-        owners = {_owner(each) for each in seen if each is not None}
-        own = {each.key for each in seen if each is not None and each.spec.schedule is not None}
-        return own.union(each for each in owners if each is not None)
+        own = [each.key for each in seen if each is not None and each.spec.schedule is not None]
+        owners = [_owner(each) for each in seen if each is not None]
+        return [*own, *(each for each in owners if each is not None)]
 
     async def reconcile(self, key: Key) -> float | None:
         found = self._workloads.get(key)

@@ -1,6 +1,6 @@
-"""Which machines would help those who wait for room, and how many: tried out on a board, which is thrown away."""
+"""Which machines would help those who wait for room, and how many: tried out on a board, in small steps."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -20,9 +20,12 @@ from mandor.placement.framework.watch import Unwatched
 from mandor.placement.together import decide_together
 
 ASKS_MOST = 200
-"""So many of those who wait are looked at in one go; the others come next."""
+"""So many of those who wait are looked at together."""
+PORTIONS_MOST = 10
+"""So often in one go, if the first cannot be helped; whoever asks for what helps nobody is not counted."""
 ORDERS_MOST = 20
 """So many machines are thought of in one go."""
+Steps = Generator[None, None, None]
 _NOBODY = Key(Instance.kind, "", "")
 IMAGES = frozenset({"docker", "podman", "cri", "incus"})
 EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "mounts", "links", "tmpfs", "ports", "user", "sandbox"})
@@ -81,33 +84,64 @@ def _capabilities(engine: str, known: Iterable[Node]) -> Capabilities:
 
 @dataclass(slots=True)
 class Growth:
-    """One go: `board` is changed, and of no use to anybody else after it."""
+    """One go. In the end the board is as it was; in between others may have their turn, if they leave it alone."""
 
     board: Board
     profiles: Mapping[str, Profile]
     count: int = 0
     orders: list[Order] = field(default_factory=list)
+    hopeless: set[Ask] = field(default_factory=set)
+    """What no machine helps, whoever asks for it."""
+    placed: list[Key] = field(default_factory=list)
+    added: dict[str, Node | None] = field(default_factory=dict)
+    """Nodes that are not there, with those whose names they have."""
 
     def plan(self, waiting: Sequence[Ask], offers: Sequence[Offer], underway: Iterable[Node]) -> list[Order]:
-        """`underway`: nodes that were ordered and are not there yet."""
-        for node in underway:
-            self.board.put(node)
-        calm = (replace(ask, preempts=False) for ask in waiting if not ask.pin and self._queued(ask))
-        left = self._settle(list(islice(calm, ASKS_MOST)))
-        rooms = {offer.pool: offer.room for offer in offers}
+        for _ in self.steps(waiting, offers, underway):
+            pass
+        return self.orders
+
+    def steps(self, waiting: Sequence[Ask], offers: Sequence[Offer], underway: Iterable[Node]) -> Steps:
+        """Fills `orders`. `underway`: nodes that were ordered and are not there yet."""
+        try:
+            for node in underway:
+                self._put(node)
+            rooms = {offer.pool: offer.room for offer in offers}
+            calm = (replace(ask, preempts=False) for ask in waiting if not ask.pin and self._queued(ask))
+            hopeful = (ask for ask in calm if _alike(ask) not in self.hopeless)
+            for _ in range(PORTIONS_MOST):
+                portion = list(islice(hopeful, ASKS_MOST))
+                if not portion or not any(rooms.values()) or len(self.orders) >= ORDERS_MOST:
+                    break
+                left = yield from self._settle(portion)
+                yield from self._order(left, offers, rooms)
+        finally:
+            self._clean_up()
+
+    def _order(self, left: list[Ask], offers: Sequence[Offer], rooms: dict[str, int]) -> Steps:
         while left and len(self.orders) < ORDERS_MOST:
-            best = self._best(left, [offer for offer in offers if rooms[offer.pool] > 0], rooms)
+            open_ = [offer for offer in offers if rooms[offer.pool] > 0]
+            best = yield from self._best(left, open_, rooms)
             if best is None:
-                break
+                self.hopeless.update(map(_alike, left))
+                return
             offer, many = best
             before = {ask.key for ask in left}
             for _ in range(many):
                 self._add(offer)
-            left = self._settle(left)
+            left = yield from self._settle(left)
             helped = tuple(sorted(before - {ask.key for ask in left}))
             self.orders += [Order(offer.pool, offer.kind, helped)] * many
             rooms[offer.pool] -= many
-        return self.orders
+
+    def _clean_up(self) -> None:
+        for key in self.placed:
+            self.board.put(self.board.instances[key])
+        for name, before in self.added.items():
+            if before is not None:
+                self.board.put(before)
+            else:
+                self.board.remove(Key(Node.kind, "", name))
 
     def _queued(self, ask: Ask) -> bool:
         """Whom a gate or a quota keeps out of the queue no machine helps."""
@@ -117,35 +151,45 @@ class Growth:
         except PluginFault:
             return False
 
-    def _best(self, left: Sequence[Ask], offers: Sequence[Offer], rooms: Mapping[str, int]) -> tuple[Offer, int] | None:
+    def _best(
+        self, left: Sequence[Ask], offers: Sequence[Offer], rooms: Mapping[str, int]
+    ) -> Generator[None, None, tuple[Offer, int] | None]:
         """Whichever places most of them; of equals the one that they fill best, then the first. Several at once only
         for a gang that no single one can hold."""
-        found = [(self._helped(left, offer, 1), -offer.node.allocatable.cpu_milli, offer) for offer in offers]
-        helpful = [each for each in found if each[0]]
-        if helpful:
-            return max(helpful, key=lambda each: each[:2])[2], 1
+        best, most = None, (0, 0)
+        for offer in offers:
+            helped = yield from self._helped(left, offer, 1)
+            if helped and (best is None or (helped, -offer.node.allocatable.cpu_milli) > most):
+                best, most = offer, (helped, -offer.node.allocatable.cpu_milli)
+        if best is not None:
+            return best, 1
         gang = [ask for ask in left if ask.member is not None]
         for offer in offers if gang else ():
             for many in range(2, min(rooms[offer.pool], ORDERS_MOST - len(self.orders)) + 1):
-                if self._helped(gang, offer, many):
+                if (yield from self._helped(gang, offer, many)):
                     return offer, many
         return None
 
-    def _helped(self, left: Sequence[Ask], offer: Offer, many: int) -> int:
+    def _helped(self, left: Sequence[Ask], offer: Offer, many: int) -> Generator[None, None, int]:
         names = [self._add(offer) for _ in range(many)]
         with self.board.table.trial():
-            helped = len(left) - len(self._settle(left))
+            still = yield from self._settle(left)
         for name in names:
             self.board.remove(Key(Node.kind, "", name))
-        return helped
+            del self.added[name]
+        return len(left) - len(still)
 
     def _add(self, offer: Offer) -> str:
         self.count += 1
         name = f"{offer.pool}-new-{self.count}"
-        self.board.put(offer.node.changed(meta=Meta(name=name, labels=offer.node.labels)))
+        self._put(offer.node.changed(meta=Meta(name=name, labels=offer.node.labels)))
         return name
 
-    def _settle(self, asks: Sequence[Ask]) -> list[Ask]:
+    def _put(self, node: Node) -> None:
+        self.added[node.meta.name] = self.board.nodes.get(node.meta.name)
+        self.board.put(node)
+
+    def _settle(self, asks: Sequence[Ask]) -> Generator[None, None, list[Ask]]:
         """Whoever fits gets a place; the answer: who does not. Of those who ask for the same, one refusal is enough."""
         left: list[Ask] = []
         refused: set[Ask] = set()
@@ -153,13 +197,21 @@ class Growth:
         for ask in asks:
             if ask.key in done:
                 continue
-            like = replace(ask, key=_NOBODY)
-            decisions = () if like in refused else place(self.board, self.profiles, ask)
+            like = _alike(ask)
+            decisions: tuple[Decision, ...] = ()
+            if like not in refused:
+                decisions = place(self.board, self.profiles, ask)
+                yield
             if not decisions:
                 refused.add(like)
                 left.append(ask)
             done.update(each.key for each in decisions)
+        self.placed += done
         return [ask for ask in left if ask.key not in done]
+
+
+def _alike(ask: Ask) -> Ask:
+    return replace(ask, key=_NOBODY)
 
 
 def place(board: Board, profiles: Mapping[str, Profile], ask: Ask) -> tuple[Decision, ...]:
@@ -187,26 +239,3 @@ def _alone(board: Board, profile: Profile, ask: Ask) -> Decision:
     if profile.consults:
         raise PluginFault(profile.consults[0].name, "cannot be asked about machines that are not there")
     return decide(profile, ask, board.table.snapshot())
-
-
-def fits_elsewhere(
-    board: Board,
-    profiles: Mapping[str, Profile],
-    node: Node,
-    residents: Sequence[Instance],
-    closed: Callable[[Node], Node],
-) -> bool:
-    """Whether all that is on a node would find a place on the others, at once; the board stays as it was."""
-    board.put(closed(node))
-    try:
-        with board.table.trial():
-            asks = []
-            for each in residents:
-                ask = board.ask(each)
-                if ask is None:
-                    return False
-                board.table.drop_charge(each.key)
-                asks.append(replace(ask, pin="", member=None, preempts=False))
-            return all(place(board, profiles, ask) for ask in asks)
-    finally:
-        board.put(node)

@@ -50,6 +50,8 @@ class NodeController(Controller[str]):
             return super().observe_all(changes)
         for change in changes:
             before, after = change.before, change.after
+            if change.value.spec.claim is not None:
+                continue  # its task looks after it
             if (after is not None and after.spec.node) or (before is not None and before.spec.node):
                 self._by_node.update(
                     before if isinstance(before, Instance) else None, after if isinstance(after, Instance) else None
@@ -72,7 +74,8 @@ class NodeController(Controller[str]):
 
     async def reconcile(self, key: str) -> float | None:
         now = self._clock.monotonic()
-        nodes = [each for each in self._nodes.items() if isinstance(each, Node)]
+        # Those of an inventory have no agent that could be heard.
+        nodes = [each for each in self._nodes.items() if isinstance(each, Node) and not each.status.inventory]
         self._ears.listen((each.meta.name for each in nodes), now)
         audible, ready = self._ears.heard, NodePhase.READY
         heard = Counter(each.spec.pool for each in nodes if each.meta.name in audible)

@@ -2,16 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-
-from msgspec.structs import replace
+from typing import TypeVar
 
 from mandor.controllers.base import Controller
 from mandor.controllers.draft import Draft
-from mandor.controllers.growth_plan import Growth, Offer, Order, expected_node, fits_elsewhere
+from mandor.controllers.growth_plan import Growth, Offer, Order, expected_node
+from mandor.controllers.kept_board import STEP, KeptBoard
 from mandor.controllers.machine_plan import MachinesSeen, credential_key, plan_machines
-from mandor.controllers.residents import Residents, workload_of
+from mandor.controllers.need_plan import cannot_leave, fits_elsewhere, movers
 from mandor.controllers.restore import Profiles
 from mandor.controllers.writer import Writer
 from mandor.errors import MandorError
@@ -26,14 +26,19 @@ from mandor.model.pool import NodePool
 from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
 from mandor.model.record import Cluster, Token
-from mandor.model.resources import Resources
+from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 from mandor.placement.board import Board
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.watch import Guard, Overrun, Unguarded
+from mandor.placement.standing import Standing, standing
 from mandor.provision.base import JoinInfo, MachineOrder, Provisioner
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
+
+R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
@@ -41,9 +46,20 @@ LOOK = "look"
 LOOK_SECONDS = 5.0
 LIST_SECONDS = 30.0
 """So often provisioners are asked what there is."""
+FITS_MOST = 10
+"""Of so many machines of a pool it is tried at each look whether their work fits elsewhere."""
 CALL_SECONDS = 120.0
 """A provisioner answers within that."""
-_BOARD = (PriorityClass.kind, Quota.kind, Volume.kind, Node.kind, Release.kind, Workload.kind, Instance.kind)
+_BOARD = (
+    PriorityClass.kind,
+    Quota.kind,
+    Reservation.kind,
+    Volume.kind,
+    Node.kind,
+    Release.kind,
+    Workload.kind,
+    Instance.kind,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +78,17 @@ class NodeAutoscaleController(Controller[str]):
     workers = 1
 
     def __init__(
-        self, store: Store, clock: Clock, recorder: Recorder, profiles: Profiles, source: MachineSource
+        self,
+        store: Store,
+        clock: Clock,
+        recorder: Recorder,
+        profiles: Profiles,
+        source: MachineSource,
+        *,
+        guard: Callable[[], Guard] = Unguarded,
     ) -> None:
+        """`guard`: breaks off plugins that overrun their budget."""
+        self._guard = guard
         self._store, self._clock, self._recorder = store, clock, recorder
         self._profiles, self._source = profiles, source
         self._scaled: set[str] = set()
@@ -74,12 +99,16 @@ class NodeAutoscaleController(Controller[str]):
         self._failed: dict[str, str] = {}
         self._gone: set[str] = set()
         self._listed_at: dict[str, float] = {}
+        self._kept = KeptBoard(_BOARD)
+        self._fits: dict[str, tuple[float, bool]] = {}
+        """By machine: when it was tried whether its work fits elsewhere, and whether it did."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._mirrors = mirrors
         self._writer = Writer(self._store, mirrors)
 
     def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
+        self._kept.see(changes)
         if not isinstance(changes[0].value, Instance):
             return super().observe_all(changes)
         for change in changes:
@@ -104,23 +133,36 @@ class NodeAutoscaleController(Controller[str]):
     async def reconcile(self, key: str) -> float | None:
         pools = [each for each in map(self._pool, sorted(self._scaled)) if each is not None]
         if not pools:
+            self._kept.drop()
             return None
-        board = self._board() if self._worth_a_board(pools) else None
-        orders = self._orders(pools, board) if board is not None else []
-        residents = Residents(self._mirrors[Instance.kind].items()) if any(pool.machines for pool in pools) else None
+        orders: list[Order] = []
+        work: dict[str, list[Instance]] = {}
+        needed: dict[str, str] = {}
+        if self._waiting or any(pool.machines for pool in pools):
+            board = await self._board()
+            orders = await self._orders(pools, board)
+            for pool in pools:
+                for machine in pool.machines:
+                    work[machine.id] = movers(board, machine.id)
+                    await asyncio.sleep(0)
+                needed |= await self._needed(pool, board, work)
         for pool in pools:
-            await self._look_at(pool, [each for each in orders if each.pool == pool.meta.name], residents, board)
+            await self._look_at(pool, [each for each in orders if each.pool == pool.meta.name], work, needed)
         return LOOK_SECONDS
 
     async def _look_at(
-        self, pool: NodePool, orders: Sequence[Order], residents: Residents | None, board: Board | None
+        self,
+        pool: NodePool,
+        orders: Sequence[Order],
+        work: Mapping[str, Sequence[Instance]],
+        needed: Mapping[str, str],
     ) -> None:
         await self._list(pool)
         credentials = {each.id: await self._credential(each.id) for each in pool.machines if each.id in self._gone}
         seen = MachinesSeen(
             nodes={each.id: node for each in pool.machines if (node := self._node(each.id)) is not None},
-            needed=lambda node: self._needed(node, pool, residents, board),
-            load=lambda node: len(self._movers(node, residents)),
+            needed=lambda node: needed.get(node.meta.name, ""),
+            load=lambda node: len(work.get(node.meta.name, ())),
             failed=self._failed,
             gone=self._gone,
             credentials=credentials.get,
@@ -140,85 +182,97 @@ class NodeAutoscaleController(Controller[str]):
 
     # Who waits.
 
-    def _worth_a_board(self, pools: Sequence[NodePool]) -> bool:
-        if self._waiting:
-            patience = min((each.spec.autoscale.pending_for for each in pools if each.spec.autoscale), default=None)
-            return patience is not None and bool(self._aged(patience))
-        return any(each.phase == "Joined" for pool in pools for each in pool.machines)
-
-    def _aged(self, seconds: float) -> set[Key]:
-        now = self._clock.monotonic()
-        return {key for key, since in self._waiting.items() if now - since >= seconds}
-
-    def _board(self) -> Board:
-        return Board(each for kind in _BOARD for each in self._mirrors[kind].items())
-
-    def _orders(self, pools: Sequence[NodePool], board: Board) -> list[Order]:
-        if not self._waiting:
-            return []
+    async def _orders(self, pools: Sequence[NodePool], board: Board) -> list[Order]:
         scaled = [(pool, pool.spec.autoscale) for pool in pools if pool.spec.autoscale is not None]
-        aged = self._aged(min((scaling.pending_for for _, scaling in scaled), default=0))
-        asks = sorted(
-            (each for each in board.waiting() if each.ask.key in aged),
-            key=lambda each: (-each.ask.priority, each.queued_at, each.ask.key),
-        )
+        offers = [offer for pool, scaling in scaled for offer in self._offers(pool, scaling, board)]
+        if not self._waiting or not offers:
+            return []
+        asks = await self._aged(min(scaling.pending_for for _, scaling in scaled), board)
         known = list(board.nodes.values())
-        offers, underway = [], []
-        for pool, scaling in scaled:
-            flying = sum(each.phase == "Ordered" for each in pool.machines)
-            room = min(scaling.max - len(pool.machines), scaling.at_once - flying)
-            for name, kind in scaling.kinds.items():
-                trouble = pool.status.scaling.trouble.get(name) if pool.status.scaling is not None else None
-                if room > 0 and (trouble is None or self._clock.now() >= trouble.until):
-                    offers.append(Offer(pool.meta.name, name, expected_node(pool.meta.name, kind, known), room))
-            for machine in pool.machines:
-                if machine.phase == "Ordered" and machine.kind in scaling.kinds:
-                    kind = scaling.kinds[machine.kind]
-                    underway.append(expected_node(pool.meta.name, kind, known, machine.id))
-        return Growth(board, self._profiles(board)).plan([each.ask for each in asks], offers, underway)
+        underway = [
+            expected_node(pool.meta.name, scaling.kinds[each.kind], known, each.id)
+            for pool, scaling in scaled
+            for each in pool.machines
+            if each.phase == "Ordered" and each.kind in scaling.kinds
+        ]
+        growth = Growth(board, self._profiles(board))
+        await self._through(growth.steps(asks, offers, underway))
+        return growth.orders
+
+    async def _aged(self, seconds: float, board: Board) -> list[Ask]:
+        """What those ask for who have waited for so long; the most important first, then the first that came."""
+        now, found = self._clock.monotonic(), []
+        for number, key in enumerate([key for key, since in self._waiting.items() if now - since >= seconds]):
+            if number % STEP == 0:
+                await asyncio.sleep(0)
+            instance = board.instances.get(key)
+            ask = board.ask(instance) if instance is not None and standing(instance) is Standing.WAITING else None
+            if instance is not None and ask is not None:
+                found.append((-ask.priority, instance.meta.created_at, ask.key, ask))
+        return [each[-1] for each in sorted(found, key=lambda each: each[:3])]
+
+    def _offers(self, pool: NodePool, scaling: NodeAutoscale, board: Board) -> Iterator[Offer]:
+        flying = sum(each.phase == "Ordered" for each in pool.machines)
+        room = min(scaling.max - len(pool.machines), scaling.at_once - flying)
+        known = list(board.nodes.values())
+        for name, kind in scaling.kinds.items():
+            trouble = pool.status.scaling.trouble.get(name) if pool.status.scaling is not None else None
+            if room > 0 and (trouble is None or self._clock.now() >= trouble.until):
+                yield Offer(pool.meta.name, name, expected_node(pool.meta.name, kind, known), room)
 
     # Who is needed.
 
-    def _movers(self, node: Node, residents: Residents | None) -> list[Instance]:
-        """What is on a node but for daemons, which belong to it."""
-        found = residents.on(node.meta.name) if residents is not None else []
-        live = [each for each in found if not each.phase.over]
-        return [each for each in live if (w := self._workload(each)) is None or w.spec.type != "daemon"]
-
-    def _needed(self, node: Node, pool: NodePool, residents: Residents | None, board: Board | None) -> str:
-        movers = self._movers(node, residents)
-        if not movers:
-            return ""
+    async def _needed(self, pool: NodePool, board: Board, work: Mapping[str, Sequence[Instance]]) -> dict[str, str]:
+        """Why machines are needed, by id; of those whose work could go elsewhere, a few are tried out at each look."""
         scaling = pool.spec.autoscale
-        if scaling is None or board is None or self._waiting:
-            return "it has work"
-        if self._busy(node, movers) > scaling.busy_above:
-            return "it is busy"
-        if not all(self._may_leave(each) for each in movers):
-            return "some of its work cannot leave"
-        profiles = self._profiles(board)
-        return "" if fits_elsewhere(board, profiles, node, movers, _closed) else "its work has no place elsewhere"
+        found: dict[str, str] = {}
+        open_: list[Node] = []
+        for machine in pool.machines:
+            await asyncio.sleep(0)
+            node, there = self._node(machine.id), work[machine.id]
+            if node is None or not there:
+                continue
+            keeps = "it has work" if scaling is None or self._waiting else ""
+            keeps = keeps or cannot_leave(board, node, there, scaling.busy_above if scaling is not None else 100.0)
+            if keeps:
+                self._fits.pop(machine.id, None)
+                found[machine.id] = keeps
+            else:
+                open_.append(node)
+        open_.sort(key=lambda node: self._fits.get(node.meta.name, (0.0, False))[0])
+        for node in open_[:FITS_MOST]:
+            fits = await self._through(fits_elsewhere(board, self._profiles(board), node, work[node.meta.name]))
+            self._fits[node.meta.name] = (self._clock.monotonic(), bool(fits))
+        for node in open_:
+            if not self._fits.get(node.meta.name, (0.0, False))[1]:
+                found[node.meta.name] = "its work has no place elsewhere"
+        return found
 
-    def _busy(self, node: Node, movers: Sequence[Instance]) -> float:
-        asked, has = Resources(), node.allocatable
-        for each in movers:
-            asked += self._request(each)
-        shares = [asked.cpu_milli / max(has.cpu_milli, 1), asked.memory_bytes / max(has.memory_bytes, 1)]
-        return 100 * max(shares)
+    # The board.
 
-    def _may_leave(self, instance: Instance) -> bool:
-        workload = self._workload(instance)
-        if workload is None or workload.spec.type != "service" or instance.spec.volumes:
-            return False
-        return not workload.spec.gang_of(instance.spec.group)
+    async def _board(self) -> Board:
+        for _ in self._kept.catch_up(self._mirrors):
+            await asyncio.sleep(0)
+        assert self._kept.board is not None
+        return self._kept.board
 
-    def _request(self, instance: Instance) -> Resources:
-        release = self._mirrors[Release.kind].get(Key(Release.kind, instance.meta.namespace, instance.spec.release))
-        group = release.spec.groups.get(instance.spec.group) if isinstance(release, Release) else None
-        return group.form(instance.spec.variant).request if group is not None else Resources()
+    async def _through(self, steps: Generator[None, None, R]) -> R | None:
+        """What it comes to, while others have their turn; None if a plugin took too long."""
+        with self._guard() as guard:
+            try:
+                while True:
+                    guard.run(lambda: next(steps))
+                    await asyncio.sleep(0)
+            except StopIteration as end:
+                found: R = end.value
+                return found
+            except Overrun:
+                log.warning("the plugin %s took too long and was broken off: no machines are thought of", guard.last)
+                return None
+            finally:
+                steps.close()
 
-    def _workload(self, instance: Instance) -> Workload | None:
-        return workload_of(instance, self._mirrors[Workload.kind])
+    # What there is.
 
     def _node(self, name: str) -> Node | None:
         found = self._mirrors[Node.kind].get(Key(Node.kind, "", name))
@@ -305,8 +359,5 @@ class NodeAutoscaleController(Controller[str]):
 
 def _refused(instance: Instance) -> bool:
     status = instance.status
-    return status.phase is Phase.PENDING and bool(status.message) and not status.nominated and not instance.spec.stop
-
-
-def _closed(node: Node) -> Node:
-    return node.changed(spec=replace(node.spec, cordoned=True))
+    waits = status.phase is Phase.PENDING and bool(status.message) and not status.nominated
+    return waits and not instance.spec.stop and instance.spec.claim is None

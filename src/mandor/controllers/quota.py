@@ -81,6 +81,9 @@ class QuotaController(Controller[str]):
         return None
 
     def _request(self, instance: Instance) -> Resources:
+        claim = instance.spec.claim
+        if claim is not None:
+            return Resources(claim.cpu_milli, claim.memory_bytes)
         release = self._releases.get(Key(Release.kind, instance.meta.namespace, instance.spec.release))
         group = release.spec.groups.get(instance.spec.group) if isinstance(release, Release) else None
         return group.form(instance.spec.variant).request if group is not None else Resources()

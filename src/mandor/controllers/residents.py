@@ -30,6 +30,7 @@ class Residents:
 
     def __init__(self, instances: Iterable[Object]) -> None:
         self._on: Grouped[str, Instance] = Grouped(lambda each: each.node or None)
+        self._claims: Grouped[str, Instance] = Grouped(lambda each: each.node or None)
         self._of: Grouped[GroupName, Instance] = Grouped(group_of)
         for each in instances:
             self.see(None, each)
@@ -37,12 +38,19 @@ class Residents:
     def see(self, before: Object | None, after: Object | None) -> None:
         old = before if isinstance(before, Instance) else None
         new = after if isinstance(after, Instance) else None
+        if any(each is not None and each.spec.claim is not None for each in (old, new)):
+            self._claims.update(old, new)
+            return
         self._on.update(old, new)
         self._of.update(old, new)
 
     def on(self, node: str) -> list[Instance]:
         """In the order of their names."""
         return sorted(self._on.of(node), key=lambda each: each.key)
+
+    def claims_on(self, node: str) -> list[Instance]:
+        """What only holds room there: nobody moves it."""
+        return self._claims.of(node)
 
     def of(self, group: GroupName) -> list[Instance]:
         return self._of.of(group)

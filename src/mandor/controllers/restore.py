@@ -82,6 +82,9 @@ class RestoreController(Controller[str]):
         self._tries: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
         self._board: Board | None = None
+        self._answers: dict[str, str] = {}
+        """By uid: where it would go, as long as nothing changes on the board and in the profiles."""
+        self._answered_with: Mapping[str, Profile] | None = None
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._mirrors = mirrors
@@ -102,6 +105,7 @@ class RestoreController(Controller[str]):
         elif isinstance(before, Instance):
             self._note(change.key, None)
         if self._board is not None:
+            self._answers.clear()
             if after is None:
                 self._board.remove(change.key)
             else:
@@ -138,6 +142,8 @@ class RestoreController(Controller[str]):
     def _found(self, board: Board) -> list[tuple[Instance, str]]:
         """Who goes where now: as many as may go, and one of a workload."""
         profiles = self._profiles(board)
+        if profiles is not self._answered_with:
+            self._answers, self._answered_with = {}, profiles
         found: dict[Key, tuple[Instance, str]] = {}
         with self._guard() as guard:
             for candidate in list(self._relaxed.values())[:LOOKED_AT_MOST]:
@@ -159,10 +165,13 @@ class RestoreController(Controller[str]):
             return ""
         if now < self._not_before.get(uid, 0.0):
             return ""
-        try:
-            node = guard.run(lambda: destination(instance, ask, board.table, profiles, guard))
-        except Overrun:
-            node = ""
+        node = self._answers.get(uid)
+        if node is None:
+            try:
+                node = guard.run(lambda: destination(instance, ask, board.table, profiles, guard))
+            except Overrun:
+                node = ""
+            self._answers[uid] = node
         if not node:
             self._since.pop(uid, None)
             return ""

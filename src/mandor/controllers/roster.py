@@ -56,7 +56,7 @@ def make_controllers(
     if profiles is not None:
         controllers.append(RebalanceController(store, clock, recorder, profiles, guard=guard))
     if profiles is not None and machines is not None:
-        controllers.append(NodeAutoscaleController(store, clock, recorder, profiles, machines))
+        controllers.append(NodeAutoscaleController(store, clock, recorder, profiles, machines, guard=guard))
     if profiles is not None and restore_seconds is not None:
         controllers.append(
             RestoreController(store, clock, recorder, profiles, after_seconds=restore_seconds, guard=guard)

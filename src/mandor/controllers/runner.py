@@ -4,9 +4,11 @@ import asyncio
 import logging
 from collections.abc import Hashable, Sequence
 from contextlib import AsyncExitStack
+from time import perf_counter
 from typing import Any
 
 from mandor.controllers.base import Controller, in_order
+from mandor.controllers.measures import Measures
 from mandor.errors import Conflict, MandorError
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
@@ -27,12 +29,18 @@ async def run(controller: Controller[Any], store: Store, clock: Clock, *, worker
 
 
 async def run_all(
-    controllers: Sequence[Controller[Any]], store: Store, clock: Clock, *, workers: int | None = None
+    controllers: Sequence[Controller[Any]],
+    store: Store,
+    clock: Clock,
+    *,
+    workers: int | None = None,
+    measures: Measures | None = None,
 ) -> None:
     """Run them on one set of mirrors, for ever.
 
     An expected error is logged and the key tried again later; anything else is a bug, and ends this loudly.
     """
+    measures = measures or Measures()
     mirrors = {kind: Mirror(store, kind) for each in controllers for kind in each.watches}
     queues: list[Queue] = []
     for controller in controllers:
@@ -50,9 +58,10 @@ async def run_all(
             # Before everything is known, what is absent may well exist.
             await mirror.synced()
         async with asyncio.TaskGroup() as tasks:
+            measures.queues = {each.name: queue for each, queue in zip(controllers, queues, strict=True)}
             for controller, queue in zip(controllers, queues, strict=True):
                 for number in range(workers or controller.workers):
-                    tasks.create_task(_work(controller, queue), name=f"{controller.name} {number}")
+                    tasks.create_task(_work(controller, queue, measures), name=f"{controller.name} {number}")
 
 
 def _listener(controller: Controller[Any], queue: Queue) -> Listener:
@@ -63,17 +72,20 @@ def _listener(controller: Controller[Any], queue: Queue) -> Listener:
     return offer
 
 
-async def _work(controller: Controller[Any], queue: Queue) -> None:
+async def _work(controller: Controller[Any], queue: Queue, measures: Measures) -> None:
     while True:
         key = await queue.get()
         again: float | None = None
+        began, result = perf_counter(), "ok"
         try:
             again = await controller.reconcile(key)
             queue.failures.pop(key, None)
         except MandorError as error:
+            result = error.code
             again = _pause(controller, queue, key, error)
         finally:
             queue.done(key)
+            measures.reconciled(controller.name, result, perf_counter() - began)
         if again is not None:
             queue.add_after(key, again)
 

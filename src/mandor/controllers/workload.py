@@ -53,7 +53,8 @@ class WorkloadController(Controller[Name]):
         self._recorder = recorder
         self._instances: Grouped[Name, Instance] = Grouped(_name)
         self._releases: Grouped[Name, Release] = Grouped(_name)
-        self._with_lost: set[Name] = set()
+        self._with_lost: dict[Name, None] = {}
+        """In order: what is looked at first may not depend on the hash of a name."""
         self._ready_nodes: set[str] = set()
         self._homes = Homes()
         self._dependencies = Dependencies()
@@ -73,11 +74,13 @@ class WorkloadController(Controller[Name]):
         names: dict[Name, None] = {}
         for change in changes:
             before, after = change.before, change.after
+            if _is_claim(before) or _is_claim(after):
+                continue
             if type(after) is Instance and (before is None or before.spec.workload == after.spec.workload):
                 name = _new_tuple(Name, (after.meta.namespace, after.spec.workload))
                 self._instances.change(name, before, after)  # type: ignore[arg-type]
                 if after.status.phase is _LOST:
-                    self._with_lost.add(name)
+                    self._with_lost[name] = None
                 if name in self._ready_since and not after.status.ready:
                     self._ready_since[name].pop(after.meta.uid, None)
                 names[name] = None
@@ -100,24 +103,26 @@ class WorkloadController(Controller[Name]):
             self._releases.update(
                 before if isinstance(before, Release) else None, after if isinstance(after, Release) else None
             )
-        names = {_name(value) for value in (before, after) if isinstance(value, Workload | Release | Instance)}
+        names = dict.fromkeys(
+            _name(each) for each in (before, after) if isinstance(each, Workload | Release | Instance)
+        )
         return names if isinstance(before, Instance) else self._with_dependants(change, names)
 
-    def _with_dependants(self, change: Change, names: set[Name]) -> set[Name]:
+    def _with_dependants(self, change: Change, names: Iterable[Name]) -> Iterable[Name]:
         """Others may wait for it."""
         if isinstance(change.value, Workload):
             after = change.after if isinstance(change.after, Workload) else None
             self._dependencies.set(change.value.meta.namespace, change.value.meta.name, after)
-        return names | {Name(*each) for name in names for each in self._dependencies.on(*name)}
+        return [*names, *(Name(*each) for name in names for each in self._dependencies.on(*name))]
 
     def _observe_node(self, change: Change) -> Iterable[Name]:
         """A node that comes or goes matters to those who wait with lost instances, and to daemons."""
         name = change.value.meta.name
-        found = {Name(each.namespace, each.workload) for each in self._homes.see(change)}
+        found = [Name(each.namespace, each.workload) for each in self._homes.see(change)]
         ready = isinstance(change.after, Node) and change.after.status.phase is NodePhase.READY
         if ready != (name in self._ready_nodes):
             (self._ready_nodes.add if ready else self._ready_nodes.discard)(name)
-            found |= self._with_lost
+            found += self._with_lost
         return found
 
     async def reconcile(self, key: Name) -> float | None:
@@ -128,7 +133,7 @@ class WorkloadController(Controller[Name]):
         instances = self._instances.of(key)
         self._pace(key, len(instances))
         if key in self._with_lost and not any(each.phase is Phase.LOST for each in instances):
-            self._with_lost.discard(key)
+            del self._with_lost[key]
         world = World(
             now=self._clock.now(),
             ready_nodes=self._ready_nodes,
@@ -200,6 +205,11 @@ class WorkloadController(Controller[Name]):
 
     def _tell(self, note: Note) -> None:
         self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
+
+
+def _is_claim(value: Object | None) -> bool:
+    """It is its task's."""
+    return type(value) is Instance and value.spec.claim is not None
 
 
 async def _planned(seen: Seen, world: World) -> Draft:

@@ -64,3 +64,7 @@ class Report:
             for each in self.notes
         ]
         return {"mapped": self.mapped, "dropped": self.dropped, "notes": notes}
+
+
+NO_REPORT = Report()
+"""There was nothing foreign."""

@@ -2,7 +2,12 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Protocol
+
+
+class Alarm(Protocol):
+    def cancel(self) -> None: ...
 
 
 class Clock(Protocol):
@@ -14,8 +19,18 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None: ...
 
+    def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
+        """Call it once, after so long: for whoever waits for something else as well, at no task's cost."""
 
-class SystemClock:
+
+class LoopAlarm:
+    """The alarm of a clock whose time is the running event loop's."""
+
+    def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
+        return asyncio.get_running_loop().call_later(seconds, ring)
+
+
+class SystemClock(LoopAlarm):
     def now(self) -> float:
         return time.time()
 
@@ -26,12 +41,15 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
+_Sleeper = tuple[float, int, Callable[[], None]]
+
+
 class ManualClock:
     """A clock that stands still until `advance` is called; sleepers wake in order."""
 
     def __init__(self, start: float = 1_000_000.0) -> None:
         self._time = start
-        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._sleepers: list[_Sleeper] = []
         self._count = 0
 
     def now(self) -> float:
@@ -45,31 +63,42 @@ class ManualClock:
             await asyncio.sleep(0)
             return
         wake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._count += 1
-        entry = (self._time + seconds, self._count, wake)
-        self._sleepers.append(entry)
+        alarm = self.alarm(seconds, lambda: None if wake.done() else wake.set_result(None))
         try:
             await wake
         finally:
-            if entry in self._sleepers:
-                self._sleepers.remove(entry)
+            alarm.cancel()
+
+    def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
+        self._count += 1
+        entry = (self._time + seconds, self._count, ring)
+        self._sleepers.append(entry)
+        return _ManualAlarm(self._sleepers, entry)
 
     async def advance(self, seconds: float) -> None:
         """Move on by `seconds`, waking sleepers on the way and letting them run."""
         until = self._time + seconds
         await settle()
         while True:
-            due = sorted(entry for entry in self._sleepers if entry[0] <= until)
+            due = [entry for entry in self._sleepers if entry[0] <= until]
             if not due:
                 break
-            at, _, wake = due[0]
-            self._time = max(self._time, at)
-            self._sleepers.remove(due[0])
-            if not wake.done():
-                wake.set_result(None)
+            first = min(due, key=lambda entry: entry[:2])
+            self._time = max(self._time, first[0])
+            self._sleepers.remove(first)
+            first[2]()
             await settle()
         self._time = until
         await settle()
+
+
+class _ManualAlarm:
+    def __init__(self, among: list[_Sleeper], entry: _Sleeper) -> None:
+        self._among, self._entry = among, entry
+
+    def cancel(self) -> None:
+        if self._entry in self._among:
+            self._among.remove(self._entry)
 
 
 async def settle(rounds: int = 50) -> None:

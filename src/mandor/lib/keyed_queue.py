@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Generic, TypeVar
 
-from mandor.lib.clock import Clock
+from mandor.lib.clock import Alarm, Clock
 
 K = TypeVar("K", bound=Hashable)
 
@@ -24,7 +24,10 @@ class KeyedQueue(Generic[K]):
         self._later: list[tuple[float, int, K]] = []
         self._due: dict[K, float] = {}
         self._count = 0
-        self._wake = asyncio.Event()
+        self._idle: deque[asyncio.Future[None]] = deque()
+        """Workers that wait for a key; each key wakes one of them."""
+        self._alarm: Alarm | None = None
+        self._alarm_at = 0.0
         self.failures: dict[K, int] = {}
 
     def __len__(self) -> int:
@@ -44,7 +47,7 @@ class KeyedQueue(Generic[K]):
         else:
             self._queued.add(key)
             self._ready.append(key)
-            self._wake.set()
+            self._wake_one()
 
     def add_after(self, key: K, seconds: float) -> None:
         """Queue the key after a pause; the earliest of several pauses counts, a plain `add` wins."""
@@ -54,7 +57,8 @@ class KeyedQueue(Generic[K]):
         self._due[key] = at
         self._count += 1
         heapq.heappush(self._later, (at, self._count, key))
-        self._wake.set()
+        if self._idle:
+            self._set_alarm()
 
     def done(self, key: K) -> None:
         self._busy.discard(key)
@@ -64,21 +68,14 @@ class KeyedQueue(Generic[K]):
 
     async def get(self) -> K:
         """The next key, marked as being handled until `done`."""
-        while True:
+        self._promote()
+        while not self._ready:
+            await self._rest()
             self._promote()
-            if self._ready:
-                key = self._ready.popleft()
-                self._queued.discard(key)
-                self._busy.add(key)
-                if self._ready:
-                    self._wake.set()
-                return key
-            self._wake.clear()
-            if not self._later:
-                await self._wake.wait()
-                continue
-            pause = max(0.0, self._later[0][0] - self._clock.monotonic())
-            await self._woken_or(pause)
+        key = self._ready.popleft()
+        self._queued.discard(key)
+        self._busy.add(key)
+        return key
 
     def _promote(self) -> None:
         now = self._clock.monotonic()
@@ -88,12 +85,41 @@ class KeyedQueue(Generic[K]):
                 del self._due[key]
                 self.add(key)
 
-    async def _woken_or(self, seconds: float) -> None:
-        sleeping = asyncio.ensure_future(self._clock.sleep(seconds))
-        waking = asyncio.ensure_future(self._wake.wait())
+    async def _rest(self) -> None:
+        """Until there may be something to do."""
+        waiter = asyncio.get_running_loop().create_future()
+        self._idle.append(waiter)
+        self._set_alarm()
         try:
-            await asyncio.wait({sleeping, waking}, return_when=asyncio.FIRST_COMPLETED)
+            await waiter
+        except asyncio.CancelledError:
+            if waiter in self._idle:
+                self._idle.remove(waiter)
+            elif self._ready:
+                self._wake_one()  # It was for this worker, and another one has to see to it.
+            raise
         finally:
-            for task in (sleeping, waking):
-                task.cancel()
-            await asyncio.gather(sleeping, waking, return_exceptions=True)
+            if not self._idle and self._alarm is not None:
+                self._alarm.cancel()
+                self._alarm = None
+
+    def _wake_one(self) -> None:
+        while self._idle:
+            waiter = self._idle.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _set_alarm(self) -> None:
+        """One for all workers: when the next key is due."""
+        if not self._later or (self._alarm is not None and self._alarm_at <= self._later[0][0]):
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm_at = self._later[0][0]
+        self._alarm = self._clock.alarm(max(0.0, self._alarm_at - self._clock.monotonic()), self._ring)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self._promote()
+        self._set_alarm()

@@ -9,6 +9,7 @@ from mandor.errors import Invalid
 from mandor.lib.quantity import Cpu, Percent, Seconds, Size
 from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
+from mandor.model.inventory import Inventory
 from mandor.model.limit_defaults import LimitDefaults
 from mandor.model.meta import Object
 from mandor.model.node import Node
@@ -20,6 +21,7 @@ from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace
 from mandor.model.reservation import Reservation
 from mandor.model.secret import Secret
 from mandor.model.usage import Tally
+from mandor.model.vm_task import VmTask
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
 
@@ -29,7 +31,7 @@ KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
-        *(Rebalance, Reservation, Secret),
+        *(Rebalance, Reservation, Secret, VmTask, Inventory),
         *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Tally, Cluster),
     )
 }
@@ -39,7 +41,7 @@ _QUANTITIES = (Cpu, Size, Seconds, Percent)
 _APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance | Reservation
 _APPLIED |= Secret
 _RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Tally | Cluster
-_ANY = _APPLIED | Node | Release | Instance | _RECORDS
+_ANY = _APPLIED | Node | Release | Instance | VmTask | Inventory | _RECORDS
 
 
 def _decode_hook(wanted: type, value: Any) -> Any:

@@ -6,6 +6,7 @@ from typing import ClassVar, Literal
 import msgspec
 from msgspec import Struct, field
 
+from mandor.model.claim import Claim
 from mandor.model.meta import Object
 from mandor.model.phase import Phase, may_move
 from mandor.model.volume import GroupVolume
@@ -65,6 +66,9 @@ class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     """The `should` rules that were given up to place it, in the order they were."""
     variant: int = 0
     """The form of its group that it was placed in: 0 is the main one, 1 the first of its `alternatives`."""
+    claim: Claim | None = None
+    """It only holds room, for a virtual machine that somebody else makes: no agent runs it, no workload counts it, and
+    nobody but its task ends it. None: it is run."""
 
     @property
     def home(self) -> str:

@@ -186,6 +186,15 @@ class Maintenance(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
     """When it takes work again, at the latest."""
 
 
+class Occupied(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+    """What is in use on a machine of an inventory, by virtual machines that are not Mandor's."""
+
+    cpu_milli: int = 0
+    memory_bytes: int = 0
+    machines: int = 0
+    """How many virtual machines."""
+
+
 class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """Written by the node's agent, except `phase`, `reason`, `since`, `drain` and `maintenance`: the controllers'."""
 
@@ -210,6 +219,10 @@ class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     """How far its drain is; absent: it is not drained."""
     maintenance: Maintenance | None = None
     """Its turn in the maintenance window of its pool; absent: it is not its turn."""
+    inventory: str = ""
+    """The inventory that it comes from: it has no agent, and is Ready while that lists it; empty: it has one."""
+    occupied: Occupied | None = None
+    """What the inventory says is in use there; only with `inventory`."""
 
 
 UNKNOWN = NodeStatus(phase=NodePhase.UNKNOWN)

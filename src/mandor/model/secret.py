@@ -1,6 +1,7 @@
 """Secret: what tasks need to know and nobody else may read."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from msgspec import Meta as Bounds
@@ -16,6 +17,7 @@ BYTES_MOST = 1 << 20
 
 Value = Annotated[str, Bounds(max_length=BYTES_MOST)]
 _KEY = re.compile(r"[A-Za-z0-9._-]{1,253}")
+_WITHIN = re.compile(r"\$\{secret:([^{}\s]*)\}")
 
 
 class SecretSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -56,6 +58,16 @@ def check_reference(text: str) -> None:
     check_name(name, "name of a secret")
     if slash and not _KEY.fullmatch(key):
         raise ValueError(f"{text[:60]!r} names no key of a secret; write NAME, or NAME/KEY")
+
+
+def references_in(text: str) -> list[str]:
+    """What `${secret:NAME/KEY}` in a text names."""
+    return _WITHIN.findall(text) if "${secret:" in text else []
+
+
+def with_secrets(text: str, values: Mapping[str, str]) -> str:
+    """The text with those values in it."""
+    return _WITHIN.sub(lambda match: values[match[1]], text) if "${secret:" in text else text
 
 
 def secret_of(reference: str) -> str:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from mandor.lib.quantity import Seconds, Size
 from mandor.model.meta import Misfit, check_name
 from mandor.model.resources import TaskResources
-from mandor.model.secret import check_reference
+from mandor.model.secret import check_reference, references_in
 
 Text = Annotated[str, Bounds(max_length=4096)]
 PortNumber = Annotated[int, Bounds(ge=1, le=65535)]
@@ -71,16 +71,25 @@ class File(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     """Who may read and write it, in octal."""
     secret: Text | None = None
     """Its text is that of a secret, `NAME` or `NAME/KEY`, instead of `content`."""
+    fill: bool = False
+    """`${MANDOR_INSTANCE}` and the like, and `${secret:NAME/KEY}`, are filled in where they stand in `content`."""
 
     def __post_init__(self) -> None:
-        if self.secret is not None:
-            if self.content:
-                raise ValueError("a file has `content`, or the text of a `secret`, not both")
-            check_reference(self.secret)
+        for reference in self.references:
+            check_reference(reference)
+        if self.secret is not None and self.content:
+            raise ValueError("a file has `content`, or the text of a `secret`, not both")
         if not re.fullmatch(r"0?[0-7]{3}", self.mode):
             raise ValueError(f'{self.mode!r} is not a file mode; write it as text in octal: "0644"')
         if ".." in self.path.split("/"):
             raise ValueError(f"the path {self.path!r} must not contain `..`")
+
+    @property
+    def references(self) -> list[str]:
+        """Values of secrets in its text."""
+        if self.secret is not None:
+            return [self.secret]
+        return references_in(self.content) if self.fill else []
 
 
 class TaskMount(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -159,7 +168,8 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     args: tuple[Text, ...] = ()
     """Further arguments."""
     env: dict[str, str] = {}
-    """Environment variables, beside MANDOR_INSTANCE, MANDOR_INDEX, MANDOR_NODE, MANDOR_PORT_<NAME> and the like."""
+    """Environment variables, beside MANDOR_INSTANCE, MANDOR_INDEX, MANDOR_NODE, MANDOR_PORT_<NAME> and the like; a
+    secret within a longer value is `${secret:NAME/KEY}`."""
     secrets: dict[str, Text] = {}
     """Environment variables with the value of a secret: `DB_PASSWORD: db-password`, or `db/password` for one key."""
     files: tuple[File, ...] = ()
@@ -188,11 +198,12 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
             raise ValueError("a task needs an `image` or a `command`")
         if both := self.env.keys() & self.secrets.keys():
             raise Misfit(f"{min(both)} is among `env` and among `secrets`", "secrets")
-        for reference in self.secrets.values():
-            try:
-                check_reference(reference)
-            except ValueError as error:
-                raise Misfit(str(error), "secrets") from None
+        for place, references in (("secrets", self.secrets.values()), ("env", self._within)):
+            for reference in references:
+                try:
+                    check_reference(reference)
+                except ValueError as error:
+                    raise Misfit(str(error), place) from None
         for name in (*self.env, *self.secrets):
             if not _ENV.fullmatch(name):
                 raise ValueError(f"{name!r} is not the name of an environment variable")
@@ -205,7 +216,14 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     @property
     def secret_references(self) -> frozenset[str]:
         """Every value of a secret that it needs: `NAME`, or `NAME/KEY`."""
-        return frozenset((*self.secrets.values(), *(each.secret for each in self.files if each.secret is not None)))
+        return frozenset(
+            (*self.secrets.values(), *self._within, *(one for each in self.files for one in each.references))
+        )
+
+    @property
+    def _within(self) -> list[str]:
+        """Those that are part of longer values of variables."""
+        return [one for value in self.env.values() for one in references_in(value)]
 
     @property
     def probes(self) -> "dict[ProbeKind, Probe]":

@@ -11,6 +11,7 @@ from mandor.model.quota import Quota
 from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
+from mandor.placement import claims
 from mandor.placement.budgets import Budgets
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.lodging import Tenure
@@ -75,7 +76,7 @@ class Board:
             self._count(value)
         elif isinstance(value, Node):
             self.nodes[value.meta.name] = value
-            self.table.set_node(value)
+            claims.set_node(self.table, value)
         elif isinstance(value, Release):
             self.releases[value.key] = value
             self._shapes[value.key] = shapes_of(value)
@@ -109,7 +110,7 @@ class Board:
             self.table.drop_charge(key)
         elif key.kind == Node.kind:
             self.nodes.pop(key.name, None)
-            self.table.remove_node(key.name)
+            claims.remove_node(self.table, key.name)
         elif key.kind == Release.kind:
             old = self.releases.pop(key, None)
             self._shapes.pop(key, None)
@@ -144,6 +145,8 @@ class Board:
 
     def ask(self, instance: Instance) -> Ask | None:
         """What it asks for, whether or not it has a node; None: its release or its workload is gone."""
+        if instance.spec.claim is not None:
+            return claims.claim_ask(instance, instance.spec.claim)
         workload, shape = self.workloads.get(workload_key(instance)), self._shape(instance)
         if workload is None or shape is None:
             return None
@@ -190,6 +193,8 @@ class Board:
 
     def _shape(self, instance: Instance) -> Shape | None:
         """Of the main form of its group."""
+        if instance.spec.claim is not None:
+            return claims.shape_of(instance.spec.claim)
         return self._shapes.get(release_key(instance), {}).get(instance.spec.group)
 
 

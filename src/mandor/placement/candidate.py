@@ -12,6 +12,7 @@ from mandor.lib.quantity import Cpu, Size
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Node, NodePhase, Taint
 from mandor.model.placement import Toleration
+from mandor.placement.claims import CLAIM_RANK
 from mandor.placement.cycle import widest
 from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
@@ -204,7 +205,7 @@ def _ends(profile: Profile, ask: Ask, table: Table) -> Iterator[Candidate]:
     found: list[tuple[int, int, Key, str]] = []
     for key, charge in table.charges.items():
         slot = nodes.slots.get(charge.node)
-        if slot is None or not open_to_it[slot] or charge.tenure.held:
+        if slot is None or not open_to_it[slot] or charge.tenure.held or charge.tenure.rank is CLAIM_RANK:
             continue
         taken = dict(charge.shape.wanted)
         if all(

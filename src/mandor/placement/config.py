@@ -10,7 +10,9 @@ from mandor.errors import Invalid
 from mandor.lib.backoff import Backoff
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Malformed, Map, load_all
+from mandor.model.claim import BAREMETAL
 from mandor.model.reading import FAILED, Mistake, Reader
+from mandor.placement.baremetal import baremetal_source
 from mandor.placement.built_in import DEFAULTS
 from mandor.placement.framework.points import POINTS, Plugin
 from mandor.placement.framework.profile import DEFAULT_BINDER
@@ -127,7 +129,8 @@ def read_config(text: str | bytes, registry: Registry, *, filename: str = "") ->
 
 def default_config(registry: Registry) -> SchedulerConfig:
     """What holds without a file."""
-    return SchedulerConfig((_Reading(Reader(), registry).profile(Map(0), 0),))
+    reading = _Reading(Reader(), registry)
+    return SchedulerConfig((reading.profile(Map(0), 0), reading.profile(baremetal_source(), 0)))
 
 
 def _invalid(mistakes: list[Mistake], filename: str) -> Invalid:
@@ -222,8 +225,15 @@ class _Reading:
             found.setdefault(profile.name, profile)
         if "default" not in found:
             found["default"] = self.profile(Map(0), 0)
+        if BAREMETAL not in found:
+            found[BAREMETAL] = self._baremetal(found["default"])
         self._check_sorts(list(found.values()))
         return tuple(found.values())
+
+    def _baremetal(self, default: ProfileConfig) -> ProfileConfig:
+        """What is built in, in the queue that all share."""
+        made = self.profile(baremetal_source(), 0)
+        return replace(made, line=0, points={**made.points, "queueSort": default.points["queueSort"]})
 
     def _check_sorts(self, profiles: list[ProfileConfig]) -> None:
         """One queue for all."""

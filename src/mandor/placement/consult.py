@@ -113,7 +113,7 @@ def _step(plugin: ConsultPlugin, talk: Talk, reply: Reply | None, guard: Guard) 
     """(True, what it returns) or (False, its next question)."""
 
     def taken() -> tuple[bool, object]:
-        guard.begin(plugin.name)
+        guard.begin(plugin.name, "Consult")
         try:
             question = next(talk) if reply is None else talk.send(reply)
         except StopIteration as end:

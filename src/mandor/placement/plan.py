@@ -184,7 +184,7 @@ def _sort_pre_filters(
         if not plugin.declares_reach:
             found.wide_pre_filters.append(plugin)
             continue
-        watch.begin(plugin.name)
+        watch.begin(plugin.name, "PreFilter")
         answer = plugin.pre_filter(state, ask, nodes)
         if answer is SKIP:
             silent.add(plugin)
@@ -210,7 +210,7 @@ def _ask_pre_scores(
         if not plugin.declares_reach:
             wide.add(plugin)
             continue
-        watch.begin(plugin.name)
+        watch.begin(plugin.name, "PreScore")
         answer = plugin.pre_score(state, ask, nodes, everyone)
         if answer is SKIP:
             silent.add(plugin)

@@ -2,10 +2,14 @@
 
 from collections.abc import Callable, Mapping
 
+from mandor.model.claim import BAREMETAL
 from mandor.placement.built_in import DEFAULTS
+from mandor.placement.config import default_config
 from mandor.placement.framework.handle import DETACHED, Handle
 from mandor.placement.framework.making import Registered, make_plugin
 from mandor.placement.framework.profile import Enabled, Profile
+from mandor.placement.plugin_source import find_plugins
+from mandor.placement.workshop import Workshop
 
 
 def default_profile(handle: Handle = DETACHED) -> Profile:
@@ -13,10 +17,15 @@ def default_profile(handle: Handle = DETACHED) -> Profile:
     return Profile("default", [Enabled(make_plugin(Registered(cls), handle), weight) for cls, weight in DEFAULTS])
 
 
+def _baremetal(handle: Handle) -> Profile:
+    registry = find_plugins(points=())
+    return Workshop(handle).profiles(default_config(registry), registry)[BAREMETAL]
+
+
 def made_with(
     profiles: Mapping[str, Profile] | Callable[[Handle], Mapping[str, Profile]] | None, handle: Handle
 ) -> Mapping[str, Profile]:
     """Profiles that are given, or made for this handle; without any, what is built in."""
     if profiles is None:
-        return {"default": default_profile(handle)}
+        return {"default": default_profile(handle), BAREMETAL: _baremetal(handle)}
     return profiles(handle) if callable(profiles) else profiles

@@ -6,6 +6,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.priority import PriorityClass
 from mandor.model.workload import Workload
+from mandor.placement.claims import CLAIM_RANK
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.lodging import ORDINARY, Rank
 from mandor.placement.standing import class_name, identity_of, rank_of, workload_key
@@ -23,6 +24,8 @@ class Roster:
 
     def rank(self, instance: Instance) -> Rank:
         spec = instance.spec
+        if spec.claim is not None:
+            return CLAIM_RANK
         name, group = (instance.meta.namespace, spec.workload), spec.group
         groups = self._ranks.get(name)
         if groups is None:

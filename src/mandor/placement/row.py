@@ -148,13 +148,13 @@ def _still(
     for _, only in planned.still.only:
         fits &= named_in(only, nodes)
     for plugin in planned.still.filters:
-        watch.begin(plugin.name)
+        watch.begin(plugin.name, "Filter")
         passed = plugin.filter(state, ask, nodes)
         check_mask(plugin, passed, len(nodes))
         fits &= passed
     total = np.zeros(len(nodes), dtype=kind)
     for scorer, weight in planned.still.scores:
-        watch.begin(scorer.name)
+        watch.begin(scorer.name, "Score")
         scores = scorer.score(state, ask, nodes, nodes.health.where("everyone", lambda _: True))
         total += _weighed(scorer, scores, weight, fits).astype(kind)
     np.copyto(total, _refused(kind), where=~fits)
@@ -208,11 +208,11 @@ def _refresh_one(row: Row, ask: Ask, nodes: Snapshot, slot: int, watch: Watch) -
 
 def _with_others(planned: Plan, total: int, ask: Ask, nodes: Snapshot, slot: int, watch: Watch) -> int:
     for plugin in planned.filters:
-        watch.begin(plugin.name)
+        watch.begin(plugin.name, "Filter")
         if not plugin.filter_slot(ask, nodes, slot):
             return NOWHERE
     for scorer, weight in planned.scores:
-        watch.begin(scorer.name)
+        watch.begin(scorer.name, "Score")
         said = scorer.score_slot(ask, nodes, slot)
         if not 0 <= said <= SCORE_MOST:
             raise PluginFault(scorer.name, f"gave the score {said}; scores are 0..100")
@@ -238,12 +238,12 @@ def _totals(
             fits &= known >= 0
             total += known
         for plugin in planned.filters:
-            watch.begin(plugin.name)
+            watch.begin(plugin.name, "Filter")
             passed: Mask = plugin.filter_at(ask, nodes, at)
             check_mask(plugin, passed, count)
             fits &= passed
         for scorer, weight in planned.scores:
-            watch.begin(scorer.name)
+            watch.begin(scorer.name, "Score")
             total += _weighed(scorer, scorer.score_at(ask, nodes, at), weight, fits).astype(kind)
         np.copyto(total, NOWHERE, where=~fits)
     return total

@@ -423,7 +423,7 @@ class Table:
         spare = -min(SCORE_MOST * memory, most), -min(SCORE_MOST * cpu, most)
         used = wanted.get(CPU, 0), wanted.get(MEMORY, 0)
         free = [-wanted.get(resource, 0) for resource in self._rows]
-        step = np.array([*spare, *used, cpu, memory, 1, shape.machine, *free], dtype=np.int64)
+        step = np.array([*spare, *used, cpu, memory, shape.heads, shape.machine * shape.heads, *free], dtype=np.int64)
         if len(self._steps) >= _STEPS_MOST:
             self._steps.clear()
         self._steps[shape] = step

@@ -1,7 +1,7 @@
 """A provisioner over Incus: each machine an instance of its own, which starts an agent and joins by itself.
 
 The instance is marked with the ids of its cluster and its machine; nothing without those marks is touched. Its agent's
-settings are put into `/etc/mandor/agent.toml`, and then it is told to start: by a command, or by cloud-init.
+settings are put into `/etc/mandor/mandor.toml`, and then it is told to start: by a command, or by cloud-init.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mandor.errors import Invalid, Unavailable
 from mandor.provision.base import MachineOrder, Made, Provisioner
 
 MACHINE, CLUSTER, BEGUN = "user.mandor.machine", "user.mandor.cluster", "user.mandor.begun"
-SETTINGS = "/etc/mandor/agent.toml"
+SETTINGS = "/etc/mandor/mandor.toml"
 CA = "/etc/mandor/ca.pem"
-DATA = "/var/lib/mandor"
+DATA = "/var/lib/mandor/agent"
 STOP_SECONDS = 30
 
 
@@ -41,7 +41,7 @@ class IncusMachineOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     begin: Literal["command", "cloud-init"] = "command"
     """How its agent is started: by the command below, run inside, or by cloud-init, which runs it at the first boot."""
     start: Annotated[tuple[str, ...], Meta(max_length=64)] = ("systemctl", "enable", "--now", "mandor-agent")
-    """What starts the agent; its settings stand in /etc/mandor/agent.toml by then."""
+    """What starts the agent; its settings stand in /etc/mandor/mandor.toml by then."""
     environment: dict[str, str] = {}
     """Of that command."""
     servers: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -22,15 +22,17 @@ from mandor.agent.settings import AgentSettings
 from mandor.client.aio import Client
 from mandor.engines.base import Engine
 from mandor.engines.registry import known_engines, make_engine
-from mandor.errors import Conflict, Invalid
+from mandor.errors import Conflict, Invalid, Unavailable
 from mandor.lib import logs
 from mandor.lib.clock import SystemClock
 from mandor.lib.lock import Held, hold
+from mandor.lib.metrics import CONTENT_TYPE, Metrics
+from mandor.lib.process_metrics import process_families
 from mandor.lib.quantity import Cpu, Size
 from mandor.lib.words import did_you_mean
 from mandor.model.node import PortRange
 from mandor.model.resources import Resources, device_amounts
-from mandor.roots.settings import AgentRootSettings, default_name, load
+from mandor.roots.settings import AgentRootSettings, default_name, load, split_address
 from mandor.store.remote import RemoteStore
 
 FAKE = "fake"
@@ -63,7 +65,35 @@ async def serve(settings: AgentRootSettings) -> None:
             await stack.enter_async_context(engine)
         link = HttpLink(client, known, journal)
         agent = Agent(known, RemoteStore(client), link, engines, SystemClock(), journal=journal, holds=somebody_holds)
+        if settings.metrics:
+            await stack.enter_async_context(_metrics_at(settings.metrics, agent))
         await _until_told(agent)
+
+
+@contextlib.asynccontextmanager
+async def _metrics_at(address: str, agent: Agent) -> AsyncIterator[None]:
+    from aiohttp import web  # An agent that is asked for nothing keeps no server in memory.
+
+    async def answer(request: web.Request) -> web.Response:
+        found = [*process_families(), *await agent.metrics()]
+        metrics = Metrics()
+        metrics.add(lambda: found)
+        return web.Response(body=await metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    app = web.Application(client_max_size=1024)
+    app.router.add_get("/metrics", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    host, port = split_address(address)
+    try:
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            raise Unavailable(f"no metrics at {address}: {error.strerror or error}") from error
+        log.info("metrics at http://%s:%d/metrics", *runner.addresses[0][:2])
+        yield
+    finally:
+        await runner.cleanup()
 
 
 async def _until_told(agent: Agent) -> None:

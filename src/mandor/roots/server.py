@@ -8,7 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -17,10 +17,13 @@ import uvloop
 
 from mandor.api.app import build_app
 from mandor.api.cluster import KEY
+from mandor.api.gauges import ClusterGauges
 from mandor.api.heartbeat import Heartbeats
+from mandor.api.measures import Measures
 from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
+from mandor.controllers.measures import Measures as ControllerMeasures
 from mandor.controllers.node_autoscale import MachineSource
 from mandor.controllers.node_plan import NodeTimes
 from mandor.controllers.roster import make_controllers
@@ -30,11 +33,14 @@ from mandor.lib import logs
 from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.garbage import collect_gently
 from mandor.lib.ids import new_uid
+from mandor.lib.metrics import Metrics
+from mandor.lib.process_metrics import process_families
 from mandor.lib.quantity import NEVER
 from mandor.lib.tasks import Background
 from mandor.model.table_report import TableReport
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.plugin_source import GROUP
+from mandor.roots import tasks
 from mandor.roots.bootstrap import ensure_cluster, ensure_key_file, ensure_sealer
 from mandor.roots.forecast import make_scheduling
 from mandor.roots.inquiry import HttpInquiry
@@ -49,6 +55,7 @@ from mandor.scheduler.territory import Pools, claim, election_of
 from mandor.store.access import StoreAccess
 from mandor.store.base import Store
 from mandor.store.election import Election
+from mandor.store.metered import MeteredStore
 from mandor.store.open import open_store
 from mandor.store.recorder import Recorder
 
@@ -63,6 +70,8 @@ class Inside:
     """Where this server is reached."""
     scheduler: Scheduler | None = None
     """While it leads here."""
+    metrics: Metrics = field(default_factory=Metrics)
+    """What the parts of this process count, while they run."""
 
     async def compare_table(self) -> TableReport | None:
         return await self.scheduler.compare_table() if self.scheduler is not None else None
@@ -101,20 +110,23 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
     with _listener(settings) as listener:
         url = settings.address or _url(listener, secure=bool(settings.tls_cert))
         inside = Inside(url)
-        async with await open_store(settings.store_url, access=store_access(settings)) as store:
+        async with await open_store(settings.store_url, access=store_access(settings)) as opened:
+            store = MeteredStore(opened)
+            inside.metrics.add(process_families)
+            inside.metrics.add(store.metrics)
             await _prepare(store, settings, dev=dev)
             if "scheduler" in settings.roles:
                 await claim(store, clock, _pools(settings))
-            async with Background() as tasks:
+            async with Background() as background:
                 for role, work in WORK.items():
                     if role in settings.roles:
                         name = election_of(_pools(settings)) if role == "scheduler" else role
                         election = Election(store, name, server_id, float(settings.lease), clock, address=url)
                         lead = partial(work, clock=clock, settings=settings, pulse=pulse, inside=inside)
-                        tasks.start(election.run(lead), role)
+                        background.start(election.run(lead), role)
                 if "api" in settings.roles:
                     await _serve_api(
-                        tasks, settings, store, clock, server_id, url, listener, told, pulse, inside, dev=dev
+                        background, settings, store, clock, server_id, url, listener, told, pulse, inside, dev=dev
                     )
                 else:
                     log.info("ready, without an API: %s", ", ".join(settings.roles))
@@ -147,7 +159,14 @@ async def _serve_api(
     recorder = Recorder(store, f"server {server_id}", clock)
     heartbeats = Heartbeats(store, clock, server_id, url)
     api = ApiSettings(address=url, tokens_required=not dev, image_bytes_most=int(settings.image_most))
-    async with HttpInquiry() as inquire:
+    gauges = ClusterGauges(store, heartbeats)
+    measures = Measures()
+
+    async def metrics() -> bytes:
+        await gauges.prepare()
+        return await inside.metrics.text()
+
+    async with HttpInquiry() as inquire, gauges:
         parts = ApiParts(
             store=store,
             clock=clock,
@@ -157,8 +176,12 @@ async def _serve_api(
             scheduling=make_scheduling(_config_source(settings, pulse), inquire),
             notes=pulse.notes,
             compare_table=inside.compare_table,
+            metrics=metrics,
+            measures=measures,
             sealer=ensure_sealer(settings.secrets_key_file, given=bool(settings.secrets_key)),
         )
+        inside.metrics.add(lambda: measures.families(len(parts.streams)))
+        inside.metrics.add(gauges.families)
         tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
         server = ApiServer(build_app(parts), parts, listener, tls=tls)
         tasks.start(recorder.run(), "recorder")
@@ -193,10 +216,12 @@ async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse:
         await _tell_disabled(store, recorder, pulse)
         tasks.start(configured.follow(clock, scheduler.use), "configuration")
         inside.scheduler = scheduler
+        forget = inside.metrics.add(scheduler.metrics)
         try:
             await scheduler.run()
         finally:
             inside.scheduler = None
+            forget()
 
 
 def _pools(settings: ServerSettings) -> Pools:
@@ -238,12 +263,21 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
         ask=prometheus.ask,
         machines=MachineSource(machines.provisioner, machines.join),
     )
-    async with prometheus, machines, Background() as tasks:
-        tasks.start(recorder.run(), "recorder")
-        await run_all(controllers, store, clock)
+    measures = ControllerMeasures()
+    forget = inside.metrics.add(measures.families)
+    try:
+        async with prometheus, machines, Background() as tasks:
+            tasks.start(recorder.run(), "recorder")
+            await run_all(controllers, store, clock, measures=measures)
+    finally:
+        forget()
 
 
-WORK = {"scheduler": _schedule, "controllers": _control}
+async def _tasks(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
+    await tasks.lead(store, clock, settings)
+
+
+WORK = {"scheduler": _schedule, "controllers": _control, "tasks": _tasks}
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from mandor.model.node import USUAL_PORTS, PortRange
 
 S = TypeVar("S", bound="Settings")
 
-ROLES = ("api", "scheduler", "controllers")
+ROLES = ("api", "scheduler", "controllers", "tasks")
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,7 +48,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     tls_cert: str = ""
     tls_key: str = ""
     roles: tuple[str, ...] = ROLES
-    """What this server does: api, scheduler, controllers."""
+    """What this server does: api, scheduler, controllers, tasks."""
     suspect_after: Seconds = Seconds(20)
     """Silence of a node after which nothing new is placed there."""
     lost_after: Seconds = Seconds(60)
@@ -80,8 +80,22 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     plugins: str = ""
     """A folder of scheduler plugins, `.py` files; followed, too. What stands there runs inside the server."""
 
+    inventory: str = ""
+    """Where machines for virtual machines are listed: the URL of a node API, or a file; empty: the cluster's own
+    nodes."""
+    inventory_every: Seconds = Seconds(30)
+    """How often it is asked."""
+    task_attempts: int = 4
+    """So often a machine is looked for, for a virtual machine, before its task has failed."""
+    task_pause: Seconds = Seconds(1)
+    """How long it waits before the second time; the pauses double, and are spread."""
+
     def __post_init__(self) -> None:
         split_address(self.listen)
+        if self.inventory_every < 1:
+            raise ValueError("`inventory_every` is at least 1s")
+        if not 1 <= self.task_attempts <= 100:
+            raise ValueError(f"task_attempts is {self.task_attempts}; it is 1..100")
         if bool(self.tls_cert) != bool(self.tls_key):
             raise ValueError("`tls_cert` and `tls_key` come together")
         if self.lost_after < self.suspect_after:
@@ -102,7 +116,7 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"`prometheus` holds addresses as http://HOST:9090, not {url[:60]!r}")
         if not self.roles:
-            raise ValueError("`roles` names at least one of api, scheduler, controllers")
+            raise ValueError("`roles` names at least one of api, scheduler, controllers, tasks")
 
     @property
     def secrets_key_file(self) -> Path:
@@ -148,6 +162,9 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     """`memory=6%:3%:60s`: with less than 6 % left the node is under pressure, and ends instances after a minute; with
     less than 3 %, at once. Also of `disk` and `inodes`; `memory=off` looks away."""
     heartbeat: Seconds = Seconds(10)
+    metrics: str = ""
+    """`HOST:PORT` where Prometheus reads what the agent counts and its instances use, for everybody who gets there;
+    empty: nowhere."""
 
     def __post_init__(self) -> None:
         PortRange.parse(self.port_range)

@@ -1,5 +1,6 @@
 """How much of each gang there is, kept by changes; and what is given back when a gang stays in pieces."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -45,8 +46,9 @@ class Gangs:
         self._instances = instances
         self._workloads = workloads
         self._rolls: dict[Gang, Roll] = {}
-        self._uncounted: set[Gang] = set()
-        self._broken: set[Gang] = set()
+        self._uncounted: dict[Gang, None] = {}
+        self._broken: dict[Gang, None] = {}
+        self._stirred = asyncio.Event()
 
     def apply_all(self, changes: Sequence[Change]) -> None:
         """Of one kind. Without gangs, instances cost nothing."""
@@ -72,14 +74,15 @@ class Gangs:
             gang = (key.namespace, key.name, group)
             if gang not in self._rolls:
                 self._rolls[gang] = Roll()
-                self._uncounted.add(gang)
+                self._uncounted[gang] = None
+                self._stirred.set()
             else:
                 self._look(gang, self._rolls[gang])
         for group in old - new:
             gang = (key.namespace, key.name, group)
             self._rolls.pop(gang, None)
-            self._uncounted.discard(gang)
-            self._broken.discard(gang)
+            self._uncounted.pop(gang, None)
+            self._broken.pop(gang, None)
 
     def _count(self, roll: Roll, key: Key, after: Object | None) -> None:
         roll.bound.discard(key)
@@ -95,7 +98,7 @@ class Gangs:
         """One look at everything for all gangs that are new."""
         if not self._uncounted:
             return
-        new, self._uncounted = self._uncounted, set()
+        new, self._uncounted = self._uncounted, {}
         for each in self._instances.items():
             if isinstance(each, Instance) and _gang_of(each) in new:
                 self._count(self._rolls[_gang_of(each)], each.key, each)
@@ -107,10 +110,11 @@ class Gangs:
         if 0 < len(roll.bound) < self._needed(gang, roll):
             if roll.broken_at is None:
                 roll.broken_at = self._clock.monotonic()
-                self._broken.add(gang)
+                self._broken[gang] = None
+                self._stirred.set()
         else:
             roll.broken_at = None
-            self._broken.discard(gang)
+            self._broken.pop(gang, None)
 
     def _needed(self, gang: Gang, roll: Roll) -> int:
         workload = self._workload(gang)
@@ -158,6 +162,12 @@ class Gangs:
             assert ask.member is not None
             self._look(ask.member.gang, roll)
 
+    async def restless(self) -> None:
+        """Wait until a gang is in pieces, or may be."""
+        while not (self._broken or self._uncounted):
+            self._stirred.clear()
+            await self._stirred.wait()
+
     def overdue(self) -> Iterator[tuple[Workload, str, Roll]]:
         """Gangs that have been in pieces for too long, with their groups."""
         self._count_all()
@@ -192,6 +202,7 @@ class Returning:
 
     async def run(self) -> None:
         while True:
+            await self._gangs.restless()
             await self._clock.sleep(LOOK_SECONDS)
             for workload, group, roll in list(self._gangs.overdue()):
                 if self._kept(workload, group):

@@ -1,5 +1,6 @@
 """Keeps decisions for those who ask later: the remarkable ones, and a few of the others, written in the background."""
 
+import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -41,6 +42,7 @@ class Journal:
         self._remarkable = REMARKABLE_MOST
         self._ordinary = ORDINARY_MOST
         self._scored = SCORED_NODES
+        self._noted = asyncio.Event()
 
     def note(self, entry: Entry, profile: Profile, decision: Decision, table: Table) -> None:
         """A decision that has just been made, and is not counted yet."""
@@ -52,6 +54,7 @@ class Journal:
             return
         else:
             self._remarkable -= 1
+        self._noted.set()
         key = decision.key
         before = self._kept.get((key.namespace, key.name))
         self._kept[key.namespace, key.name] = DecisionSpec(
@@ -86,7 +89,9 @@ class Journal:
     async def run(self) -> None:
         """For ever."""
         while True:
+            await self._noted.wait()
             await self._clock.sleep(PAUSE_SECONDS)
+            self._noted.clear()
             try:
                 await self.flush()
             except MandorError as error:

@@ -3,14 +3,14 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
-from typing import Any
 
 from msgspec import structs
 
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
+from mandor.lib.metrics import Family
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
@@ -37,6 +37,7 @@ from mandor.scheduler.gang_cycle import GangCycle, Steps
 from mandor.scheduler.gangs import Gangs, Returning
 from mandor.scheduler.handle import ClusterHandle
 from mandor.scheduler.journal import Journal
+from mandor.scheduler.measures import Measures
 from mandor.scheduler.nominations import Nominations
 from mandor.scheduler.outcomes import Outcomes, Ways
 from mandor.scheduler.patience import stored_now
@@ -119,12 +120,15 @@ class Scheduler:
         self._binding = BindingCycle(clock, self._room, self.watchdog)
         self._wake = asyncio.Event()
         self._nominations = Nominations(self.view, self._queue, self._instances, clock, wake=self._wake.set)
-        self._preempting = Preempting(store, clock, recorder, failed=self._nominations.failed)
+        self._measures = Measures()
+        self._preempting = Preempting(store, clock, recorder, self._measures, failed=self._nominations.failed)
         self._reasons = Reasons(store, recorder, self._instances)
         self._to_write: list[Promise] = []
         self._journal = Journal(store, clock, self.watchdog)
         ways = Ways(self._to_write.append, self._write_whole, self._wait, self._fault, self._wake.set)
-        self._outcomes = Outcomes(self.view, self._queue, self._room, self._gangs, self.watchdog, recorder, clock, ways)
+        self._outcomes = Outcomes(
+            self.view, self._queue, self._room, self._gangs, self.watchdog, recorder, clock, self._measures, ways
+        )
         self._binder = Binder(store, clock, bound=self._outcomes.written, failed=self._outcomes.not_written)
         self._gang_cycle = GangCycle(
             self._queue,
@@ -180,6 +184,10 @@ class Scheduler:
     def profiles(self) -> Profiles:
         return self._profiles
 
+    def metrics(self) -> Iterator[Family]:
+        """How it does."""
+        return self._measures.families(self._queue, self.watchdog, len(self.view.table))
+
     def use(self, profiles: Profiles, pause: Backoff | None = None) -> None:
         """From the next cycle on. What is on its way goes on with the plugins that it began with."""
         check_together(profiles)
@@ -210,6 +218,7 @@ class Scheduler:
     def _hear(self, changes: Sequence[Change]) -> None:
         self._gangs.apply_all(changes)
         self.view.apply_all(changes)
+        self._unclaimed.changed()
         self._wake.set()
 
     async def _size_all(self) -> None:
@@ -275,16 +284,14 @@ class Scheduler:
     async def _idle(self) -> None:
         """Until something changes, or somebody's pause is over."""
         at = self._queue.next_at()
-        waits: set[asyncio.Future[Any]] = {asyncio.ensure_future(self._wake.wait())}
-        if at is not None:
-            pause = max(0.0, at - self._clock.monotonic())
-            waits.add(asyncio.ensure_future(self._clock.sleep(pause)))
+        if at is None:
+            await self._wake.wait()
+            return
+        alarm = self._clock.alarm(max(0.0, at - self._clock.monotonic()), self._wake.set)
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await self._wake.wait()
         finally:
-            for each in waits:
-                each.cancel()
-            await asyncio.gather(*waits, return_exceptions=True)
+            alarm.cancel()
 
     # The scheduling cycle: nothing here waits.
 
@@ -342,6 +349,7 @@ class Scheduler:
         return None
 
     def _note(self, entry: Entry, profile: Profile, decision: Decision) -> None:
+        self._measures.decided(profile.name, decision)
         self._journal.note(entry, profile, decision, self.view.table)
 
     def _inquire_first(self, entry: Entry, profile: Profile) -> None:
@@ -371,6 +379,7 @@ class Scheduler:
     def _watched(self, entry: Entry, profile: Profile, nominated: str) -> Decision:
         watchdog = self.watchdog
         watchdog.enter()
+        began = time.perf_counter() if watchdog.sampled else 0.0
         try:
             try:
                 return decide(
@@ -384,6 +393,8 @@ class Scheduler:
                 )
             finally:
                 watchdog.leave()
+                if began:
+                    self._measures.decisions.add(time.perf_counter() - began)
         except Overrun:  # it arrived on the way out
             return broken_off(entry.ask.key, watchdog.last)
 

@@ -13,6 +13,7 @@ from mandor.placement.framework.points import ANYTHING
 from mandor.placement.plugins.gang import Gang
 from mandor.scheduler.binding import NotBound
 from mandor.scheduler.gangs import Gangs
+from mandor.scheduler.measures import Measures
 from mandor.scheduler.party import Parties
 from mandor.scheduler.queue import Entry, SchedulingQueue
 from mandor.scheduler.view import Promise, View
@@ -49,6 +50,7 @@ class Outcomes:
         watchdog: Watchdog,
         recorder: Recorder,
         clock: Clock,
+        measures: Measures,
         ways: Ways,
     ) -> None:
         self._view = view
@@ -58,6 +60,7 @@ class Outcomes:
         self._watchdog = watchdog
         self._recorder = recorder
         self._clock = clock
+        self._measures = measures
         self._ways = ways
         self.parties = Parties(write=ways.write_whole, give_up=self._fail_with_others)
         self._writing: dict[int, asyncio.Future[bool]] = {}
@@ -102,6 +105,7 @@ class Outcomes:
             written.set_result(False)
 
     def bound(self, promise: Promise) -> None:
+        self._measures.waits.add(self._clock.now() - promise.entry.queued_at)
         context = promise.context
         if context is not None:
             self._end_well(promise, context)
@@ -125,6 +129,7 @@ class Outcomes:
     def failed(self, promise: Promise) -> None:
         """Somebody changed it or its node meanwhile: decide again."""
         if self._give_up(promise):
+            self._measures.taken_back += 1
             if promise.entry.attempts:
                 self._queue.back_off(promise.entry, now=self._clock.monotonic())
             else:

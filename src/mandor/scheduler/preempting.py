@@ -13,6 +13,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.phase import Phase
+from mandor.scheduler.measures import Measures
 from mandor.scheduler.patience import AFTER_OUTAGE, stored_now
 from mandor.store.base import WRITES_MOST, Check, Put, Store, Write
 from mandor.store.recorder import Recorder
@@ -58,10 +59,19 @@ class Stale(Exception):
 
 
 class Preempting:
-    def __init__(self, store: Store, clock: Clock, recorder: Recorder, *, failed: Callable[[Preemption], None]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        recorder: Recorder,
+        measures: Measures,
+        *,
+        failed: Callable[[Preemption], None],
+    ) -> None:
         self._store = store
         self._clock = clock
         self._recorder = recorder
+        self._measures = measures
         self._failed = failed
         self._room = asyncio.Semaphore(COMMITS_MOST)
 
@@ -75,6 +85,7 @@ class Preempting:
                     log.info("%s preempts nobody on %s: %s", order.name, ", ".join(part.nodes), stale)
                     self._failed(order)
                     return
+            self._measures.victims += len(victims)
             self._tell(part, victims)
 
     async def _write(self, order: Preemption) -> Sequence[Instance]:

@@ -1,6 +1,7 @@
 """The scheduling queue: who is next, who pauses after a failure, who waits for the cluster to change."""
 
 import heapq
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
@@ -123,6 +124,13 @@ class SchedulingQueue:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def lengths(self) -> dict[Place, int]:
+        """How many are where; of the usual places, those where nobody is, too."""
+        found = dict.fromkeys((Place.ACTIVE, Place.BACKING_OFF, Place.UNSCHEDULABLE, Place.GATED), 0)
+        found |= Counter(each.place for each in self._entries.values())
+        found[Place.GATED] = len(self._gated)
+        return found
 
     @property
     def waiting(self) -> bool:

@@ -60,7 +60,8 @@ class Reasons:
                 writes.append(Put(instance.changed(status=status)))
         while writes:
             try:
-                await self._store.commit(*writes)
+                # What is said next about one of them begins with what was said now.
+                await self._instances.reached(await self._store.commit(*writes))
             except Conflict as error:
                 # It has moved on; if it still does not fit, that is said again.
                 rest = [write for write in writes if write.key != error.facts.get("key")]

@@ -56,7 +56,8 @@ def _version(node: Node | None) -> str:
 
 def _instances(view: View, instances: Iterable[Instance]) -> Iterable[Difference]:
     stored = {each.key: each.node for each in instances if each.node and not each.phase.over}
-    for key in stored.keys() | view.table.charges.keys():
+    counted = {key for key in view.table.charges if key.kind == Instance.kind}  # and not what an inventory shows
+    for key in stored.keys() | counted:
         charge = view.table.charge(key)
         here, there = charge.node if charge is not None else "", stored.get(key, "")
         if here != there and view.promised(key) is None:

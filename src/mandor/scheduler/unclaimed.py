@@ -1,5 +1,6 @@
 """Says of work for a pool that no living scheduler owns that it waits for one: else nobody would say why it waits."""
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from mandor.errors import Unavailable
@@ -30,19 +31,28 @@ class Unclaimed:
         self._clock = clock
         self._pools = pools
         self._waiting = waiting
+        self._some = asyncio.Event()
         self._tell = tell
         self._seen: dict[str, tuple[int, float]] = {}
         """The version of each leader's lease, and since when it is that."""
 
+    def changed(self) -> None:
+        """Others may be waiting than before."""
+        if self._waiting:
+            self._some.set()
+
     async def run(self) -> None:
         """For ever."""
         while True:
+            await self._some.wait()
             await self._clock.sleep(LOOK_SECONDS)
-            if self._waiting:
-                try:
-                    await self._look()
-                except Unavailable:
-                    continue  # It is said a little later.
+            if not self._waiting:
+                self._some.clear()
+                continue
+            try:
+                await self._look()
+            except Unavailable:
+                continue  # It is said a little later.
 
     async def _look(self) -> None:
         leases = [each for each in (await self._store.list(Lease.kind)).items if isinstance(each, Lease)]

@@ -14,6 +14,7 @@ from mandor.model.quota import Quota
 from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
+from mandor.placement import claims
 from mandor.placement.budgets import Budgets
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.context import Context
@@ -158,10 +159,10 @@ class View:
 
     def _apply_node(self, node: Node, before: Object | None, *, gone: bool) -> None:
         if gone or not self.owns(node.spec.pool):
-            self.table.remove_node(node.meta.name)
+            claims.remove_node(self.table, node.meta.name)
             return
         new = self.table.node(node.meta.name) is None
-        self.table.set_node(node)
+        claims.set_node(self.table, node)
         if new or not isinstance(before, Node):
             self._happen(Happening.NODE_ADDED, node)
             self._look_again(node.key)
@@ -352,6 +353,9 @@ class View:
 
     def _kin_of(self, instance: Instance) -> Ask | None:
         """What it and its like ask for; None: not all of that is here yet."""
+        if instance.spec.claim is not None:
+            made = claims.claim_ask(instance, instance.spec.claim)
+            return made if self._is_ours(instance, made.shape) else None
         workload = self._workloads.get(workload_key(instance))
         if not isinstance(workload, Workload):
             self._wait_for(workload_key(instance), instance)
@@ -359,14 +363,21 @@ class View:
         shape = self._shape(instance)
         if shape is None:
             return None
-        if not instance.spec.home and not self.owns(shape.home):
-            self.elsewhere[instance.key] = instance.meta.uid, shape.home
+        if not instance.spec.home and not self._is_ours(instance, shape):
             return None
         made = ask_of(instance, workload, shape, self._who(instance), self._roster.rank(instance))
         return replace(made, gates=workload.spec.gates)  # what it waits for by itself is its own
 
+    def _is_ours(self, instance: Instance, shape: Shape) -> bool:
+        if self.owns(shape.home):
+            return True
+        self.elsewhere[instance.key] = instance.meta.uid, shape.home
+        return False
+
     def _shape(self, instance: Instance) -> Shape | None:
         """Of its main form. None: its release is not here yet; the instance is looked at again when it comes."""
+        if instance.spec.claim is not None:
+            return claims.shape_of(instance.spec.claim)
         release = release_key(instance)
         shape = self._shapes.get(release, {}).get(instance.spec.group)
         if shape is None:
@@ -486,7 +497,8 @@ def _matters(node: Node) -> tuple[object, ...]:
     """What placement looks at; the rest of a node may change without anybody being tried again."""
     status = node.status
     health = status.phase, status.pressure
-    return node.spec, node.meta.labels, health, status.capacity, status.engines, status.facts, status.ports
+    room = status.capacity, status.occupied
+    return node.spec, node.meta.labels, health, room, status.engines, status.facts, status.ports
 
 
 def _matters_to_queue(workload: Workload) -> tuple[object, ...]:

@@ -5,12 +5,12 @@ import threading
 import time
 from asyncio import CancelledError
 from collections.abc import Callable, Coroutine, Generator
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from time import perf_counter
 from types import TracebackType, coroutine
 from typing import Any, Self, TypeVar
 
+from mandor.lib.metrics import Spent
 from mandor.placement.built_in import BUILT_IN
 from mandor.placement.framework.points import Plugin
 from mandor.placement.framework.runtime import PluginFault
@@ -29,15 +29,6 @@ _LOOKS = 10
 """So often within the budget does the watchdog look."""
 
 
-@dataclass(slots=True)
-class Spent:
-    """What the calls of one plugin took."""
-
-    calls: int = 0
-    seconds: float = 0.0
-    most_seconds: float = 0.0
-
-
 class Watchdog:
     """A thread that looks a few times within the budget whether the same call still runs, and if so throws `Overrun`
     into the thread that runs it. Python code ends at its next step; C code and a wait in the system do not.
@@ -50,8 +41,8 @@ class Watchdog:
         self.current = ""
         self.last = ""
         """Who was called last, also after its end."""
-        self.spent: dict[str, Spent] = {}
-        """Of Mandor's own plugins, in one of many decisions; of all others, always."""
+        self.spent: dict[tuple[str, str], Spent] = {}
+        """By point and plugin; of Mandor's own plugins in one of many decisions, of all others always."""
         self._cpu_seconds = cpu_seconds
         self._wall_seconds = wall_seconds
         self._lock = threading.Lock()
@@ -65,7 +56,9 @@ class Watchdog:
         self._timing = False
         """The call that runs now is measured."""
         self._runs = 0
-        self._sampled = False
+        self.sampled = False
+        """What is inside now is measured in all its steps."""
+        self._point = ""
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -84,13 +77,14 @@ class Watchdog:
 
     # What the framework calls.
 
-    def begin(self, plugin: str) -> None:
+    def begin(self, plugin: str, point: str) -> None:
         if self._timing:
             self._note(perf_counter())
         self.current = self.last = plugin
         self._calls += 1
-        self._timing = self._sampled or plugin not in BUILT_IN
+        self._timing = self.sampled or plugin not in BUILT_IN
         if self._timing:
+            self._point = point
             self._since = perf_counter()
 
     def end(self) -> None:
@@ -101,13 +95,12 @@ class Watchdog:
         self._calls += 1
 
     def _note(self, now: float) -> None:
-        took = now - self._since
-        spent = self.spent.get(self.current)
+        key = self._point, self.current
+        spent = self.spent.get(key)
         if spent is None:
-            spent = self.spent[self.current] = Spent()
+            spent = self.spent[key] = Spent()
         spent.calls += 1
-        spent.seconds += took
-        spent.most_seconds = max(spent.most_seconds, took)
+        spent.seconds += now - self._since
 
     # What the scheduler calls.
 
@@ -124,15 +117,15 @@ class Watchdog:
     def enter(self) -> None:
         """As `run` begins, for who is not inside; whatever happens then, `leave` ends it."""
         self._runs += 1
-        self._sampled = self._runs % SAMPLED == 1
+        self.sampled = self._runs % SAMPLED == 1
         self._watched = threading.get_ident()
 
-    def call(self, plugin: Plugin, work: Callable[..., T], *given: object) -> T:
+    def call(self, plugin: Plugin, work: Callable[..., T], *given: object, point: str = "Queue") -> T:
         """One call of one plugin; whatever goes wrong is a `PluginFault`. Mandor's own need no watching."""
         try:
             if _is_own(type(plugin)):
                 return work(*given)
-            return self.run(partial(self._told, plugin.name, partial(work, *given)))
+            return self.run(partial(self._told, plugin.name, point, partial(work, *given)))
         except PluginFault:
             raise
         except Overrun:
@@ -140,8 +133,8 @@ class Watchdog:
         except Exception as error:
             raise PluginFault(plugin.name, f"raised {type(error).__name__}: {error}") from error
 
-    def _told(self, name: str, work: Callable[[], T]) -> T:
-        self.begin(name)
+    def _told(self, name: str, point: str, work: Callable[[], T]) -> T:
+        self.begin(name, point)
         try:
             return work()
         finally:
@@ -204,7 +197,7 @@ def _throw(thread: int, what: type[BaseException] | None) -> None:
 def _steps(watchdog: Watchdog, plugin: Plugin, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
     thrown: BaseException | None = None
     while True:
-        over, value = watchdog.call(plugin, partial(_step, work, thrown))
+        over, value = watchdog.call(plugin, partial(_step, work, thrown), point="Binding")
         if over:
             return value  # type: ignore[no-any-return]
         thrown = None

@@ -30,7 +30,8 @@ def load_piece(path: Path) -> Piece:
     folder = path.parent
     first = load_work(scenario.workloads, folder, str(path))
     later = [load_work(each.submit, folder, str(path)) for each in scenario.timeline]
-    piece = Piece(scenario, path, first, later)
+    imported = sum((each.report for each in later), first.report)
+    piece = Piece(scenario, path, first.objects, [each.objects for each in later], imported)
     _check_workloads(piece, source, str(path))
     return piece
 

@@ -10,12 +10,14 @@ from typing import Any
 from mandor.agent.agent import Agent
 from mandor.agent.direct import DirectLink
 from mandor.agent.link import Beat
+from mandor.agent.probes import ask
 from mandor.agent.settings import AgentSettings
-from mandor.engines.base import UnitPhase
+from mandor.engines.base import Engine, Observed, UnitPhase
 from mandor.model.meta import Meta
 from mandor.model.node import Node, NodeSpec, Taint
 from mandor.model.record import ClusterSpec
 from mandor.model.resources import Resources
+from mandor.model.task import Probe
 from mandor.sim.engine import SimEngine, SimUnits
 from mandor.sim.journal import MemoryJournal
 from mandor.sim.machine import NOTHING, Hunger, SimMachine
@@ -65,6 +67,11 @@ class SimLink(DirectLink):
         await self._wire.send()
         self._hear(self._node, beat)
         return await self.cluster()
+
+
+async def answer_when_running(probe: Probe, observed: Observed, engine: Engine, ports: Mapping[str, int]) -> str:
+    """A simulated program listens wherever somebody asks it, for as long as it runs; commands are the engine's."""
+    return await ask(probe, observed, engine, ports) if probe.command is not None else ""
 
 
 class SimNode:
@@ -141,6 +148,7 @@ class SimNode:
             boot=f"boot-{self._boots}",
             locate=lambda: "10.0.0.1",
             machine=self.machine,
+            ask=answer_when_running,
         )
         self._task = asyncio.ensure_future(self.agent.run())
 

@@ -39,6 +39,7 @@ def make_page(report: dict[str, Any]) -> str:
         f"<b class={'good' if passed else 'bad'}>{verdict}</b></p>",
         _comparison(report),
         _failures(report["failures"]),
+        _imported(report["imported"]),
         *(_strategy(each, report, colours) for each in report["strategies"]),
     ]
     title = escape(f"{report['scenario']}: simulated")
@@ -99,6 +100,24 @@ def _failures(failures: Sequence[dict[str, Any]]) -> str:
     ]
     table = _table(["EXPECTATION", "STRATEGY", "SEED", "PHASE", "WHAT HAPPENED"], rows)
     return f"<h2>Broken expectations</h2><details open><summary>{len(failures)}</summary>{table}</details>"
+
+
+def _imported(imported: dict[str, Any] | None) -> str:
+    """What files of other tools say, and the work here does not."""
+    if imported is None:
+        return ""
+    rows = [
+        [
+            escape(f"{each['file']}:{each['line']}"),
+            escape(each["path"]),
+            escape(each["fate"]),
+            escape(each["text"]),
+        ]
+        for each in imported["notes"][:NOTES_MOST]
+    ]
+    told = f"{imported['mapped']} of {imported['mapped'] + imported['dropped']} keys mapped"
+    table = _table(["WHERE", "KEY", "FATE", ""], rows) if rows else ""
+    return f"<h2>Files of other tools</h2><details><summary>{told}</summary>{table}</details>"
 
 
 def _strategy(strategy: dict[str, Any], report: dict[str, Any], colours: dict[str, str]) -> str:

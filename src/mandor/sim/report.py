@@ -26,6 +26,7 @@ def make_report(piece: Piece, results: Sequence[RunResult], seeds: Sequence[int]
         ],
         "passed": not any(each.failures for each in results),
         "strategies": [_strategy(name, [each for each in results if each.strategy == name], classes) for name in names],
+        "imported": piece.imported.plain() if piece.imported.total else None,
         "failures": [msgspec.to_builtins(failure) for each in results for failure in each.failures],
     }
 

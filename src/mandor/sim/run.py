@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mandor.agent.pressure import USUAL as THRESHOLDS
+from mandor.importers.report import NO_REPORT, Report
 from mandor.model.meta import Object
 from mandor.model.node import Node
 from mandor.model.phase import Phase
@@ -38,6 +39,8 @@ class Piece:
     """What comes at the beginning."""
     later: Sequence[Sequence[Object]]
     """What each moment of the timeline submits."""
+    imported: Report = NO_REPORT
+    """What files of other tools say, and the work here does not."""
 
     @property
     def folder(self) -> Path:

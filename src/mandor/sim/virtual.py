@@ -2,43 +2,98 @@
 
 import asyncio
 import gc
-import selectors
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from heapq import heapify, heappop, heappush
+from typing import Any, TypeVar, TypeVarTuple
+
+from mandor.lib.clock import LoopAlarm
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 START = 1_000_000.0
 RESOLUTION = 1e-6
+"""What is due within a microsecond is due together."""
+CANCELLED_MOST = 100
 GARBAGE_SECONDS = 3600.0
 
 
-class _Selector(selectors.SelectSelector):
-    """Nothing comes from outside; whoever would wait for it lets that much time pass instead."""
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Nothing comes from outside; whoever would wait for it lets that much time pass instead.
+
+    A day has millions of steps, so it keeps them in its own way: nothing is asked of the operating system, and what is
+    due at the same time comes in the order in which it was asked for.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.passed = 0.0
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
-            raise RuntimeError("nothing is due any more, and somebody still waits")
-        if timeout > 0:
-            self.passed += timeout
-        return []
-
-
-class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
-        self._virtual = _Selector()
-        super().__init__(self._virtual)
-        self._clock_resolution = RESOLUTION  # what is due within a microsecond is due together
+        self._now = START
+        self._ready: deque[asyncio.Handle] = deque()
+        self._due: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._count = 0
+        self._cancelled = 0
 
     def time(self) -> float:
-        return START + self._virtual.passed
+        return self._now
+
+    def call_soon(
+        self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._count += 1
+        heappush(self._due, (when, self._count, timer))
+        return timer
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        self._cancelled += 1
+        if self._cancelled > CANCELLED_MOST and 2 * self._cancelled > len(self._due):
+            self._due = [each for each in self._due if not each[2].cancelled()]
+            heapify(self._due)
+            self._cancelled = 0
+
+    def _run_once(self) -> None:
+        """One turn, as the loop's `run_forever` wants it."""
+        ready = self._ready
+        self._pass_time(idle=not ready)
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _pass_time(self, *, idle: bool) -> None:
+        due = self._due
+        while due and due[0][2]._cancelled:
+            heappop(due)
+            self._cancelled -= 1
+        if idle:
+            if not due:
+                raise RuntimeError("nothing is due any more, and somebody still waits")
+            self._now = max(self._now, due[0][0])
+        until = self._now + RESOLUTION
+        while due and due[0][0] < until:
+            when, _, timer = heappop(due)
+            if timer._cancelled:
+                self._cancelled -= 1
+                continue
+            self._now = max(self._now, when)
+            self._ready.append(timer)
 
 
-class VirtualClock:
+class VirtualClock(LoopAlarm):
     """The time of the running virtual loop. `jump` moves the wall clock alone, as an administrator's hand does."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
@@ -71,9 +126,11 @@ def run_virtual(main: Coroutine[Any, Any, T]) -> T:
     """Run it to its end in virtual time; what takes a day there takes as long as its work."""
     collecting = gc.isenabled()
     gc.disable()
+    gc.freeze()  # What was there before is not looked through again and again.
     try:
         with asyncio.Runner(loop_factory=VirtualLoop) as runner:
             return runner.run(main)
     finally:
+        gc.unfreeze()
         if collecting:
             gc.enable()

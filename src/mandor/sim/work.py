@@ -1,40 +1,61 @@
-"""The work of a scenario: manifests that stand in it, or in files beside it."""
+"""The work of a scenario: manifests that stand in it, or files of any importable format beside it."""
 
-from collections.abc import Iterable, Sequence
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mandor.errors import Invalid
+from mandor.importers.base import Options, Source
+from mandor.importers.mixed import NOTHING_IMPORTED, Mixed, read_mixed, text_of
+from mandor.importers.report import NO_REPORT, Report
 from mandor.lib.yaml12 import dump
-from mandor.model.manifest import load_files
 from mandor.model.meta import Object
 
-FILE = "file"
+FILE, FORMAT = "file", "format"
+SUFFIXES = frozenset({".yaml", ".yml", ".json", ".hcl", ".nomad"})
 
 
-def load_work(entries: Sequence[dict[str, Any]], folder: Path, where: str) -> list[Object]:
-    """Every object, in order; `Invalid` with file and line for a mistake."""
-    sources: list[tuple[str, str | bytes]] = []
-    for number, entry in enumerate(entries):
-        if FILE not in entry:
-            sources.append((f"{where} (workload {number + 1})", dump(entry)))
-            continue
-        if len(entry) > 1:
-            raise Invalid(
-                f"`{FILE}` stands by itself", hint=f"a list item is a manifest, or `{FILE}: FILE`", file=where
-            )
-        names = entry[FILE]
-        for name in names if isinstance(names, list) else [names]:
-            sources += _files(folder / str(name))
-    return [each.object for each in load_files(sources)] if sources else []
+@dataclass(frozen=True, slots=True)
+class Work:
+    objects: tuple[Object, ...] = ()
+    report: Report = NO_REPORT
+    """What files of other tools say, and these objects do not."""
 
 
-def _files(path: Path) -> Iterable[tuple[str, bytes]]:
-    paths = sorted(path.glob("*.y*ml")) if path.is_dir() else [path]
+def load_work(entries: Sequence[dict[str, Any]], folder: Path, where: str) -> Work:
+    """Every object: manifests in order, then what other tools' files stand for; `Invalid` with file and line for a
+    mistake."""
+    if not entries:
+        return Work()
+    parts = [_entry(entry, folder, where, number) for number, entry in enumerate(entries, start=1)]
+    mixed = Mixed(
+        tuple(source for part in parts for source in part.own), sum((part.imported for part in parts), NOTHING_IMPORTED)
+    )
+    return Work(tuple(each.object for each in mixed.load()), mixed.report)
+
+
+def _entry(entry: dict[str, Any], folder: Path, where: str, number: int) -> Mixed:
+    if FILE not in entry:
+        return Mixed((Source(f"{where} (workload {number})", dump(entry)),))
+    if not entry.keys() <= {FILE, FORMAT}:
+        hint = f"a list item is a manifest, or `{FILE}: FILE`, with `{FORMAT}: NAME` where that cannot be seen"
+        raise Invalid(f"`{FILE}` stands by itself", hint=hint, file=where)
+    names = entry[FILE]
+    paths = [folder / str(name) for name in (names if isinstance(names, list) else [names])]
+    options = Options(environment=dict(os.environ), read=text_of)
+    return read_mixed([each for path in paths for each in _files(path)], options, entry.get(FORMAT))
+
+
+def _files(path: Path) -> Iterator[Source]:
+    paths = sorted(each for each in path.iterdir() if each.suffix in SUFFIXES) if path.is_dir() else [path]
     if not paths:
         raise Invalid(f"there is no manifest in {path}")
     for each in paths:
         try:
-            yield str(each), each.read_bytes()
+            yield Source(str(each), each.read_text(encoding="utf-8"))
         except OSError as error:
             raise Invalid(f"cannot read {each}: {(error.strerror or str(error)).lower()}") from error
+        except UnicodeDecodeError as error:
+            raise Invalid(f"{each} is not text in UTF-8", file=str(each)) from error

@@ -22,6 +22,7 @@ class Watch(AsyncIterator[Sequence[Change]]):
         self._kind, self._since, self._where = kind, since, where
         self._bookmark_seconds = bookmark_seconds
         self._subscription: Subscription | None = None
+        self._reminder: _Reminder | None = None
         self._over = False
 
     async def __anext__(self) -> Sequence[Change]:
@@ -55,12 +56,12 @@ class Watch(AsyncIterator[Sequence[Change]]):
                 waiter.set_result(None)
 
         subscription.wake = wake
-        # Watchers that one change woke together would otherwise be woken together ever after.
-        timer = loop.call_later(self._bookmark_seconds * random.uniform(0.8, 1.2), wake)
+        if self._reminder is None:
+            self._reminder = _Reminder(subscription, loop, self._bookmark_seconds)
+        self._reminder.since = loop.time()
         try:
             await waiter
         finally:
-            timer.cancel()
             subscription.wake = None
 
     async def aclose(self) -> None:
@@ -73,11 +74,33 @@ class Watch(AsyncIterator[Sequence[Change]]):
         self._over = True
         if self._subscription is not None:
             self._index.unsubscribe(self._subscription)
+        if self._reminder is not None:
+            self._reminder.timer.cancel()
 
     def __del__(self) -> None:
         # A watcher that is simply dropped must not fill its buffer for ever.
         if not self._over:
             self._end()
+
+
+class _Reminder:
+    """Wakes a watcher that has had nothing for a while. One timer lasts through many changes: they are frequent, and
+    silence is not. It knows the subscription alone, so that a watcher that is dropped is collected."""
+
+    def __init__(self, subscription: Subscription, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
+        self._subscription, self._loop = subscription, loop
+        # Watchers that one change woke together would otherwise be woken together ever after.
+        self._seconds = seconds * random.uniform(0.8, 1.2)
+        self.since = loop.time()
+        """When it began to wait for what comes next."""
+        self.timer = loop.call_later(self._seconds, self._ring)
+
+    def _ring(self) -> None:
+        at = self.since + self._seconds
+        if at <= self._loop.time():
+            self._subscription.rouse()
+            at = self._loop.time() + self._seconds
+        self.timer = self._loop.call_at(at, self._ring)
 
 
 async def list_index(index: Index, kind: str | None, where: Filter = ALL) -> Listing:

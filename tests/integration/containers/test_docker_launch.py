@@ -200,3 +200,14 @@ async def test_files_are_put_where_nothing_can_be_written(ship: Ship) -> None:
     first, second, refused = await ship.output(unit)
     assert (first, second) == ("hi", "there")
     assert "Read-only file system" in refused
+
+
+async def test_a_command_that_does_not_read_its_input_says_what_it_has_to_say(ship: Ship) -> None:
+    execution = await ship.engine.exec(await ship.start(), ("echo", "hello"))
+    feeding = asyncio.create_task(execution.write(bytes(8 << 20)))
+    async with asyncio.timeout(60):
+        assert await execution.read() == ("stdout", b"hello\n")
+        assert await execution.read() is None
+        assert await execution.wait() == 0
+        await execution.close()
+        await feeding

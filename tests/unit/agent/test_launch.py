@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 import pytest
 
 from mandor.agent.launch import make_launch, pick_engine
 from mandor.model.codec import from_plain
 from mandor.model.node import Capabilities
+from mandor.model.task import Task
 from mandor.model.workload import GroupTemplate
 from tests.unit.agent.make import NOTHING_SEEN, make_order
 
@@ -94,3 +97,34 @@ def test_what_a_task_is_told_is_filled_in_wherever_it_stands_and_nothing_else_is
     assert launch.command == ("run", "--id=web-0")
     assert launch.args == ("8080", "${HOME}", "${MANDOR_UNHEARD_OF}", "$MANDOR_NODE")
     assert (launch.env["WHERE"], launch.env["OTHER"]) == (f"on {order.instance.spec.node}", "${WHERE}")
+
+
+def test_secrets_within_variables_and_texts_are_filled_in_when_it_starts() -> None:
+    task = {
+        "command": ["run", "${secret:db/password}"],
+        "env": {"URL": "me:${secret:db/password}@${MANDOR_NODE}", "PLAIN": "${HOME}"},
+        "files": [
+            {"path": "a", "content": "${MANDOR_INSTANCE} ${secret:token}", "fill": True},
+            {"path": "b", "content": "${MANDOR_INSTANCE}"},
+        ],
+    }
+    order = make_order({"main": task})
+    assert order.template is not None
+    assert order.template.tasks["main"].secret_references == {"db/password", "token"}
+    seen = dataclasses.replace(NOTHING_SEEN, secrets={"db/password": "s3cret", "token": "${MANDOR_NODE}"})
+    launch = make_launch(order, "main", "fake", seen)
+    assert launch.command == ("run", "${secret:db/password}"), "commands can be seen by others"
+    assert (launch.env["URL"], launch.env["PLAIN"]) == ("me:s3cret@n1", "${HOME}")
+    assert [each.content for each in launch.files] == ["web-0 ${MANDOR_NODE}", "${MANDOR_INSTANCE}"]
+
+
+@pytest.mark.parametrize(
+    "task",
+    [
+        {"env": {"A": "${secret:}"}},
+        {"files": [{"path": "a", "content": "${secret:a/b/c}", "fill": True}]},
+    ],
+)
+def test_a_reference_to_no_secret_is_refused(task: dict[str, object]) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        from_plain({"command": ["run"], **task}, Task)

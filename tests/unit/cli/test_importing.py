@@ -78,3 +78,21 @@ def test_what_is_no_file_of_another_tool_is_not_imported(mandor: Mandor, tmp_pat
     assert "this is no file of a tool that is known here" in told.err
     assert "compose" in told.err
     assert mandor("import", "own.yaml", "--format", "compsoe").code == 1
+
+
+SECRET = "kind: Secret\napiVersion: v1\nmetadata: {name: db}\nstringData: {password: s3cret}\n"
+
+
+@pytest.mark.req("S0-32")
+def test_values_of_secrets_are_printed_with_a_warning_and_applied_without_being_shown(
+    mandor: Mandor, api: LiveApi, tmp_path: Path
+) -> None:
+    (tmp_path / "db.yaml").write_text(SECRET)
+    told = mandor("import", "db.yaml")
+    assert (told.code, told.err) == (0, "warning: what is printed holds the values of a secret: db\n")
+    assert load_manifests(told.out)[0].object.spec.values == {"password": "s3cret"}
+    applied = mandor("apply", "-f", "db.yaml")
+    assert (applied.code, applied.out) == (0, "secret default/db created\n")
+    assert (
+        "s3cret" not in applied.err + mandor("diff", "-f", "db.yaml").out + mandor("get", "secrets", "-o", "yaml").out
+    )

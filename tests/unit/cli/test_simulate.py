@@ -106,3 +106,35 @@ def test_a_mistake_is_told_with_file_and_line(scenario: Path, capsys: pytest.Cap
     assert f"{scenario}:7: `timeline[0].down`: there is no node 'n7'" in told
     assert run(["simulate", "nowhere.yaml"]) == 1
     assert "cannot read nowhere.yaml: no such file" in capsys.readouterr().err
+
+
+COMPOSE = """\
+services:
+  web:
+    image: nginx
+    deploy: {replicas: 2}
+    healthcheck: {test: [CMD, "true"]}
+    unheard_of: 1
+"""
+
+
+@pytest.mark.req("S0-32")
+def test_files_of_other_tools_are_rehearsed_and_what_they_lose_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "compose.yaml").write_text(COMPOSE)
+    path = tmp_path / "s.yaml"
+    path.write_text(
+        "name: foreign\nnodes: [{name: n0}]\nworkloads: [{file: compose.yaml}]\n"
+        "timeline: [{at: 1m, scale: {workload: web, replicas: 3}}]\nend: 3m\n"
+    )
+    page = tmp_path / "page.html"
+    assert run(["simulate", str(path), "-o", "json", "--html", str(page)]) == 0
+    told = capsys.readouterr()
+    report = json.loads(told.out)
+    assert report["strategies"][0]["phases"][0]["nodes"]["n0"]["instances"] == {"web-0": 1, "web-1": 1, "web-2": 1}
+    assert [(each["line"], each["fate"]) for each in report["imported"]["notes"]] == [(6, "unknown")]
+    assert "compose.yaml:6" in told.err
+    assert "unheard_of" in page.read_text()
+    assert run(["simulate", str(path), "--strict"]) == 1
+    assert "compose.yaml:6" in capsys.readouterr().err

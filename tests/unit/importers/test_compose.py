@@ -189,11 +189,37 @@ configs: {site: {content: hello}}
 secrets: {key: {file: ./key.txt}, gone: {external: true}}
 """
     found = imported(text, {"shop/key.txt": "s3cret"})
-    assert found.made[0].manifest["files"] == [
+    secret, web = (each.manifest for each in found.made)
+    assert secret == {"kind": "secret", "name": "shop_key", "labels": {"project": "shop"}, "value": "s3cret"}
+    assert web["files"] == [
         {"path": "/etc/site", "content": "hello", "mode": "0440"},
-        {"path": "/run/secrets/key", "content": "s3cret"},
+        {"path": "/run/secrets/key", "secret": "shop_key"},
+        {"path": "/run/secrets/gone", "secret": "gone"},
     ]
-    assert (6, "services.web.secrets[1]", "dropped") in told(found)
+    assert told(found) == [(8, "secrets.gone", "guessed")]
+
+
+def test_a_secret_may_come_from_a_variable_of_the_env_file_and_is_made_once() -> None:
+    text = """
+services:
+  a: {image: a, secrets: [{source: key, target: /k, mode: 0400}]}
+  b: {image: b, secrets: [key], environment: [KEY]}
+secrets: {key: {environment: KEY, name: own}}
+"""
+    found = imported(text, {"shop/.env": "KEY=s3cret\n"})
+    secret, a, b = (each.manifest for each in found.made)
+    assert (secret["name"], secret["value"]) == ("own", "s3cret")
+    assert a["files"] == [{"path": "/k", "secret": "own", "mode": "0400"}]
+    assert b["files"] == [{"path": "/run/secrets/key", "secret": "own"}]
+    assert b["env"] == {"KEY": "s3cret"}
+    assert "s3cret" not in str(found.report)
+
+
+def test_a_secret_whose_file_is_not_at_hand_is_told_and_still_asked_for() -> None:
+    found = imported("services:\n  web: {image: a, secrets: [key]}\nsecrets:\n  key: {file: ./key.txt}\n")
+    (web,) = found.made
+    assert web.manifest["files"] == [{"path": "/run/secrets/key", "secret": "shop_key"}]
+    assert told(found) == [(4, "secrets.key", "guessed"), (4, "secrets.key.file", "dropped")]
 
 
 def test_a_secret_that_nobody_uses_is_no_loss() -> None:

@@ -144,7 +144,7 @@ def test_a_file_of_kubernetes_loads_as_it_is() -> None:
     assert config.ignored == ("clientConnection", "leaderElection", "parallelism", "percentageOfNodesToScore")
     assert config.pause == Backoff(first_seconds=2, most_seconds=20)
     made = make(KUBERNETES)
-    assert list(made) == ["default", "no-scoring-scheduler"]
+    assert list(made) == ["default", "no-scoring-scheduler", "baremetal"]
     assert made["no-scoring-scheduler"].scores == ()
     assert made["no-scoring-scheduler"].pre_scores == ()
     assert names(made["no-scoring-scheduler"]) == names(default_profile())
@@ -376,7 +376,7 @@ def test_a_plugin_whose_arguments_did_not_change_is_not_made_again() -> None:
 
 def test_each_profile_has_plugins_of_its_own() -> None:
     made = make("profiles:\n- schedulerName: a\n- schedulerName: b\n")
-    assert list(made) == ["a", "b", "default"]
+    assert list(made) == ["a", "b", "default", "baremetal"]
     assert made["a"].plugin("NodeAffinity") is not made["b"].plugin("NodeAffinity")
 
 

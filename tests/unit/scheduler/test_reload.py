@@ -122,7 +122,7 @@ def test_at_the_start_a_mistake_is_raised(tmp_path: Path) -> None:
     ):
         with pytest.raises(Invalid, match=problem):
             Configured(source).profiles(DETACHED)
-    assert list(Configured(ConfigSource()).profiles(DETACHED)) == ["default"]
+    assert list(Configured(ConfigSource()).profiles(DETACHED)) == ["default", "baremetal"]
 
 
 def test_what_is_ignored_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

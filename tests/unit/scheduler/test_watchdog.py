@@ -53,8 +53,8 @@ def test_a_call_that_never_ends_is_broken_off(watchdog: Watchdog, work: object) 
     assert callable(work)
     with pytest.raises(PluginFault, match="the plugin Any took too long and was broken off"):
         watchdog.call(PLUGIN, work)
-    assert watchdog.spent["Any"].calls == 1
-    assert watchdog.spent["Any"].seconds > 0.05
+    assert watchdog.spent["Queue", "Any"].calls == 1
+    assert watchdog.spent["Queue", "Any"].seconds > 0.05
 
 
 def test_one_that_swallows_everything_is_broken_off_again(watchdog: Watchdog) -> None:
@@ -77,7 +77,7 @@ def test_one_that_swallows_everything_is_broken_off_again(watchdog: Watchdog) ->
 def test_many_short_calls_are_not_one_long_one(watchdog: Watchdog) -> None:
     def several() -> int:
         for _ in range(30):
-            watchdog.begin("Any")
+            watchdog.begin("Any", "Filter")
             until = time.thread_time() + 0.01
             while time.thread_time() < until:
                 pass
@@ -85,7 +85,7 @@ def test_many_short_calls_are_not_one_long_one(watchdog: Watchdog) -> None:
         return 7
 
     assert watchdog.run(several) == 7
-    assert watchdog.spent["Any"].calls == 30
+    assert watchdog.spent["Filter", "Any"].calls == 30
 
 
 def test_nothing_is_thrown_after_the_call(watchdog: Watchdog) -> None:
@@ -151,11 +151,11 @@ async def test_an_asynchronous_call_can_be_cancelled_and_cleans_up(watchdog: Wat
 
 def test_plugins_of_others_are_always_measured_and_our_own_now_and_then(watchdog: Watchdog) -> None:
     def decision() -> None:
-        watchdog.begin("NodeResourcesFit")
-        watchdog.begin("Theirs")
+        watchdog.begin("NodeResourcesFit", "Filter")
+        watchdog.begin("Theirs", "Score")
         watchdog.end()
 
     for _ in range(2 * SAMPLED):
         watchdog.run(decision)
-    assert watchdog.spent["Theirs"].calls == 2 * SAMPLED
-    assert watchdog.spent["NodeResourcesFit"].calls == 2
+    assert watchdog.spent["Score", "Theirs"].calls == 2 * SAMPLED
+    assert watchdog.spent["Filter", "NodeResourcesFit"].calls == 2

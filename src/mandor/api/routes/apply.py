@@ -11,12 +11,13 @@ from msgspec import Struct
 
 from mandor.api.admission import known_engines
 from mandor.api.apply import Plan, Prune, Result, apply, delete_named
+from mandor.api.foreign import ImportReport, Read, Reading
 from mandor.api.operation import JSON, YAML, Call, Operation
-from mandor.api.routes.queries import Labels, Namespace
+from mandor.api.routes.queries import Format, Labels, Namespace, Strict
 from mandor.api.selector import parse_selector
 from mandor.api.writing import Author
 from mandor.errors import Invalid, TooLarge
-from mandor.model.manifest import DEFAULT_NAMESPACE, Document, load_files
+from mandor.model.manifest import DEFAULT_NAMESPACE
 
 TAKES = (YAML, JSON, "application/x-yaml", "text/yaml")
 FILES_MOST = 1000
@@ -35,6 +36,8 @@ class ManifestFiles(Struct, frozen=True, forbid_unknown_fields=True):
 
 class ApplyQuery(Struct, frozen=True, forbid_unknown_fields=True):
     namespace: Namespace = DEFAULT_NAMESPACE
+    format: Format = ""
+    strict: Strict = False
     dry_run: Annotated[bool, Note(description="Only tell what would change.")] = False
     prune: Annotated[bool, Note(description="Delete workloads with `labels` that the manifest does not name.")] = False
     labels: Labels = ""
@@ -42,12 +45,16 @@ class ApplyQuery(Struct, frozen=True, forbid_unknown_fields=True):
 
 class DeleteQuery(Struct, frozen=True, forbid_unknown_fields=True):
     namespace: Namespace = DEFAULT_NAMESPACE
+    format: Format = ""
+    strict: Strict = False
     dry_run: bool = False
 
 
-class Applied(Struct, frozen=True):
+class Applied(Struct, frozen=True, omit_defaults=True):
     results: list[Result]
     revision: int
+    imported: ImportReport | None = None
+    """What became of the keys of another tool's files."""
 
 
 def files_in(body: bytes, content_type: str, most: int) -> Sequence[tuple[str, str | bytes]]:
@@ -80,19 +87,17 @@ def _holds_files(body: bytes) -> bool:
     return "files" in plain
 
 
-async def documents_of(call: Call[Any, bytes], *, check_engines: bool) -> list[Document]:
+async def read_body(call: Call[Any, bytes], *, check_engines: bool) -> Read:
     files = files_in(call.body, call.content_type, call.parts.settings.manifest_bytes_most)
     return await read_files(call, files, check_engines=check_engines)
 
 
-async def read_files(
-    call: Call[Any, bytes], files: Sequence[tuple[str, str | bytes]], *, check_engines: bool
-) -> list[Document]:
+async def read_files(call: Call[Any, bytes], files: Sequence[tuple[str, str | bytes]], *, check_engines: bool) -> Read:
     """The documents in the files that came with a call."""
-    parts = call.parts
+    parts, query = call.parts, call.query
     engines = await known_engines(parts.store, parts.settings.engines) if check_engines else None
-    load = partial(load_files, files, namespace=call.query.namespace, engines=engines)
-    return load() if len(call.body) < THREAD_FROM_BYTES else await asyncio.to_thread(load)
+    read = partial(Reading(query.namespace, engines, query.format, query.strict).read, files)
+    return read() if len(call.body) < THREAD_FROM_BYTES else await asyncio.to_thread(read)
 
 
 async def apply_manifest(call: Call[ApplyQuery, bytes]) -> Applied:
@@ -106,23 +111,24 @@ async def apply_manifest(call: Call[ApplyQuery, bytes]) -> Applied:
         )
     if selector and not query.prune:
         raise Invalid("`labels` belongs to `prune`", parameter="labels")
-    documents = await documents_of(call, check_engines=True)
+    read = await read_body(call, check_engines=True)
+    documents = read.documents
     prune = None
     if query.prune:
         namespaces = {each.object.meta.namespace for each in documents if each.object.namespaced}
         prune = Prune(selector, frozenset(namespaces | {query.namespace}))
     author = Author(call.caller, call.address, "apply")
-    return _told(await apply(call.parts, author, documents, prune=prune, dry_run=query.dry_run))
+    return _told(await apply(call.parts, author, documents, prune=prune, dry_run=query.dry_run), read)
 
 
 async def delete_manifest(call: Call[DeleteQuery, bytes]) -> Applied:
-    documents = await documents_of(call, check_engines=False)
+    read = await read_body(call, check_engines=False)
     author = Author(call.caller, call.address, "delete")
-    return _told(await delete_named(call.parts, author, documents, dry_run=call.query.dry_run))
+    return _told(await delete_named(call.parts, author, read.documents, dry_run=call.query.dry_run), read)
 
 
-def _told(plan: Plan) -> Applied:
-    return Applied(list(plan.results.values()), plan.revision)
+def _told(plan: Plan, read: Read) -> Applied:
+    return Applied(list(plan.results.values()), plan.revision, read.imported)
 
 
 OPERATIONS = [

@@ -6,8 +6,9 @@ from msgspec import Struct
 
 from mandor import __version__
 from mandor.api.cluster import read_cluster
-from mandor.api.operation import Call, Operation
+from mandor.api.operation import Call, Operation, Text
 from mandor.errors import Unavailable
+from mandor.lib.metrics import CONTENT_TYPE
 from mandor.model.record import ClusterSpec
 
 FEATURES = (
@@ -22,6 +23,7 @@ FEATURES = (
     "logs",
     "plan",
     "snapshot",
+    "tasks",
     "tokens",
     "usage",
     "watch",
@@ -50,7 +52,7 @@ async def readyz(call: Call[None, None]) -> Health:
     if call.parts.streams.closing:
         raise Unavailable("the server is stopping")
     await read_cluster(call.parts.store)
-    return Health("ready", call.parts.notes)
+    return Health("ready", (*call.parts.notes, *call.parts.troubles()))
 
 
 async def about(call: Call[None, None]) -> About:
@@ -63,7 +65,22 @@ async def schema(call: Call[None, None]) -> dict[str, Any]:
     return manifest_schema()
 
 
+async def metrics(call: Call[None, None]) -> Text:
+    call.caller.require("admin", "operator", "viewer", what="read what the cluster counts")
+    return Text(await call.parts.metrics(), CONTENT_TYPE)
+
+
 OPERATIONS = [
+    Operation(
+        method="GET",
+        path="/metrics",
+        name="metrics",
+        summary="What the server counts, and the cluster in numbers, for Prometheus",
+        tag="server",
+        handler=metrics,
+        result=str,
+        gives="text/plain",
+    ),
     Operation(
         method="GET",
         path="/healthz",

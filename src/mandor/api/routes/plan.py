@@ -6,17 +6,18 @@ import msgspec
 from msgspec import Meta as Note
 from msgspec import Struct
 
-from mandor.api.apply import Plan, plan_apply
+from mandor.api.apply import plan_apply
+from mandor.api.foreign import Read, text_in
 from mandor.api.operation import JSON, Call, Operation, Text
 from mandor.api.plan import PlanReport, Wish, report
 from mandor.api.routes.apply import TAKES, ManifestFile, files_in, read_files
-from mandor.api.routes.queries import Namespace
+from mandor.api.routes.queries import Format, Namespace, Strict
 from mandor.api.scheduling import Bench
 from mandor.api.writing import Author
 from mandor.errors import Forbidden, Invalid, NotFound, TooLarge, Unavailable
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import encode
-from mandor.model.manifest import DEFAULT_NAMESPACE, Document
+from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.node import Node
 from mandor.model.workload import Workload, WorkloadSpec
 from mandor.placement.config import SchedulerConfig, read_config
@@ -30,6 +31,8 @@ NodeNames = tuple[Annotated[str, Note(max_length=253)], ...]
 
 class PlanQuery(Struct, frozen=True, forbid_unknown_fields=True):
     namespace: Namespace = DEFAULT_NAMESPACE
+    format: Format = ""
+    strict: Strict = False
     drain: Annotated[NodeNames, Note(description="Nodes that are emptied; may stand several times.")] = ()
     without: Annotated[NodeNames, Note(description="Nodes that are lost; may stand several times.")] = ()
 
@@ -48,7 +51,9 @@ async def plan(call: Call[PlanQuery, bytes]) -> Text:
         raise Unavailable("this server does not know the controllers' plans, so it cannot rehearse")
     body = _body(call)
     await _check_nodes(call)
-    applied = await _applied(call, body)
+    read = await _read(call, body)
+    author = Author(call.caller, call.address, "plan")
+    applied = await plan_apply(call.parts, author, read.documents, rehearsed=True)
     puts = tuple(each.value for each in applied.writes if isinstance(each, Put))
     wanted = sum(_wanted(each.spec, len(applied.nodes)) for each in puts if isinstance(each, Workload))
     if wanted > INSTANCES_MOST:
@@ -65,6 +70,7 @@ async def plan(call: Call[PlanQuery, bytes]) -> Text:
                 now=call.parts.clock.now(),
                 results=tuple(applied.results.values()),
                 revision=applied.revision,
+                imported=read.imported,
                 sees=call.caller.sees,
             )
         )
@@ -93,14 +99,9 @@ def _body(call: Call[PlanQuery, bytes]) -> PlanBody:
                 raise Invalid("there is nothing to plan", hint="give `files`, a `profile`, `drain` or `without`")
             return body
     files = files_in(call.body, call.content_type, most)
-    return PlanBody([ManifestFile(name, text if isinstance(text, str) else _text(text)) for name, text in files])
-
-
-def _text(data: bytes) -> str:
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise Invalid("the manifest is not text in UTF-8", line=data.count(b"\n", 0, error.start) + 1) from None
+    return PlanBody(
+        [ManifestFile(name, text if isinstance(text, str) else text_in(text, name)) for name, text in files]
+    )
 
 
 async def _check_nodes(call: Call[PlanQuery, bytes]) -> None:
@@ -114,11 +115,9 @@ async def _check_nodes(call: Call[PlanQuery, bytes]) -> None:
         raise Invalid(f"{name} cannot be both drained and lost", parameter="without")
 
 
-async def _applied(call: Call[PlanQuery, bytes], body: PlanBody) -> Plan:
-    documents: list[Document] = []
-    if body.files:
-        documents = await read_files(call, [(each.name, each.text) for each in body.files], check_engines=True)
-    return await plan_apply(call.parts, Author(call.caller, call.address, "plan"), documents, rehearsed=True)
+async def _read(call: Call[PlanQuery, bytes], body: PlanBody) -> Read:
+    files = [(each.name, each.text) for each in body.files]
+    return await read_files(call, files, check_engines=True) if files else Read([])
 
 
 def _config(body: PlanBody, bench: Bench) -> SchedulerConfig | None:

@@ -11,6 +11,14 @@ Namespace = Annotated[str, Note(description="The namespace of the object.", max_
 Labels = Annotated[
     str, Note(description="A label selector: k=v, k!=v, k in (a, b), k, !k, joined by commas.", max_length=4096)
 ]
+Format = Annotated[
+    str,
+    Note(
+        description="Whose files: manifest, compose, kubernetes, nomad; absent: what is no manifest is looked at.",
+        max_length=63,
+    ),
+]
+Strict = Annotated[bool, Note(description="Refuse files of other tools of which a key would be lost or guessed.")]
 Version = Annotated[int, Note(description="Only if the stored version is still this one.", ge=0)]
 
 

@@ -2,7 +2,7 @@
 
 import click
 
-from mandor.cli.importing import Choice, import_options, tell
+from mandor.cli.importing import Choice, import_options, tell, warn_of_values
 from mandor.cli.output import show_json
 
 
@@ -16,7 +16,7 @@ def import_command(files: tuple[str, ...], output: str, choice: Choice) -> None:
     """Print the manifests that files of other tools stand for.
 
     The manifests go to stdout. Every key that has no place in them, or only nearly the same one, is told on stderr,
-    with its file and line; --strict makes that a failure.
+    with its file and line; --strict makes that a failure. Secrets are printed with their values, and it is told.
     """
     from mandor.cli.commands.manifest import read_files
     from mandor.importers.base import Source
@@ -26,6 +26,7 @@ def import_command(files: tuple[str, ...], output: str, choice: Choice) -> None:
     sources = [Source(each["name"], each["text"]) for each in read_files(files)]
     imported = import_files(sources, choice.options(), choice.format)
     tell(imported.report, strict=choice.strict)
+    warn_of_values(imported)
     manifests = [each.manifest for each in imported.made]
     if output == "json":
         show_json({"items": manifests})

@@ -59,7 +59,9 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
 @click.option("--store-password-file", metavar="FILE", help="Our password at the store.")
 @click.option("--tls-cert", metavar="FILE", help="Our certificate for callers.")
 @click.option("--tls-key", metavar="FILE", help="Our key for callers.")
-@click.option("--roles", metavar="ROLE[,ROLE]", multiple=True, help="Of api, scheduler, controllers.  [default: all]")
+@click.option(
+    "--roles", metavar="ROLE[,ROLE]", multiple=True, help="Of api, scheduler, controllers, tasks.  [default: all]"
+)
 @click.option("--suspect-after", metavar="DURATION", help="Silence after which a node gets no work.  [default: 20s]")
 @click.option("--lost-after", metavar="DURATION", help="Silence after which a node's work is replaced.  [default: 60s]")
 @click.option("--mass-share", metavar="PERCENT", help="More of a pool silent is a broken network.  [default: 50%]")
@@ -73,6 +75,10 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
 @click.option("--prometheus", metavar="URL[,URL]", multiple=True, help="The only ones asked for metrics.")
 @click.option("--machine-servers", metavar="URL[,URL]", multiple=True, help="Where ordered machines find the API.")
 @click.option("--machine-ca", metavar="FILE", help="Certificates that ordered machines trust.")
+@click.option("--inventory", metavar="URL|FILE", help="Lists machines for virtual machines.  [default: own nodes]")
+@click.option("--inventory-every", metavar="DURATION", help="How often it is asked.  [default: 30s]")
+@click.option("--task-attempts", type=int, metavar="COUNT", help="Tries to find a machine.  [default: 4]")
+@click.option("--task-pause", metavar="DURATION", help="Before the second try; then it doubles.  [default: 1s]")
 @click.option("--scheduler-config", metavar="FILE", help="Scheduler profiles, as in KubeSchedulerConfiguration.")
 @click.option("--plugins", metavar="DIR", help="Scheduler plugins: every .py file there is run.")
 @click.option("--plugin-hang", metavar="DURATION", help="A plugin that hangs so long is disabled.  [default: 30s]")
@@ -128,6 +134,7 @@ def server_command(
 )
 @click.option("--names/--no-names", default=None, help="Hosts files for instances.  [default: names]")
 @click.option("--heartbeat", metavar="DURATION", help="How often it says that it lives.  [default: 10s]")
+@click.option("--metrics", metavar="HOST:PORT", help="Where Prometheus reads /metrics.  [default: nowhere]")
 @_log_options
 def agent_command(
     config: str | None,

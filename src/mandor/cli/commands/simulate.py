@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from mandor.cli.importing import tell
 from mandor.cli.options import output_option
 from mandor.cli.output import show_json, show_table
 from mandor.cli.progress import BAR, Bar
@@ -25,6 +26,7 @@ SEEDS = 20
 @click.option("--from", "first", type=click.IntRange(0), default=0, help="With --faults: the first seed.")
 @click.option("--profile", metavar="FILE", default="", help="With --faults alone: a scheduler configuration.")
 @click.option("--history", is_flag=True, help="With --faults: show everything that happened.")
+@click.option("--strict", is_flag=True, help="Fail if a key of another tool's file is lost.")
 @output_option("table", "json")
 def simulate_command(
     file: Path | None,
@@ -37,6 +39,7 @@ def simulate_command(
     first: int,
     profile: str,
     history: bool,
+    strict: bool,
     output: str,
 ) -> int:
     """Rehearse a scenario on a virtual clock: the real scheduler, controllers and agents, simulated machines.
@@ -63,6 +66,7 @@ def simulate_command(
     from mandor.sim.report import make_report
 
     piece = narrowed(load_piece(file), wanted) if wanted else load_piece(file)
+    tell(piece.imported, strict=strict)
     chosen = [seed] if seed is not None else list(range(seeds or piece.scenario.seeds))
     with Bar() as bar, silence():  # What goes wrong in there is what it is about.
         results = run_all(piece, chosen, workers=workers, progress=bar.show)

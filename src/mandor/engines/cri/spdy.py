@@ -44,11 +44,15 @@ class SpdyConnection:
         return stream
 
     async def write(self, stream: int, data: bytes, *, last: bool = False) -> None:
+        """What nobody takes any more is dropped: the reading side tells how it ended."""
         pieces = [data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES)] or [b""]
         for piece in pieces:
             ends = _FIN if last and piece is pieces[-1] else 0
             self._writer.write(struct.pack(">II", stream, ends << 24 | len(piece)) + piece)
-            await self._writer.drain()
+            try:
+                await self._writer.drain()
+            except OSError:
+                return
 
     async def read(self) -> tuple[int, bytes, bool] | None:
         """(stream, data, is it the last of it?); None: the connection is over."""
@@ -71,7 +75,7 @@ class SpdyConnection:
                 return None
 
     async def close(self) -> None:
-        self._writer.close()
+        self._writer.transport.abort()
         with suppress(OSError):
             await self._writer.wait_closed()
 

@@ -22,11 +22,13 @@ ANSWER_SECONDS = 60.0
 START_SECONDS = 300.0
 """Making and starting a container on a busy disk takes its time."""
 CONNECTIONS_MOST = 256
+ASKED_AGAIN = 5
+"""Times, where the answer was overtaken by what happened."""
 NEWEST = (1, 47)
 """The latest version of the API this client knows; older engines are spoken to in theirs."""
 
-
 GONE, NOT_NOW = 404, 409
+_ENDED = re.compile(r"no such process|/proc/\d+/\S*: no such file")
 
 
 class Refused(containers.Refused):
@@ -41,6 +43,11 @@ class Refused(containers.Refused):
     @property
     def passing(self) -> bool:
         return self.status == NOT_NOW or super().passing
+
+    @property
+    def overtaken(self) -> bool:
+        """Podman looked at a process that ended at that moment: asked again, it knows."""
+        return _ENDED.search(self.message) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +81,14 @@ class ApiClient:
             self._session = None
 
     async def get(self, path: str, **query: Any) -> Any:
-        return await self.call("GET", path, query=query)
+        for last in (*(False,) * ASKED_AGAIN, True):
+            try:
+                return await self.call("GET", path, query=query)
+            except Refused as error:
+                if last or not error.overtaken:
+                    raise
+            await asyncio.sleep(0.1)
+        raise AssertionError("the last try raises")
 
     async def post(self, path: str, body: Any = None, *, seconds: float | None = None, **query: Any) -> Any:
         return await self.call("POST", path, body=body, query=query, seconds=seconds)

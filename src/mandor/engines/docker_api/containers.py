@@ -34,17 +34,13 @@ class Containers:
 
     async def inspect(self, identity: str) -> dict[str, Any] | None:
         """None: there is no such container."""
-        for last in (False, False, True):
-            try:
-                found: dict[str, Any] = await self._api.get(f"/containers/{identity}/json")
-                return found
-            except Refused as error:
-                if error.status == GONE:
-                    return None
-                if last or "no such process" not in error.message:
-                    raise
-            await asyncio.sleep(0.1)  # Podman looked at a process that ended at that moment.
-        return None
+        try:
+            found: dict[str, Any] = await self._api.get(f"/containers/{identity}/json")
+        except Refused as error:
+            if error.status == GONE:
+                return None
+            raise
+        return found
 
     async def create(self, unit: Unit, body: dict[str, Any]) -> str:
         for last in (False, False, True):

@@ -140,10 +140,10 @@ class IncusClient:
         answer = await self.call(method, path, body, query=query)
         return await self.finish(answer) if isinstance(answer, dict) and "operation" in answer else answer
 
-    async def connect(self, path: str, **query: Any) -> aiohttp.ClientWebSocketResponse:
+    async def connect(self, path: str, *, pongs: bool = True, **query: Any) -> aiohttp.ClientWebSocketResponse:
         wanted = {"project": self.server.project, **query}
         try:
-            return await self._open().ws_connect(self._url(path), params=wanted, max_msg_size=0, autoping=True)
+            return await self._open().ws_connect(self._url(path), params=wanted, max_msg_size=0, autoping=pongs)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise EngineDown(f"incus at {self.server.url} opens no stream: {error}") from error
 

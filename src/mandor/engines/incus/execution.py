@@ -21,7 +21,8 @@ async def begin(api: IncusClient, operation: dict[str, Any], *, terminal: bool) 
     path, secrets = operation["operation"], operation["metadata"]["fds"]
     sockets = {}
     for name in sorted(secrets, reverse=True):  # The command begins, and may be over, once 0, 1 and 2 are connected.
-        sockets[name] = await api.connect(f"{path}/websocket", secret=secrets[name])
+        # Whoever answers a ping on a line that Incus has closed by then loses what it still had to say.
+        sockets[name] = await api.connect(f"{path}/websocket", pongs=False, secret=secrets[name])
     return IncusExecution(api, path, sockets, terminal=terminal)
 
 
@@ -101,11 +102,10 @@ class IncusExecution:
 
     async def _read_one(self, socket: aiohttp.ClientWebSocketResponse, stream: str) -> None:
         async for message in socket:
-            if message.type is aiohttp.WSMsgType.BINARY:
-                if message.data:
-                    await self._output.put(stream, message.data)
-            else:  # An empty text ends a stream.
+            if message.type is aiohttp.WSMsgType.TEXT:  # An empty one ends a stream.
                 break
+            if message.type is aiohttp.WSMsgType.BINARY and message.data:
+                await self._output.put(stream, message.data)
 
     async def _wait(self) -> int:
         try:

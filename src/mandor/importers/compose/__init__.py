@@ -9,6 +9,7 @@ from mandor.importers.base import Imported, Importer, Made, Options, Source, fit
 from mandor.importers.compose.document import Loader, folder_of
 from mandor.importers.compose.service import CONDITIONS, Reader, wanted
 from mandor.importers.compose.storage import Storage
+from mandor.importers.compose.texts import Texts
 from mandor.importers.part import Ledger, Part
 from mandor.importers.report import Report
 from mandor.lib.yaml12 import Malformed, load_all
@@ -48,7 +49,7 @@ def _project(files: Sequence[Source], options: Options) -> Imported:
     top = ledger.open(loader.project(files), files[0].name)
     top.ignore("version")  # Compose itself has no use for it any more
     project = _name(top, files[0].name, options)
-    storage = Storage(top, project, options)
+    storage, texts = Storage(top, project, options), Texts(top, project, options, loader.around)
     networks = dict(top.entries("networks"))
     for part in networks.values():
         _network(part)
@@ -57,17 +58,17 @@ def _project(files: Sequence[Source], options: Options) -> Imported:
         if key.startswith("x-"):
             top.ignore(key)
     services = top.part("services")
-    reader = Reader(project, services, storage, loader, _completed(services), networks)
+    reader = Reader(project, services, storage, texts, loader, _completed(services), networks)
     made = [
         Made(reader.manifest(name, services.part(name)), services.file_of(name), services.line_of(name))
         for name in services
         if _runs(services, name, options)
     ]
-    storage.leave_unused()
+    texts.leave_unused()
     _tell_unreachable(services, made)
     used = {each.get("volume") for item in made for each in item.manifest.get("volumes", {}).values()}
     volumes = [each for name, each in storage.made.items() if storage.objects[name] in used]
-    return Imported((*volumes, *made), ledger.report())
+    return Imported((*texts.made, *volumes, *made), ledger.report())
 
 
 def _tell_unreachable(services: Part, made: Sequence[Made]) -> None:

@@ -32,13 +32,15 @@ class Loader:
     options: Options
     ledger: Ledger
     opened: int = field(default=0, init=False)
+    around: dict[str, str] = field(default_factory=dict, init=False)
+    """What `$NAME` stands for in the project's own files."""
 
     def project(self, files: Sequence[Source]) -> Traced:
         """Files of one folder: later ones count more."""
-        variables = self.variables(folder_of(files[0].name), self.options.env_files)
+        self.around = self.variables(folder_of(files[0].name), self.options.env_files)
         found = Traced(1)
         for file in files:
-            found = merged(found, self._document(file, variables, ()))
+            found = merged(found, self._document(file, self.around, ()))
         return found
 
     def variables(self, folder: str, env_files: Sequence[str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ from mandor.importers.compose.document import Loader, beside
 from mandor.importers.compose.draft import Draft
 from mandor.importers.compose.ports import read_ports
 from mandor.importers.compose.storage import Storage, labels_of, pairs_of
+from mandor.importers.compose.texts import Texts
 from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds, Size
 from mandor.model.workload import Group
@@ -75,6 +76,7 @@ class Reader:
     project: str
     services: Part
     storage: Storage
+    texts: Texts
     loader: Loader
     completed: frozenset[str]
     """Services that others wait for to end: they are batches."""
@@ -98,6 +100,7 @@ class Reader:
         _logging(draft, service.part("logging"))
         read_ports(draft, service)
         self.storage.read(draft, service)
+        self.texts.read(draft, service)
         read_deploy(draft, service)
         _health(draft, service.part("healthcheck"))
         self._order(draft, service)
@@ -148,7 +151,7 @@ class Reader:
         )
 
     def _environment(self, draft: Draft, service: Part) -> None:
-        around = self.options.environment
+        around = self.loader.around
         for each in service.mixed("env_file"):
             path = each.text("path") if isinstance(each, Part) else each
             required = each.flag("required", default=True) if isinstance(each, Part) else True

@@ -1,4 +1,4 @@
-"""Compose's `volumes`, `tmpfs`, `configs` and `secrets`: volumes, mounts and files."""
+"""Compose's `volumes` and `tmpfs`: volumes, mounts and files."""
 
 import re
 from dataclasses import dataclass, field
@@ -20,25 +20,19 @@ _ELSEWHERE = "put it into the image, or on the nodes under an absolute path, or 
 
 @dataclass(slots=True)
 class Storage:
-    """What the top of a file says about volumes, configs and secrets, and who uses it."""
+    """What the top of a file says about volumes, and who uses it."""
 
     top: Part
     project: str
     options: Options
     volumes: dict[str, Part] = field(default_factory=dict)
-    configs: dict[str, Part] = field(default_factory=dict)
-    secrets: dict[str, Part] = field(default_factory=dict)
     made: dict[str, Made] = field(default_factory=dict)
     """Volume objects, by name."""
     objects: dict[str, str] = field(default_factory=dict)
     """The volume object behind a name of the file."""
-    used: set[int] = field(default_factory=set)
-    """Configs and secrets that a service has, by identity."""
 
     def __post_init__(self) -> None:
         self.volumes = dict(self.top.entries("volumes"))
-        self.configs = dict(self.top.entries("configs"))
-        self.secrets = dict(self.top.entries("secrets"))
         for name, part in self.volumes.items():
             self._declare(name, part)
 
@@ -54,7 +48,7 @@ class Storage:
             part.drop(
                 "driver_opts", "a volume is a folder that the node's agent makes", "use a bind to /mnt/… on nodes"
             )
-        labels = _labels(part)
+        labels = labels_of(part, "labels")
         if not elsewhere:
             manifest = filled(kind="volume", name=plain, labels={"project": self.project, **labels})
             self.made[name] = Made(manifest, self.top.file_of("volumes"), part.line)
@@ -69,8 +63,6 @@ class Storage:
                 self._short(draft, service, index, each)
         for text in service.texts("tmpfs"):
             self._tmpfs(draft, service, text)
-        for key, defined, folder in (("configs", self.configs, "/"), ("secrets", self.secrets, "/run/secrets/")):
-            self._files(draft, service, key, defined, folder)
 
     def _short(self, draft: Draft, service: Part, index: int, text: str) -> None:
         words = text.split(":")
@@ -175,63 +167,6 @@ class Storage:
             service.guess("tmpfs", f"{path} has at most {TMPFS}: memory has a limit here", "say so: PATH:size=128m")
         draft.mounts.append({"tmpfs": size, "path": path})
 
-    # Configs and secrets.
-
-    def _files(self, draft: Draft, service: Part, key: str, defined: dict[str, Part], folder: str) -> None:
-        for index, each in enumerate(service.mixed(key)):
-            if isinstance(each, Part):
-                name, target, mode = each.text("source"), each.text("target"), each.text("mode")
-                for owner in ("uid", "gid"):
-                    each.drop(owner, "a file belongs to whoever runs the task")
-            else:
-                name, target, mode = each, None, None
-            if not name or name not in defined:
-                raise service.wrong(key, f"{name!r} is not among the top `{key}`")
-            content = self._content(defined[name])
-            if content is None:
-                service.drop_item(key, index, f"{name} is kept elsewhere, and is not at hand")
-                continue
-            if key == "secrets":
-                service.note(key, "guessed", f"{name} is in the manifest, as plain text, for all who may read it")
-            path = target if target and target.startswith("/") else folder + (target or name)
-            draft.files.append(filled(path=path, content=content, mode=_mode(mode)))
-
-    def leave_unused(self) -> None:
-        """What no service has means nothing, in Compose as here."""
-        for part in (*self.configs.values(), *self.secrets.values()):
-            if id(part) not in self.used:
-                for key in part:
-                    part.ignore(key)
-
-    def _content(self, part: Part) -> str | None:
-        self.used.add(id(part))
-        part.ignore("name")
-        if part.peek("external"):
-            part.drop("external", "it is kept by another tool", "write it as `file:` or `content:`")
-            part.drop_rest("it is kept by another tool")
-            return None
-        for key in ("labels", "driver", "driver_opts", "template_driver"):
-            part.drop(key, "a file of a task has no such thing")
-        if "content" in part:
-            return part.text("content")
-        if (variable := part.text("environment")) is not None:
-            found = self.options.environment.get(variable)
-            if found is None:
-                part.drop("environment", f"the variable {variable} is not set")
-            return found
-        path = part.text("file")
-        text = self.options.read(beside(part.file_of("file"), path)) if path else None
-        if text is None:
-            part.drop("file", f"there is no text file {path} at hand")
-        return text
-
-
-def _mode(text: str | None) -> str | None:
-    if text is None:
-        return None
-    octal = text if re.fullmatch(r"0?[0-7]{3}", text) else text.removeprefix("0o")
-    return octal if re.fullmatch(r"0?[0-7]{3}", octal) else f"{int(text):04o}" if text.isdecimal() else None
-
 
 def _tmpfs_size(part: Part) -> str:
     text = part.text("size")
@@ -247,10 +182,6 @@ def _unused(draft: Draft, path: str) -> str:
     while name in draft.volumes:
         name, number = f"{base}-{number}", number + 1
     return name
-
-
-def _labels(part: Part) -> dict[str, str]:
-    return labels_of(part, "labels")
 
 
 def pairs_of(part: Part, key: str) -> dict[str, str]:

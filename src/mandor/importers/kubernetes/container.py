@@ -7,7 +7,7 @@ from typing import Any
 
 from mandor.importers.base import filled, fitting_name
 from mandor.importers.kubernetes.amounts import resources
-from mandor.importers.kubernetes.env import environment, expanded
+from mandor.importers.kubernetes.env import environment, expanded_words
 from mandor.importers.kubernetes.probe import probe
 from mandor.importers.kubernetes.security import security
 from mandor.importers.kubernetes.shelf import Owner, Shelf
@@ -97,9 +97,10 @@ class ContainerReader:
         return filled(
             role=None if role == "main" else role,
             image=part.text("image"),
-            command=[expanded(each, env) for each in part.texts("command")],
-            args=[expanded(each, env) for each in part.texts("args")],
-            env=env,
+            command=expanded_words(part, "command", env),
+            args=expanded_words(part, "args", env),
+            env=env.values,
+            secrets=env.secrets,
             files=files,
             mounts=mounts,
             working_dir=part.text("workingDir"),

@@ -1,11 +1,13 @@
 """The environment of a container: values, references, and `$(NAME)` wherever Kubernetes replaces it."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 from mandor.importers.kubernetes.amounts import amount
+from mandor.importers.kubernetes.secret import secret_key, secret_variables
 from mandor.importers.kubernetes.shelf import Owner, Shelf
 from mandor.importers.part import Part
 
@@ -13,63 +15,111 @@ FIELDS = {
     "metadata.name": "${MANDOR_INSTANCE}",
     "metadata.namespace": "${MANDOR_NAMESPACE}",
     "spec.nodeName": "${MANDOR_NODE}",
+    "status.hostIP": "${MANDOR_NODE_ADDRESS}",
 }
 """What a pod can ask about itself that is known only when it starts; the agent fills it in."""
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 _REFERENCE = re.compile(r"\$(\$|\(([-A-Za-z0-9._]+)\))")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-NO_SECRETS = "secrets are not supported yet"
-SECRET_HINT = "put the value under `env` yourself, if whoever may read the workload may read it"  # noqa: S105
 
 
-def environment(container: Part, owner: Owner, shelf: Shelf) -> dict[str, str]:
-    found = _from_maps(container, owner, shelf)
+@dataclass(slots=True)
+class Environment:
+    """What a container finds in its environment; a name is in one of the two."""
+
+    values: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    """References, `NAME/KEY`."""
+
+    def set(self, name: str, value: str) -> None:
+        self.secrets.pop(name, None)
+        self.values[name] = value
+
+    def refer(self, name: str, reference: str) -> None:
+        self.values.pop(name, None)
+        self.secrets[name] = reference
+
+    def expanded(self, text: str, *, secrets: bool = False) -> str:
+        """`$(NAME)` is the variable, `$$` one `$`; a name that is not known stays as it is."""
+
+        def value(match: re.Match[str]) -> str:
+            if secrets and match[2] in self.secrets:
+                return f"${{secret:{self.secrets[match[2]]}}}"
+            return "$" if match[1] == "$" else self.values.get(match[2], match[0])
+
+        return _REFERENCE.sub(value, text)
+
+    def hides(self, text: str) -> str | None:
+        """The variable in a text whose value is a secret's, and so is not put into the text."""
+        names = [match[2] for match in _REFERENCE.finditer(text)]
+        return next((name for name in names if name in self.secrets or "${secret:" in self.values.get(name, "")), None)
+
+
+def environment(container: Part, owner: Owner, shelf: Shelf) -> Environment:
+    found = Environment()
+    _from_maps(found, container, owner, shelf)
     for each in container.parts("env"):
         name = each.text("name") or ""
-        value = each.text("value", "") if each.peek("valueFrom") is None else _value_from(each, container, owner, shelf)
-        if value is None:
-            each.drop("name", f"{name} has no value here")
-        elif not _NAME.fullmatch(name):
-            each.drop("name", f"{name[:40]!r} is not the name of an environment variable here")
+        if not _NAME.fullmatch(name):
+            each.drop_all("name", f"{name[:40]!r} is not the name of an environment variable here")
+        elif isinstance(source := each.peek("valueFrom"), Mapping) and "secretKeyRef" in source:
+            reference = secret_key(each.part("valueFrom").part("secretKeyRef"), owner, shelf)
+            if reference is None:
+                each.drop("name", f"{name} has no value here")
+            else:
+                found.refer(name, reference)
         else:
-            found[name] = expanded(value, found)
+            _set(found, each, name, container, owner, shelf)
     return found
 
 
-def expanded(text: str, env: Mapping[str, str]) -> str:
-    """`$(NAME)` is the variable, `$$` one `$`; a name that is not known stays as it is."""
+def _set(found: Environment, each: Part, name: str, container: Part, owner: Owner, shelf: Shelf) -> None:
+    value = each.text("value", "") if each.peek("valueFrom") is None else _value_from(each, container, owner, shelf)
+    if value is None:
+        each.drop("name", f"{name} has no value here")
+    else:
+        found.set(name, found.expanded(value, secrets=True))
 
-    def value(match: re.Match[str]) -> str:
-        return "$" if match[1] == "$" else env.get(match[2], match[0])
 
-    return _REFERENCE.sub(value, text)
+def expanded_words(container: Part, key: str, env: Environment) -> list[str]:
+    """`command` or `args`, with variables filled in."""
+    words = container.texts(key)
+    for index, each in enumerate(words):
+        if (secret := env.hides(each)) is not None:
+            why = f"$({secret}) holds a secret, which is not put into commands"
+            container.drop_item(key, index, why, f"let a shell do it: sh -c '… ${secret}'")
+    return [each if env.hides(each) else env.expanded(each) for each in words]
 
 
-def _from_maps(container: Part, owner: Owner, shelf: Shelf) -> dict[str, str]:
-    found: dict[str, str] = {}
+def _from_maps(found: Environment, container: Part, owner: Owner, shelf: Shelf) -> None:
     for each in container.parts("envFrom"):
         prefix = each.text("prefix", "")
-        each.drop("secretRef", NO_SECRETS, SECRET_HINT)
-        if "configMapRef" not in each:
-            continue
-        reference = each.part("configMapRef")
-        name = reference.text("name") or ""
-        reference.flag("optional")
-        data = shelf.config(owner.namespace, name)
-        if data is None:
-            reference.drop("name", f"the ConfigMap {name} is not among these files")
-            continue
-        for key, value in data.items():
-            if _NAME.fullmatch(f"{prefix}{key}"):
-                found[f"{prefix}{key}"] = value
-            else:
-                reference.guess("name", f"{key[:40]!r} is not the name of an environment variable, and is left out")
-    return found
+        for kind in ("configMapRef", "secretRef"):
+            if kind not in each:
+                continue
+            reference, secret = each.part(kind), kind == "secretRef"
+            for key, value in (secret_variables if secret else _config_variables)(reference, owner, shelf):
+                name = f"{prefix}{key}"
+                if _NAME.fullmatch(name) and secret:
+                    found.refer(name, value)
+                elif _NAME.fullmatch(name):
+                    found.set(name, value)
+                else:
+                    reference.guess("name", f"{key[:40]!r} is not the name of an environment variable, and is left out")
+
+
+def _config_variables(reference: Part, owner: Owner, shelf: Shelf) -> Iterator[tuple[str, str]]:
+    name = reference.text("name") or ""
+    reference.flag("optional")
+    data = shelf.config(owner.namespace, name)
+    if data is None:
+        reference.drop("name", f"the ConfigMap {name} is not among these files")
+        return
+    yield from data.items()
 
 
 def _value_from(each: Part, container: Part, owner: Owner, shelf: Shelf) -> str | None:
     source = each.part("valueFrom")
-    source.drop("secretKeyRef", NO_SECRETS, SECRET_HINT)
     source.drop("fileKeyRef", "a variable is not read from a file")
     if "configMapKeyRef" in source:
         return _config_key(source.part("configMapKeyRef"), owner, shelf)

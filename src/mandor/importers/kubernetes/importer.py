@@ -12,6 +12,7 @@ from mandor.importers.kubernetes.meta import drop_labels, read_meta
 from mandor.importers.kubernetes.placement import PlacementReader
 from mandor.importers.kubernetes.pod import NO_IDENTITY, PodReader
 from mandor.importers.kubernetes.policy import POLICY_KINDS, read_policy
+from mandor.importers.kubernetes.secret import read_secret
 from mandor.importers.kubernetes.shelf import Shelf, config_texts
 from mandor.importers.kubernetes.work import WORK_KINDS, Work, read_work
 from mandor.importers.part import Ledger, Part
@@ -22,7 +23,6 @@ _KEYS = re.compile(r"^(\"?apiVersion\"?|\"?kind\"?)\s*:", re.MULTILINE)
 _JSON_KEYS = ('"apiVersion"', '"kind"')
 
 WITHOUT = {
-    "Secret": "secrets are not supported yet",
     "Ingress": "traffic from outside is not led to workloads by name yet",
     "ServiceAccount": NO_IDENTITY,
     "KubeSchedulerConfiguration": "a server is given it when it starts",
@@ -39,6 +39,7 @@ class _Pile:
     policies: list[tuple[Part, str]] = field(default_factory=list)
     configs: list[tuple[Part, str, str]] = field(default_factory=list)
     """With namespace and name."""
+    secrets: list[Made] = field(default_factory=list)
 
 
 class KubernetesImporter(Importer):
@@ -60,6 +61,7 @@ class KubernetesImporter(Importer):
         for part, kind in pile.joined:
             join(part, kind, works)
         made = [_made(part, manifest) for part, kind in pile.policies if (manifest := read_policy(part, kind))]
+        made += pile.secrets
         made += [_made(each.part, each.manifest) for each in works]
         for part, namespace, name in pile.configs:
             if ("ConfigMap", namespace, name) not in shelf.used:
@@ -128,6 +130,11 @@ def _sort(part: Part, pile: _Pile, shelf: Shelf) -> None:
         drop_labels(part)
         shelf.configs[namespace, name] = config_texts(part)
         pile.configs.append((part, namespace, name))
+    elif kind == "Secret":
+        manifest = read_secret(part)
+        shelf.secrets[namespace, name] = frozenset(manifest["data"] if manifest else ())
+        if manifest is not None:
+            pile.secrets.append(_made(part, manifest))
     else:
         part.drop_all("kind", WITHOUT.get(kind, f"there is nothing like a {kind} here"))
 

@@ -1,4 +1,4 @@
-"""What a file tells about the objects that others refer to: ConfigMaps, claims, namespaces."""
+"""What a file tells about the objects that others refer to: ConfigMaps, Secrets, claims, namespaces."""
 
 import base64
 import binascii
@@ -43,6 +43,8 @@ class Owner:
 class Shelf:
     configs: dict[Named, dict[str, str]] = field(default_factory=dict)
     """The texts of ConfigMaps."""
+    secrets: dict[Named, frozenset[str]] = field(default_factory=dict)
+    """The keys of Secrets; values stay where they are."""
     claims: dict[Named, Part] = field(default_factory=dict)
     namespaces: dict[str, dict[str, str]] = field(default_factory=dict)
     """Labels of namespaces."""
@@ -67,11 +69,21 @@ class Shelf:
 
 def config_texts(part: Part) -> dict[str, str]:
     """`data`, and of `binaryData` what is text."""
-    found = part.text_map("data")
-    for key, encoded in part.text_map("binaryData").items():
-        try:
-            found[key] = base64.b64decode(encoded, validate=True).decode("utf-8")
-        except (binascii.Error, ValueError):
-            part.guess("binaryData", f"{key} is no text, and is left out")
     part.flag("immutable")
+    return part.text_map("data") | decoded(part, "binaryData")
+
+
+def secret_texts(part: Part) -> dict[str, str]:
+    """Of `data` what is text, and `stringData`, which counts more."""
+    return decoded(part, "data") | part.text_map("stringData")
+
+
+def decoded(part: Part, key: str) -> dict[str, str]:
+    """Texts that stand there in base64; what is none is told, by its name alone."""
+    found = {}
+    for name, encoded in part.text_map(key).items():
+        try:
+            found[name] = base64.b64decode("".join(encoded.split()), validate=True).decode("utf-8")
+        except (binascii.Error, ValueError):
+            part.guess(key, f"{name} is no text in base64, and is left out")
     return found

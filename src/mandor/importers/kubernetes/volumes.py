@@ -1,12 +1,13 @@
 """The volumes of a pod, and what its containers find where."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mandor.importers.base import filled, fitting_name
 from mandor.importers.kubernetes.amounts import size
-from mandor.importers.kubernetes.env import NO_SECRETS, field_value, resource_value
+from mandor.importers.kubernetes.env import field_value, resource_value
+from mandor.importers.kubernetes.secret import secret_items
 from mandor.importers.kubernetes.shelf import Owner, Shelf, mounts_of
 from mandor.importers.part import Part
 
@@ -17,8 +18,12 @@ _FOLDERS = {"", "Directory", "File", "Socket"}
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    text: str
+    text: str = ""
     mode: str | None = None
+    secret: str | None = None
+    """Whose text it is, instead."""
+    fill: bool = False
+    """It is about the instance, and filled in when that starts."""
 
 
 @dataclass(slots=True)
@@ -73,6 +78,8 @@ class Volumes:
             return self._claim(each.part("persistentVolumeClaim"))
         if "configMap" in each:
             return Volume(files=dict(self._config(each.part("configMap"))))
+        if "secret" in each:
+            return Volume(files=dict(self._secret(each.part("secret"), "secretName")))
         if "downwardAPI" in each:
             return Volume(files=dict(self._downward(each.part("downwardAPI"))))
         if "projected" in each:
@@ -81,7 +88,6 @@ class Volumes:
             claim = each.part("ephemeral").part("volumeClaimTemplate")
             claim.drop("metadata", "a volume has the name of its group and instance")
             return Volume(claim_volume(claim.part("spec")) | {"per_instance": True, "reclaim": "delete"})
-        each.drop("secret", NO_SECRETS)
         each.drop_rest("there are no volumes of this kind")
         return Volume()
 
@@ -114,13 +120,18 @@ class Volumes:
                 item.drop("key", f"the ConfigMap {name} has no {key}")
                 item.drop("mode", "there is no such file")
 
+    def _secret(self, source: Part, named: str) -> Iterator[tuple[str, Content]]:
+        usual = _mode(source, "defaultMode")
+        for path, reference, item in secret_items(source, named, self.owner, self.shelf):
+            yield path, Content(mode=(_mode(item, "mode") if item is not None else None) or usual, secret=reference)
+
     def _downward(self, source: Part) -> Iterator[tuple[str, Content]]:
         usual = _mode(source, "defaultMode")
         for item in source.parts("items"):
             text = self._about(item)
             path, mode = item.text("path") or "", _mode(item, "mode") or usual
             if text is not None:
-                yield path, Content(text, mode)
+                yield path, Content(text, mode, fill=text.startswith("${MANDOR_"))
 
     def _about(self, item: Part) -> str | None:
         if "resourceFieldRef" in item:
@@ -134,24 +145,21 @@ class Volumes:
         if path == "metadata.namespace" and self.owner.namespace:
             field_ref.text("fieldPath"), field_ref.text("apiVersion")
             return self.owner.namespace
-        text = field_value(field_ref, self.owner)
-        if text is not None and text.startswith("${"):
-            field_ref.drop("fieldPath", "files are not filled in when a task starts", "use a variable")
-            return None
-        return text
+        return field_value(field_ref, self.owner)
 
     def _projected(self, source: Part) -> Iterator[tuple[str, Content]]:
         usual = _mode(source, "defaultMode")
         for each in source.parts("sources"):
-            each.drop("secret", NO_SECRETS)
             for key in ("serviceAccountToken", "clusterTrustBundle", "podCertificate"):
                 each.drop(key, "tasks have no identity yet")
             found: list[tuple[str, Content]] = []
             if "configMap" in each:
                 found += self._config(each.part("configMap"))
+            if "secret" in each:
+                found += self._secret(each.part("secret"), "name")
             if "downwardAPI" in each:
                 found += self._downward(each.part("downwardAPI"))
-            yield from ((path, Content(content.text, content.mode or usual)) for path, content in found)
+            yield from ((path, replace(content, mode=content.mode or usual)) for path, content in found)
 
     # What one container finds.
 
@@ -195,7 +203,8 @@ def _placed(mount: Part, path: str, below: str | None, files: dict[str, Content]
 
 
 def _file(path: str, content: Content) -> dict[str, Any]:
-    return {"path": path, "content": content.text} | ({"mode": content.mode} if content.mode else {})
+    text = {"content": content.text} if content.secret is None else {"secret": content.secret}
+    return {"path": path} | text | filled(mode=content.mode, fill=content.fill or None)
 
 
 def claim_volume(spec: Part) -> dict[str, Any]:

@@ -6,10 +6,12 @@ from typing import Any, get_args
 from mandor.importers.base import Made, filled, fitting_name
 from mandor.importers.daemon import fit_daemon
 from mandor.importers.nomad.blocks import block, blocks, drop_all, duration, label, pairs, seconds
+from mandor.importers.nomad.folders import fetching_task, share_folder
 from mandor.importers.nomad.network import Services, read_network
 from mandor.importers.nomad.rules import Placement, read_rules
 from mandor.importers.nomad.runtime import Runtime
 from mandor.importers.nomad.task import TaskDraft, read_task
+from mandor.importers.nomad.template import Told, read_vault
 from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds
 from mandor.model.workload import WorkloadType
@@ -17,7 +19,6 @@ from mandor.model.workload import WorkloadType
 TYPES = {"service": "service", "batch": "batch", "system": "daemon", "sysbatch": "daemon"}
 USUAL_PRIORITY = 50
 _JOB = {
-    "vault": "secrets of Vault are not fetched",
     "consul": "there is no Consul",
     "multiregion": "there is one cluster",
     "ui": "workloads have no words for a page",
@@ -32,7 +33,6 @@ _KEPT = frozenset(
 )
 """What Nomad keeps about a job."""
 _GROUP = {
-    "vault": "secrets of Vault are not fetched",
     "consul": "there is no Consul",
     "shutdown_delay": "a task is told to stop at once",
     "prevent_reschedule_on_lost": "write `disconnect: {replace: false}`",
@@ -51,6 +51,8 @@ class JobReader:
     labels: dict[str, str] = field(default_factory=dict)
     volumes: dict[str, Made] = field(default_factory=dict)
     retries: int | None = None
+    told: list[Told] = field(default_factory=list)
+    """What the templates of its tasks come to."""
 
     def made(self) -> list[Made]:
         part = self.part
@@ -79,6 +81,7 @@ class JobReader:
             own: Placement = {kind: list(told) if isinstance(told, list) else told for kind, told in placement.items()}
             read_rules(own, part, "self" if len(found) == 1 else name)
             groups[fitting_name(label(each, "group"))] = self._group(each, own, meta, shared, gang)
+        read_vault(part, self.told)
         drop_all(part, _JOB)
         for key in part:
             if key in _KEPT:
@@ -160,12 +163,16 @@ class JobReader:
         services = Services(ports, name)
         meta = {**job_meta, **pairs(part, "meta")}
         drafts = [self._task(each, name, meta, ports, services, options) for each in tasks]
+        read_vault(part, [each.told for each in drafts])
+        self.told += [each.told for each in drafts]
         for each in blocks(part, "service"):
             services.read(each, each.peek("task") or self._main(drafts), self.name)
         self.labels |= services.labels
+        disk = block(part, "ephemeral_disk")
+        share_folder(drafts, disk)
         group |= self._tasks(part, tasks, drafts, services)
         self._volumes(part, group, drafts)
-        self._disk(block(part, "ephemeral_disk"), group)
+        self._disk(disk, group)
         self._looked_after(part, group, shared)
         if gang:
             group["gang"] = {}
@@ -189,6 +196,7 @@ class JobReader:
         own = {**meta, **pairs(part, "meta")}
         runtime = Runtime(self.name, group, name, "/", own, ports)
         draft = read_task(part, runtime, ports)
+        read_vault(part, [draft.told])
         for key, value in own.items():
             draft.env.setdefault(f"NOMAD_META_{key.replace('.', '_').replace('-', '_')}", value)
         if draft.engine in {"docker", "podman"}:
@@ -218,6 +226,8 @@ class JobReader:
                 continue
             if each.task.get("role") != "init":
                 each.task |= services.asked.get(each.name, {}) or services.asked.get(label(source, "task"), {})
+            if each.fetching.lines and each.engine != "process":
+                made[f"{each.name}-fetch"] = fetching_task(each)
             made[each.name] = each.manifest()
         return {"engine": sorted(engines), "tasks": made}
 
@@ -228,14 +238,11 @@ class JobReader:
             kind, own = each.text("type", "host"), each.flag("per_alloc")
             each.flag("read_only")
             each.flag("sticky")
-            drop_all(
-                each,
-                {
-                    "access_mode": "a volume is one node's",
-                    "attachment_mode": "a volume is a folder",
-                    "mount_options": "a volume is a folder",
-                },
-            )
+            if not (each.text("access_mode") or "single-node").startswith("single-node"):
+                each.guess("access_mode", "whoever shares a volume runs on its node")
+            if each.text("attachment_mode", "file-system") != "file-system":
+                each.drop("attachment_mode", "there are no block devices")
+            each.drop("mount_options", "a volume is a folder")
             if own:
                 volumes[name] = {"per_instance": True}
                 each.guess("per_alloc", "each instance gets a new volume of its own")
@@ -252,8 +259,6 @@ class JobReader:
 
     def _disk(self, part: Part, group: dict[str, Any]) -> None:
         size = part.whole("size")
-        if part.flag("sticky") or part.flag("migrate"):
-            part.guess("sticky" if "sticky" in part else "migrate", "a successor begins with an empty folder")
         if size:
             first = next(iter(group["tasks"].values()))
             first.setdefault("resources", {})["disk"] = f"{size}Mi"
@@ -316,7 +321,9 @@ class JobReader:
         deadline, total = seconds(part, "healthy_deadline"), seconds(part, "progress_deadline")
         if part.text("health_check", "checks") == "manual":
             part.guess("health_check", "an instance that is ready counts as healthy")
-        part.drop("stagger", "the next ones follow when those before are available")
+        stagger = duration(part, "stagger")  # Nomad itself heeds it for system jobs alone
+        if stagger and self.type == "daemon" and "min_healthy_time" not in part:
+            healthy = stagger
         count = group.get("replicas") or 1
         found = filled(
             min_healthy=healthy,

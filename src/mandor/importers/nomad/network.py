@@ -54,7 +54,8 @@ def read_network(ports: dict[str, dict[str, Any]], options: dict[str, Any], part
             each.drop("host_network", "ports are open on all addresses of the node")
         each.drop("ignore_collision", "two instances with the same port go to different nodes")
         ports[fitting_name(name)] = filled(port=to if to and to > 0 else None, host=static or "auto")
-    drop_all(part, {"dns": "the engine's name servers are used", "mbits": "bandwidth is not counted", "cni": "none"})
+    part.ignore("mbits")  # Nomad itself has not heeded it since 0.12
+    drop_all(part, {"dns": "the engine's name servers are used", "cni": "networks of CNI are the node's"})
 
 
 class Services:
@@ -86,7 +87,7 @@ class Services:
         if where in part:
             part.guess(where, "it is kept as a label; instances are found by the name of their workload")
         restart = block(part, "check_restart")
-        for each in blocks(part, "check"):
+        for each in sorted(blocks(part, "check"), key=lambda check: check.peek("type") == "tcp"):
             self._check(each, port, each.text("task") or task, restart)
         _drain(restart)
         drop_all(part, _SERVICE)
@@ -105,6 +106,10 @@ class Services:
             part.guess("method", "it is asked with GET")
         drop_all(part, _CHECK)
         taken = self.asked.get(task)
+        if probe is not None and taken is not None and _covered(probe, taken["readiness"]):
+            _drain(inner)
+            part.guess("type", "another check asks more of the same port")
+            return
         if probe is None or taken is not None:
             why = "there is no such probe" if probe is None else "a task answers one question, and has one already"
             _drain(inner)
@@ -128,14 +133,21 @@ class Services:
         path, command, args = part.text("path"), part.text("command"), part.texts("args")
         if kind == "script":
             return {"command": [command or "", *args]} if command else None
-        if kind not in {"http", "tcp"} or not port:
+        if kind not in {"http", "tcp", "grpc"} or not port:
             return None
+        if kind == "grpc":
+            part.guess("type", "only asked whether somebody listens")
         asked: str | int = int(port) if port.isdecimal() else fitting_name(port)
         if isinstance(asked, str) and asked not in self.ports:
             return None
-        if kind == "tcp":
+        if kind != "http":
             return {"tcp": asked}
         return {"http": path if path and path.startswith("/") else f"/{path or ''}", "port": asked}
+
+
+def _covered(probe: dict[str, Any], taken: dict[str, Any]) -> bool:
+    """Whoever answers over HTTP listens."""
+    return "tcp" in probe and "http" in taken and probe["tcp"] == taken["port"]
 
 
 def _drain(part: Part) -> None:

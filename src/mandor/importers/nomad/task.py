@@ -1,13 +1,13 @@
 """One task of a Nomad group."""
 
-import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from mandor.importers.base import filled, fitting_name
-from mandor.importers.compose.interpolation import read_variables
+from mandor.importers.nomad.artifact import Fetching
 from mandor.importers.nomad.blocks import block, blocks, drop_all, duration, label, pairs
 from mandor.importers.nomad.runtime import Runtime
+from mandor.importers.nomad.template import Told, read_template
 from mandor.importers.part import Part
 from mandor.lib.quantity import Cpu, Size
 
@@ -28,8 +28,6 @@ ENGINES = {
 WITH_OPTIONS = frozenset({"docker", "podman"})
 
 DROPPED = {
-    "artifact": "nothing is fetched before a task starts; put it into the image, a volume or `files`",
-    "vault": "secrets of Vault are not fetched",
     "consul": "there is no Consul",
     "identity": "tasks have no identity yet",
     "secret": "secrets are not fetched",
@@ -91,12 +89,18 @@ class TaskDraft:
     requests: dict[str, Any] = field(default_factory=dict)
     volumes: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Volumes of the group that its mounts need."""
+    told: Told = field(default_factory=Told)
+    """What its templates come to."""
+    fetching: Fetching = field(default_factory=Fetching)
+    shares: bool = False
+    """It uses the folder that all tasks of the group share."""
 
     def manifest(self) -> dict[str, Any]:
         options = {self.engine: self.options} if self.options else {}
         return filled(
             **self.task,
             env=self.env,
+            secrets=self.told.secrets,
             files=self.files,
             mounts=self.mounts,
             resources=filled(**self.requests, limits=self.limits),
@@ -113,14 +117,22 @@ def read_task(part: Part, runtime: Runtime, ports: dict[str, dict[str, Any]]) ->
     _resources(draft, block(part, "resources"), runtime)
     for name, value in pairs(part, "env").items():
         draft.env[name] = runtime.fill(value, part, "env")
+        runtime.shares = runtime.shares or value.startswith("/alloc")
     for each in blocks(part, "template"):
-        _template(draft, each, runtime)
+        read_template(draft.told, each, runtime, draft.env)
+    draft.files += draft.told.files
+    draft.env |= draft.told.env
+    for each in blocks(part, "artifact"):
+        draft.fetching.add(each, runtime, container=draft.engine != "process")
     _config(draft, driver, block(part, "config"), runtime, ports)
+    if draft.fetching.lines and draft.engine == "process":
+        draft.task["command"] = draft.fetching.around(draft.task["command"])
     _role(draft, part)
     _ending(draft, part)
     for each in blocks(part, "volume_mount"):
-        _mount(draft, each)
+        _mount(draft, each, runtime)
     drop_all(part, DROPPED)
+    draft.shares = runtime.shares
     return draft
 
 
@@ -236,7 +248,7 @@ def _container(draft: TaskDraft, part: Part, runtime: Runtime, command: str | No
     image = part.text("image")
     if not image:
         raise part.wrong("image", "the task has an `image`")
-    draft.task["image"] = runtime.fill(image.removeprefix("docker://"), part, "image")
+    draft.task["image"] = runtime.fill(image.removeprefix("docker://"), part, "image", now=True)
     entrypoint = part.texts("entrypoint")
     draft.task |= filled(
         command=entrypoint,
@@ -285,7 +297,7 @@ def _container(draft: TaskDraft, part: Part, runtime: Runtime, command: str | No
         draft.limits["cpu"] = draft.requests["cpu"]
     _labels(part)
     for index, text in enumerate(part.texts("volumes")):
-        _bind(draft, part, index, runtime.fill(text, part, "volumes"))
+        _bind(draft, part, index, runtime.fill(text, part, "volumes", now=True))
     for key in ("mount", "mounts"):
         for each in blocks(part, key):
             _long_mount(draft, each)
@@ -355,12 +367,12 @@ def _long_mount(draft: TaskDraft, part: Part) -> None:
 def _place(
     draft: TaskDraft, part: Part, key: str, index: int | None, source: str, target: str, read_only: bool
 ) -> None:
-    if source.startswith(("local", "secrets", "/local", "/secrets", "../alloc", "alloc", "/alloc")):
+    name = "/" + source.lstrip("./")
+    if found := next((each for each in draft.files if each["path"] == name), None):
         # Its own folder: a file that a template put there is put where it is mounted, too.
-        name = "/" + source.lstrip("./")
-        if found := next((each for each in draft.files if each["path"] == name), None):
-            draft.files.append({**found, "path": target})
-            return
+        draft.files.append({**found, "path": target})
+        return
+    if source.startswith(("local", "secrets", "/local", "/secrets", "../alloc", "alloc", "/alloc")):
         source = f"./{name}"
     if source.startswith("/"):
         name = fitting_name(source.strip("/").replace("/", "-") or "root", most=50)
@@ -379,41 +391,12 @@ def _place(
     draft.mounts.append(filled(volume=name, path=target, read_only=read_only or None))
 
 
-def _mount(draft: TaskDraft, part: Part) -> None:
+def _mount(draft: TaskDraft, part: Part, runtime: Runtime) -> None:
     volume, path = part.text("volume"), part.text("destination")
     if not volume or not path:
         raise part.wrong("volume", "a volume_mount has a `volume` and a `destination`")
+    path = runtime.fill(path, part, "destination", now=True)
     if part.text("propagation_mode", "private") != "private":
         part.guess("propagation_mode", "mounts inside it are not passed on")
     part.drop("selinux_label", "there are no SELinux labels here")
     draft.mounts.append(filled(volume=fitting_name(volume), path=path, read_only=part.flag("read_only") or None))
-
-
-def _template(draft: TaskDraft, part: Part, runtime: Runtime) -> None:
-    data, path = part.text("data"), part.text("destination", "") or ""
-    as_env, mode = part.flag("env"), part.text("perms")
-    for key in ("change_mode", "change_signal", "change_script", "splay", "wait", "error_on_missing_key", "once"):
-        part.take(key)  # about texts that change by themselves; these do not
-    left, right = part.text("left_delimiter", "{{") or "{{", part.text("right_delimiter")
-    for key in ("uid", "gid", "vault_grace", "source"):
-        part.drop(key, "a file is written with the task, as its user")
-    if data is None or left in data:
-        why = "its text is made by Nomad's template language when the task starts"
-        for key in ("data", "destination", "env", "perms", "change_mode", "change_signal", "wait", "splay"):
-            part.drop(key, why, "write the text itself, or let the program find it out")
-        return
-    if right is not None:
-        part.take("right_delimiter")
-    content = runtime.fill(data, part, "data")
-    if as_env:
-        try:
-            draft.env |= {name: value or "" for name, value in read_variables(content, {}).items()}
-        except ValueError as error:
-            raise part.wrong("data", str(error)) from None
-        return
-    place = runtime.fill(path, part, "destination").lstrip("/")
-    draft.files.append(filled(path=f"{runtime.folder}{place}", content=content, mode=_perms(mode)))
-
-
-def _perms(text: str | None) -> str | None:
-    return text if text is not None and re.fullmatch(r"0?[0-7]{3}", text) else None

@@ -79,6 +79,8 @@ class Shape:
     """It is a virtual machine, on one engine at least."""
     machine_on: frozenset[str] = frozenset()
     """The engines on which it is one."""
+    heads: int = 1
+    """It counts as so many: what an inventory shows on a node is counted as one."""
     grace: float = 0.0
     """Seconds it gets to stop."""
     patience: float = 0.0

@@ -39,7 +39,7 @@ def run_reserve(context: Context, watch: Watch | None = None) -> None:
     watch = watch or Unwatched()
     try:
         for plugin in context.profile.reserves:
-            watch.begin(plugin.name)
+            watch.begin(plugin.name, "Reserve")
             with blamed(plugin):
                 plugin.reserve(context.state, context.ask, context.node)
     finally:
@@ -49,7 +49,7 @@ def run_reserve(context: Context, watch: Watch | None = None) -> None:
 def run_unreserve(context: Context, watch: Watch | None = None) -> list[PluginFault]:
     """In reverse order, each of them, whatever the others do; the faults are for the log."""
     plugins = reversed(context.profile.reserves)
-    return _tell_each(plugins, lambda each: each.unreserve(context.state, context.ask, context.node), watch)
+    return _tell_each(plugins, lambda each: each.unreserve(context.state, context.ask, context.node), "Reserve", watch)
 
 
 def run_permits(context: Context, watch: Watch | None = None) -> Permission:
@@ -58,7 +58,7 @@ def run_permits(context: Context, watch: Watch | None = None) -> Permission:
     waits: list[tuple[str, float]] = []
     try:
         for plugin in context.profile.permits:
-            watch.begin(plugin.name)
+            watch.begin(plugin.name, "Permit")
             with blamed(plugin):
                 answer = plugin.permit(context.state, context.ask, context.node)
                 if isinstance(answer, str):
@@ -77,14 +77,14 @@ def run_permits(context: Context, watch: Watch | None = None) -> Permission:
 def run_post_binds(context: Context, watch: Watch | None = None) -> list[PluginFault]:
     """Each is told; it is bound whatever they make of it."""
     plugins = context.profile.post_binds
-    return _tell_each(plugins, lambda each: each.post_bind(context.state, context.ask, context.node), watch)
+    return _tell_each(plugins, lambda each: each.post_bind(context.state, context.ask, context.node), "PostBind", watch)
 
 
-def _tell_each(plugins: Iterable[P], tell: Callable[[P], None], watch: Watch | None) -> list[PluginFault]:
+def _tell_each(plugins: Iterable[P], tell: Callable[[P], None], point: str, watch: Watch | None) -> list[PluginFault]:
     watch = watch or Unwatched()
     faults: list[PluginFault] = []
     for plugin in plugins:
-        watch.begin(plugin.name)
+        watch.begin(plugin.name, point)
         try:
             with blamed(plugin):
                 tell(plugin)

@@ -107,7 +107,7 @@ class Rehearsal:
         if not self.possible[slot] or any(free[rows[name], slot] < need for name, need in self.needs.items()):
             return False
         for plugin, wide in self._asked:
-            self._watch.begin(plugin.name)
+            self._watch.begin(plugin.name, "Filter")
             with blamed(plugin):
                 fits = self._wide(plugin, slot) if wide else plugin.filter_slot(self.ask, self.nodes, slot)
             self._watch.end()  # Nobody is broken off in the middle of a change to the table.
@@ -156,7 +156,7 @@ class Rehearsal:
         silent: set[Plugin] = set()
         attributes, cluster = Reach.ATTRIBUTES, Reach.CLUSTER
         for plugin in self._profile.pre_filters:
-            self._watch.begin(plugin.name)
+            self._watch.begin(plugin.name, "PreFilter")
             with blamed(plugin):
                 answer = plugin.pre_filter(state, ask, nodes)
             if answer is SKIP:
@@ -171,7 +171,7 @@ class Rehearsal:
                 continue  # Who has nothing to say now has nothing to say when some are gone.
             reach, needs = each.reach(ask, nodes), each.needs(ask)
             if reach is attributes:
-                self._watch.begin(each.name)
+                self._watch.begin(each.name, "Filter")
                 with blamed(each):
                     possible &= each.filter(state, ask, nodes)
             elif needs is None:
@@ -205,7 +205,7 @@ def run_post_filters(profile: Profile, state: CycleState, rehearsal: Rehearsal, 
         if type(plugin).__module__.startswith(OWN):
             watch.end()  # It changes the table, and is not broken off in the middle of that.
         else:
-            watch.begin(plugin.name)
+            watch.begin(plugin.name, "PostFilter")
         with blamed(plugin), rehearsal.trial():
             answer: object = plugin.make_room(state, rehearsal)
             if isinstance(answer, str) and answer in slots:

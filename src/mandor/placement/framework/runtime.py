@@ -119,7 +119,7 @@ def run_filters(
     current: Plugin | None = None
     try:
         for current in judges.pre_filters:
-            watch.begin(current.name)
+            watch.begin(current.name, "PreFilter")
             answer = current.pre_filter(state, ask, nodes)
             if answer is SKIP:
                 skipped.add(id(current))
@@ -132,7 +132,7 @@ def run_filters(
         for current in judges.filters:
             if id(current) in skipped:
                 continue
-            watch.begin(current.name)
+            watch.begin(current.name, "Filter")
             if id(current) in judges.one_by_one:
                 passed = current.filter_left(state, ask, nodes, feasible)
             else:
@@ -170,7 +170,7 @@ def run_scores(
     feasible.flags.writeable = False  # the next plugin reads it, too
     try:
         for current in judges.pre_scores:
-            watch.begin(current.name)
+            watch.begin(current.name, "PreScore")
             answer = current.pre_score(state, ask, nodes, feasible)
             if answer is SKIP:
                 skipped.add(id(current))
@@ -179,7 +179,7 @@ def run_scores(
         for current, weight in judges.scores:
             if id(current) in skipped:
                 continue
-            watch.begin(current.name)
+            watch.begin(current.name, "Score")
             raw = current.score(state, ask, nodes, feasible)
             check_numbers(current, raw, len(feasible))
             scores = current.normalize(state, ask, raw.take(among))

@@ -12,8 +12,8 @@ class Overrun(BaseException):
 
 
 class Watch(Protocol):
-    def begin(self, plugin: str) -> None:
-        """This plugin is called now; the one before has returned."""
+    def begin(self, plugin: str, point: str) -> None:
+        """This plugin is called now, at this point; the one before has returned."""
 
     def end(self) -> None:
         """The last one has returned."""
@@ -31,7 +31,7 @@ class Unwatched:
     def __init__(self) -> None:
         self.current = ""
 
-    def begin(self, plugin: str) -> None:
+    def begin(self, plugin: str, point: str) -> None:
         self.current = plugin
 
     def end(self) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mandor.errors import Invalid
 from mandor.importers.kubernetes.amounts import amount, cpu, size
-from mandor.importers.kubernetes.env import expanded
+from mandor.importers.kubernetes.env import Environment
 from tests.unit.importers.kubernetes.imports import imported, only, pod, told
 
 CONFIG = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\ndata: {a.conf: 'x=1', LEVEL: debug}\n"
@@ -188,9 +188,10 @@ DROPPED = [
     ("", "lifecycle: {preStop: {exec: {command: [x]}}}", "spec.containers[0].lifecycle.preStop"),
     (
         "",
-        "env: [{name: S, valueFrom: {secretKeyRef: {name: s, key: k}}}]",
-        "spec.containers[0].env[0].valueFrom.secretKeyRef",
+        "env: [{name: S, valueFrom: {secretKeyRef: {name: s, key: k, optional: true}}}]",
+        "spec.containers[0].env[0].valueFrom.secretKeyRef.name",
     ),
+    ("", "envFrom: [{secretRef: {name: gone}}]", "spec.containers[0].envFrom[0].secretRef.name"),
     (
         "",
         "env: [{name: S, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]",
@@ -250,7 +251,7 @@ def test_a_quantity_is_a_number_or_no_quantity(text: str) -> None:
 
 @given(st.text("$()AB", max_size=20))
 def test_references_are_replaced_and_nothing_else(text: str) -> None:
-    assert expanded(text, {}).replace("$", "") == text.replace("$", "")
+    assert Environment().expanded(text).replace("$", "") == text.replace("$", "")
 
 
 @pytest.mark.parametrize(

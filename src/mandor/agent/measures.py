@@ -1,0 +1,85 @@
+"""What the agent counts of itself, and what its machine and instances use, for metrics."""
+
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from time import perf_counter
+from typing import TypeVar
+
+from mandor.engines.base import Unit, Usage
+from mandor.errors import MandorError
+from mandor.lib.metrics import Counts, Family, Spreads, Values, counter, gauge, histogram
+from mandor.model.instance import Instance
+from mandor.model.node import Capabilities
+from mandor.model.usage import NodeUsage
+
+T = TypeVar("T")
+
+UNIT = ("namespace", "workload", "instance", "task", "engine")
+"""The labels of what one task of one instance uses."""
+
+
+class Measures:
+    def __init__(self) -> None:
+        self.heartbeats = Counts()
+        """By result."""
+        self._calls = Counts()
+        self._durations = Spreads()
+
+    async def call(self, engine: str, verb: str, work: Awaitable[T]) -> T:
+        """The work, timed and counted."""
+        began, result = perf_counter(), "error"
+        try:
+            done = await work
+            result = "ok"
+            return done
+        except MandorError as error:
+            result = error.code
+            raise
+        finally:
+            self._calls[engine, verb, result] += 1
+            self._durations[engine, verb].add(perf_counter() - began)
+
+    def families(self) -> Iterator[Family]:
+        yield counter("mandor_agent_heartbeats_total", "Heartbeats, by what was answered.", self.heartbeats, "result")
+        yield counter(
+            "mandor_engine_calls_total",
+            "What engines were told to do, by how it ended.",
+            self._calls,
+            "engine",
+            "verb",
+            "result",
+        )
+        yield histogram("mandor_engine_call_duration_seconds", "How long they took.", self._durations, "engine", "verb")
+
+
+def node_families(
+    engines: Mapping[str, Capabilities], pressure: Iterable[str], usage: NodeUsage, phases: Mapping[Values, float]
+) -> Iterator[Family]:
+    """The machine as the agent sees it."""
+    yield gauge("mandor_agent_instances", "Instances that this agent looks after, by phase.", phases, "phase")
+    up = {(name,): float(each.up) for name, each in engines.items()}
+    yield gauge("mandor_engine_up", "1: the engine answers.", up, "engine")
+    pressed = {(what,): 1.0 for what in pressure}
+    yield gauge("mandor_agent_pressure", "1: the machine is short of it.", pressed, "resource")
+    yield gauge("mandor_machine_used_cpu_cores", "Processors in use, lately.", usage.cpu_milli / 1000)
+    yield gauge("mandor_machine_used_memory_bytes", "Memory in use.", usage.memory_bytes)
+    yield gauge("mandor_machine_used_disk_bytes", "Disk in use, where the agent keeps its data.", usage.disk_bytes)
+
+
+def unit_families(used: Mapping[Unit, tuple[Instance, str, Usage]]) -> Iterator[Family]:
+    """What each task of each instance uses; with its engine."""
+
+    def of(field: str) -> dict[Values, float]:
+        return {
+            (each.meta.namespace, each.spec.workload, each.meta.name, unit.task, engine): float(getattr(usage, field))
+            for unit, (each, engine, usage) in used.items()
+        }
+
+    yield counter("mandor_instance_cpu_seconds_total", "Processor time since it began.", of("cpu_seconds"), *UNIT)
+    yield gauge("mandor_instance_memory_bytes", "Memory in use.", of("memory_bytes"), *UNIT)
+    for field, name, meaning in (
+        ("network_in_bytes", "network_received", "Received since it began, where the engine can tell."),
+        ("network_out_bytes", "network_sent", "Sent since it began, where the engine can tell."),
+        ("disk_read_bytes", "disk_read", "Read from disk since it began."),
+        ("disk_write_bytes", "disk_written", "Written to disk since it began."),
+    ):
+        yield counter(f"mandor_instance_{name}_bytes_total", meaning, of(field), *UNIT)

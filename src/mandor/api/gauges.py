@@ -1,0 +1,125 @@
+"""The cluster in numbers: nodes, workloads, instances, and what they use, for metrics.
+
+Every server can tell this, from what it mirrors since somebody first asked.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+
+from mandor.api.heartbeat import Heartbeats
+from mandor.lib.metrics import Family, Values, gauge
+from mandor.model.instance import Instance
+from mandor.model.meta import Object
+from mandor.model.node import Node, NodePhase
+from mandor.model.phase import Phase
+from mandor.model.resources import Resources
+from mandor.model.workload import Workload
+from mandor.store.base import Change, Store
+from mandor.store.mirror import Mirror
+
+_RESOURCES = (("cpu_milli", "cpu_cores", 1000), ("memory_bytes", "memory_bytes", 1), ("disk_bytes", "disk_bytes", 1))
+
+
+class ClusterGauges:
+    """Use as `async with`. Until it is asked for the first time it costs nothing; from then on it counts changes."""
+
+    def __init__(self, store: Store, heartbeats: Heartbeats) -> None:
+        self._heartbeats = heartbeats
+        self._nodes = Mirror(store, Node.kind)
+        self._workloads = Mirror(store, Workload.kind)
+        self._instances = Mirror(store, Instance.kind)
+        self._phases: Counter[Values] = Counter()
+        self._waiting: Counter[Values] = Counter()
+        self._restarts: Counter[Values] = Counter()
+        self._stack = AsyncExitStack()
+        self._begun = False
+
+    async def __aenter__(self) -> "ClusterGauges":
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self._stack.aclose()
+
+    async def prepare(self) -> None:
+        mirrors = (self._nodes, self._workloads, self._instances)
+        if not self._begun:
+            self._begun = True
+            self._instances.listen(self._count)
+            for mirror in mirrors:
+                await self._stack.enter_async_context(mirror)
+        for mirror in mirrors:
+            await mirror.synced()
+
+    def _count(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            self._add(change.before, -1)
+            self._add(change.after, 1)
+
+    def _add(self, value: Object | None, sign: int) -> None:
+        if not isinstance(value, Instance):
+            return
+        status, namespace = value.status, value.meta.namespace
+        self._phases[namespace, status.phase.value] += sign
+        if status.phase is Phase.PENDING:
+            self._waiting[namespace, status.reason or "New"] += sign
+        if status.restarts:
+            self._restarts[namespace, value.spec.workload] += sign * status.restarts
+
+    def families(self) -> Iterator[Family]:
+        yield from self._of_nodes()
+        yield from self._of_work()
+        yield from self._of_usage()
+
+    def _of_nodes(self) -> Iterator[Family]:
+        nodes = [each for each in list(self._nodes.items()) if isinstance(each, Node)]
+        phases = dict.fromkeys(((each.value,) for each in NodePhase), 0.0)
+        phases |= Counter((each.status.phase.value,) for each in nodes)
+        yield gauge("mandor_nodes", "Nodes, by phase.", phases, "phase")
+        closed = {(each.meta.name,): 1.0 for each in nodes if each.closed}
+        yield gauge("mandor_node_closed", "1: cordoned, drained, or in maintenance.", closed, "node")
+        pressed = {(each.meta.name, what): 1.0 for each in nodes for what in each.status.pressure}
+        yield gauge("mandor_node_pressure", "1: the node is short of it.", pressed, "node", "resource")
+        capacity = [(each.meta.name, each.allocatable) for each in nodes]
+        yield from _amounts("mandor_node_allocatable", "What a node has for work", capacity)
+
+    def _of_work(self) -> Iterator[Family]:
+        found = _counted(self._phases)
+        yield gauge("mandor_instances", "Instances, by phase.", found, "namespace", "phase")
+        found = _counted(self._waiting)
+        yield gauge("mandor_instances_waiting", "Instances without a node, by reason.", found, "namespace", "reason")
+        found = _counted(self._restarts)
+        yield gauge(
+            "mandor_workload_restarts", "Restarts of the instances that are there.", found, "namespace", "workload"
+        )
+        for name, what in (("wanted", "that are wanted"), ("ready", "that are ready")):
+            counts = {
+                (each.meta.namespace, each.meta.name): float(getattr(each.status, name))
+                for each in list(self._workloads.items())
+                if isinstance(each, Workload)
+            }
+            yield gauge(f"mandor_workload_instances_{name}", f"Instances {what}.", counts, "namespace", "workload")
+
+    def _of_usage(self) -> Iterator[Family]:
+        heard = self._heartbeats.all_usage()
+        ages = {(each.node,): each.age_seconds for each in heard}
+        yield gauge("mandor_node_heartbeat_age_seconds", "Since this server heard a node last.", ages, "node")
+        used = [
+            (each.node, Resources(each.usage.cpu_milli, each.usage.memory_bytes, each.usage.disk_bytes))
+            for each in heard
+        ]
+        yield from _amounts("mandor_node_used", "What is used on a node", used)
+        for direction in ("in", "out"):
+            rates = {(each.node,): float(getattr(each.usage, f"network_{direction}_bytes")) for each in heard}
+            way = "received" if direction == "in" else "sent"
+            yield gauge(f"mandor_node_network_{way}_bytes_per_second", f"What a node {way}, lately.", rates, "node")
+
+
+def _counted(counts: Counter[Values]) -> dict[Values, float]:
+    return {values: float(count) for values, count in counts.items() if count}
+
+
+def _amounts(name: str, meaning: str, amounts: Sequence[tuple[str, Resources]]) -> Iterator[Family]:
+    for field, unit, divisor in _RESOURCES:
+        found = {(node,): getattr(each, field) / divisor for node, each in amounts}
+        yield gauge(f"{name}_{unit}", f"{meaning}: {unit.replace('_', ', in ')}.", found, "node")

@@ -1,0 +1,71 @@
+"""Tasks as callers see them: who may ask, whether there is such a pool, how many are under way."""
+
+from dataclasses import dataclass, field
+from uuid import uuid4
+
+from mandor.api.caller import Caller
+from mandor.errors import Forbidden, Invalid, TooMany
+from mandor.lib.clock import Clock
+from mandor.lib.words import did_you_mean
+from mandor.model.meta import Meta
+from mandor.model.node import Node
+from mandor.model.vm_task import Step, VmTask, VmTaskSpec, VmTaskStatus
+from mandor.store.base import Put, Store
+
+OPEN_MOST = 100_000
+"""So many tasks may be under way; who comes then is told to slow down."""
+LOOK_SECONDS = 2.0
+"""What is known of pools and of tasks under way may be so old."""
+
+
+@dataclass(slots=True)
+class TaskDesk:
+    """Takes tasks in; what it has to know of the cluster for that is looked up now and then, not for each."""
+
+    store: Store
+    clock: Clock
+    _looked_at: float = field(default=float("-inf"), init=False)
+    _pools: frozenset[str] = field(default=frozenset(), init=False)
+    _open: int = field(default=0, init=False)
+
+    async def take(self, caller: Caller, spec: VmTaskSpec, namespace: str) -> VmTask:
+        """Stored when this returns."""
+        check_may_place(caller, namespace)
+        await self._look()
+        if spec.pool not in self._pools:
+            await self._look(again=True)
+        if spec.pool not in self._pools:
+            hint = did_you_mean(spec.pool, self._pools) if self._pools else "there are no machines yet"
+            raise Invalid(f"there is no pool {spec.pool}", hint=hint, path="pool")
+        if self._open >= OPEN_MOST:
+            raise TooMany(f"{self._open:,} tasks are under way", hint="slow down and try again", seconds=LOOK_SECONDS)
+        self._open += 1
+        now = self.clock.now()
+        first = Step("Queued", now, f"asked for by {caller.identity}")
+        task = VmTask(
+            meta=Meta(name=str(uuid4()), namespace=namespace),
+            spec=spec,
+            status=VmTaskStatus(since=now, history=(first,)),
+        )
+        await self.store.commit(Put(task))
+        return task
+
+    async def _look(self, *, again: bool = False) -> None:
+        now = self.clock.monotonic()
+        if not again and now - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at = now
+        nodes = (await self.store.list(Node.kind)).items
+        self._pools = frozenset(each.spec.pool for each in nodes if isinstance(each, Node))
+        tasks = (await self.store.list(VmTask.kind)).items
+        self._open = sum(isinstance(each, VmTask) and each.status.state in {"Queued", "Processing"} for each in tasks)
+
+
+def check_may_place(caller: Caller, namespace: str) -> None:
+    if caller.role not in {"admin", "operator"}:
+        raise Forbidden(
+            f"{caller.identity} ({caller.role}) may not place virtual machines",
+            hint="this takes the role operator or admin",
+        )
+    if not caller.sees(namespace):
+        raise Forbidden(f"{caller.identity} has no say in the namespace {namespace}")

@@ -1,0 +1,106 @@
+"""Plan for an inventory: the nodes that its machines are, and which claims they show by now."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from mandor.baremetal.machine import Machine
+from mandor.model.instance import Instance
+from mandor.model.meta import Meta
+from mandor.model.node import Node, NodePhase, NodeSpec, NodeStatus, Occupied, Taint
+from mandor.model.resources import Resources
+from mandor.model.vm_task import MIB, VmTask
+from mandor.placement.claims import DEDICATED
+from mandor.store.base import Delete, Put, Write
+
+ABSENT = "the inventory does not list it any more"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is stored."""
+
+    nodes: Mapping[str, Node]
+    claims: Mapping[str, Sequence[Instance]]
+    """By node."""
+    tasks: Mapping[str, VmTask]
+    """Of claims, by the claim's key as text."""
+
+
+@dataclass(slots=True)
+class InventoryPlan:
+    commits: list[list[Write]] = field(default_factory=list)
+    """Each is written as a whole: what an inventory shows and the claim for it are never both missing."""
+    taken: list[str] = field(default_factory=list)
+    """Machines that are called as a node which has an agent: they are left alone."""
+
+
+def plan_inventory(machines: Sequence[Machine], seen: Seen, name: str, began_at: float, now: float) -> InventoryPlan:
+    """`began_at`: when the list was asked for; what was confirmed later may not be in it."""
+    plan = InventoryPlan()
+    for machine in machines:
+        node = seen.nodes.get(machine.name)
+        if node is not None and node.status.inventory != name:
+            plan.taken.append(machine.name)
+            continue
+        after = _node(machine, node, name, now)
+        shown = _shown(machine, seen, began_at)
+        if after != node or shown:
+            # The node is written also if only a claim goes: a bind that was decided before must not go through.
+            plan.commits.append([Put(after), *shown])
+    listed = {each.name for each in machines}
+    for node in seen.nodes.values():
+        if node.status.inventory == name and node.meta.name not in listed:
+            plan.commits += _gone(node, seen, now)
+    return plan
+
+
+def _node(machine: Machine, before: Node | None, name: str, now: float) -> Node:
+    spec = before.spec if before is not None else NodeSpec()
+    others = tuple(each for each in spec.taints if each.key != DEDICATED)
+    spec = msgspec.structs.replace(
+        spec, pool=machine.pool, taints=(*others, Taint(DEDICATED)) if machine.dedicated else others
+    )
+    phase = NodePhase.READY if machine.ready else NodePhase.DOWN
+    known = before.status if before is not None else NodeStatus(phase=NodePhase.UNKNOWN)
+    facts = dict(machine.labels)
+    if machine.max_vms is not None:
+        facts["vm.quota"] = str(machine.max_vms)
+    status = msgspec.structs.replace(
+        known,
+        phase=phase,
+        reason="" if machine.ready else "the inventory says that it is not ready",
+        since=known.since if known.phase is phase else now,
+        address=machine.ip,
+        capacity=Resources(machine.cpu * 1000, machine.memory * MIB),
+        facts=facts,
+        inventory=name,
+        occupied=Occupied(
+            cpu_milli=machine.used_cpu * 1000, memory_bytes=machine.used_memory * MIB, machines=machine.vm_count
+        ),
+    )
+    meta = before.meta if before is not None else Meta(name=machine.name)
+    return Node(meta=meta, spec=spec, status=status)
+
+
+def _shown(machine: Machine, seen: Seen, began_at: float) -> list[Write]:
+    """Claims of confirmed virtual machines that what the machine says is used contains."""
+    writes: list[Write] = []
+    for claim in seen.claims.get(machine.name, ()):
+        task = seen.tasks.get(str(claim.key))
+        if task is None or task.status.state != "Confirmed" or task.status.counted:
+            continue
+        if task.status.since < began_at and machine.shows(task.spec.vm) and len(writes) < 96:
+            counted = task.changed(status=msgspec.structs.replace(task.status, counted=True))
+            writes += [Delete(claim.key, claim.meta.version), Put(counted)]
+    return writes
+
+
+def _gone(node: Node, seen: Seen, now: float) -> list[list[Write]]:
+    if not seen.claims.get(node.meta.name):
+        return [[Delete(node.key, node.meta.version)]]
+    if node.status.reason == ABSENT:
+        return []
+    status = msgspec.structs.replace(node.status, phase=NodePhase.DOWN, reason=ABSENT, since=now)
+    return [[Put(node.changed(status=status))]]

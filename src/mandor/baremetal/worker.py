@@ -1,0 +1,135 @@
+"""The worker: takes tasks from the queue, has the scheduler place their claims, and writes down what came of it."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from mandor.baremetal.queue import Delivery, TaskQueue
+from mandor.baremetal.settings import TaskSettings
+from mandor.baremetal.task_plan import Verdict, address_of, begun, placed, refused, verdict
+from mandor.errors import Conflict, MandorError, NotFound
+from mandor.lib.clock import Clock
+from mandor.lib.tasks import Background
+from mandor.model.claim import LABELS
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.node import Node
+from mandor.model.vm_task import VmTask
+from mandor.store.base import Change, Filter, Put, Store, Write
+from mandor.store.mirror import Mirror
+from mandor.store.recorder import Recorder
+from mandor.store.tasks import change_task, read_task, task_key
+
+log = logging.getLogger(__name__)
+
+CLAIMS = Filter(labels=LABELS)
+
+
+class Worker:
+    """Several of them, in several processes, may take from the same queue: what is true stands in the store."""
+
+    def __init__(
+        self, store: Store, clock: Clock, queue: TaskQueue, recorder: Recorder, settings: TaskSettings | None = None
+    ) -> None:
+        self._store, self._clock, self._queue, self._recorder = store, clock, queue, recorder
+        self._settings = settings or TaskSettings()
+        self._claims = Mirror(store, Instance.kind, CLAIMS)
+        self._waiting: dict[Key, asyncio.Future[Verdict]] = {}
+        self._hands = asyncio.Semaphore(self._settings.workers)
+
+    async def run(self) -> None:
+        """For ever."""
+        self._claims.listen(self._heard)
+        async with self._claims, Background() as tasks:
+            await self._claims.synced()
+            async for delivery in self._queue.deliveries():
+                await self._hands.acquire()
+                tasks.start(self._handle(delivery), delivery.task)
+
+    async def _handle(self, delivery: Delivery) -> None:
+        try:
+            await self._work(delivery)
+        except MandorError as error:
+            log.warning("task %s waits: %s", delivery.task, error, extra={"facts": error.facts})
+            await delivery.again(0, self._settings.pause.pause(1))
+        finally:
+            self._hands.release()
+
+    async def _work(self, delivery: Delivery) -> None:
+        namespace, _, name = delivery.task.partition("/")
+        try:
+            task = await read_task(self._store, task_key(name, namespace))
+        except NotFound:
+            await delivery.done()
+            return
+        if task.status.state == "Queued":
+            task = await self._begin(task)
+        if task.status.state != "Processing":
+            await delivery.done()  # somebody else has done it, or called it off
+            return
+        await self._decide(delivery, task, await self._verdict(task))
+
+    async def _begin(self, task: VmTask) -> VmTask:
+        after = begun(task, self._clock.now())
+        writes: list[Write] = [Put(after)]
+        if await self._store.get(task.claim_key) is None:
+            writes.append(Put(task.claim))
+        try:
+            revision = await self._store.commit(*writes)
+        except Conflict:
+            return await read_task(self._store, task.key)
+        return after.stamped(version=revision)
+
+    async def _verdict(self, task: VmTask) -> Verdict:
+        key = task.claim_key
+        known = self._claims.get(key)
+        found = verdict(known) if isinstance(known, Instance) else None
+        if found is not None:
+            return found
+        waiter = self._waiting.get(key)
+        if waiter is None:
+            waiter = self._waiting[key] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(self._settings.verdict_seconds):
+                return await asyncio.shield(waiter)
+        except TimeoutError:
+            return Verdict("", "the scheduler did not answer")
+        finally:
+            self._waiting.pop(key, None)
+
+    def _heard(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            waiter = self._waiting.get(change.key)
+            if waiter is None or waiter.done():
+                continue
+            after = change.after
+            found = verdict(after) if isinstance(after, Instance) else Verdict("", "its claim was taken away")
+            if found is not None:
+                waiter.set_result(found)
+
+    async def _decide(self, delivery: Delivery, task: VmTask, found: Verdict) -> None:
+        if found.node:
+            node = await self._store.get(Key(Node.kind, "", found.node))
+            address = address_of(node if isinstance(node, Node) else None)
+            await self._write(task, placed(task, found.node, address, self._clock.now()), free=False)
+            await delivery.done()
+            return
+        after = await self._write(task, refused(task, found.why, self._settings, self._clock.now()), free=True)
+        if after is None:
+            await delivery.done()
+        elif after.status.state == "Queued":
+            tries = after.status.attempts
+            await delivery.again(tries, self._settings.pause.pause(tries))
+        else:
+            self._recorder.note(after, "TaskFailed", f"{after.status.error}: {found.why}", type="warning")
+            log.warning("task %s failed after %d tries: %s", delivery.task, after.status.attempts, found.why)
+            await delivery.bury(found.why)
+
+    async def _write(self, before: VmTask, after: VmTask, *, free: bool) -> VmTask | None:
+        """None: somebody else was faster, and what there is to do is his."""
+
+        def unless_moved(now: VmTask) -> VmTask:
+            return after if now.meta.version == before.meta.version else now
+
+        written = await change_task(self._store, before.key, unless_moved, free=free, first=before)
+        return written if written.status == after.status else None

@@ -1,0 +1,76 @@
+"""Whether a machine is needed, or its work would have a place elsewhere: tried out on a board, in small steps."""
+
+from collections.abc import Generator, Mapping, Sequence
+
+from msgspec.structs import replace
+
+from mandor.controllers.growth_plan import place
+from mandor.model.instance import Instance
+from mandor.model.node import Node
+from mandor.model.resources import Resources
+from mandor.model.workload import Workload
+from mandor.placement.board import Board
+from mandor.placement.framework.profile import Profile
+from mandor.placement.standing import Standing, release_key, standing, workload_key
+
+
+def movers(board: Board, node: str) -> list[Instance]:
+    """What is on a node but for daemons, which belong to it."""
+    there = (board.instances[key] for key in sorted(board.table.keys_on(node)) if key in board.instances)
+    placed = [each for each in there if standing(each) is Standing.PLACED]
+    return [each for each in placed if (w := _workload(board, each)) is None or w.spec.type != "daemon"]
+
+
+def cannot_leave(board: Board, node: Node, work: Sequence[Instance], busy_above: float) -> str:
+    """Why a node keeps its work, whatever room there is elsewhere; empty: it may go."""
+    if _busy(board, node, work) > busy_above:
+        return "it is busy"
+    return "" if all(_may_leave(board, each) for each in work) else "some of its work cannot leave"
+
+
+def fits_elsewhere(
+    board: Board, profiles: Mapping[str, Profile], node: Node, work: Sequence[Instance]
+) -> Generator[None, None, bool]:
+    """Whether all of it would find a place on the other nodes, at once; in the end the board is as it was. In between
+    others may have their turn, if they leave the board alone."""
+    board.put(node.changed(spec=replace(node.spec, cordoned=True)))
+    try:
+        with board.table.trial():
+            asks = []
+            for each in work:
+                ask = board.ask(each)
+                if ask is None:
+                    return False
+                board.table.drop_charge(each.key)
+                asks.append(replace(ask, pin="", member=None, preempts=False))
+            for ask in asks:
+                if not place(board, profiles, ask):
+                    return False
+                yield
+            return True
+    finally:
+        board.put(node)
+
+
+def _busy(board: Board, node: Node, work: Sequence[Instance]) -> float:
+    asked, has = Resources(), node.allocatable
+    for each in work:
+        asked += _request(board, each)
+    return 100 * max(asked.cpu_milli / max(has.cpu_milli, 1), asked.memory_bytes / max(has.memory_bytes, 1))
+
+
+def _may_leave(board: Board, instance: Instance) -> bool:
+    workload = _workload(board, instance)
+    if workload is None or workload.spec.type != "service" or instance.spec.volumes:
+        return False
+    return not workload.spec.gang_of(instance.spec.group)
+
+
+def _request(board: Board, instance: Instance) -> Resources:
+    release = board.releases.get(release_key(instance))
+    group = release.spec.groups.get(instance.spec.group) if release is not None else None
+    return group.form(instance.spec.variant).request if group is not None else Resources()
+
+
+def _workload(board: Board, instance: Instance) -> Workload | None:
+    return board.workloads.get(workload_key(instance))

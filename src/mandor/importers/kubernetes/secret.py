@@ -1,0 +1,85 @@
+"""Secrets: objects of their own, and what tasks say of them; no value is ever part of a note."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from mandor.importers.base import filled, fitting_name
+from mandor.importers.kubernetes.meta import read_meta
+from mandor.importers.kubernetes.shelf import Owner, Shelf, secret_texts
+from mandor.importers.part import Part
+
+ACCOUNT_TOKEN = "kubernetes.io/service-account-token"  # noqa: S105 - the name of a type
+
+
+def read_secret(part: Part) -> dict[str, Any] | None:
+    """The object with its values; None: somebody else gives it those."""
+    part.text("apiVersion"), part.text("kind")
+    if part.text("type") == ACCOUNT_TOKEN:
+        part.drop_all("kind", "tokens of service accounts are not made here")
+        return None
+    meta = read_meta(part)
+    if part.flag("immutable"):
+        part.drop("immutable", "whoever may write a secret may change it")
+    values = secret_texts(part)
+    if not values:
+        part.drop_all("kind", "it has no values yet; whoever makes them applies `kind: secret`")
+        return None
+    return {"kind": "secret"} | filled(
+        name=fitting_name(meta.name), namespace=meta.namespace or None, labels=dict(meta.labels), data=values
+    )
+
+
+def secret_key(reference: Part, owner: Owner, shelf: Shelf) -> str | None:
+    """`NAME/KEY` of a `secretKeyRef`; None: there is no such value here."""
+    name, key = reference.text("name") or "", reference.text("key") or ""
+    keys = _keys(reference, "name", name, owner, shelf)
+    if keys is not None and key in keys:
+        return f"{fitting_name(name)}/{key}"
+    if keys is not None or reference.flag("optional"):
+        reference.drop("name", f"the Secret {name} has no {key} in these files")
+        return None
+    return f"{fitting_name(name)}/{key}"
+
+
+def secret_variables(reference: Part, owner: Owner, shelf: Shelf) -> Iterator[tuple[str, str]]:
+    """(key, `NAME/KEY`) of each value of a `secretRef`."""
+    name = reference.text("name") or ""
+    reference.flag("optional")
+    keys = shelf.secrets.get((owner.namespace, name))
+    if keys is None:
+        hint = "import it together with them, or name its values one by one"
+        reference.drop("name", f"the Secret {name} is not among these files, and its keys are not known", hint)
+        return
+    yield from ((key, f"{fitting_name(name)}/{key}") for key in sorted(keys))
+
+
+def secret_items(source: Part, named: str, owner: Owner, shelf: Shelf) -> list[tuple[str, str, Part | None]]:
+    """(path, `NAME/KEY`, its item) of each file that a volume makes of a Secret; `named`: the key with its name."""
+    name, optional = source.text(named) or "", source.flag("optional")
+    keys = shelf.secrets.get((owner.namespace, name))
+    items = source.parts("items")
+    if keys is None and (optional or not items):
+        source.drop("items", "its Secret is not among these files")
+        if not optional:
+            source.drop(named, f"the Secret {name} is not among these files, and its keys are not known")
+        return []
+    if not items:
+        return [(key, f"{fitting_name(name)}/{key}", None) for key in sorted(keys or ())]
+    _keys(source, named, name, owner, shelf)
+    found: list[tuple[str, str, Part | None]] = []
+    for item in items:
+        key, path = item.text("key") or "", item.text("path") or ""
+        if keys is None or key in keys:
+            found.append((path, f"{fitting_name(name)}/{key}", item))
+        else:
+            item.drop("key", f"the Secret {name} has no {key}")
+            item.drop("mode", "there is no such file")
+    return found
+
+
+def _keys(part: Part, at: str, name: str, owner: Owner, shelf: Shelf) -> frozenset[str] | None:
+    """Those of a Secret; one that is not among the files is told."""
+    keys = shelf.secrets.get((owner.namespace, name))
+    if keys is None and not part.flag("optional"):
+        part.guess(at, f"it is not among these files: a secret {fitting_name(name)} has to be there")
+    return keys

@@ -1,0 +1,79 @@
+"""Files of any format together: manifests as they are, those of other tools as the manifests they stand for."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from mandor.errors import Invalid, MandorError
+from mandor.importers.base import Imported, Made, Options, Source
+from mandor.importers.registry import detect, import_files
+from mandor.importers.report import NO_REPORT, Report
+from mandor.lib.yaml12 import dump
+from mandor.model.manifest import DEFAULT_NAMESPACE, Document, load_files
+
+TEXT_MOST = 1 << 20
+NOTHING_IMPORTED = Imported((), NO_REPORT)
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Manifests, and what was made of the rest."""
+
+    own: tuple[Source, ...]
+    imported: Imported = NOTHING_IMPORTED
+
+    @property
+    def report(self) -> Report:
+        return self.imported.report
+
+    def load(self, *, namespace: str = DEFAULT_NAMESPACE, engines: Collection[str] | None = None) -> list[Document]:
+        """Every object; what came from another tool, and each mistake in it, has its place in that tool's file."""
+        made = {f"{each.file} ({number})": each for number, each in enumerate(self.imported.made, start=1)}
+        texts = [*self.own, *(Source(name, dump(each.manifest)) for name, each in made.items())]
+        try:
+            documents = load_files(texts, namespace=namespace, engines=engines)
+        except MandorError as error:
+            _put_back(error, made)
+            raise
+        return [_put_back_document(each, made) for each in documents]
+
+
+def read_mixed(files: Sequence[Source], options: Options, format_name: str | None = None) -> Mixed:
+    """`format_name`: all of them are of that format; absent: each is looked at."""
+    foreign = [each for each in files if format_name or detect(each)]
+    imported = import_files(foreign, options, format_name) if foreign else NOTHING_IMPORTED
+    return Mixed(tuple(each for each in files if each not in foreign), imported)
+
+
+def _put_back(error: MandorError, made: dict[str, Made]) -> None:
+    for facts in (error.facts, *(each for each in error.facts.get("errors", ()) if isinstance(each, dict))):  # type: ignore[attr-defined]
+        place = made.get(str(facts.get("file")))
+        if place is not None:
+            facts |= {"file": place.file, "line": place.line}
+
+
+def _put_back_document(document: Document, made: dict[str, Made]) -> Document:
+    place = made.get(document.file)
+    return document if place is None else replace(document, file=place.file, line=place.line, source=None)
+
+
+def lost_keys(report: Report) -> Invalid:
+    """What to raise where nothing may be lost."""
+    errors = [
+        {"file": each.file, "line": each.line, "path": each.path, "hint": each.hint or None}
+        | {"message": f"{each.path}: {each.fate}: {each.text}"}
+        for each in report.notes
+    ]
+    first = report.notes[0]
+    message = f"{len(report.notes)} keys would be lost or guessed"
+    return Invalid(message, file=first.file, line=first.line, path=first.path, errors=errors)
+
+
+def text_of(path: str) -> str | None:
+    """The text of a file that another one names; None: there is none, or it is no text."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(TEXT_MOST + 1)
+        return data.decode("utf-8") if len(data) <= TEXT_MOST else None
+    except (OSError, UnicodeDecodeError, ValueError):
+        return None

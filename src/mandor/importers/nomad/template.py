@@ -1,0 +1,177 @@
+"""Nomad's templates, as far as their language says what is known before a task starts, or what its agent fills in.
+
+That is `env`, and values of secrets: `{{ with secret "path" }}{{ .Data.data.key }}{{ end }}`, and the same with
+`nomadVar`, become `${secret:path/key}`. What asks Consul, or the cluster, has no counterpart.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mandor.importers.base import filled, fitting_name
+from mandor.importers.compose.interpolation import read_variables
+from mandor.importers.nomad.blocks import blocks
+from mandor.importers.nomad.runtime import Runtime
+from mandor.importers.part import Part
+
+Known = Callable[[str], str | None]
+_WITH = re.compile(r'with\s+(?:\$\w+\s*:=\s*)?(secret|nomadVar)\s+"([^"]+)"')
+_ENV = re.compile(r'env\s+"([^"]+)"')
+_FIELD = re.compile(r"(?:\$\w+)?(?:\.Data)?(?:\.data)?\.([A-Za-z0-9_-]+)(?:\.Value)?")
+_INDEX = re.compile(r'index\s+(?:\.Data)?(?:\.data)?\.?\s*"([^"]+)"')
+_TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"|`([^`]*)`')
+_REFERENCE = re.compile(r"\$\{secret:[^{}\s]*\}")
+_FILLED = re.compile(r"\$\{(?:secret:|MANDOR_)")
+_OF_TEMPLATES = ("change_mode", "change_signal", "change_script", "splay", "wait", "error_on_missing_key", "once")
+_HIDDEN = "\0"
+"""Stands for `$` where that would mean something."""
+
+
+class Unsaid(Exception):
+    """It cannot be said here; the message is why."""
+
+
+@dataclass(slots=True)
+class Rendered:
+    text: str
+    secrets: dict[str, set[str]] = field(default_factory=dict)
+    """Keys of secrets in it, by the secret's name."""
+
+
+def rendered(data: str, left: str, right: str, known: Known) -> Rendered:
+    """The text with every action replaced; `Unsaid` for one that means nothing here."""
+    made, scopes = Rendered(""), list[str]()
+    for text, action in _pieces(data, left, right):
+        made.text += text
+        if action is not None:
+            made.text += _said(action, scopes, made.secrets, known)
+    if scopes:
+        raise Unsaid("`with` has no `end`")
+    return made
+
+
+def _pieces(data: str, left: str, right: str) -> Iterator[tuple[str, str | None]]:
+    """(text, the action after it), with the space that `{{-` and `-}}` take away."""
+    at, trims = 0, False
+    for match in re.finditer(rf"{re.escape(left)}(-?)(.*?)(-?){re.escape(right)}", data, re.DOTALL):
+        text = data[at : match.start()]
+        text = text.lstrip() if trims else text
+        yield text.rstrip() if match[1] else text, match[2].strip()
+        at, trims = match.end(), bool(match[3])
+    rest = data[at:]
+    if left in rest:
+        raise Unsaid(f"`{left}` is not closed")
+    yield rest.lstrip() if trims else rest, None
+
+
+def _said(action: str, scopes: list[str], secrets: dict[str, set[str]], known: Known) -> str:
+    if action.startswith("/*"):
+        return ""
+    if action == "end" and scopes:
+        scopes.pop()
+        return ""
+    if opened := _WITH.fullmatch(action):
+        scopes.append(secret_name(opened[2]))
+        return ""
+    if named := _ENV.fullmatch(action):
+        found = known(named[1])
+        if found is None:
+            raise Unsaid(f"nobody here knows {named[1]}")
+        return found
+    if literal := _TEXT.fullmatch(action):
+        return literal[2] if literal[2] is not None else literal[1].replace('\\"', '"')
+    value = _FIELD.fullmatch(action) or _INDEX.fullmatch(action)
+    if value and scopes:
+        secrets.setdefault(scopes[-1], set()).add(value[1])
+        return f"${{secret:{scopes[-1]}/{value[1]}}}"
+    raise Unsaid(f"`{action[:40]}` is said in Nomad's template language, when the task starts")
+
+
+def secret_name(path: str) -> str:
+    """What a path of Vault, or of Nomad's variables, is called here; the `data` of Vault's paths is no part of it."""
+    words = [word for word in path.strip("/").split("/") if word]
+    if len(words) > 2 and words[1] == "data":
+        del words[1]
+    return fitting_name("-".join(words))
+
+
+@dataclass(slots=True)
+class Told:
+    """What the templates of a task come to."""
+
+    env: dict[str, str] = field(default_factory=dict)
+    secrets: dict[str, str] = field(default_factory=dict)
+    files: list[dict[str, Any]] = field(default_factory=list)
+    unsaid: bool = False
+    """One of them cannot be said here."""
+
+    @property
+    def names_secrets(self) -> bool:
+        texts = (*self.env.values(), *(each.get("content", "") for each in self.files))
+        held = any("secret" in each for each in self.files) or any("${secret:" in each for each in texts)
+        return held or bool(self.secrets)
+
+
+def read_template(told: Told, part: Part, runtime: Runtime, env: dict[str, str]) -> None:
+    """`env`: the task's own variables."""
+    data, path = part.text("data"), part.text("destination", "") or ""
+    as_env, mode = part.flag("env"), part.text("perms")
+    for key in _OF_TEMPLATES:
+        part.take(key)  # about texts that change by themselves; these do not
+    left, right = part.text("left_delimiter") or "{{", part.text("right_delimiter") or "}}"
+    for key in ("uid", "gid", "vault_grace", "source"):
+        part.drop(key, "a file is written with the task, as its user")
+
+    def known(name: str) -> str | None:
+        return env[name] if name in env else runtime.known(name)
+
+    try:
+        if data is None:
+            raise Unsaid("its text is in a file that the task fetches")
+        found = rendered(runtime.fill(data, part, "data"), left, right, known)
+    except Unsaid as why:
+        told.unsaid = True
+        for key in ("data", "destination", "env", "perms", *_OF_TEMPLATES):
+            part.drop(key, str(why), "write the text itself, or let the program find it out")
+        return
+    for name, keys in found.secrets.items():
+        part.guess("data", f"a secret {name} has to be there, with {', '.join(sorted(keys))}", "`kind: secret`")
+    if as_env:
+        _variables(told, part, found.text)
+    else:
+        place = runtime.fill(path, part, "destination", now=True).lstrip("/")
+        told.files.append(_file(f"{runtime.folder}{place}", found.text, mode))
+
+
+def _variables(told: Told, part: Part, text: str) -> None:
+    try:
+        read = read_variables(text.replace("$", _HIDDEN), {})
+    except ValueError as error:
+        raise part.wrong("data", str(error).replace(_HIDDEN, "$")) from None
+    for name, value in read.items():
+        shown = (value or "").replace(_HIDDEN, "$")
+        if _REFERENCE.fullmatch(shown):
+            told.secrets[name] = shown.removeprefix("${secret:").removesuffix("}")
+        else:
+            told.env[name] = shown
+
+
+def _file(path: str, text: str, mode: str | None) -> dict[str, Any]:
+    perms = mode if mode is not None and re.fullmatch(r"0?[0-7]{3}", mode) else None
+    if _REFERENCE.fullmatch(text.strip()):
+        secret = text.strip().removeprefix("${secret:").removesuffix("}")
+        return filled(path=path, secret=secret, mode=perms)
+    return filled(path=path, content=text, mode=perms, fill=_FILLED.search(text) is not None or None)
+
+
+def read_vault(part: Part, told: Sequence[Told]) -> None:
+    """Whom to ask for secrets, of a task, a group or a job; `told`: the templates it is about."""
+    if not any(each.names_secrets for each in told) or any(each.unsaid for each in told):
+        part.drop("vault", "secrets of Vault are not fetched", "`kind: secret`")
+        return
+    for each in blocks(part, "vault"):
+        for key in each:
+            each.take(key)
+    if "vault" in part:
+        part.guess("vault", "whoever names a secret of its namespace gets it")

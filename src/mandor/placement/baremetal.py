@@ -1,0 +1,41 @@
+"""The profile `baremetal`, which places claims for virtual machines: the fullest machine that has room is best."""
+
+from mandor.lib.yaml12 import Map, load_all
+from mandor.model.claim import BAREMETAL
+
+_TEXT = f"""
+schedulerName: {BAREMETAL}
+plugins:
+  multiPoint:
+    disabled: [{{name: "*"}}]
+    enabled:
+    - name: SchedulingGates
+    - name: PrioritySort
+    - name: NodeUnschedulable
+    - name: NodeName
+    - name: Quota
+    - name: Reservation
+    - name: PoolFit
+    - name: TaintToleration
+      weight: 3
+    - name: NodeAffinity
+    - name: NodeResourcesFit
+      weight: 2
+    - name: VMQuota
+    - name: DefaultBinder
+pluginConfig:
+- name: NodeResourcesFit
+  args:
+    scoringStrategy:
+      type: MostAllocated
+      resources:
+      - {{name: cpu, weight: 1}}
+      - {{name: memory, weight: 1}}
+"""
+
+
+def baremetal_source() -> Map:
+    """As somebody would write it into a configuration; a profile of this name there replaces it."""
+    found = load_all(_TEXT)[0].value
+    assert isinstance(found, Map)
+    return found

@@ -1,0 +1,92 @@
+"""What holds room without being run: claims for virtual machines, and those that an inventory shows on a node."""
+
+from functools import lru_cache
+
+from mandor.model.claim import BAREMETAL, Claim
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.model.node import Node, Occupied
+from mandor.model.placement import Toleration, Where
+from mandor.placement.framework.ask import CPU, MEMORY, Ask, Shape
+from mandor.placement.framework.identity import NOBODY, Identity
+from mandor.placement.framework.lodging import Rank, Tenure
+from mandor.placement.table import Table
+
+DEDICATED = "dedicated"
+"""The taint of machines that only take those who want a machine for themselves."""
+
+CLAIM_RANK = Rank(preempts=False, spared=True, profile=BAREMETAL)
+"""A machine that stands there is nobody's to move, and takes nobody's place."""
+_OCCUPIED = "occupied"
+
+
+def shape_of(claim: Claim) -> Shape:
+    return _shape(claim.cpu_milli, claim.memory_bytes, claim.pool, claim.dedicated, claim.where)
+
+
+@lru_cache(maxsize=4096)
+def _shape(cpu_milli: int, memory_bytes: int, pool: str, dedicated: bool, where: tuple[str, ...]) -> Shape:
+    """One object for all that ask for the same: they get the same answers."""
+    wanted = ((CPU, cpu_milli), (MEMORY, memory_bytes))
+    return Shape(
+        wanted=tuple(each for each in wanted if each[1] > 0),
+        counted=(cpu_milli, memory_bytes),
+        host_ports=(),
+        engines=(),
+        images=frozenset(),
+        pool=pool,
+        home=pool,
+        tolerate=(Toleration(key=DEDICATED),) if dedicated else (),
+        must=tuple(Where(rule=text) for text in where),
+        should=(),
+        prefer=(),
+        dedicated=dedicated,
+        machine=True,
+    )
+
+
+def claim_ask(instance: Instance, claim: Claim) -> Ask:
+    who = Identity(instance.meta.namespace, claim.owner, instance.spec.group)
+    return Ask(instance.key, shape_of(claim), profile=BAREMETAL, preempts=False, who=who)
+
+
+# What an inventory shows.
+
+
+def occupied_key(node: str) -> Key:
+    return Key(_OCCUPIED, "", node)
+
+
+def set_node(table: Table, node: Node) -> None:
+    """As `Table.set_node`, with what its inventory says is in use there."""
+    table.set_node(node)
+    key, occupied = occupied_key(node.meta.name), node.status.occupied
+    if occupied is None:
+        if node.status.inventory:
+            table.drop_charge(key)
+        return
+    table.set_charge(key, node.meta.name, _occupied(occupied), NOBODY, Tenure(CLAIM_RANK))
+
+
+def remove_node(table: Table, name: str) -> None:
+    table.drop_charge(occupied_key(name))
+    table.remove_node(name)
+
+
+@lru_cache(maxsize=4096)
+def _occupied(occupied: Occupied) -> Shape:
+    plain = _shape(occupied.cpu_milli, occupied.memory_bytes, "", False, ())
+    return Shape(
+        wanted=plain.wanted,
+        counted=plain.counted,
+        host_ports=(),
+        engines=(),
+        images=frozenset(),
+        pool=None,
+        tolerate=(),
+        must=(),
+        should=(),
+        prefer=(),
+        machine=True,
+        heads=max(occupied.machines, 1 if plain.wanted else 0),
+    )

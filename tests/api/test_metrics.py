@@ -1,0 +1,32 @@
+"""Who may read /metrics, and what it counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from mandor.errors import Forbidden
+from mandor.model.record import Role
+from tests.api.conftest import Api
+
+
+async def test_metrics_are_for_those_who_see_the_whole_cluster(api: Api) -> None:
+    others: tuple[tuple[Role, str], ...] = (("node", "node:n1"), ("join", "join:first"))
+    for role, identity in others:
+        client = await api.client(await api.token(role, identity))
+        with pytest.raises(Forbidden):
+            await client.request("GET", "/metrics")
+    session = await api.session(await api.token("viewer", "user:budi"))
+    async with session.get("/metrics") as answer:
+        assert answer.status == 200
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+
+
+async def test_answers_are_counted_by_operation_and_status(api: Api) -> None:
+    admin = await api.client(await api.token("admin", "user:ani"))
+    await admin.request("GET", "/v1/nodes")
+    with pytest.raises(Forbidden):
+        await (await api.client(await api.token("join", "join:first"))).request("GET", "/v1/debug/table")
+    lines = [line for family in api.parts.measures.families(0) for line in family.lines()]
+    assert 'mandor_api_requests_total{operation="list_nodes",code="200"} 1' in lines
+    assert 'mandor_api_requests_total{operation="compareTable",code="403"} 1' in lines
+    assert "mandor_api_requests_in_flight 0" in lines

@@ -1,0 +1,239 @@
+"""Machines for virtual machines over HTTP, with the real scheduler and the real worker behind it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import SystemClock
+from mandor.lib.tasks import Background
+from mandor.model.instance import Instance
+from mandor.model.vm_task import VmTask
+from mandor.roots.settings import ServerSettings
+from mandor.roots.tasks import lead
+from mandor.scheduler.loop import Scheduler
+from mandor.store.base import Delete, Put, Store
+from mandor.store.recorder import Recorder
+from tests.api.conftest import Api, StartApi
+from tests.scenarios.make import make_node
+
+GIB = 1024**3
+Session = aiohttp.ClientSession
+AT_ONCE = ServerSettings(task_attempts=1)
+
+
+async def schedule_all(store: Store, settings: ServerSettings) -> None:
+    clock = SystemClock()
+    async with Background() as tasks:
+        pause = Backoff(first_seconds=0.05, most_seconds=0.2)
+        tasks.start(Scheduler(store, clock, Recorder(store, "scheduler", clock), pause=pause).run())
+        tasks.start(lead(store, clock, settings))
+        await tasks.wait()
+
+
+@pytest.fixture
+async def tasks() -> AsyncIterator[Background]:
+    async with Background() as background:
+        yield background
+
+
+async def start(dev: Api, tasks: Background, settings: ServerSettings = AT_ONCE, machines: int = 2) -> Session:
+    for index in range(machines):
+        node = make_node(f"bm-{index}", cpu=8, memory=32 * GIB)
+        await dev.store.commit(Put(node))
+    tasks.start(schedule_all(dev.store, settings))
+    return await dev.session()
+
+
+def wanted(cpu: Any = 4, memory: Any = 8192, pool: str = "default", **more: Any) -> dict[str, Any]:
+    return {"requested_cpu": cpu, "requested_memory": memory, "requested_pool": pool, **more}
+
+
+async def ask(session: Session, body: dict[str, Any]) -> str:
+    async with session.post("/schedule", json=body) as response:
+        assert response.status == 200, await response.text()
+        answer = await response.json()
+        assert list(answer) == ["task_id"]
+        return str(answer["task_id"])
+
+
+async def read(session: Session, path: str, method: str = "GET") -> dict[str, Any]:
+    async with session.request(method, path) as response:
+        assert response.status == 200, await response.text()
+        found: dict[str, Any] = await response.json()
+        return found
+
+
+async def result(session: Session, task: str) -> dict[str, Any]:
+    async with asyncio.timeout(60):
+        while (found := await read(session, f"/result/{task}"))["status"] == "processing":
+            assert found == {"status": "processing"}
+            await asyncio.sleep(0.02)
+    return found
+
+
+@pytest.mark.req("S4-3")
+@pytest.mark.req("S4-4")
+@pytest.mark.req("S4-7")
+@pytest.mark.req("S4-23")
+async def test_a_task_gets_a_machine_and_its_story_is_told(dev: Api, tasks: Background) -> None:
+    session = await start(dev, tasks, machines=1)
+    task = await ask(session, wanted())
+    assert await result(session, task) == {"status": "completed", "result": {"name": "bm-0", "ip": ""}}
+    story = await read(session, f"/schedule/{task}")
+    assert [step["state"] for step in story["history"]] == ["Queued", "Processing", "Placed"]
+    assert (await read(session, f"/schedule/{task}/confirm", "POST"))["state"] == "Confirmed"
+    assert (await read(session, f"/schedule/{task}", "DELETE"))["state"] == "Released"
+
+
+@pytest.mark.req("S4-5")
+async def test_without_a_worker_it_says_that_it_is_being_processed(dev: Api) -> None:
+    await dev.store.commit(Put(make_node("bm-0")))
+    session = await dev.session()
+    assert await read(session, f"/result/{await ask(session, wanted(1, 1))}") == {"status": "processing"}
+
+
+@pytest.mark.req("S4-6")
+@pytest.mark.req("S4-26")
+@pytest.mark.req("S4-45")
+async def test_what_fits_nowhere_fails_after_its_tries_and_leaves_nothing(dev: Api, tasks: Background) -> None:
+    session = await start(dev, tasks, ServerSettings(task_attempts=2))
+    task = await ask(session, wanted(cpu=1000))
+    assert await result(session, task) == {"status": "failed", "error": "No available nodes"}
+    story = await read(session, f"/schedule/{task}")
+    assert story["attempts"] == 2
+    assert not (await dev.store.list(Instance.kind)).items
+    async with asyncio.timeout(30):
+        while not [each for each in (await dev.store.list("event")).items if each.spec.reason == "TaskFailed"]:
+            await asyncio.sleep(0.05)
+
+
+async def test_room_is_held_until_it_is_given_back(dev: Api, tasks: Background) -> None:
+    session = await start(dev, tasks, machines=1)
+    first = await ask(session, wanted(cpu=8))
+    assert (await result(session, first))["status"] == "completed"
+    assert (await result(session, await ask(session, wanted(cpu=8))))["status"] == "failed"
+    assert (await read(session, f"/schedule/{first}/cancel", "POST"))["state"] == "Cancelled"
+    assert (await result(session, await ask(session, wanted(cpu=8))))["status"] == "completed"
+
+
+@pytest.mark.req("S4-34")
+async def test_a_machine_that_nobody_confirms_is_given_back(dev: Api, tasks: Background) -> None:
+    session = await start(dev, tasks, machines=1)
+    task = await ask(session, wanted(cpu=8, hold_seconds=0.01))
+    async with asyncio.timeout(60):
+        while (story := await read(session, f"/schedule/{task}"))["state"] != "Failed":
+            await asyncio.sleep(0.05)
+    assert (story["reason"], story["status"]) == ("Timeout", "failed")
+    assert (await result(session, await ask(session, wanted(cpu=8))))["status"] == "completed"
+
+
+async def test_forty_at_once_never_get_the_same_room(dev: Api, tasks: Background) -> None:
+    session = await start(dev, tasks, machines=3)
+    names = await asyncio.gather(*(ask(session, wanted(cpu=2, memory=1024)) for _ in range(40)))
+    found = [await result(session, name) for name in names]
+    machines = [each["result"]["name"] for each in found if each["status"] == "completed"]
+    assert sorted(machines) == sorted(["bm-0", "bm-1", "bm-2"] * 4)
+
+
+async def test_tasks_that_were_left_undone_are_taken_up(dev: Api, tasks: Background) -> None:
+    """Queued, or in the hands of a worker that died: the claim is there already."""
+    node = make_node("bm-0", cpu=8, memory=32 * GIB)
+    await dev.store.commit(Put(node))
+    session = await dev.session()
+    queued, begun = await ask(session, wanted()), await ask(session, wanted())
+    stored = await dev.store.get(VmTask(meta=node.meta, spec=None).key._replace(namespace="default", name=begun))  # type: ignore[arg-type]
+    assert isinstance(stored, VmTask)
+    await dev.store.commit(Put(stored.moved("Processing", 1.0)), Put(stored.claim))
+    tasks.start(schedule_all(dev.store, AT_ONCE))
+    assert (await result(session, queued))["status"] == "completed"
+    assert (await result(session, begun))["status"] == "completed"
+    claims = (await dev.store.list(Instance.kind)).items
+    assert {each.meta.name for each in claims} == {f"vm-{queued}", f"vm-{begun}"}
+
+
+async def test_a_machine_that_is_gone_fails_what_was_placed_there(dev: Api, tasks: Background) -> None:
+    session = await start(dev, tasks, machines=1)
+    task = await ask(session, wanted())
+    assert (await result(session, task))["status"] == "completed"
+    node = await dev.store.get(make_node("bm-0").key)
+    assert node is not None
+    await dev.store.commit(Delete(node.key, node.meta.version))
+    async with asyncio.timeout(60):
+        while (story := await read(session, f"/schedule/{task}"))["state"] != "Failed":
+            await asyncio.sleep(0.05)
+    assert story["reason"] == "NodeGone"
+    assert not (await dev.store.list(Instance.kind)).items
+
+
+@pytest.mark.parametrize(
+    ("body", "path"),
+    [
+        (wanted(cpu=0), "$.requested_cpu"),
+        (wanted(cpu=-1), "$.requested_cpu"),
+        (wanted(memory=0), "$.requested_memory"),
+        (wanted(cpu="four"), "$.requested_cpu"),
+        (wanted(cpu=10**9), "$.requested_cpu"),
+        (wanted(memory=10**30), "$.requested_memory"),
+        (wanted(pool="nowhere"), "pool"),
+        (wanted(pool="No Pool"), None),
+        (wanted(where=["zone ~~ a"]), None),
+        ({"requested_cpu": 1}, None),
+    ],
+)
+async def test_bad_input_is_refused_with_a_code(dev: Api, body: dict[str, Any], path: str | None) -> None:
+    await dev.store.commit(Put(make_node("bm-0")))
+    async with (await dev.session()).post("/schedule", json=body) as response:
+        problem = await response.json()
+    assert (response.status, problem["code"]) == (400, "invalid")
+    assert path is None or problem["path"] == path
+    assert not (await dev.store.list(VmTask.kind)).items
+
+
+@pytest.mark.req("S4-46")
+@pytest.mark.parametrize("path", ["/result/nobody", "/schedule/nobody"])
+async def test_an_unknown_task_is_a_404_with_a_code(dev: Api, path: str) -> None:
+    async with (await dev.session()).get(path) as response:
+        assert (response.status, (await response.json())["code"]) == (404, "not_found")
+
+
+async def test_what_has_ended_cannot_be_confirmed(dev: Api) -> None:
+    await dev.store.commit(Put(make_node("bm-0")))
+    session = await dev.session()
+    task = await ask(session, wanted())
+    await read(session, f"/schedule/{task}/cancel", "POST")
+    async with session.post(f"/schedule/{task}/confirm") as response:
+        assert (response.status, (await response.json())["code"]) == (409, "conflict")
+
+
+async def test_tasks_are_listed_by_state_pool_and_machine(dev: Api, tasks: Background) -> None:
+    session = await start(dev, tasks, machines=1)
+    placed, failed = await ask(session, wanted()), await ask(session, wanted(cpu=999))
+    for task in (placed, failed):
+        await result(session, task)
+
+    async def listed(query: str) -> set[str]:
+        async with session.get(f"/tasks?{query}") as response:
+            return {each["task_id"] for each in await response.json()}
+
+    assert await listed("") == {placed, failed}
+    assert await listed("state=failed") == {failed}
+    assert await listed("node=bm-0") == {placed}
+    assert await listed("pool=other") == set()
+
+
+async def test_a_viewer_may_look_and_not_ask(start_api: StartApi) -> None:
+    api = await start_api(tokens_required=True)
+    await api.store.commit(Put(make_node("bm-0")))
+    viewer = await api.session(await api.token("viewer", "user:eve"))
+    async with viewer.post("/schedule", json=wanted()) as response:
+        assert response.status == 403
+    async with viewer.get("/tasks") as response:
+        assert response.status == 200
+    async with (await api.session()).post("/schedule", json=wanted()) as response:
+        assert response.status == 401

@@ -1,0 +1,242 @@
+"""Machines of an inventory: a list that is read, nodes that are made of it, and what happens when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from msgspec.structs import replace
+
+from mandor.baremetal.inventory import MachineFile, MachineSource, NodeApi, Refresher
+from mandor.baremetal.machine import Machine, read_machines
+from mandor.baremetal.worker import CLAIMS
+from mandor.errors import Invalid, Unavailable
+from mandor.lib.clock import SystemClock
+from mandor.model.instance import Instance
+from mandor.model.inventory import Inventory
+from mandor.model.meta import Key, Meta
+from mandor.model.node import Node, NodePhase
+from mandor.model.vm_task import VmTask, VmTaskSpec
+from mandor.store.base import Put
+from mandor.store.memory import MemoryStore
+from mandor.store.mirror import Mirror
+from mandor.store.recorder import Recorder
+from tests.scenarios.make import make_node
+
+BM = {"name": "bm-1", "ip": "10.0.0.1", "cpu": 32, "memory": 131072, "pool": "ai", "max_vms": 8}
+
+
+class Given(MachineSource):
+    """Answers what it is told to."""
+
+    text = "a test"
+
+    def __init__(self, *machines: dict[str, Any]) -> None:
+        self.answer: list[dict[str, Any]] | Exception = list(machines)
+
+    async def fetch(self) -> list[Machine]:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return read_machines(json.dumps(self.answer).encode())
+
+
+class World:
+    def __init__(self, store: MemoryStore, source: Given, mirrors: tuple[Mirror, Mirror, Mirror]) -> None:
+        self.store, self.source, self.mirrors = store, source, mirrors
+        clock = SystemClock()
+        self.refresher = Refresher(store, clock, Recorder(store, "tasks", clock), source, mirrors)
+
+    async def look(self, *machines: dict[str, Any]) -> Inventory:
+        if machines:
+            self.source.answer = list(machines)
+        async with asyncio.timeout(30):
+            while not await self._shown():
+                await asyncio.sleep(0.01)
+        await self.refresher.look()
+        found = await self.store.get(Key(Inventory.kind, "", "machines"))
+        assert isinstance(found, Inventory)
+        return found
+
+    async def _shown(self) -> bool:
+        """The mirrors show what is stored."""
+        for mirror, kind in zip(self.mirrors, (VmTask.kind, Instance.kind, Node.kind), strict=True):
+            stored = {each.key: each.meta.version for each in (await self.store.list(kind)).items}
+            if stored != {each.key: each.meta.version for each in mirror.items()}:
+                return False
+        return True
+
+    async def node(self, name: str) -> Node | None:
+        found = await self.store.get(Key(Node.kind, "", name))
+        return found if isinstance(found, Node) else None
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[World]:
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(MemoryStore())
+        mirrors = Mirror(store, VmTask.kind), Mirror(store, Instance.kind, CLAIMS), Mirror(store, Node.kind)
+        for mirror in mirrors:
+            await stack.enter_async_context(mirror)
+            await mirror.synced()
+        yield World(store, Given(), mirrors)
+
+
+@pytest.mark.req("S4-8")
+async def test_machines_become_nodes_and_change_with_the_list(world: World) -> None:
+    status = (await world.look({**BM, "used_cpu": 4, "used_memory": 8192, "vms": ["a", "b"]})).status
+    assert (status.machines, status.failures) == (1, 0)
+    node = await world.node("bm-1")
+    assert node is not None
+    assert (node.status.phase, node.status.address, node.spec.pool) == (NodePhase.READY, "10.0.0.1", "ai")
+    assert node.status.occupied is not None
+    assert (node.status.occupied.cpu_milli, node.status.occupied.machines) == (4000, 2)
+    assert node.status.facts["vm.quota"] == "8"
+    await world.look({**BM, "ready": False}, {**BM, "name": "bm-2"})
+    node = await world.node("bm-1")
+    assert node is not None
+    assert node.status.phase is NodePhase.DOWN
+    await world.look({**BM, "name": "bm-2"})
+    assert await world.node("bm-1") is None
+
+
+@pytest.mark.req("S4-8")
+@pytest.mark.parametrize("failure", [Unavailable("no answer"), Invalid("no list")])
+async def test_a_failed_refresh_keeps_the_last_good_list_and_says_how_old_it_is(
+    world: World, failure: Exception
+) -> None:
+    good = (await world.look(BM)).status
+    world.source.answer = failure
+    for times in (1, 2):
+        status = (await world.look()).status
+        assert (status.failures, status.machines, status.refreshed_at) == (times, 1, good.refreshed_at)
+        assert "ago is used on" in status.error
+    assert await world.node("bm-1") is not None
+
+
+async def test_a_list_that_is_empty_all_at_once_is_not_believed(world: World) -> None:
+    await world.look(BM)
+    world.source.answer = []
+    assert (await world.look()).status.failures == 1
+    assert await world.node("bm-1") is not None
+
+
+async def test_a_node_with_an_agent_is_left_alone(world: World) -> None:
+    await world.store.commit(Put(make_node("bm-1")))
+    status = (await world.look(BM)).status
+    assert "bm-1" in status.error
+    node = await world.node("bm-1")
+    assert node is not None
+    assert not node.status.inventory
+
+
+async def test_what_people_set_on_a_node_stays(world: World) -> None:
+    await world.look(BM)
+    node = await world.node("bm-1")
+    assert node is not None
+    await world.store.commit(Put(node.changed(spec=replace(node.spec, cordoned=True))))
+    await world.look({**BM, "used_cpu": 1})
+    node = await world.node("bm-1")
+    assert node is not None
+    assert node.spec.cordoned
+
+
+async def confirmed(world: World, at: float, vm: str = "") -> VmTask:
+    spec = VmTaskSpec(cpu=4, memory_mib=8192, pool="ai", vm=vm)
+    task = VmTask(meta=Meta(name="t1", namespace="default"), spec=spec)
+    task = task.moved("Processing", at).moved("Placed", at, node="bm-1").moved("Confirmed", at)
+    await world.store.commit(Put(task), Put(task.claim.bound("bm-1", at=at)))
+    return task
+
+
+async def test_a_confirmed_machine_is_counted_until_a_later_list_shows_it(world: World) -> None:
+    await world.look(BM)
+    task = await confirmed(world, SystemClock().now() + 3600, vm="web-1")
+    await world.look({**BM, "used_cpu": 4, "vms": ["web-1"]})
+    assert await world.store.get(task.claim_key) is not None, "the list was asked for before it was confirmed"
+
+
+async def test_the_claim_goes_when_the_list_names_the_machine(world: World) -> None:
+    await world.look(BM)
+    task = await confirmed(world, 1.0, vm="web-1")
+    await world.look({**BM, "used_cpu": 4, "vms": ["other"]})
+    assert await world.store.get(task.claim_key) is not None, "it is not in the list"
+    before = await world.node("bm-1")
+    await world.look({**BM, "used_cpu": 4, "vms": ["other", "web-1"]})
+    assert await world.store.get(task.claim_key) is None
+    stored, after = await world.store.get(task.key), await world.node("bm-1")
+    assert isinstance(stored, VmTask)
+    assert stored.status.counted
+    assert before is not None
+    assert after is not None
+    assert after.meta.version > before.meta.version, "a bind that was decided before must not go through"
+
+
+async def test_a_machine_that_holds_room_is_not_forgotten(world: World) -> None:
+    await world.look(BM)
+    await confirmed(world, 1.0, vm="web-1")
+    await world.look({**BM, "name": "bm-2"})
+    node = await world.node("bm-1")
+    assert node is not None
+    assert node.status.phase is NodePhase.DOWN
+
+
+async def test_a_file_is_read_as_yaml_and_looked_at_again_when_it_changes(tmp_path: Path) -> None:
+    file = tmp_path / "machines.yaml"
+    source = MachineFile(file)
+    with pytest.raises(Unavailable):
+        await source.fetch()
+    file.write_text("- {name: bm-1, cpu: 8, memory: 1024}\n")
+    async with asyncio.timeout(30):
+        await source.wait(SystemClock(), 3600)
+    assert [each.name for each in await source.fetch()] == ["bm-1"]
+
+
+async def test_a_node_api_that_hangs_or_errs_is_not_waited_for() -> None:
+    hang = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/hang":
+            await hang.wait()
+        return web.Response(status=500 if request.path == "/broken" else 200, text=json.dumps({"nodes": [BM]}))
+
+    app = web.Application()
+    app.router.add_get("/{rest:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+        assert [each.name for each in await NodeApi(f"{url}/nodes").fetch()] == ["bm-1"]
+        for path in ("broken", "hang"):
+            with pytest.raises(Unavailable):
+                await NodeApi(f"{url}/{path}", timeout_seconds=0.5).fetch()
+    finally:
+        hang.set()
+        await runner.cleanup()
+    with pytest.raises(Unavailable):
+        await NodeApi(f"{url}/nodes").fetch()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{}",
+        b"[1]",
+        b'[{"name":"a","cpu":0,"memory":1}]',
+        b'[{"name":"A!","cpu":1,"memory":1}]',
+        b'[{"name":"a","cpu":1,"memory":1},{"name":"a","cpu":1,"memory":1}]',
+        b"\xff\xfe",
+        b"- name: [",
+        b"[" * 100_000,
+    ],
+)
+def test_a_list_that_cannot_be_is_refused(text: bytes) -> None:
+    with pytest.raises(Invalid):
+        read_machines(text)

@@ -1,0 +1,143 @@
+"""Claims hold room that no agent fills, and the profile `baremetal` says on which machine."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from mandor.model.meta import Meta
+from mandor.model.node import Node, Occupied, Taint
+from mandor.model.vm_task import MIB, VmTask, VmTaskSpec
+from mandor.placement import claims
+from mandor.placement.board import Board
+from mandor.placement.cycle import decide
+from mandor.placement.framework.handle import DETACHED
+from mandor.placement.profiles import made_with
+from tests.scenarios.make import make_node
+
+GIB = 1024**3
+PROFILE = made_with(None, DETACHED)["baremetal"]
+
+
+def machine(
+    name: str,
+    *,
+    cpu: int = 16,
+    memory: int = 64,
+    pool: str = "default",
+    used: tuple[int, int, int] = (0, 0, 0),
+    quota: int | None = None,
+    taints: tuple[Taint, ...] = (),
+) -> Node:
+    """`memory` in GiB; `used`: cores, GiB and virtual machines."""
+    node = make_node(name, cpu=cpu, memory=memory * GIB)
+    occupied = Occupied(cpu_milli=used[0] * 1000, memory_bytes=used[1] * GIB, machines=used[2])
+    facts = {} if quota is None else {"vm.quota": str(quota)}
+    return node.changed(
+        spec=replace(node.spec, pool=pool, taints=taints),
+        status=replace(node.status, inventory="file", occupied=occupied, facts=facts, engines={}),
+    )
+
+
+def task(name: str, cpu: int = 4, memory_mib: int = 8192, **more: object) -> VmTask:
+    spec = VmTaskSpec(cpu=cpu, memory_mib=memory_mib, **more)  # type: ignore[arg-type]
+    return VmTask(meta=Meta(name=name, namespace="default"), spec=spec)
+
+
+def place(board: Board, wanted: VmTask) -> str:
+    """Where it goes; it is counted there. Empty: nowhere."""
+    claim = wanted.claim
+    ask = board.ask(claim)
+    assert ask is not None
+    node = decide(PROFILE, ask, board.table.snapshot()).node
+    if node:
+        board.put(claim.bound(node, at=1.0))
+    return node or ""
+
+
+@pytest.mark.req("S4-1")
+@pytest.mark.req("S4-9")
+def test_a_claim_stays_in_its_pool() -> None:
+    board = Board([machine("a"), machine("b", pool="ai")])
+    assert place(board, task("t1", pool="ai")) == "b"
+    assert place(board, task("t2", pool="gpu")) == ""
+
+
+@pytest.mark.req("S4-10")
+def test_what_others_use_and_what_is_claimed_is_not_free() -> None:
+    board = Board([machine("a", cpu=16, memory=64, used=(8, 8, 2))])
+    assert [place(board, task(f"t{index}")) for index in range(3)] == ["a", "a", ""]
+    board.put(machine("a", cpu=16, memory=64, used=(4, 8, 1)))
+    assert place(board, task("t9")) == "a"
+
+
+@pytest.mark.req("S4-13")
+def test_the_quota_counts_the_machines_of_others_and_the_claims() -> None:
+    board = Board([machine("a", used=(1, 1, 2), quota=4)])
+    assert [place(board, task(f"t{index}", cpu=1, memory_mib=16)) for index in range(3)] == ["a", "a", ""]
+
+
+@pytest.mark.req("S4-11")
+@pytest.mark.req("S4-12")
+def test_the_fullest_machine_that_has_room_is_best() -> None:
+    nodes = [machine("empty"), machine("half", used=(8, 32, 1)), machine("full", used=(14, 60, 1))]
+    assert place(Board(nodes), task("t1")) == "half"
+
+
+def test_a_dedicated_one_gets_a_machine_for_itself_and_keeps_it() -> None:
+    board = Board([machine("used", used=(1, 1, 1)), machine("a")])
+    assert place(board, task("alone", dedicated=True)) == "a"
+    assert place(board, task("t1")) == "used"
+    assert place(board, task("second", dedicated=True)) == ""
+
+
+def test_a_machine_for_dedicated_ones_takes_no_others() -> None:
+    board = Board([machine("a", taints=(Taint(claims.DEDICATED),))])
+    assert place(board, task("t1")) == ""
+    assert place(board, task("t2", dedicated=True)) == "a"
+
+
+def test_rules_of_a_task_are_kept() -> None:
+    board = Board([machine("a"), machine("b").changed(meta=Meta(name="b", labels={"zone": "b"}))])
+    assert place(board, task("t1", where=("zone == b",))) == "b"
+
+
+def test_a_machine_that_leaves_the_inventory_leaves_nothing_behind() -> None:
+    board = Board([machine("a", used=(16, 64, 9))])
+    board.remove(machine("a").key)
+    board.put(machine("a"))
+    assert place(board, task("t1")) == "a"
+
+
+sizes = st.tuples(st.integers(1, 16), st.integers(1, 64))
+machines = st.lists(st.tuples(sizes, st.integers(0, 100), st.integers(1, 6)), min_size=1, max_size=8)
+
+
+@given(machines, st.lists(sizes, min_size=1, max_size=40), st.randoms(use_true_random=False))
+def test_nothing_is_ever_sold_twice(
+    wanted: list[tuple[tuple[int, int], int, int]], asks: list[tuple[int, int]], chance: random.Random
+) -> None:
+    nodes = {}
+    for index, ((cpu, memory), percent, quota) in enumerate(wanted):
+        used = (cpu * percent // 100, memory * percent // 100, min(quota, percent // 30))
+        nodes[f"m{index}"] = machine(f"m{index}", cpu=cpu, memory=memory, used=used, quota=quota)
+    board = Board(nodes.values())
+    chance.shuffle(asks)
+    placed: dict[str, list[VmTask]] = {name: [] for name in nodes}
+    for index, (cpu, memory) in enumerate(asks):
+        each = task(f"t{index}", cpu=cpu, memory_mib=memory * 1024)
+        where = place(board, each)
+        if where:
+            placed[where].append(each)
+    for name, there in placed.items():
+        node, occupied = nodes[name], nodes[name].status.occupied
+        assert occupied is not None
+        cpu_milli = occupied.cpu_milli + sum(each.spec.cpu * 1000 for each in there)
+        memory_bytes = occupied.memory_bytes + sum(each.spec.memory_mib * MIB for each in there)
+        assert cpu_milli <= node.status.capacity.cpu_milli
+        assert memory_bytes <= node.status.capacity.memory_bytes
+        assert not there or occupied.machines + len(there) <= int(node.status.facts["vm.quota"])
