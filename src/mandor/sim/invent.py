@@ -20,8 +20,8 @@ def invent(seed: int, profile: str = "") -> Piece:
     strategies = {"strategies": {"as written": {"profile": profile}}} if profile else {}
     text = dump(made.scenario(seed) | strategies)
     scenario, _ = read_scenario(text, f"seed {seed}")
-    first = load_work(scenario.workloads, Path(), f"seed {seed}")
-    later = [load_work(each.submit, Path(), f"seed {seed}") for each in scenario.timeline]
+    first = load_work(scenario.workloads, Path(), f"seed {seed}").objects
+    later = [load_work(each.submit, Path(), f"seed {seed}").objects for each in scenario.timeline]
     return Piece(scenario, Path(), first, later)
 
 

@@ -8,7 +8,7 @@ from contextvars import Context
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar, TypeVarTuple
 
-from mandor.lib.clock import LoopAlarm
+from mandor.lib.clock import Alarm, LoopAlarm
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -109,6 +109,9 @@ class VirtualClock(LoopAlarm):
     async def sleep(self, seconds: float) -> None:
         """Time passes, however short: what rounding leaves of a wait would be due at once, again and again."""
         await asyncio.sleep(max(seconds, 2 * RESOLUTION) if seconds > 0 else 0.0)
+
+    def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
+        return super().alarm(max(seconds, 2 * RESOLUTION) if seconds > 0 else seconds, ring)
 
     def jump(self, seconds: float) -> None:
         self._offset += seconds
