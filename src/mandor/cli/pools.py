@@ -21,26 +21,24 @@ def machines(item: Object) -> str:
     return f"{joined}/{scaling.get('min', 0)}-{scaling['max']}{moving} {scaling['provisioner']}"
 
 
-def story(item: Object) -> list[str]:
+def story(item: Object) -> tuple[list[tuple[str, str]], list[str]]:
+    """Facts, and the machines it has."""
     scaling = item["spec"].get("autoscale")
     if not scaling:
-        return []
+        return [], []
     status = item.get("status", {}).get("scaling") or {}
     kinds = "; ".join(f"{name}: cpu {each['cpu']}, memory {each['memory']}" for name, each in scaling["kinds"].items())
-    lines = [f"  machines:  {machines(item)}", f"  kinds:     {kinds}"]
-    if status.get("message"):
-        lines.append(f"  now:       {status['message']}")
+    facts = [("machines", machines(item)), ("kinds", kinds)]
     for kind, each in status.get("trouble", {}).items():
         left = each["until"] - time.time()
         again = f"; tried again in {age(time.time() - left, time.time())}" if left > 0 else ""
-        lines.append(f"  failed:    {kind}, {each['failures']} times: {each['message']}{again}")
+        facts.append(("failed", f"{kind}, {each['failures']} times: {each['message']}{again}"))
     rows = [
         (each["id"], each["kind"], each.get("phase", "Ordered"), age(each["at"], time.time()), each.get("why", ""))
         for each in _machines(item)
     ]
-    if rows:
-        lines += ["", *(f"  {line}" for line in aligned([("MACHINE", "KIND", "PHASE", "FOR", "WHY"), *rows]))]
-    return lines
+    shown = aligned([("MACHINE", "KIND", "PHASE", "FOR", "WHY"), *rows]) if rows else []
+    return facts, ["", *(f"  {line}" for line in shown)] if rows else []
 
 
 def _machines(item: Object) -> list[Object]:

@@ -25,6 +25,7 @@ from mandor.model.node import Capabilities, Node, NodePhase, NodeSpec, NodeStatu
 from mandor.model.phase import Phase
 from mandor.model.record import Event, EventSpec
 from mandor.model.resources import Resources
+from mandor.model.rollout import Rollout
 from mandor.model.volume import Volume, VolumeSpec, VolumeStatus
 from mandor.model.workload import Workload, WorkloadStatus, make_release
 from tests.unit.cli.conftest import LiveApi, Mandor
@@ -240,12 +241,26 @@ def test_a_workload_tells_its_story(api: LiveApi, mandor: Mandor) -> None:
     assert told.code == 0, told.err
     lines = told.out.splitlines()
     assert lines[0] == "workload default/web: Running, 1 of 2 ready"
-    assert "web-1: no node fits" in told.out
+    assert "web-1: it waits for a node: no node fits" in told.out
     assert "http / every 5s" in told.out
     assert "instances: 2" in told.out
     assert any(line.split()[:2] == ["web-0", "Running"] for line in lines)
     assert "2m ago" in told.out
     assert "not about it" not in told.out
+
+
+def test_the_same_thing_again_and_again_is_one_line_and_a_first_release_is_no_roll_out(
+    api: LiveApi, mandor: Mandor
+) -> None:
+    rollout = Rollout(release="web.1", target="web.1", message="0 of 1 updated to web.1")
+    api.put(
+        workload("name: web\nimage: x", release="web.1", rollout=rollout),
+        event("e1", "workload default/web", "restart 1", at=time.time() - 120),
+        event("e2", "workload default/web", "restart 2", at=time.time() - 60, count=3),
+    )
+    told = mandor("describe", "workload", "web").out
+    assert "roll-out:" not in told
+    assert told.splitlines()[-1].split() == ["60s", "ago", "Started", "x4", "restart", "2"]
 
 
 def test_an_instance_tells_its_story(api: LiveApi, mandor: Mandor) -> None:
@@ -263,7 +278,8 @@ def test_an_instance_tells_its_story(api: LiveApi, mandor: Mandor) -> None:
     )
     told = mandor("describe", "inst", "web-0")
     assert told.out.startswith("instance default/web-0: Running, not ready, on n1\n")
-    assert "OOMKilled it used more than 256Mi" in told.out
+    assert "it used more memory than it may, 3 times: it used more than 256Mi" in told.out
+    assert "what to do:  give it more `resources.memory`" in told.out
     assert "137" in told.out
     assert "Started x3" in told.out
 

@@ -2,11 +2,12 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from mandor.cli import pools, tables
+from mandor.cli import advice, pools, tables
+from mandor.cli.advice import NOTHING, Advice
 from mandor.cli.commands.drain import shown
 from mandor.cli.commands.events import events_about, when
 from mandor.cli.commands.get import get_one
@@ -18,8 +19,18 @@ if TYPE_CHECKING:
     from mandor.client.sync import Client
 
 Object = dict[str, Any]
+Facts = list[tuple[str, str]]
 EVENTS_SHOWN = 15
 INSTANCES_SHOWN = 30
+
+
+class Told(NamedTuple):
+    """What is peculiar to a kind."""
+
+    facts: Facts = []
+    lines: list[str] = []
+    """What stands below the facts."""
+    advice: Advice = NOTHING
 
 
 @click.command("describe")
@@ -44,23 +55,39 @@ def story(client: "Client", kind: Kind, item: Object) -> list[str]:
     meta = item["meta"]
     namespace = meta.get("namespace", "")
     full = f"{kind.name} {namespace}/{meta['name']}" if namespace else f"{kind.name} {meta['name']}"
-    tell = _STORIES.get(kind.name, _tell_spec)
-    lines = [f"{full}: {_headline(kind, item)}", *_facts(_about(item)), *tell(client, item)]
-    events = events_about(client, full, namespace or None)[-EVENTS_SHOWN:] if kind.name != "event" else []
+    told = _STORIES.get(kind.name, _tell_spec)(client, item)
+    now = [("now", told.advice.now), ("what to do", told.advice.do)] if told.advice.now else _why(item)
+    lines = [f"{full}: {_headline(kind, item)}", *_facts([*now, *_about(item), *told.facts]), *told.lines]
+    events = events_about(client, full, namespace or None) if kind.name != "event" else []
     lines += ["", "events:"] if events else ["", "no events are kept about it"]
-    rows = [
+    return [*lines, *aligned(_event_rows(events))]
+
+
+def _event_rows(events: list[Object]) -> list[tuple[str, ...]]:
+    """The same thing again and again is told once, as it was last, with how often."""
+    merged: list[tuple[Object, int]] = []
+    for event in events:
+        count = event["spec"].get("count", 1)
+        if merged and merged[-1][0]["spec"]["reason"] == event["spec"]["reason"]:
+            count += merged.pop()[1]
+        merged.append((event, count))
+    return [
         (
             f"  {age(when(event), time.time())} ago",
-            event["spec"]["reason"] + (f" x{event['spec']['count']}" if event["spec"].get("count", 1) > 1 else ""),
+            event["spec"]["reason"] + (f" x{count}" if count > 1 else ""),
             " ".join(event["spec"]["message"].split()),
         )
-        for event in events
+        for event, count in merged[-EVENTS_SHOWN:]
     ]
-    return [*lines, *aligned(rows)]
 
 
 def _headline(kind: Kind, item: Object) -> str:
-    status = item.get("status", {})
+    status = item.get("status") or {}
+    since = f", for {age(status['since'], time.time())}" if status.get("since") else ""
+    return _state(kind, item, status) + since
+
+
+def _state(kind: Kind, item: Object, status: Object) -> str:
     phase = str(status.get("phase", "")) or "there"
     if kind.name == "workload":
         if "schedule" in item["spec"]:
@@ -81,17 +108,20 @@ def _headline(kind: Kind, item: Object) -> str:
     return phase
 
 
-def _about(item: Object) -> list[tuple[str, str]]:
-    meta, status = item["meta"], item.get("status", {})
-    since = f" (for {age(status['since'], time.time())})" if status.get("since") else ""
+def _why(item: Object) -> Facts:
+    status = item.get("status") or {}
+    return [("why", " ".join(filter(None, [status.get("reason", ""), status.get("message", "")])))]
+
+
+def _about(item: Object) -> Facts:
+    meta = item["meta"]
     return [
-        ("why", " ".join(filter(None, [status.get("reason", ""), status.get("message", "")])) + since),
         ("labels", tables.labels(item).removeprefix("-")),
         ("created", f"{age(meta.get('created_at', 0.0), time.time())} ago, version {meta.get('version', 0)}"),
     ]
 
 
-def _facts(pairs: list[tuple[str, str]]) -> list[str]:
+def _facts(pairs: Facts) -> list[str]:
     """`  word:  value` lines; empty ones are left out."""
     return aligned([(f"  {word}:", " ".join(str(text).split())) for word, text in pairs if str(text).strip()])
 
@@ -99,30 +129,29 @@ def _facts(pairs: list[tuple[str, str]]) -> list[str]:
 # Workloads.
 
 
-def _tell_workload(client: "Client", item: Object) -> list[str]:
+def _tell_workload(client: "Client", item: Object) -> Told:
     spec, meta = item["spec"], item["meta"]
     batch = spec.get("batch", {})
     kind = spec.get("type", "service")
     detail = ""
     if kind == "batch":
         detail = f", {batch.get('completions', 1)} completions, {batch.get('parallelism', 1)} at a time"
-    lines = _facts(
-        [
-            ("type", kind + detail),
-            ("schedule", _schedule(spec.get("schedule"))),
-            ("run of", spec.get("run_of", "")),
-            ("release", item["status"].get("release", "")),
-            ("indices", _indices(item)),
-            ("roll-out", rollout_line(item)),
-            ("healthy", ", ".join((item["status"].get("rollout") or {}).get("proven", ())[-3:])),
-            ("priority", str(spec.get("priority", ""))),
-        ]
-    )
+    facts = [
+        ("type", kind + detail),
+        ("schedule", _schedule(spec.get("schedule"))),
+        ("run of", spec.get("run_of", "")),
+        ("release", item["status"].get("release", "")),
+        ("indices", _indices(item)),
+        ("roll-out", "" if _first(item) else rollout_line(item)),
+        ("healthy", ", ".join((item["status"].get("rollout") or {}).get("proven", ())[-3:])),
+        ("priority", str(spec.get("priority", ""))),
+    ]
+    lines = []
     for name, group in spec["groups"].items():
         lines += _tell_group(name, group, service=kind == "service")
         lines += _tell_scaling(group.get("autoscale"), item["status"].get("autoscale", {}).get(name))
     if "schedule" in spec:
-        return lines + _tell_runs(client, item)
+        return Told(facts, lines + _tell_runs(client, item))
     items, _ = client.list("instances", {"namespace": meta.get("namespace")})
     own = [each for each in items if each["spec"]["workload"] == meta["name"]]
     lines += ["", f"instances: {len(own)}"]
@@ -132,7 +161,16 @@ def _tell_workload(client: "Client", item: Object) -> list[str]:
         lines += [f"  {line}" for line in aligned(rows)]
         if len(own) > INSTANCES_SHOWN:
             lines.append(f"  … and {len(own) - INSTANCES_SHOWN} more")
-    return lines
+    return Told(facts, lines, advice.of_workload(item, own))
+
+
+def _first(item: Object) -> bool:
+    """There was nothing before this release: it is not rolled out, it begins."""
+    rollout = item["status"].get("rollout") or {}
+    return str(rollout.get("release", "")).endswith(".1") and rollout.get("phase", "Progressing") in {
+        "Progressing",
+        "Done",
+    }
 
 
 def _indices(item: Object) -> str:
@@ -190,33 +228,27 @@ def _tell_runs(client: "Client", item: Object) -> list[str]:
 
 def _tell_group(name: str, group: Object, *, service: bool) -> list[str]:
     count = f" x{group.get('replicas', 1)}" if service else ""
-    lines = ["", f"group {name}{count}:"]
     placement = group.get("placement", {})
-    lines += _facts(
-        [
-            ("engine", " or ".join(group.get("engine", ())) or "any that can run it"),
-            ("ports", ", ".join(f"{key} {_port(port)}" for key, port in group.get("ports", {}).items())),
-            ("volumes", ", ".join(_volume(key, volume) for key, volume in group.get("volumes", {}).items())),
-            ("update", ", ".join(f"{key} {value}" for key, value in group.get("update", {}).items())),
-            ("depends on", ", ".join(f"{key} {value}" for key, value in group.get("depends_on", {}).items())),
-            ("pool", placement.get("pool", "")),
-            ("where", "; ".join(_where(rule) for rule in placement.get("where", ()))),
-        ]
-    )
+    facts = [
+        ("engine", " or ".join(group.get("engine", ())) or "any that can run it"),
+        ("ports", ", ".join(f"{key} {_port(port)}" for key, port in group.get("ports", {}).items())),
+        ("volumes", ", ".join(_volume(key, volume) for key, volume in group.get("volumes", {}).items())),
+        ("update", ", ".join(f"{key} {value}" for key, value in group.get("update", {}).items())),
+        ("depends on", ", ".join(f"{key} {value}" for key, value in group.get("depends_on", {}).items())),
+        ("pool", placement.get("pool", "")),
+        ("where", "; ".join(_where(rule) for rule in placement.get("where", ()))),
+    ]
     for task_name, task in group["tasks"].items():
         role = f" ({task['role']})" if task.get("role", "main") != "main" else ""
-        lines += _facts(
-            [
-                (f"task {task_name}{role}", _program(task)),
-                ("  asks for", _resources(task.get("resources", {}))),
-                ("  limits", _resources(task.get("resources", {}).get("limits", {}))),
-                ("  health", _probe(task.get("health"))),
-                ("  readiness", _probe(task.get("readiness"))),
-            ]
-        )
-    for number, each in enumerate(group.get("alternatives", ()), 1):
-        lines += _facts([(f"alternative {number}", _alternative(each))])
-    return lines
+        facts += [
+            (f"task {task_name}{role}", _program(task)),
+            ("  asks for", _resources(task.get("resources", {}))),
+            ("  limits", _resources(task.get("resources", {}).get("limits", {}))),
+            ("  health", _probe(task.get("health"))),
+            ("  readiness", _probe(task.get("readiness"))),
+        ]
+    facts += [(f"alternative {n}", _alternative(each)) for n, each in enumerate(group.get("alternatives", ()), 1)]
+    return ["", f"group {name}{count}:", *_facts(facts)]
 
 
 def _tell_scaling(scaling: Object | None, status: Object | None) -> list[str]:
@@ -279,27 +311,24 @@ def _probe(probe: Object | None) -> str:
 # Instances and nodes.
 
 
-def _tell_instance(client: "Client", item: Object) -> list[str]:
+def _tell_instance(client: "Client", item: Object) -> Told:
     spec, status = item["spec"], item["status"]
-    stop = spec.get("stop")
-    lines = _facts(
-        [
-            ("workload", f"{spec['workload']}, group {spec.get('group', 'main')}, release {spec['release']}"),
-            ("engine", status.get("engine", "")),
-            ("address", status.get("address", "")),
-            ("ports", tables.ports(item).removeprefix("-")),
-            ("volumes", ", ".join(spec.get("volumes", ()))),
-            ("started", f"{age(status['started_at'], time.time())} ago" if status.get("started_at") else ""),
-            ("restarts", str(status.get("restarts", 0))),
-            ("exit code", str(status.get("exit_code", ""))),
-            ("told to stop", stop["reason"] if stop else ""),
-            ("room is held on", status.get("nominated", "")),
-            ("placed as", f"alternative {spec['variant']}" if spec.get("variant") else ""),
-            ("placed without", "; ".join(spec.get("relaxed", ()))),
-            ("failed before", _failures(spec)),
-            ("uid", item["meta"].get("uid", "")),
-        ]
-    )
+    facts = [
+        ("workload", f"{spec['workload']}, group {spec.get('group', 'main')}, release {spec['release']}"),
+        ("engine", status.get("engine", "")),
+        ("address", status.get("address", "")),
+        ("ports", tables.ports(item).removeprefix("-")),
+        ("volumes", ", ".join(spec.get("volumes", ()))),
+        ("started", f"{age(status['started_at'], time.time())} ago" if status.get("started_at") else ""),
+        ("restarts", str(status.get("restarts") or "")),
+        ("exit code", str(status.get("exit_code", ""))),
+        ("room is held on", status.get("nominated", "")),
+        ("placed as", f"alternative {spec['variant']}" if spec.get("variant") else ""),
+        ("placed without", "; ".join(spec.get("relaxed", ()))),
+        ("failed before", _failures(spec)),
+        ("uid", item["meta"].get("uid", "")),
+    ]
+    lines: list[str] = []
     tasks = status.get("tasks", ())
     if tasks:
         rows = [("  TASK", "PHASE", "RESTARTS", "EXIT", "REASON")]
@@ -313,8 +342,8 @@ def _tell_instance(client: "Client", item: Object) -> list[str]:
             )
             for task in tasks
         ]
-        lines += ["", "tasks:", *aligned(rows)]
-    return lines
+        lines = ["", "tasks:", *aligned(rows)]
+    return Told(facts, lines, advice.of_instance(item))
 
 
 def _port_range(ports: Object) -> str:
@@ -329,42 +358,40 @@ def _failures(spec: Object) -> str:
     return f"{spec['attempt']} times, on {', '.join(spec.get('avoid', ()))}" if spec.get("attempt") else ""
 
 
-def _tell_node(client: "Client", item: Object) -> list[str]:
+def _tell_node(client: "Client", item: Object) -> Told:
     spec, status = item["spec"], item["status"]
     capacity = status.get("capacity", {})
     cpu, memory = tables.cores(capacity.get("cpu_milli", 0)), tables.amount(capacity.get("memory_bytes", 0))
-    lines = _facts(
-        [
-            ("pool", spec.get("pool", "default")),
-            ("address", status.get("address", "")),
-            ("engines", ", ".join(_engine(*each) for each in sorted(status.get("engines", {}).items())) or "none"),
-            *((f"  {name}", _abilities(engine)) for name, engine in sorted(status.get("engines", {}).items())),
-            ("capacity", f"cpu {cpu}, memory {memory}"),
-            ("ports", _port_range(status.get("ports", {}))),
-            ("taints", ", ".join(map(tables.taint, spec.get("taints", ())))),
-            ("short of", ", ".join(status.get("pressure", ()))),
-            ("maintenance", _maintenance(status.get("maintenance"))),
-            ("drain", _drain(spec, status)),
-            ("facts", ", ".join(f"{key} {value}" for key, value in sorted(status.get("facts", {}).items()))),
-            ("agent", status.get("agent_version", "")),
-        ]
-    )
+    facts = [
+        ("pool", spec.get("pool", "default")),
+        ("address", status.get("address", "")),
+        ("engines", ", ".join(_engine(*each) for each in sorted(status.get("engines", {}).items())) or "none"),
+        *((f"  {name}", _abilities(engine)) for name, engine in sorted(status.get("engines", {}).items())),
+        ("capacity", f"cpu {cpu}, memory {memory}"),
+        ("ports", _port_range(status.get("ports", {}))),
+        ("taints", ", ".join(map(tables.taint, spec.get("taints", ())))),
+        ("short of", ", ".join(status.get("pressure", ()))),
+        ("maintenance", _maintenance(status.get("maintenance"))),
+        ("drain", _drain(spec, status)),
+        ("facts", ", ".join(f"{key} {value}" for key, value in sorted(status.get("facts", {}).items()))),
+        ("agent", status.get("agent_version", "")),
+    ]
     items, _ = client.list("instances", {"node": item["meta"]["name"]})
-    lines += ["", f"instances: {len(items)}"]
+    lines = ["", f"instances: {len(items)}"]
     if items:
         shown = tables.columns("instance", namespace=True)
         rows = [[column.title for column in shown], *(tables.row(shown, each) for each in items[:INSTANCES_SHOWN])]
         lines += [f"  {line}" for line in aligned(rows)]
         if len(items) > INSTANCES_SHOWN:
             lines.append(f"  … and {len(items) - INSTANCES_SHOWN} more")
-    return lines
+    return Told(facts, lines, advice.of_node(item))
 
 
-def _tell_volume(client: "Client", item: Object) -> list[str]:
+def _tell_volume(client: "Client", item: Object) -> Told:
     spec, status = item["spec"], item.get("status", {})
     keeps = "is kept" if spec.get("reclaim", "keep") == "keep" else "goes with it"
     rules = [f"{key} {spec[key]}" for key in ("node", "pool") if key in spec]
-    return _facts(
+    return Told(
         [
             ("node", status.get("node", "") or "none yet"),
             ("path", status.get("path", "") or "not made yet"),
@@ -408,18 +435,23 @@ def _drain(spec: Object, status: Object) -> str:
     return f"{phase} (for {since}{deadline}{force}): {shown(status['drain'])}"
 
 
-def _tell_spec(client: "Client", item: Object) -> list[str]:
+def _tell_spec(client: "Client", item: Object) -> Told:
+    return Told(lines=_spec(item))
+
+
+def _spec(item: Object) -> list[str]:
     from mandor.lib.yaml12 import dump
 
     spec = item.get("spec")
-    return ["spec:", *(f"  {line}" for line in dump(spec).splitlines())] if spec else []
+    return ["", "spec:", *(f"  {line}" for line in dump(spec).splitlines())] if spec else []
 
 
-def _tell_pool(client: "Client", item: Object) -> list[str]:
-    return [*pools.story(item), *_tell_spec(client, item)]
+def _tell_pool(client: "Client", item: Object) -> Told:
+    facts, lines = pools.story(item)
+    return Told(facts, [*lines, *_spec(item)], advice.of_pool(item))
 
 
-_STORIES: dict[str, Callable[["Client", Object], list[str]]] = {
+_STORIES: dict[str, Callable[["Client", Object], Told]] = {
     find_kind("workload").name: _tell_workload,
     find_kind("instance").name: _tell_instance,
     find_kind("node").name: _tell_node,

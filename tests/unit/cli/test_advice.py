@@ -1,0 +1,102 @@
+"""What `mandor describe` says of now, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mandor.cli import advice
+
+Object = dict[str, Any]
+
+
+def instance(name: str = "web-0", *, namespace: str = "default", spec: Object | None = None, **status: Any) -> Object:
+    return {"meta": {"name": name, "namespace": namespace}, "spec": spec or {}, "status": status}
+
+
+def workload(**rollout: Any) -> Object:
+    return {"meta": {"name": "web", "namespace": "default"}, "spec": {}, "status": {"rollout": rollout}}
+
+
+def node(spec: Object | None = None, **status: Any) -> Object:
+    return {"meta": {"name": "n1"}, "spec": spec or {}, "status": status}
+
+
+CRASHED = instance(phase="Starting", reason="Error", message="ended (exit code 3)", restarts=4)
+SAID = "0/2 nodes fit: 2 NodeResourcesFit (short of 1 cpu)"
+QUOTA = "0/2 nodes fit: 2 Quota (the quota q is exceeded by 1 instances)"
+
+
+@pytest.mark.parametrize(
+    ("found", "now", "do"),
+    [
+        (instance(phase="Pending", message=SAID), f"it waits for a node: {SAID}", "mandor explain instance web-0`"),
+        (instance(phase="Pending", message=QUOTA, namespace="a"), "room in its namespace", "mandor get quotas -n a`"),
+        (instance(phase="Pending", reason="Gated", message="waits for db to be healthy"), "waits for db", "by itself"),
+        (instance(phase="Pending", nominated="n2", message="x"), "room is being made for it on n2", ""),
+        (CRASHED, "it ended again and again, 4 times: ended (exit code 3)", "mandor logs web-0`"),
+        (
+            instance(phase="Starting", reason="OOMKilled", restarts=1),
+            "more memory than it may, once",
+            "resources.memory",
+        ),
+        (instance(phase="Running", ready=False, message="http / answers 503"), "not ready yet: http /", "mandor logs"),
+        (instance(phase="Running", ready=True, spec={"relaxed": ["disk == ssd"]}), "without `disk == ssd`", "explain"),
+        (instance(phase="Running", ready=True, spec={"stop": {"reason": "Preempted"}}), "to stop: Preempted", ""),
+        (instance(phase="Lost", spec={"node": "n1"}), "its node n1 is silent", ""),
+        (instance(phase="Running", ready=True), "", ""),
+    ],
+)
+def test_an_instance_says_what_happens_and_what_can_be_done(found: Object, now: str, do: str) -> None:
+    told = advice.of_instance(found)
+    assert now in told.now
+    assert do in told.do
+    assert bool(told.now) == bool(now)
+    assert bool(told.do) == bool(do)
+
+
+def test_a_workload_tells_of_the_first_that_is_not_well_and_how_to_go_back() -> None:
+    well = instance("web-1", phase="Running", ready=True)
+    told = advice.of_workload(workload(release="web.1", phase="Progressing"), [well, CRASHED])
+    assert told.now.startswith("web-0: it ended again and again")
+    assert "rollout" not in told.do, "there is nothing to go back to"
+    later = workload(release="web.2", phase="Progressing", proven=["web.1"])
+    assert "mandor rollout abort web`" in advice.of_workload(later, [CRASHED]).do
+    assert advice.of_workload(later, [well]) == advice.NOTHING
+
+
+def test_a_roll_out_that_waits_for_somebody_says_for_what() -> None:
+    paused = advice.of_workload(workload(release="web.2", phase="Paused", message="by ann"), [])
+    assert paused == ("its roll-out is paused: by ann", "`mandor rollout resume web` goes on with it")
+    failed = advice.of_workload(workload(release="web.2", phase="Failed", message="not one got healthy"), [CRASHED])
+    assert failed.now == "its roll-out came to nothing: not one got healthy"
+
+
+@pytest.mark.parametrize(
+    ("found", "now", "do"),
+    [
+        (node(phase="Down", reason="silent for 1m"), "its agent is silent: silent for 1m", "journalctl"),
+        (node(phase="Ready", drain={"phase": "Drained"}), "it is empty", "mandor uncordon n1"),
+        (node(phase="Ready", drain={"phase": "Waiting", "waiting": ["3 of web"]}), "waits: 3 of web", "--force"),
+        (node(phase="Ready", drain={"phase": "Draining"}), "moves elsewhere", "--cancel"),
+        (node({"cordoned": True}, phase="Ready"), "nothing new", "mandor uncordon n1"),
+        (node(phase="Ready", pressure=["memory"]), "short of memory", ""),
+        (node(phase="Ready"), "", ""),
+    ],
+)
+def test_a_node_says_what_happens_and_what_can_be_done(found: Object, now: str, do: str) -> None:
+    told = advice.of_node(found)
+    assert now in told.now
+    assert do in told.do
+    assert bool(told.now) == bool(now)
+
+
+def test_a_pool_that_may_have_no_more_says_how_it_gets_more() -> None:
+    status = {"scaling": {"message": "at most 3 are allowed"}}
+    pool = {"meta": {"name": "burst"}, "spec": {"autoscale": {"max": 3}}, "status": status}
+    assert advice.of_pool(pool) == (
+        "work waits, and at most 3 are allowed",
+        "raise `autoscale.max`, if it may have more",
+    )
+    assert advice.of_pool({"meta": {"name": "plain"}, "spec": {}}) == advice.NOTHING
