@@ -133,6 +133,17 @@ COMPONENTS = {
             backports=True,
         ),
         Component(
+            name="nats",
+            purpose="an event bus that events are published to",
+            binaries=("nats-server",),
+            version=("--version",),
+            at_least=(2, 9),
+            packages=("nats-server",),
+            suite="bookworm",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: install nats-server 2.9 or newer "
+            "(https://docs.nats.io/running-a-nats-service/introduction/installation)",
+        ),
+        Component(
             name="podman",
             purpose="the podman engine",
             binaries=("podman",),

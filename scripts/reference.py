@@ -88,6 +88,8 @@ def manifest_page() -> str:
         "node-pool",
         "reservation",
         "rebalance",
+        "webhook",
+        "event-bus",
     ):
         lines += ["", f"## {kind}", "", _sentence(defs[kind]["description"]), ""]
         lines += _table(defs[kind]["properties"], set(defs[kind]["required"]))

@@ -47,7 +47,10 @@ def _tests(body: Sequence[ast.stmt], place: str, inherited: frozenset[str]) -> I
     for node in body:
         if isinstance(node, ast.ClassDef):
             marks = inherited | _decorated(node.decorator_list) | _assigned(node.body)
-            yield from _tests(node.body, f"{place}::{node.name}", marks)
+            shown = list(_tests(node.body, f"{place}::{node.name}", marks))
+            if not shown and node.bases:  # All its tests are those of a suite that it inherits.
+                shown = [(identity, f"{place}::{node.name}") for identity in sorted(marks)]
+            yield from shown
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test"):
             for identity in sorted(inherited | _decorated(node.decorator_list)):
                 yield identity, f"{place}::{node.name}"

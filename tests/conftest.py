@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from scripts.components import find, missing
-from tests.components.containerd import PAUSE, Containerd, start_containerd
+from tests.components.containerd import Containerd, start_containerd
+from tests.components.daemon import Daemon
 from tests.components.docker import Docker, RunningDocker, find_running, start_docker
 from tests.components.etcd import Etcd, Tls, start_etcd
 from tests.components.image import busybox_image
@@ -149,7 +150,7 @@ def new_docker() -> Iterator[NewDocker]:
         def start(*options: str) -> Docker:
             binary = _for_root("docker", _require("docker"))
             running.append(start_docker(binary, Path(folder, str(len(running))), options=options))
-            running[-1].cli("load", data=busybox_image())
+            running[-1].furnish()
             return running[-1]
 
         yield start
@@ -173,7 +174,7 @@ def _podman(tmp_path_factory: pytest.TempPathFactory, *, rootless: bool) -> Iter
     _require("busybox")
     binary = _for_root("podman", _require("podman"))
     running = start_podman(binary, tmp_path_factory.mktemp("podman"), rootless=rootless)
-    running.cli("load", data=busybox_image())
+    running.furnish()
     yield running
     running.close()
 
@@ -191,10 +192,45 @@ def containerd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containerd]
     _require("docker")  # for its runc
     binary = _for_root("containerd", _require("containerd"))
     running = start_containerd(binary, tmp_path_factory.mktemp("containerd"))
-    running.load(busybox_image())
-    running.load(busybox_image(PAUSE, config={"Cmd": ["tail", "-f", "/dev/null"]}))
+    running.furnish()
     yield running
     running.close()
+
+
+NewDaemon = Callable[..., Daemon]
+DAEMONS: dict[str, Callable[[Path, Path], Daemon]] = {
+    "docker": Docker,
+    "podman": Podman,
+    "containerd": Containerd,
+    "incus": Incus,
+}
+SMALL_DISK_MEBIBYTES = 48
+
+
+@pytest.fixture
+def new_daemon() -> Iterator[NewDaemon]:
+    """A daemon of the test's own, with the busybox image: `new_daemon("podman", small=True)`, in the main thread.
+
+    `small`: what it makes is on a small disk of its own, which `daemon.full()` fills.
+    """
+    _require("busybox")
+    running: list[Daemon] = []
+    with tempfile.TemporaryDirectory(prefix="mandor-own-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o711)  # the users of its containers go through it
+
+        def start(name: str, *, small: bool = False) -> Daemon:
+            _require("docker")  # for its runc
+            daemon = DAEMONS[name](_for_root(name, _require(name)), Path(folder, str(len(running))))
+            running.append(daemon)
+            if small:
+                daemon.give_disk(SMALL_DISK_MEBIBYTES)
+            daemon.boot()
+            daemon.furnish()
+            return daemon
+
+        yield start
+        for each in running:
+            each.close()
 
 
 @pytest.fixture(scope="session")

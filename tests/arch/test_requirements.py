@@ -51,20 +51,26 @@ class TestThings:
 
     def helper(self): ...
 
+@pytest.mark.req("S0-6")
+class TestOfASuite(Suite):
+    def make(self): ...
+
 @pytest.mark.parametrize("x", [pytest.param(1, marks=pytest.mark.req("S0-5"))])
 def test_outside(x): ...
 """
 
 
-def test_marks_are_found_on_modules_classes_functions_and_parameters(tmp_path: Path) -> None:
+def test_marks_are_found_on_modules_classes_suites_functions_and_parameters(tmp_path: Path) -> None:
     (tmp_path / "test_sample.py").write_text(SAMPLE)
     inside, outside = "test_sample.py::TestThings::test_inside", "test_sample.py::test_outside"
+    suite = "test_sample.py::TestOfASuite"
     assert collect([tmp_path], tmp_path) == {
-        "S0-1": [inside, outside],
+        "S0-1": [inside, suite, outside],
         "S0-2": [inside],
         "S0-3": [inside],
         "S0-4": [inside],
         "S0-5": [outside],
+        "S0-6": [suite],
     }
 
 

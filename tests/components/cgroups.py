@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
-PATIENCE_SECONDS = 10.0
+PATIENCE_SECONDS = 3.0
 
 
 def remove_cgroups(name: str) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from scripts.components import HOME, environment
 from tests.components.cgroups import remove_cgroups
 from tests.components.daemon import Daemon
+from tests.components.image import busybox_image
 
 PAUSE = "mandor.test/pause:1"
 NAMESPACE = "k8s.io"
@@ -19,6 +20,8 @@ NAMESPACE = "k8s.io"
 
 class Containerd(Daemon):
     program, client = "containerd", "ctr"
+    store = "root"
+    volatile = ("state", "containerd.sock")
 
     def __init__(self, binary: Path, folder: Path) -> None:
         super().__init__(folder)
@@ -76,6 +79,10 @@ state = "{self.folder}/state"
 
     def load(self, archive: bytes) -> None:
         self.cli("images", "import", "-", data=archive)
+
+    def furnish(self) -> None:
+        self.load(busybox_image())
+        self.load(busybox_image(PAUSE, config={"Cmd": ["tail", "-f", "/dev/null"]}))
 
     def _command(self, *words: str) -> list[str]:
         inside = self.enclosure.command([self.binary.with_name("ctr"), "--address", self.socket])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -22,6 +23,10 @@ class Daemon:
     program: ClassVar[str]
     client: ClassVar[str]
     """Its command, as its users know it."""
+    store: ClassVar[str]
+    """Where in its folder it keeps what it makes."""
+    volatile: ClassVar[Sequence[str]] = ()
+    """What of its folder is usually in memory, and gone when the machine starts again."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -36,6 +41,14 @@ class Daemon:
         return dict(os.environ)
 
     def start(self) -> None:
+        raise NotImplementedError
+
+    def boot(self) -> None:
+        """The machine has started: what its system does first, and then the daemon."""
+        self.start()
+
+    def furnish(self) -> None:
+        """Once, when it runs for the first time: the images that tests use, and what those need."""
         raise NotImplementedError
 
     def end_all(self) -> None:
@@ -76,6 +89,17 @@ class Daemon:
         self.process.kill()
         self.process.wait(STOP_SECONDS)
 
+    def lose_power(self) -> None:
+        """Everything it ran ends at once with it; what is left is what is on the disk."""
+        self.enclosure.kill()
+        assert self.process is not None
+        self.process.wait(STOP_SECONDS)
+        self.enclosure.close()
+        for name in self.volatile:
+            path = self.folder / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        self.enclosure = Enclosure(self.folder)
+
     def pause(self) -> None:
         """It hangs: connections are taken, nothing answers."""
         assert self.process is not None
@@ -84,6 +108,24 @@ class Daemon:
     def resume(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
+
+    def give_disk(self, mebibytes: int) -> None:
+        """Before it starts: what it makes is on a disk of its own."""
+        (self.folder / self.store).mkdir(parents=True)
+        self.enclosure.run(["mount", "-t", "tmpfs", "-o", f"size={mebibytes}m", "none", self.folder / self.store])
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """While it lasts, that disk has no room."""
+        filled = self.folder / self.store / "filled"
+        fill = (
+            f"dd if=/dev/zero of={filled} bs=64k conv=fsync 2>/dev/null; dd if=/dev/zero of={filled}2 bs=1 2>/dev/null"
+        )
+        self.enclosure.run(["sh", "-c", f"{fill}; true"])
+        try:
+            yield
+        finally:
+            self.enclosure.run(["rm", filled, f"{filled}2"])
 
     @contextmanager
     def away(self) -> Iterator[None]:

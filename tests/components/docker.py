@@ -18,6 +18,7 @@ from scripts.components import environment
 from tests.components.cgroups import remove_cgroups
 from tests.components.daemon import READY_SECONDS, Daemon
 from tests.components.enclosure import fetch
+from tests.components.image import busybox_image
 
 
 class RunningDocker:
@@ -54,6 +55,8 @@ class RunningDocker:
 
 class Docker(Daemon, RunningDocker):
     program, client = "dockerd", "docker"
+    store = "data"
+    volatile = ("exec", "pid", "docker.sock")
 
     def __init__(self, binary: Path, folder: Path, options: Sequence[str] = ()) -> None:
         Daemon.__init__(self, folder)
@@ -103,6 +106,9 @@ class Docker(Daemon, RunningDocker):
             return int((self.folder / "exec" / "containerd" / "containerd.pid").read_text())
         except (OSError, ValueError):
             return None
+
+    def furnish(self) -> None:
+        self.cli("load", data=busybox_image())
 
     def end_all(self) -> None:
         left = self.cli("ps", "--all", "--quiet").split()

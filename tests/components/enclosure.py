@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
+
 _HOLDER = """
 import ctypes, fcntl, os, signal, socket, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -158,6 +160,15 @@ class Enclosure:
                 if name.isdecimal() and os.stat(f"/proc/{name}/ns/net").st_ino == network:
                     found.append(int(name))
         return [each for each in found if each != self._holder.pid]
+
+    def kill(self) -> None:
+        """Everything that runs inside, and what that began in namespaces of its own."""
+        found = [psutil.Process(pid) for pid in self._inside() if psutil.pid_exists(pid)]
+        for process in found:
+            with suppress(psutil.Error):
+                for each in (*process.children(recursive=True), process):
+                    with suppress(psutil.Error):
+                        each.kill()
 
     def close(self) -> None:
         """With everything that still runs inside."""

@@ -14,6 +14,7 @@ from pathlib import Path
 from mandor.client.image_file import open_image
 from mandor.model.image import ImageFile
 from scripts.components import HOME
+from tests.components.cgroups import remove_cgroups
 from tests.components.daemon import Daemon
 from tests.components.image import busybox_layer
 
@@ -40,6 +41,8 @@ exit 0
 
 class Incus(Daemon):
     program, client = "incusd", "incus"
+    store = "storage-pools"
+    volatile = ("unix.socket",)
 
     def __init__(self, binary: Path, folder: Path) -> None:
         super().__init__(folder)
@@ -54,8 +57,8 @@ class Incus(Daemon):
         return os.environ | {"INCUS_DIR": str(self.folder), "HOME": str(self.folder / "home")}
 
     def prepare(self) -> None:
-        """Once; what is unpacked is seen as if it were installed, in there only."""
-        (self.folder / "home").mkdir()
+        """Once a boot; what is unpacked is seen as if it were installed, in there only."""
+        (self.folder / "home").mkdir(exist_ok=True)
         if self.binary.is_relative_to(HOME):
             self.enclosure.install(HOME / "incus")
         self.enclosure.own_sys()
@@ -68,7 +71,17 @@ class Incus(Daemon):
             self.enclosure.command([daemon, "--group", "root"]), lambda: self.run("query", "/1.0").returncode == 0
         )
 
-    def configure(self) -> None:
+    def lose_power(self) -> None:
+        names = self.cli("list", "--format", "csv", "--columns", "n").split()
+        super().lose_power()
+        for name in names:
+            remove_cgroups(f"lxc.*.{name}")
+
+    def boot(self) -> None:
+        self.prepare()
+        self.start()
+
+    def furnish(self) -> None:
         self.cli("storage", "create", "default", "dir")
         network = (f"ipv4.address={BRIDGE}/24", "ipv4.nat=false", "ipv6.address=none")
         self.cli("network", "create", "mandor0", *network)
@@ -89,7 +102,7 @@ class Incus(Daemon):
 def start_incus(binary: Path, folder: Path) -> Incus:
     """The caller closes it."""
     incus = Incus(binary, folder)
-    incus.open(incus.prepare, incus.start, incus.configure)
+    incus.open(incus.prepare, incus.start, incus.furnish)
     return incus
 
 

@@ -14,6 +14,7 @@ import psutil
 from scripts.components import environment
 from tests.components.cgroups import remove_empty
 from tests.components.daemon import Daemon
+from tests.components.image import busybox_image
 
 USER, USER_ID = "mandor-test", 64_321
 """Known inside the enclosure only."""
@@ -23,6 +24,8 @@ class Podman(Daemon):
     """What it runs goes on without it: podman has no daemon that containers depend on."""
 
     program = client = "podman"
+    store = "storage"
+    volatile = ("run", "runtime", "podman.sock")
 
     def __init__(self, binary: Path, folder: Path, *, rootless: bool = False) -> None:
         super().__init__(folder)
@@ -97,11 +100,18 @@ network_config_dir = "{self.folder}/net"
         command = self._command("system", "service", "--time=0", f"unix://{self.socket}")
         self.launch(command, self.socket.exists)
 
+    def boot(self) -> None:
+        self.set_up()
+        self.start()
+
     def _command(self, *words: str) -> list[str]:
         become: Sequence[str] = ()
         if self.rootless:
             become = ("setpriv", f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups", "--")
         return self.enclosure.command([*become, self.binary, *words])
+
+    def furnish(self) -> None:
+        self.cli("load", data=busybox_image())
 
     def end_all(self) -> None:
         self.cli("rm", "--force", "--all", "--time", "0")

@@ -7,11 +7,18 @@ import shlex
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+import yaml
 
+from mandor.importers.base import Options, Source
+from mandor.importers.compose import ComposeImporter
+from mandor.importers.kubernetes import KubernetesImporter
+from mandor.placement.plugins.control_plane import ControlPlane, ControlPlaneArgs
 from mandor.roots.settings import AgentRootSettings, ServerSettings, load
+from tests.docs.chart import render
 from tests.docs.text import ROOT, blocks
 
 UNITS = sorted((ROOT / "deploy" / "systemd").glob("*.service"))
@@ -46,3 +53,100 @@ def test_the_settings_are_understood(text: str, tmp_path: Path) -> None:
     kind: type[ServerSettings | AgentRootSettings] = ServerSettings if section == "server" else AgentRootSettings
     settings = load(kind, section, file=str(file), environ={}, flags={})
     assert settings != kind()
+
+
+# Helm and Compose.
+
+CHART = ROOT / "deploy" / "helm" / "mandor"
+COMPOSE = ROOT / "deploy" / "docker" / "compose.yaml"
+
+
+def settings_known(names: Iterable[str]) -> None:
+    known = {f"MANDOR_{field.upper()}" for field in ServerSettings.__struct_fields__}
+    assert [name for name in names if name.startswith("MANDOR_") and name not in known] == []
+
+
+@pytest.mark.req("S4-39")
+def test_the_chart_makes_servers_that_keep_apart_and_are_reached() -> None:
+    objects = {(each["kind"], each["metadata"]["name"]): each for each in render(CHART, release="seed-1")}
+    servers = objects["StatefulSet", "seed-1"]["spec"]
+    (container,) = servers["template"]["spec"]["containers"]
+    assert servers["replicas"] == 3
+    settings_known(each["name"] for each in container["env"])
+    assert {"name": "MANDOR_LOG_STYLE", "value": "json"} in container["env"]
+    assert "podAntiAffinity" in servers["template"]["spec"]["affinity"]
+    labels = servers["template"]["metadata"]["labels"]
+    for kind, name in (("Service", "seed-1"), ("Service", "seed-1-api")):
+        assert objects[kind, name]["spec"]["selector"].items() <= labels.items()
+    assert servers["serviceName"] == "seed-1", "the address of a server has the name of this service in it"
+    mounts = {each["name"] for each in container["volumeMounts"]}
+    assert mounts == {each["name"] for each in servers["template"]["spec"]["volumes"]}
+    paths = [each["value"] for each in container["env"] if str(each.get("value", "")).startswith("/etc/")]
+    folders = [each["mountPath"] for each in container["volumeMounts"]]
+    assert all(any(path.startswith(f"{folder}/") for folder in folders) for path in paths)
+
+
+@pytest.mark.req("S4-27")
+@pytest.mark.parametrize("brokers", [("rabbitmq",), ("nats",), ("rabbitmq", "nats"), ()])
+def test_brokers_for_development_come_when_they_are_asked_for(brokers: tuple[str, ...]) -> None:
+    objects = render(CHART, values={each: {"enabled": True} for each in brokers} | {"spread": False})
+    found = {each["metadata"]["name"] for each in objects if each["kind"] == "Deployment"}
+    assert found == {f"mandor-{each}" for each in brokers}
+    assert not [each for each in objects if "affinity" in str(each)]
+
+
+def test_our_own_importer_reads_what_the_chart_makes() -> None:
+    values = {"rabbitmq": {"enabled": True}, "nats": {"enabled": True}}
+    text = yaml.safe_dump_all(render(CHART, values=values))
+    made = KubernetesImporter().read([Source("chart.yaml", text)], Options())
+    names = {each.manifest["name"] for each in made.made if each.manifest.get("kind", "workload") == "workload"}
+    assert names == {"mandor", "mandor-rabbitmq", "mandor-nats"}
+
+
+@pytest.mark.req("S4-27", "S4-41")
+def test_compose_starts_several_servers_on_one_store_with_settings_that_exist() -> None:
+    services = yaml.safe_load(COMPOSE.read_text())["services"]
+    servers = {name: each for name, each in services.items() if name.startswith("server-")}
+    assert len(servers) == 3
+    assert {"etcd", "rabbitmq", "nats"} <= services.keys()
+    for name, each in servers.items():
+        settings_known(each["environment"])
+        assert each["environment"]["MANDOR_ADDRESS"] == f"https://{name}:8443"
+        flags = {key.removeprefix("MANDOR_").lower(): value for key, value in each["environment"].items()}
+        load(ServerSettings, "server", environ={}, flags=flags)
+    assert len({each["environment"]["MANDOR_STORE"] for each in servers.values()}) == 1
+    assert all(port.startswith("127.0.0.1:") for each in services.values() for port in each.get("ports", ()))
+
+
+def test_our_own_importer_reads_compose() -> None:
+    made = ComposeImporter().read([Source(str(COMPOSE), COMPOSE.read_text())], Options())
+    assert {each.manifest["name"] for each in made.made} >= {"etcd", "server-1", "server-2", "server-3"}
+
+
+@pytest.mark.req("S4-44")
+def test_the_playbook_brings_what_the_unit_starts() -> None:
+    ((play,),) = [yaml.safe_load((ROOT / "deploy" / "ansible" / "server.yaml").read_text())]
+    tasks = {module: value for task in play["tasks"] for module, value in task.items() if "." in module}
+    assert tasks["ansible.builtin.systemd_service"]["name"] == "mandor-server"
+    copied = [task["ansible.builtin.copy"]["src"] for task in play["tasks"] if "ansible.builtin.copy" in task]
+    assert (ROOT / "deploy" / "ansible" / copied[1]).exists()
+    links = [task["ansible.builtin.file"] for task in play["tasks"] if "ansible.builtin.file" in task]
+    unit = (ROOT / "deploy" / "systemd" / "mandor-server.service").read_text()
+    assert f"ExecStart={links[0]['dest']} " in unit
+
+
+@pytest.mark.req("S4-40", "S4-43")
+def test_the_ways_to_run_it_are_compared_by_all_that_matters() -> None:
+    text = (ROOT / "docs" / "guides" / "deploy.md").read_text()
+    rows = [line.split("|")[1:-1] for line in text.splitlines() if line.startswith("| ") and "★" in line]
+    assert len(rows) == 7
+    assert all(len(row) == 4 and all(cell.count("★") + cell.count("☆") == 5 for cell in row[1:]) for row in rows)
+    assert "any number of workload clusters" in text
+
+
+@pytest.mark.req("S4-42")
+def test_the_configuration_of_the_guide_makes_it_co_located() -> None:
+    (block,) = [each for each in blocks(ROOT / "docs" / "guides" / "deploy.md") if each.language == "yaml"]
+    (profile,) = yaml.safe_load(block.text)["profiles"]
+    (config,) = profile["pluginConfig"]
+    assert ControlPlane.Args(**config["args"]) == ControlPlaneArgs(colocated=True)

@@ -60,7 +60,7 @@ def cluster(incus: Incus, tmp_path: Path) -> Iterator[Cluster]:
                 incus.end_all()
 
 
-@pytest.mark.req("S0-6", "S2-48", "S0-20")
+@pytest.mark.req("S0-6", "S0-20", "S2-24", "S2-48")
 def test_a_real_incus_instance_joins_by_itself_runs_what_waited_and_is_given_back(
     cluster: Cluster, incus: Incus
 ) -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from mandor.controllers.reservation_plan import NodeRoom, plan_reservation
 from mandor.lib.quantity import Cpu
 from mandor.model.meta import Meta, Misfit
+from mandor.model.phase import Phase
 from mandor.model.reservation import Reservation, ReservationSpec, ReservationStatus
 from mandor.model.resources import Resources, TaskResources
 from mandor.placement.board import Board
@@ -127,3 +128,30 @@ def test_others_never_get_what_is_held_and_whom_it_is_for_does(held: dict[str, i
             assert decision.node in kept, "its own first"
         placed[name][decision.node] += 1
         board.put(make_instance(index, workload=name, release=f"{name}.1", node=decision.node))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 4), st.integers(0, 4), st.integers(1, 5))
+def test_nobody_is_put_out_for_room_that_is_held_for_others(held: int, lowly: int, halves: int) -> None:
+    """One node of four halves: some are held, some have work of low priority; somebody important wants some."""
+    lowly = min(lowly, 4 - held)
+    board = Board([make_node("n0", cpu=2)])
+    if held:
+        board.put(reservation(held, 500, {"n0": held}))
+    owners = (
+        make_workload("low", replicas=4, cpu="500m", memory="1Mi"),
+        make_workload("vip", replicas=1, priority=100, cpu=f"{500 * halves}m", memory="1Mi"),
+    )
+    for each in owners:
+        board.put(each)
+        board.put(make_stored_release(each))
+    for index in range(lowly):
+        board.put(make_instance(index, workload="low", release="low.1", node="n0"))
+    ask = board.ask(make_instance(0, Phase.PENDING, workload="vip", release="vip.1"))
+    assert ask is not None
+    decision = decide(default_profile(), ask, board.table.snapshot())
+    free = 4 - held - lowly
+    assert bool(decision.node) == (halves <= free)
+    if not decision.node:
+        assert bool(decision.nominated) == (halves <= 4 - held), decision.message
+        assert bool(decision.victims) == bool(decision.nominated)

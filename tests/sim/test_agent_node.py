@@ -82,6 +82,7 @@ async def test_what_others_write_on_the_node_is_left_alone(world: World) -> None
     assert after.status.address == "10.0.0.2"
 
 
+@pytest.mark.req("S3-39")
 async def test_what_is_reserved_for_the_machine_is_not_given_to_instances(world: World) -> None:
     node = await world.node()
     await world.store.commit(Put(node.changed(spec=NodeSpec(reserved=Resources(cpu_milli=63_500)))))

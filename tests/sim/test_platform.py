@@ -81,7 +81,7 @@ def test_the_scenario_is_the_platform_as_it_is_described(piece: Piece) -> None:
         assert placement.tolerate
 
 
-@pytest.mark.req("S3-44", "S3-45", "S3-23", "S3-36")
+@pytest.mark.req("S3-44", "S3-45", "S3-23", "S3-36", "S3-47")
 def test_the_answer_keeps_everything_that_is_expected_of_it_in_every_order_of_arrival(
     answers: list[RunResult],
 ) -> None:
@@ -118,7 +118,7 @@ def test_the_loss_of_either_worker_leaves_monitoring_and_gitops_and_costs_the_le
         assert state.cascade <= 2
 
 
-@pytest.mark.req("S3-5", "S3-8", "S3-15")
+@pytest.mark.req("S3-5", "S3-8", "S3-15", "S3-46")
 def test_with_both_workers_gone_the_server_still_heals_by_gitops(answers: list[RunResult]) -> None:
     for run in answers:
         state = phase(run, "both down")

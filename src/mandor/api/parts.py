@@ -13,10 +13,12 @@ from mandor.api.sessions import Sessions
 from mandor.api.settings import ApiSettings
 from mandor.api.streams import Streams
 from mandor.api.tasks import TaskDesk
+from mandor.errors import Unavailable
 from mandor.lib.clock import Clock
 from mandor.lib.metrics import Metrics
 from mandor.lib.sealing import Sealer
 from mandor.model.meta import Object
+from mandor.model.receiver import Receiver
 from mandor.model.table_report import TableReport
 from mandor.store.base import Store
 
@@ -29,6 +31,10 @@ class Notes(Protocol):
 
 async def no_table() -> TableReport | None:
     return None
+
+
+async def tell_nobody(receiver: Receiver) -> str:
+    raise Unavailable("this server sends no messages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,8 @@ class ApiParts:
     """Seals and opens secrets; None: there can be none."""
     scheduling: Scheduling = field(default_factory=Scheduling)
     """How the scheduler would decide."""
+    try_receiver: Callable[[Receiver], Awaitable[str]] = tell_nobody
+    """Sends a test message; what the receiver answered."""
     metrics: Callable[[], Awaitable[bytes]] = Metrics().text
     """What this process counts, as text."""
     measures: Measures = field(default_factory=Measures)

@@ -45,6 +45,8 @@ _ADMIN: Rights = {
     "limit-defaults": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "node-pool": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "reservation": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "webhook": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "event-bus": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _OWN_NODE_STATUS = frozenset(
     f"status.{name}"
@@ -72,6 +74,8 @@ _CONTROLLERS: Rights = {
     "node-pool": frozenset({"status"}),
     "rebalance": frozenset({"status"}),
     "reservation": frozenset({"status"}),
+    "webhook": frozenset({"status"}),
+    "event-bus": frozenset({"status"}),
     "task": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),
     "inventory": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),
     "release": frozenset({EXISTENCE, "meta.labels", "spec"}),

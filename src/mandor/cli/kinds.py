@@ -25,6 +25,8 @@ KINDS = (
     Kind("node-pool", "node-pools", namespaced=False, short=("np",)),
     Kind("reservation", "reservations", short=("res",)),
     Kind("rebalance", "rebalances", namespaced=False, short=("rb",)),
+    Kind("webhook", "webhooks", namespaced=False, short=("wh",)),
+    Kind("event-bus", "event-buses", namespaced=False, short=("bus",)),
     Kind("task", "tasks"),
     Kind("inventory", "inventories", namespaced=False, short=("inv",)),
     Kind("limit-defaults", "limit-defaults", short=("ld",)),

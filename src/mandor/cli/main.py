@@ -45,6 +45,7 @@ COMMANDS: dict[str, Entry] = {
     "rebalance": Entry("Nodes", "rebalance", "Move the few instances that would stand best elsewhere."),
     "image": Entry("Nodes", "image", "Load images into nodes, and list what they have."),
     "token": Entry("Keep", "token", "Make, list and revoke tokens."),
+    "webhook": Entry("Keep", "webhook", "Try receivers of events out, and see what they were sent."),
     "backup": Entry("Keep", "backup", "Save all state of the cluster in a file."),
     "restore": Entry("Keep", "backup", "Put saved state into an empty store."),
     "debug": Entry("Other", "debug", "Look for defects of mandor itself."),

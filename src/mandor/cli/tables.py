@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from mandor.cli import pools
+from mandor.cli import pools, receivers
 from mandor.cli.output import age
 
 Object = dict[str, Any]
@@ -263,6 +263,19 @@ NAME = Column("NAME", _name)
 AGE = Column("AGE", _age)
 LABELS = Column("LABELS", labels, wide=True)
 
+RECEIVER = (
+    NAME,
+    Column("STATE", receivers.state),
+    Column("URL", _spec("url")),
+    Column("EVENTS", receivers.told("events")),
+    Column("NAMESPACES", receivers.told("namespaces"), wide=True),
+    Column("DELIVERED", receivers.counted("delivered")),
+    Column("GIVEN UP", receivers.counted("given_up")),
+    Column("SAYS", receivers.says),
+    AGE,
+    LABELS,
+)
+
 COLUMNS: dict[str, tuple[Column, ...]] = {
     "node": (
         NAME,
@@ -441,6 +454,8 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         AGE,
         LABELS,
     ),
+    "webhook": RECEIVER,
+    "event-bus": RECEIVER,
     "limit-defaults": (
         NAME,
         Column("ASKS FOR", _amounts("resources")),

@@ -24,6 +24,7 @@ from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.model.quota import Quota, QuotaSpec
 from mandor.model.reading import FAILED, LATER, Mistake, Reader
 from mandor.model.rebalance import Rebalance, RebalanceSpec
+from mandor.model.receiver import EventBus, EventBusSpec, Webhook, WebhookSpec
 from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.reservation import Reservation, ReservationSpec
 from mandor.model.secret import Secret, SecretSpec
@@ -37,7 +38,6 @@ OBJECTS_MOST = 5000
 LATER_KINDS = frozenset(
     {
         "scheduler-config",
-        "webhook",
     }
 )
 _SPECS: dict[str, type[msgspec.Struct]] = {
@@ -51,6 +51,8 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "secret": SecretSpec,
     "rebalance": RebalanceSpec,
     "reservation": ReservationSpec,
+    "webhook": WebhookSpec,
+    "event-bus": EventBusSpec,
 }
 _MADE: dict[str, Callable[..., Object]] = {
     "workload": Workload,
@@ -63,6 +65,8 @@ _MADE: dict[str, Callable[..., Object]] = {
     "secret": Secret,
     "rebalance": Rebalance,
     "reservation": Reservation,
+    "webhook": Webhook,
+    "event-bus": EventBus,
 }
 
 _META = ("kind", "name", "namespace", "labels")

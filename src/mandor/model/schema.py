@@ -11,6 +11,7 @@ from mandor.model.pool import NodePoolSpec
 from mandor.model.priority import PriorityClassSpec
 from mandor.model.quota import QuotaSpec
 from mandor.model.rebalance import RebalanceSpec
+from mandor.model.receiver import EventBusSpec, WebhookSpec
 from mandor.model.record import NamespaceSpec
 from mandor.model.reservation import ReservationSpec
 from mandor.model.secret import SecretSpec
@@ -45,6 +46,8 @@ _OTHERS: dict[str, tuple[type[Struct], bool, str]] = {
     "secret": (SecretSpec, True, "What tasks need to know and nobody else may read; stored sealed."),
     "reservation": (ReservationSpec, True, "Room that is held for certain work, for a while."),
     "rebalance": (RebalanceSpec, False, "An order to move the few instances that would stand best elsewhere."),
+    "webhook": (WebhookSpec, False, "A receiver of events over HTTP; every message is signed."),
+    "event-bus": (EventBusSpec, False, "A NATS or Kafka to which events are published."),
 }
 """Kinds beside workloads: what they say, whether they live in a namespace, what they are."""
 

@@ -16,6 +16,8 @@ plugins:
     - name: Quota
     - name: Reservation
     - name: PoolFit
+    - name: ControlPlane
+      weight: 100
     - name: TaintToleration
       weight: 3
     - name: NodeAffinity

@@ -36,6 +36,7 @@ from mandor.lib.ids import new_uid
 from mandor.lib.metrics import Metrics
 from mandor.lib.process_metrics import process_families
 from mandor.lib.quantity import NEVER
+from mandor.lib.sealing import Sealer
 from mandor.lib.tasks import Background
 from mandor.model.table_report import TableReport
 from mandor.placement.framework.handle import DETACHED
@@ -45,6 +46,7 @@ from mandor.roots.bootstrap import ensure_cluster, ensure_key_file, ensure_seale
 from mandor.roots.forecast import make_scheduling
 from mandor.roots.inquiry import HttpInquiry
 from mandor.roots.machines import Machines
+from mandor.roots.messages import Messages
 from mandor.roots.prometheus import Prometheus
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.roots.supervisor import Pulse, supervised
@@ -159,6 +161,7 @@ async def _serve_api(
     recorder = Recorder(store, f"server {server_id}", clock)
     heartbeats = Heartbeats(store, clock, server_id, url)
     api = ApiSettings(address=url, tokens_required=not dev, image_bytes_most=int(settings.image_most))
+    sealer = _sealer(settings)
     gauges = ClusterGauges(store, heartbeats)
     measures = Measures()
 
@@ -178,7 +181,8 @@ async def _serve_api(
             compare_table=inside.compare_table,
             metrics=metrics,
             measures=measures,
-            sealer=ensure_sealer(settings.secrets_key_file, given=bool(settings.secrets_key)),
+            sealer=sealer,
+            try_receiver=Messages(store, clock, sealer).try_out,
         )
         inside.metrics.add(lambda: measures.families(len(parts.streams)))
         inside.metrics.add(gauges.families)
@@ -268,9 +272,14 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
     try:
         async with prometheus, machines, Background() as tasks:
             tasks.start(recorder.run(), "recorder")
+            tasks.start(Messages(store, clock, _sealer(settings)).run(recorder), "messages")
             await run_all(controllers, store, clock, measures=measures)
     finally:
         forget()
+
+
+def _sealer(settings: ServerSettings) -> Sealer:
+    return ensure_sealer(settings.secrets_key_file, given=bool(settings.secrets_key))
 
 
 async def _tasks(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:

@@ -104,6 +104,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         assert sorted(await self._units(engine)) == sorted(units[1:])
         assert (await self._running(engine, units[1])).unit == units[1]
 
+    @pytest.mark.req("S0-15")
     async def test_many_start_at_once(self, engine: Engine) -> None:
         units = [self._unit() for _ in range(8)]
         await asyncio.gather(*(engine.start(unit, self.sleeps()) for unit in units))
@@ -183,10 +184,12 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
 
     # What it gets.
 
+    @pytest.mark.req("S0-13")
     async def test_the_command_gets_its_arguments_as_they_are(self, engine: Engine) -> None:
         arguments = ["plain", "with space", "", "quo'te\"s", "$HOME `id` \\n", "ünïcödé", "-n", "*"]
         assert await self._output(engine, self.shows_arguments(arguments)) == arguments
 
+    @pytest.mark.req("S0-13")
     async def test_the_environment_arrives(self, engine: Engine) -> None:
         launch = self.shows_variable("GREETING", env={"GREETING": "hello = 'world' $PATH é"})
         assert await self._output(engine, launch) == ["hello = 'world' $PATH é"]
@@ -197,6 +200,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
         monkeypatch.setenv("MANDOR_SUITE_SECRET", "do not tell")
         assert await self._output(engine, self.shows_variable("MANDOR_SUITE_SECRET")) == [""]
 
+    @pytest.mark.req("S0-13")
     async def test_files_are_in_place_before_it_begins(self, engine: Engine) -> None:
         files = (File(path="conf/app.ini", content="first\nsecond é\n"), File(path="key", content="k", mode="0600"))
         assert await self._output(engine, self.shows_file("conf/app.ini", files=files)) == ["first", "second é"]
@@ -386,7 +390,7 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
 
     # Whose it is.
 
-    @pytest.mark.req("S0-13", "S0-14")
+    @pytest.mark.req("S0-14")
     async def test_what_is_not_mandors_is_neither_shown_nor_touched(self, engine: Engine) -> None:
         with self.foreigner() as lives:
             unit = await self._start(engine, self.ignores())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mandor.agent.pressure import CALM_SECONDS, Need, Pressure, Reading, Tenant, Threshold, who_goes
+from mandor.agent.pressure import CALM_SECONDS, USUAL, Need, Pressure, Reading, Tenant, Threshold, who_goes
 
 SOME = {"memory": Threshold(0.10, 0.05, 60.0), "disk": Threshold(0.20, 0.10, 30.0)}
 
@@ -26,6 +26,21 @@ def test_a_soft_threshold_calls_for_something_after_its_grace_and_a_hard_one_at_
     pressure.update([left("memory", 4)], 61.0)
     assert pressure.need == Need("memory", True, 0.04)
     assert str(pressure.need) == "4.0% of its memory is left"
+
+
+@pytest.mark.req("S3-12")
+@pytest.mark.parametrize("signal", ["memory", "disk", "inodes"])
+def test_whatever_a_host_can_be_short_of_is_defended_in_the_same_way(signal: str) -> None:
+    pressure, threshold = Pressure(USUAL), USUAL[signal]
+    soft, hard = 100 * threshold.soft - 1, 100 * threshold.hard - 1
+    pressure.update([left(signal, soft)], 0.0)
+    assert (pressure.shown, pressure.need) == ((signal,), None)
+    pressure.update([left(signal, soft)], threshold.grace_seconds)
+    assert pressure.need is not None
+    assert (pressure.need.signal, pressure.need.hard) == (signal, False)
+    pressure.update([left(signal, hard)], threshold.grace_seconds + 1)
+    assert pressure.need is not None
+    assert pressure.need.hard
 
 
 def test_what_recovers_within_the_grace_calls_for_nothing_and_is_shown_until_it_is_calm() -> None:

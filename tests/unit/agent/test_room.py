@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mandor.agent.room import Room
 from mandor.model.resources import Resources
 
@@ -45,3 +47,24 @@ def test_devices_count() -> None:
     room = Room(Resources(1000, 100, devices={"gpu": 1}))
     assert not room.ask("a", Resources(1, 1, devices={"gpu": 1})).refusal
     assert room.ask("b", Resources(1, 1, devices={"gpu": 1})).refusal
+
+
+@pytest.mark.req("S3-12", "S3-34")
+@pytest.mark.parametrize(
+    "share",
+    [
+        Resources(cpu_milli=600),
+        Resources(memory_bytes=600),
+        Resources(disk_bytes=600),
+        Resources(devices={"gpu": 6}),
+    ],
+    ids=["cpu", "memory", "disk", "devices"],
+)
+def test_every_resource_is_kept_to_in_the_same_way(share: Resources) -> None:
+    room = Room(Resources(1000, 1000, 1000, {"gpu": 10}))
+    assert not room.ask("a", share).refusal
+    assert room.ask("b", share).refusal, "there is no second one of it"
+    room.leave("a")
+    assert room.ask("b", share).wait, "what stops still holds it"
+    room.free("a")
+    assert not room.ask("b", share).refusal

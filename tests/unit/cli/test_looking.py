@@ -260,7 +260,7 @@ def test_the_same_thing_again_and_again_is_one_line_and_a_first_release_is_no_ro
     )
     told = mandor("describe", "workload", "web").out
     assert "roll-out:" not in told
-    assert told.splitlines()[-1].split() == ["60s", "ago", "Started", "x4", "restart", "2"]
+    assert told.splitlines()[-1].split()[1:] == ["ago", "Started", "x4", "restart", "2"]
 
 
 def test_an_instance_tells_its_story(api: LiveApi, mandor: Mandor) -> None:

@@ -218,6 +218,7 @@ def test_a_paused_container_has_not_ended() -> None:
         ("mkdir /var/lib/docker/x: no space left on device", True),
         ("Bind for 0.0.0.0:80 failed: port is already allocated", True),
         ('exec: "nope": executable file not found in $PATH: unknown', False),
+        ("Failed creating instance from image: Unable to unpack image, run out of disk space", True),
     ],
 )
 def test_what_may_be_over_in_a_minute_is_told_from_what_is_wrong(message: str, again: bool) -> None:

@@ -401,7 +401,7 @@ def test_three_can_wait_for_each_other_too() -> None:
 
 
 def test_kinds_of_later_versions_are_not_called_unknown() -> None:
-    assert "`webhook` is not supported yet" in mistake("kind: webhook\nname: a")["message"]
+    assert "`scheduler-config` is not supported yet" in mistake("kind: scheduler-config\nname: a")["message"]
 
 
 def test_all_mistakes_are_told_at_once_in_order() -> None:

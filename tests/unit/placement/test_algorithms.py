@@ -20,6 +20,7 @@ from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import FilterPlugin, Plugin, ScorePlugin
 from mandor.placement.framework.profile import Enabled, Profile
 from mandor.placement.plugins.bin_pack import BinPack
+from mandor.placement.plugins.control_plane import ControlPlane, ControlPlaneArgs
 from mandor.placement.plugins.default_binder import DefaultBinder
 from mandor.placement.plugins.fragmentation import Fragmentation
 from mandor.placement.plugins.image_locality import ImageLocality
@@ -275,15 +276,40 @@ def test_a_quota_is_kept_per_namespace_and_told() -> None:
 
 
 def test_a_node_holds_as_many_virtual_machines_as_it_may() -> None:
-    options = {"incus": {"type": "virtual-machine"}}
-    machine = make_template(image="images:debian/13")
-    task = msgspec.structs.replace(machine.tasks["main"], options=options)
-    shape = Shape.of(msgspec.structs.replace(machine, tasks={"main": task}))
+    shape = of_a_machine()
     assert shape.machine
     cluster = Cluster([make_node("n0", facts={"vm.quota": "2"}), make_node("n1")], VMQuota(VMQuotaArgs(quota=1)))
     assert sorted(cluster.decide(shape=shape).node for _ in range(3)) == ["n0", "n0", "n1"]
     assert cluster.decide(shape=shape).message == ("0/2 nodes fit: 2 VMQuota (as many virtual machines as it may hold)")
     assert cluster.decide().node, "a container is none"
+
+
+def of_a_machine() -> Shape:
+    machine = make_template(image="images:debian/13")
+    task = msgspec.structs.replace(machine.tasks["main"], options={"incus": {"type": "virtual-machine"}})
+    return Shape.of(msgspec.structs.replace(machine, tasks={"main": task}))
+
+
+@pytest.mark.req("S4-39", "S4-42")
+def test_the_control_plane_s_own_machines_take_no_virtual_machines() -> None:
+    nodes = [make_node("seed", labels={"control-plane": "true"}), make_node("work", labels={"control-plane": "false"})]
+    apart = Cluster(nodes, ControlPlane(), NodeResourcesFit())
+    shape = of_a_machine()
+    assert [apart.decide(shape=shape).node for _ in range(3)] == ["work"] * 3
+    assert apart.decide().node, "what is no virtual machine goes where taints let it"
+    alone = Cluster(nodes[:1], ControlPlane())
+    assert alone.decide(shape=shape).message == "0/1 nodes fit: 1 ControlPlane (carries the control plane)"
+
+
+@pytest.mark.req("S4-42")
+def test_co_located_the_control_plane_s_machines_come_last() -> None:
+    nodes = [make_node("seed", labels={"control-plane": "yes"}), make_node("work")]
+    plugins = (ControlPlane(ControlPlaneArgs(colocated=True)), VMQuota(VMQuotaArgs(quota=2)))
+    cluster = Cluster(nodes)
+    enabled = [Enabled(PrioritySort()), Enabled(plugins[0], 100), Enabled(plugins[1]), Enabled(DefaultBinder())]
+    cluster.profile = Profile("test", enabled)
+    shape = of_a_machine()
+    assert [cluster.decide(shape=shape).node for _ in range(4)] == ["work", "work", "seed", "seed"]
 
 
 @pytest.mark.req("S0-10")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from mandor.cli import advice, pools, tables
+from mandor.cli import advice, pools, receivers, tables
 from mandor.cli.advice import NOTHING, Advice
 from mandor.cli.commands.drain import shown
 from mandor.cli.commands.events import events_about, when
@@ -451,10 +451,16 @@ def _tell_pool(client: "Client", item: Object) -> Told:
     return Told(facts, [*lines, *_spec(item)], advice.of_pool(item))
 
 
+def _tell_receiver(client: "Client", item: Object) -> Told:
+    return Told([], [*receivers.story(item), *_spec(item)], NOTHING)
+
+
 _STORIES: dict[str, Callable[["Client", Object], Told]] = {
     find_kind("workload").name: _tell_workload,
     find_kind("instance").name: _tell_instance,
     find_kind("node").name: _tell_node,
     find_kind("volume").name: _tell_volume,
     find_kind("node-pool").name: _tell_pool,
+    find_kind("webhook").name: _tell_receiver,
+    find_kind("event-bus").name: _tell_receiver,
 }

@@ -7,6 +7,7 @@ _TAKEN = ("port is already allocated", "address already in use")
 _PASSING = (
     *_TAKEN,
     "no space left on device",
+    "out of disk space",
     "disk quota exceeded",
     "too many open files",
     "resource temporarily unavailable",

@@ -11,12 +11,17 @@ from mandor.engines.containers import labels as marks
 from mandor.engines.containers.engine import KILL_SECONDS
 from mandor.engines.docker_api.client import GONE, NOT_NOW, START_SECONDS, ApiClient, Refused
 from mandor.engines.docker_api.files import make_archive, read_archived, who
+from mandor.engines.docker_api.observe import OVER
 from mandor.errors import Conflict, EngineDown
+
+LOOK_SECONDS = 0.05
+LOOK_SECONDS_MOST = 0.5
 
 
 class Containers:
-    def __init__(self, api: ApiClient, owner: Callable[[], str]) -> None:
-        self._api, self._owner = api, owner
+    def __init__(self, api: ApiClient, owner: Callable[[], str], *, waits: bool = True) -> None:
+        """`waits`: the engine itself can wait for an end, and costs nothing while it does."""
+        self._api, self._owner, self._waits = api, owner, waits
 
     async def find(self, unit: Unit, *, foreign: bool = False) -> dict[str, Any] | None:
         """Its container, inspected; `foreign`: somebody else's of the same name is an error, and not nothing."""
@@ -84,13 +89,22 @@ class Containers:
     async def over(self, identity: str, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
-                await self._api.post(f"/containers/{identity}/wait", seconds=seconds + KILL_SECONDS)
+                if self._waits:
+                    await self._api.post(f"/containers/{identity}/wait", seconds=seconds + KILL_SECONDS)
+                else:
+                    await self._watch(identity)
         except TimeoutError:
             return False
         except Refused as error:
             if error.status != GONE:
                 raise
         return True
+
+    async def _watch(self, identity: str) -> None:
+        pause = LOOK_SECONDS
+        while (found := await self.inspect(identity)) is not None and found["State"]["Status"] not in OVER:
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, LOOK_SECONDS_MOST)
 
     async def quietly(self, method: str, path: str, **query: Any) -> None:
         """What is no longer there, or no longer runs, needs it no more."""

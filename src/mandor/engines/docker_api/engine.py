@@ -57,7 +57,7 @@ class DockerApiEngine(ContainerEngine):
     ) -> None:
         super().__init__(directory)
         self._api = ApiClient(self.name, socket or self.default_socket(), cure=self.cure, answer_seconds=answer_seconds)
-        self._containers = Containers(self._api, lambda: self.owner)
+        self._containers = Containers(self._api, lambda: self.owner, waits=self.waits)
         self._images = ApiImages(self._api, Fetched(self._directory / "images.json"), credentials=credentials)
         self._sandboxes = Sandboxes(self._api)
         self._seen: dict[str, tuple[str, Observed]] = {}
@@ -74,6 +74,8 @@ class DockerApiEngine(ContainerEngine):
     """Where neither it nor the socket is on the machine, there is no such engine here."""
     cure: ClassVar[str]
     """What starts it, for people to type."""
+    waits: ClassVar[bool] = True
+    """It waits for the end of a container without looking at it all the time."""
 
     @abstractmethod
     def default_socket(self) -> Path:

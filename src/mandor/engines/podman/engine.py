@@ -22,6 +22,8 @@ class PodmanEngine(DockerApiEngine):
     name: ClassVar[str] = "podman"
     cure: ClassVar[str] = "systemctl start podman.socket"
     program: ClassVar[str] = "podman"
+    waits: ClassVar[bool] = False
+    """While it waits, podman keeps looking, with a quarter of a core, and hinders those who end the container."""
 
     _limits: frozenset[str] | None = None
     _counts = True

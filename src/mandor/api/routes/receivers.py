@@ -1,0 +1,46 @@
+"""Trying a receiver out: one message that says it is a test, and what was answered."""
+
+from functools import partial
+from time import monotonic
+
+from msgspec import Struct
+
+from mandor.api.access import read
+from mandor.api.operation import Call, Operation
+from mandor.errors import Invalid, Unavailable
+from mandor.model.meta import Key
+from mandor.model.receiver import EventBus, Webhook
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    delivered: bool
+    says: str
+    """What the receiver answered, or why it did not."""
+    milliseconds: int
+
+
+async def try_out(call: Call[None, None], kind: type[Webhook] | type[EventBus]) -> Answer:
+    call.caller.require("admin", what=f"try {kind.plural} out")
+    receiver = await read(call.parts.store, call.caller, Key(kind.kind, "", call.path["name"]))
+    assert isinstance(receiver, Webhook | EventBus)
+    begun = monotonic()
+    try:
+        delivered, says = True, await call.parts.try_receiver(receiver)
+    except (Invalid, Unavailable) as error:
+        delivered, says = False, str(error)
+    return Answer(delivered=delivered, says=says, milliseconds=round((monotonic() - begun) * 1000))
+
+
+OPERATIONS = [
+    Operation(
+        method="POST",
+        path=f"/v1/{kind.plural}/{{name}}/test",
+        name=f"test_{kind.kind.replace('-', '_')}",
+        summary=f"Send one message that says it is a test to a {kind.kind}",
+        tag="receivers",
+        handler=partial(try_out, kind=kind),
+        result=Answer,
+        refuses=("not_found",),
+    )
+    for kind in (Webhook, EventBus)
+]

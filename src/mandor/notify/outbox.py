@@ -1,0 +1,241 @@
+"""One receiver's outbox: every event after a revision that is kept in the store, in order, at least once.
+
+The events themselves are the queue. What is remembered is how far the receiver is; after a restart, or under another
+leader, it goes on from there, and repeats what was sent since that was last written, a second's worth at most.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+
+import msgspec
+
+from mandor.errors import Conflict, Expired, Invalid, MandorError, Unavailable
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import Clock
+from mandor.lib.tasks import Background
+from mandor.model.receiver import LOG_MOST, Delivery, Outcome, Receiver
+from mandor.model.record import Event
+from mandor.notify.message import Message, made_up, message_of, wanted
+from mandor.notify.sink import Sink
+from mandor.store.base import Change, Put, Store
+from mandor.store.recorder import Recorder
+
+log = logging.getLogger(__name__)
+
+BACKOFF = Backoff(first_seconds=1.0, most_seconds=120.0, jitter=0.3)
+STORE_BACKOFF = Backoff(first_seconds=0.5, most_seconds=30.0, jitter=0.3)
+SAVE_SECONDS = 1.0
+"""How far it is, is written so often at most."""
+IDLE_SAVE_SECONDS = 600.0
+"""And so often when nothing is sent: what is old by then was looked at."""
+RETRY_SECONDS_MOST = 600.0
+TELL_FAILURES = 3
+"""After so many tries in a row that failed, people are told."""
+KEPT_SECONDS = 86_000.0
+KEPT_MOST = 20_000
+"""Events are kept for a day, and so many: whoever looks later may have missed some, and is told so."""
+SAYS_MOST = 200
+TRIES = 5
+
+
+class Outbox:
+    """`run` sends for ever; a receiver that is not there costs nobody but itself."""
+
+    def __init__(
+        self, store: Store, clock: Clock, recorder: Recorder, receiver: Receiver, sink: Sink, cluster: str
+    ) -> None:
+        self._store, self._clock, self._recorder = store, clock, recorder
+        self._receiver, self._sink, self._cluster = receiver, sink, cluster
+        self._spec, self._status = receiver.spec, receiver.status
+        if not self._status.revision:
+            # A new receiver is told what happens from its own creation on.
+            self._status = msgspec.structs.replace(self._status, revision=receiver.meta.version, at=clock.now())
+        self._saved = receiver.status
+        self._saved_at = clock.monotonic()
+        self._dirty = asyncio.Event()
+        self._dirty.set()
+
+    async def run(self) -> None:
+        try:
+            async with Background() as tasks:
+                tasks.start(self._keep(), f"progress of {self._receiver.key}")
+                await self._follow()
+        finally:
+            with suppress(MandorError, TimeoutError):
+                async with asyncio.timeout(2):
+                    await self._save()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(5):
+                    await self._sink.close()
+
+    # Reading.
+
+    async def _follow(self) -> None:
+        failures = 0
+        while True:
+            try:
+                async for batch in self._store.watch(Event.kind, since=self._status.revision):
+                    failures = 0
+                    await self._take(batch)
+            except Expired:
+                await self._catch_up()
+            except MandorError as error:
+                failures += 1
+                log.warning("%s waits for the store: %s", self._receiver.key, error)
+                await self._clock.sleep(STORE_BACKOFF.pause(failures))
+
+    async def _take(self, batch: Iterable[Change]) -> None:
+        last = self._status.revision
+        for change in batch:
+            # Several events may have come with one commit: it is done when the last of them is.
+            self._reach(change.revision - 1)
+            last = change.revision
+            if isinstance(change.after, Event):
+                await self._offer(change.after)
+        self._reach(last)
+
+    async def _catch_up(self) -> None:
+        """From what the store still holds: the same sentence several times is told once, with its count."""
+        since, at = self._status.revision, self._status.at
+        listing = await self._store.list(Event.kind)
+        events = sorted(
+            (each for each in listing.items if isinstance(each, Event) and each.meta.version > since),
+            key=lambda each: each.meta.version,
+        )
+        other = since > listing.revision
+        if other or self._clock.now() - at > KEPT_SECONDS or len(listing.items) >= KEPT_MOST:
+            await self._deliver(self._lost(since, listing.revision))
+        if other:
+            self._change(revision=0)
+        for event in events:
+            self._reach(event.meta.version - 1)
+            await self._offer(event)
+        self._reach(listing.revision)
+
+    def _lost(self, since: int, until: int) -> Message:
+        text = (
+            f"nothing was sent for long: of what happened between the revisions {since} and {until}, "
+            "what is no longer kept is missing here"
+        )
+        now = self._clock.now()
+        where = self._receiver.key
+        return made_up(self._cluster, f"lost.{since}.{until}", where.kind, where.name, "EventsLost", text, now)
+
+    # Sending.
+
+    async def _offer(self, event: Event) -> None:
+        if wanted(self._spec, event):
+            await self._deliver(message_of(event, self._cluster), event.spec.last_at)
+
+    async def _deliver(self, message: Message, happened_at: float | None = None) -> None:
+        """Until it is taken, or given up; in order, so whoever comes after it waits."""
+        begun = self._clock.now() if happened_at is None else happened_at
+        refusals, attempt = 0, 0
+        while True:
+            attempt += 1
+            error = await self._try(message, attempt)
+            if error is None:
+                return
+            refusals += not isinstance(error, Unavailable)
+            old = isinstance(error, Unavailable) and self._clock.now() - begun > self._spec.patience
+            if old or refusals >= self._spec.attempts:
+                self._give_up(message, attempt, error)
+                return
+            await self._clock.sleep(self._pause(error))
+
+    async def _try(self, message: Message, attempt: int) -> Exception | None:
+        begun = self._clock.monotonic()
+        try:
+            async with asyncio.timeout(float(self._spec.timeout) + 1):
+                says = await self._sink.send(message)
+        except TimeoutError:
+            error: Exception = Unavailable(f"no answer within {self._spec.timeout}")
+        except (Unavailable, Invalid) as refused:
+            error = refused
+        except Exception as unexpected:  # A sink's library may raise anything, and others have to be told, too.
+            log.exception("%s: a message was not sent", self._receiver.key)
+            error = Invalid(f"{type(unexpected).__name__}: {unexpected}")
+        else:
+            self._log(message, "delivered", attempt, says, begun)
+            if self._status.failures >= TELL_FAILURES:
+                self._recorder.note(self._receiver, "ReceiverIsBack", "messages are taken again")
+            self._change(delivered=self._status.delivered + 1, failures=0, message="")
+            return None
+        says = str(error)[:SAYS_MOST]
+        self._log(message, "failed", attempt, says, begun)
+        self._change(failures=self._status.failures + 1, message=says)
+        if self._status.failures == TELL_FAILURES:
+            self._recorder.note(self._receiver, "ReceiverFails", says, type="warning")
+        return error
+
+    def _pause(self, error: Exception) -> float:
+        asked = error.facts.get("retry_seconds") if isinstance(error, MandorError) else None
+        least = min(asked, RETRY_SECONDS_MOST) if isinstance(asked, float) else 0.0
+        return max(least, BACKOFF.pause(self._status.failures))
+
+    def _give_up(self, message: Message, attempt: int, error: Exception) -> None:
+        log.error("%s: %s (%s) is given up: %s", self._receiver.key, message.type, message.id, error)
+        self._log(message, "given up", attempt, str(error)[:SAYS_MOST], self._clock.monotonic())
+        self._change(given_up=self._status.given_up + 1)
+        told = f"messages are given up: {error}"
+        self._recorder.note(self._receiver, "MessageGivenUp", told, type="warning")
+
+    # Remembering.
+
+    def _log(self, message: Message, outcome: Outcome, attempt: int, says: str, begun: float) -> None:
+        entry = Delivery(
+            at=self._clock.now(),
+            id=message.id,
+            type=message.type,
+            subject=message.subject,
+            outcome=outcome,
+            attempt=attempt,
+            milliseconds=round((self._clock.monotonic() - begun) * 1000),
+            says=says,
+        )
+        self._change(log=(entry, *self._status.log)[:LOG_MOST])
+
+    def _reach(self, revision: int) -> None:
+        if revision > self._status.revision:
+            self._status = msgspec.structs.replace(self._status, revision=revision, at=self._clock.now())
+            if self._clock.monotonic() - self._saved_at > IDLE_SAVE_SECONDS:
+                self._dirty.set()
+
+    def _change(self, **fields: object) -> None:
+        self._status = msgspec.structs.replace(self._status, **fields)
+        self._dirty.set()
+
+    async def _keep(self) -> None:
+        failures = 0
+        while True:
+            await self._dirty.wait()
+            try:
+                await self._save()
+                failures = 0
+                await self._clock.sleep(SAVE_SECONDS)
+            except MandorError as error:
+                failures += 1
+                log.warning("how far %s is cannot be written: %s", self._receiver.key, error)
+                await self._clock.sleep(STORE_BACKOFF.pause(failures))
+
+    async def _save(self) -> None:
+        for _ in range(TRIES):
+            self._dirty.clear()
+            status = self._status
+            if status == self._saved:
+                return
+            stored = await self._store.get(self._receiver.key)
+            if stored is None or stored.meta.uid != self._receiver.meta.uid:
+                return  # It is gone, and whoever sends for it is about to end.
+            try:
+                await self._store.commit(Put(stored.changed(status=status)))
+            except Conflict:
+                self._dirty.set()
+                continue
+            self._saved, self._saved_at = status, self._clock.monotonic()
+            return
+
+
+SinkFor = Callable[[Receiver], Sink]

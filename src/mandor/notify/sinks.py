@@ -1,0 +1,32 @@
+"""The sink of a receiver; what a kind of bus needs is loaded when one is there."""
+
+from importlib import import_module
+
+from mandor.errors import Invalid
+from mandor.model.receiver import Receiver, Webhook
+from mandor.notify.secrets import ReadSecret
+from mandor.notify.sink import Sink
+
+_BUSES = {
+    "nats": ("mandor.notify.nats", "NatsSink", "nats"),
+    "tls": ("mandor.notify.nats", "NatsSink", "nats"),
+    "kafka": ("mandor.notify.kafka", "KafkaSink", "kafka"),
+    "kafkas": ("mandor.notify.kafka", "KafkaSink", "kafka"),
+}
+
+
+def open_sink(receiver: Receiver, read_secret: ReadSecret) -> Sink:
+    """`Invalid` when this server cannot speak with it."""
+    if isinstance(receiver, Webhook):
+        from mandor.notify.webhook import WebhookSink
+
+        return WebhookSink(receiver.spec, read_secret)
+    module, name, extra = _BUSES[receiver.spec.url.partition("://")[0]]
+    try:
+        made = getattr(import_module(module), name)(receiver.spec, read_secret)
+    except ImportError as error:
+        raise Invalid(
+            f"this server cannot speak with {extra}: {error}", hint=f"pip install 'mandor[{extra}]' on the servers"
+        ) from error
+    assert isinstance(made, Sink)
+    return made

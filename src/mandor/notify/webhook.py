@@ -1,0 +1,89 @@
+"""Signed webhooks: one POST a message, with a time and an HMAC over it and the body."""
+
+import ssl
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from mandor import __version__
+from mandor.errors import Invalid, Unavailable
+from mandor.lib.signing import SIGNATURE, sign
+from mandor.model.receiver import WebhookSpec
+from mandor.notify.message import CONTENT_TYPE, Message
+from mandor.notify.secrets import ReadSecret, signing_key
+from mandor.notify.sink import Sink
+
+ANSWER_MOST = 4096
+AWAY = frozenset({429, 502, 503, 504})
+"""Answers that say: not now. Nobody has looked at the message."""
+DELIVERY = "X-Mandor-Delivery"
+
+
+class WebhookSink(Sink):
+    """Redirects are not followed: the address is the one that an admin wrote."""
+
+    def __init__(self, spec: WebhookSpec, read_secret: ReadSecret, now: Callable[[], float] = time.time) -> None:
+        self._spec, self._read_secret, self._now = spec, read_secret, now
+        self._session: aiohttp.ClientSession | None = None
+
+    async def send(self, message: Message) -> str:
+        body = message.body()
+        headers = {"Content-Type": CONTENT_TYPE, "User-Agent": f"mandor/{__version__}", DELIVERY: message.id}
+        headers |= await self._signed(body)
+        try:
+            session = self._open()
+            async with session.post(self._spec.url, data=body, headers=headers, allow_redirects=False) as answer:
+                said = (await answer.content.read(ANSWER_MOST)).decode(errors="replace")
+        except TimeoutError as error:
+            raise Unavailable(f"no answer within {self._spec.timeout}") from error
+        except (aiohttp.ClientError, OSError) as error:
+            raise Unavailable(_story(error)) from error
+        if 200 <= answer.status < 300:
+            return str(answer.status)
+        said = f"{answer.status} {' '.join(said.split())[:200]}".strip()
+        if answer.status in AWAY:
+            raise Unavailable(said, retry_seconds=_retry_after(answer.headers.get("Retry-After", "")))
+        if 300 <= answer.status < 400:
+            raise Invalid(f"{answer.status}: redirects are not followed", hint="give the address it leads to")
+        raise Invalid(said)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            session, self._session = self._session, None
+            await session.close()
+
+    def _open(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=2, ssl=_trusting(self._spec) or True)
+            timeout = aiohttp.ClientTimeout(total=float(self._spec.timeout))
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
+            )
+        return self._session
+
+    async def _signed(self, body: bytes) -> dict[str, str]:
+        """By the secret, and while it is changed by the one before, side by side."""
+        spec, now = self._spec, self._now()
+        references = [spec.secret] if spec.old_secret is None else [spec.secret, spec.old_secret]
+        keys = [signing_key(await self._read_secret(each, spec.secret_namespace), each) for each in references]
+        signed = [sign(key, body, now) for key in keys]
+        return signed[0] | {SIGNATURE: " ".join(each[SIGNATURE] for each in signed)}
+
+
+def _trusting(spec: WebhookSpec) -> ssl.SSLContext | None:
+    if not spec.ca or urlsplit(spec.url).scheme != "https":
+        return None
+    try:
+        return ssl.create_default_context(cafile=spec.ca)
+    except (OSError, ssl.SSLError) as error:
+        raise Unavailable(f"the certificates in {spec.ca} cannot be read: {error}") from error
+
+
+def _story(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] or type(error).__name__
+
+
+def _retry_after(text: str) -> float:
+    return float(text) if text.isdecimal() and len(text) < 6 else 0.0

@@ -1,0 +1,66 @@
+"""ControlPlane: machines that carry the control plane take no virtual machines, so that it never digs its own grave."""
+
+from collections.abc import Hashable
+
+import numpy as np
+from msgspec import Struct
+
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.column import Mask, Scores
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.points import (
+    NODES,
+    SCORE_MOST,
+    SKIP,
+    FilterPlugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    Reach,
+    ScorePlugin,
+    Skip,
+)
+from mandor.placement.framework.snapshot import Snapshot
+
+
+class ControlPlaneArgs(Struct, frozen=True, forbid_unknown_fields=True):
+    label: str = "control-plane"
+    """The label of such machines; with any value but `false`."""
+    colocated: bool = False
+    """They do take some, when no other machine has room: for a cluster too small to spare them."""
+
+
+class ControlPlane(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
+    """It speaks of virtual machines alone: what else may run there is said with taints."""
+
+    name = "ControlPlane"
+    Args = ControlPlaneArgs
+    retry_on = NODES
+    by_class = True
+
+    def __init__(self, args: ControlPlaneArgs | None = None) -> None:
+        self._args = args or ControlPlaneArgs()
+
+    def reach(self, ask: Ask, nodes: Snapshot) -> Reach:
+        return Reach.ATTRIBUTES
+
+    def goes_by(self, ask: Ask) -> Hashable:
+        return ask.shape.machine
+
+    def pre_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Skip | None:
+        return SKIP if self._args.colocated or not ask.shape.machine else None
+
+    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        return self._others(nodes)
+
+    def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
+        return "carries the control plane"
+
+    def pre_score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Skip | None:
+        return None if self._args.colocated and ask.shape.machine else SKIP
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        scores: Scores = np.where(self._others(nodes), SCORE_MOST, 0)
+        return scores
+
+    def _others(self, nodes: Snapshot) -> Mask:
+        return nodes.fact(self._args.label).where(self.name, lambda value: value[0] in {None, "false"})

@@ -1,0 +1,31 @@
+"""Messages to others, put together: secrets are opened with this server's key, events go out from the leader."""
+
+from mandor.api.cluster import read_cluster
+from mandor.api.secret import opened
+from mandor.lib.clock import Clock
+from mandor.lib.sealing import Sealer
+from mandor.model.receiver import Receiver
+from mandor.notify.courier import Courier, try_out
+from mandor.notify.secrets import Secrets
+from mandor.notify.sink import Sink
+from mandor.notify.sinks import open_sink
+from mandor.store.base import Store
+from mandor.store.recorder import Recorder
+
+
+class Messages:
+    def __init__(self, store: Store, clock: Clock, sealer: Sealer | None) -> None:
+        self._store, self._clock = store, clock
+        self._secrets = Secrets(store, lambda secret: opened(sealer, secret))
+
+    async def run(self, recorder: Recorder) -> None:
+        """For ever, in the leader."""
+        cluster = await read_cluster(self._store)
+        await Courier(self._store, self._clock, recorder, cluster.id, self._sink).run()
+
+    async def try_out(self, receiver: Receiver) -> str:
+        cluster = await read_cluster(self._store)
+        return await try_out(receiver, self._sink, cluster.id, self._clock)
+
+    def _sink(self, receiver: Receiver) -> Sink:
+        return open_sink(receiver, self._secrets.read)
