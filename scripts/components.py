@@ -49,7 +49,7 @@ class Component:
 
 
 IPTABLES = (("usr/sbin/iptables", "xtables-nft-multi"), ("usr/sbin/ip6tables", "xtables-nft-multi"))
-FOLDERS = ("usr/bin", "usr/sbin", "usr/libexec/incus", "bin", "sbin")
+FOLDERS = ("usr/lib/chromium", "usr/bin", "usr/sbin", "usr/libexec/incus", "bin", "sbin")
 
 COMPONENTS = {
     component.name: component
@@ -96,6 +96,17 @@ COMPONENTS = {
             hint="as root on Debian or Ubuntu: make components; elsewhere: put prometheus and promtool 2.30+ on PATH",
         ),
         Component(
+            name="chromium",
+            purpose="the browser that the tests of the web panel use",
+            binaries=("chromium",),
+            version=("--version",),
+            at_least=(100,),
+            packages=("chromium", "fonts-dejavu-core"),
+            suite="bookworm",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: put chromium 100 or newer on PATH",
+            whole=True,
+        ),
+        Component(
             name="docker",
             purpose="the docker engine",
             binaries=("dockerd", "docker"),
@@ -131,6 +142,18 @@ COMPONENTS = {
             "(https://linuxcontainers.org/incus/docs/main/installing/)",
             whole=True,
             backports=True,
+        ),
+        Component(
+            name="rabbitmq",
+            purpose="the queue through which tasks reach several servers",
+            binaries=("rabbitmqadmin", "epmd"),  # the server's own program is not on PATH, and says nothing quickly
+            version=("--version",),
+            at_least=(3, 8),
+            packages=("rabbitmq-server",),
+            suite="bookworm",
+            hint="as root on Debian or Ubuntu: make components; elsewhere: install RabbitMQ 3.8 or newer "
+            "(https://www.rabbitmq.com/docs/download)",
+            whole=True,
         ),
         Component(
             name="nats",
@@ -187,7 +210,8 @@ def environment(name: str) -> dict[str, str]:
     home = HOME / name
     if not home.is_dir():
         return {}
-    libraries = sorted({str(path.parent) for path in (home / "usr" / "lib").glob("*-linux-gnu*/*.so*")})
+    found_in = (*(home / "usr" / "lib").glob("*-linux-gnu*/*.so*"), *(home / "usr" / "lib").glob("*/pulseaudio/*.so*"))
+    libraries = sorted({str(path.parent) for path in found_in})
     plugins = [str(path) for path in (home / "usr" / "lib").glob("*-linux-gnu*/xtables")]
     paths = [str(home / folder) for folder in FOLDERS]
     found = {"PATH": ":".join([*paths, os.environ.get("PATH", os.defpath)])}

@@ -16,24 +16,18 @@ from pathlib import Path
 
 from mandor.errors import MandorError
 from mandor.importers.base import Importer, Options, Source
+from mandor.importers.mixed import files_below, text_of
 from mandor.importers.registry import convert, find_importer
 from mandor.importers.report import Report
 
 SHOWN = 40
 
 
-def text_of(path: Path | str) -> str | None:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
 def found(importer: Importer, folders: list[str]) -> Iterator[Source]:
     for folder in folders:
         root = Path(folder)
         for path in [root] if root.is_file() else sorted(each for each in root.rglob("*") if each.is_file()):
-            text = text_of(path)
+            text = text_of(str(path))
             if text is not None and importer.detect(text, path.name):
                 yield Source(str(path), text)
 
@@ -52,7 +46,7 @@ def main(format_name: str, folders: list[str], *, together: bool) -> None:
     for pile in piles(list(found(importer, folders)), together=together):
         files += len(pile)
         try:
-            report = convert(importer, pile, Options(read=text_of, profiles=("*",))).report
+            report = convert(importer, pile, Options(read=text_of, folder=files_below, profiles=("*",))).report
         except MandorError as error:
             failed.append(f"{error.facts.get('file', pile[0].name)}:{error.facts.get('line', '')}: {error}")
             continue

@@ -6,15 +6,19 @@ runs it with many.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from mandor.model.meta import Object
 from mandor.model.placement import Apart
 from mandor.model.priority import PriorityClass
+from mandor.model.workload import Workload
 from mandor.sim.compare import load_piece, narrowed, run_all
 from mandor.sim.result import PhaseResult, RunResult
-from mandor.sim.run import Piece
+from mandor.sim.run import Piece, run_piece
 
 SCENARIO = Path(__file__).parents[2] / "examples" / "idp" / "scenario.yaml"
 MI = 1 << 20
@@ -148,6 +152,48 @@ def test_a_healthy_cluster_is_well_packed_and_talks_little_across_nodes(answers:
     crossing = phase(answers[0], "healthy").crossing_percent
     assert crossing is not None
     assert crossing < 40, "in the order in which it is written"
+
+
+def healthy(folder: Path, text: str) -> Piece:
+    """The platform as it comes up, and nothing else."""
+    path = folder / "scenario.yaml"
+    before, _, _ = text.replace("file: manifests", f"file: {SCENARIO.parent / 'manifests'}").partition("timeline:")
+    path.write_text(before + "end: 5m\n")
+    return narrowed(load_piece(path), ["should"])
+
+
+@pytest.mark.req("S3-21")
+def test_with_a_quarter_more_memory_the_workers_are_filled_to_two_thirds_on_average(tmp_path: Path) -> None:
+    larger = SCENARIO.read_text().replace("4096Mi", "5120Mi").replace("memory: 4Gi", "memory: 5Gi")
+    assert larger != SCENARIO.read_text()
+    piece = healthy(tmp_path, larger)
+    for seed in range(3):
+        state = run_piece(piece, "should", seed).phases[0]
+        shares = [state.nodes[name].memory_percent for name in ("agent-0", "agent-1")]
+        assert 65 <= sum(shares) / 2 <= 70
+        assert max(shares) < 85
+        assert state.pending == ()
+
+
+@pytest.mark.req("S3-22")
+def test_the_wish_to_be_near_spares_traffic_over_all_orders_of_arrival(tmp_path: Path) -> None:
+    piece = healthy(tmp_path, SCENARIO.read_text())
+    careless = replace(piece, first=tuple(_without_near(each) for each in piece.first))
+    crossing = [
+        sum(run_piece(each, "should", seed).phases[0].crossing_percent or 0.0 for seed in range(6))
+        for each in (piece, careless)
+    ]
+    assert crossing[0] < crossing[1]
+
+
+def _without_near(value: Object) -> Object:
+    if not isinstance(value, Workload):
+        return value
+    groups = {
+        name: structs.replace(group, placement=structs.replace(group.placement, near=()))
+        for name, group in value.spec.groups.items()
+    }
+    return value.changed(spec=structs.replace(value.spec, groups=groups))
 
 
 @pytest.mark.req("S3-7", "S3-9", "S3-35", "S3-40", "S3-41", "S3-42")

@@ -30,6 +30,7 @@ from mandor.api.routes import (
     tokens,
     watch,
 )
+from mandor.api.ui import Panel, ToPanel
 from mandor.errors import NotFound
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import KINDS
@@ -66,6 +67,7 @@ def build_app(parts: ApiParts) -> Starlette:
     routes: list[BaseRoute] = [Route(path, Endpoint(parts, group)) for path, group in grouped.items()]
     sockets = sessions.WEBSOCKETS | images.WEBSOCKETS
     routes += [WebSocketRoute(path, _Socket(partial(run, parts))) for path, run in sockets.items()]
+    routes += [Route("/", ToPanel()), Route("/ui", ToPanel()), Route("/ui/{rest:path}", Panel())]
     routes.append(Route("/{rest:path}", _nothing_here))
 
     app = Starlette(routes=routes)

@@ -27,7 +27,7 @@ class Choice:
 
     def options(self) -> "Options":
         from mandor.importers.base import Options
-        from mandor.importers.mixed import text_of
+        from mandor.importers.mixed import files_below, text_of
 
         environment = dict(os.environ)
         named = tuple(each for each in environment.get("COMPOSE_PROFILES", "").split(",") if each)
@@ -38,6 +38,7 @@ class Choice:
             profiles=self.profiles or named,
             project=self.project,
             read=text_of,
+            folder=files_below,
         )
 
     def _variables(self) -> dict[str, str]:

@@ -19,6 +19,9 @@ from mandor.importers.report import Report
 from mandor.model.meta import NAME_MOST
 
 Read = Callable[[str], str | None]
+Folder = Callable[[str], Sequence[str] | None]
+FOLDER_MOST = 64
+"""So many files of a folder go along at most."""
 
 
 class Source(NamedTuple):
@@ -29,6 +32,10 @@ class Source(NamedTuple):
 
 
 def _nothing(path: str) -> str | None:
+    return None
+
+
+def _unknown(path: str) -> Sequence[str] | None:
     return None
 
 
@@ -48,6 +55,9 @@ class Options:
     """The name of it all; absent: what the file, or its folder, says."""
     read: Read = _nothing
     """The text of a file that another one names; None: it is not at hand, or no text."""
+    folder: Folder = _unknown
+    """The files below a folder that a file names, as paths below it; none: it is empty, or would be made; None: it is
+    not known, no folder, or too large."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mandor.errors import Invalid, MandorError
-from mandor.importers.base import Imported, Made, Options, Source
+from mandor.importers.base import FOLDER_MOST, Imported, Made, Options, Source
 from mandor.importers.registry import detect, import_files
 from mandor.importers.report import NO_REPORT, Report
 from mandor.lib.yaml12 import dump
@@ -72,8 +72,24 @@ def lost_keys(report: Report) -> Invalid:
 def text_of(path: str) -> str | None:
     """The text of a file that another one names; None: there is none, or it is no text."""
     try:
-        with Path(path).open("rb") as file:
+        with Path(path).expanduser().open("rb") as file:
             data = file.read(TEXT_MOST + 1)
         return data.decode("utf-8") if len(data) <= TEXT_MOST else None
     except (OSError, UnicodeDecodeError, ValueError):
         return None
+
+
+def files_below(path: str) -> list[str] | None:
+    """What is in a folder that a file names; None: it is no folder, or has more than can go along."""
+    folder, found = Path(path).expanduser(), list[str]()
+    if not folder.is_dir():
+        return None if folder.exists() else []
+    try:
+        for each in folder.rglob("*"):
+            if not each.is_dir():
+                found.append(each.relative_to(folder).as_posix())
+            if len(found) > FOLDER_MOST:
+                return None
+    except OSError:
+        return None
+    return sorted(found)

@@ -84,7 +84,7 @@ class Child:
             self.process.wait()
 
 
-def run(*, data: str = ".mandor", listen: str = "127.0.0.1:8080", nodes: int = 1, say: Say) -> None:
+def run(*, data: str = ".mandor", listen: str = "127.0.0.1:8080", nodes: int = 1, record: str = "", say: Say) -> None:
     """Run a cluster until a signal."""
     directory = Path(data).absolute()
     host, port = split_address(listen)
@@ -98,7 +98,7 @@ def run(*, data: str = ".mandor", listen: str = "127.0.0.1:8080", nodes: int = 1
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     with _alone(directory, f"another `mandor dev` runs in {directory}"):
         (directory / "url").write_text(url + "\n")
-        server, *agents = _children(directory, listen, url, nodes)
+        server, *agents = _children(directory, listen, url, nodes, record)
         with _told() as told:
             try:
                 server.start()
@@ -145,9 +145,10 @@ async def stop_units(engines: dict[str, Engine]) -> int:
     return count
 
 
-def _children(directory: Path, listen: str, url: str, nodes: int) -> list[Child]:
+def _children(directory: Path, listen: str, url: str, nodes: int, record: str) -> list[Child]:
     python = [sys.executable, "-m"]
     command = [*python, "mandor.roots.server", "--dev", "--data", str(directory), "--listen", listen]
+    command += ["--record", str(Path(record).absolute())] if record else []
     children = [Child("the server", command, directory / "server.log")]
     for number in range(nodes):
         name = f"{default_name()}-{number}" if nodes > 1 else default_name()

@@ -23,6 +23,7 @@ from mandor.api.measures import Measures
 from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
+from mandor.baremetal.queue import TaskQueue
 from mandor.controllers.measures import Measures as ControllerMeasures
 from mandor.controllers.node_autoscale import MachineSource
 from mandor.controllers.node_plan import NodeTimes
@@ -48,6 +49,7 @@ from mandor.roots.inquiry import HttpInquiry
 from mandor.roots.machines import Machines
 from mandor.roots.messages import Messages
 from mandor.roots.prometheus import Prometheus
+from mandor.roots.recording import start_recording
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.roots.supervisor import Pulse, supervised
 from mandor.scheduler.last_good import ProfilesOf
@@ -60,6 +62,7 @@ from mandor.store.election import Election
 from mandor.store.metered import MeteredStore
 from mandor.store.open import open_store
 from mandor.store.recorder import Recorder
+from mandor.store.recording import check_recordable
 
 log = logging.getLogger("mandor.server")
 
@@ -72,8 +75,14 @@ class Inside:
     """Where this server is reached."""
     scheduler: Scheduler | None = None
     """While it leads here."""
+    queue: TaskQueue | None = None
+    """Through which tasks reach all servers; None: there is none."""
     metrics: Metrics = field(default_factory=Metrics)
     """What the parts of this process count, while they run."""
+
+    def troubles(self) -> tuple[str, ...]:
+        trouble = self.queue.trouble if self.queue is not None else ""
+        return (trouble,) if trouble else ()
 
     async def compare_table(self) -> TableReport | None:
         return await self.scheduler.compare_table() if self.scheduler is not None else None
@@ -86,6 +95,8 @@ def run(settings: ServerSettings, *, dev: bool = False) -> None:
     """Serve until a signal. `dev` lets callers on this machine in without a token."""
     logs.set_up(settings.log_style, settings.log_level)
     check_safe(settings)
+    if settings.record:
+        check_recordable(Path(settings.record))
     pulse = Pulse()
     if "scheduler" in settings.roles:
         if settings.plugins or entry_points(group=GROUP):
@@ -119,7 +130,9 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
             await _prepare(store, settings, dev=dev)
             if "scheduler" in settings.roles:
                 await claim(store, clock, _pools(settings))
-            async with Background() as background:
+            async with tasks.shared_queue(settings) as inside.queue, Background() as background:
+                if inside.queue is not None:
+                    background.start(tasks.work(store, clock, settings, inside.queue), "tasks")
                 for role, work in WORK.items():
                     if role in settings.roles:
                         name = election_of(_pools(settings)) if role == "scheduler" else role
@@ -131,6 +144,7 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
                         background, settings, store, clock, server_id, url, listener, told, pulse, inside, dev=dev
                     )
                 else:
+                    start_recording(background, settings, store, clock)
                     log.info("ready, without an API: %s", ", ".join(settings.roles))
                     await told.wait()
     log.info("ended")
@@ -178,6 +192,7 @@ async def _serve_api(
             recorder=recorder,
             scheduling=make_scheduling(_config_source(settings, pulse), inquire),
             notes=pulse.notes,
+            troubles=inside.troubles,
             compare_table=inside.compare_table,
             metrics=metrics,
             measures=measures,
@@ -190,6 +205,7 @@ async def _serve_api(
         server = ApiServer(build_app(parts), parts, listener, tls=tls)
         tasks.start(recorder.run(), "recorder")
         tasks.start(heartbeats.run(), "heartbeats")
+        start_recording(tasks, settings, store, clock, lambda: [each.instances for each in heartbeats.all_usage()])
         tasks.start(collect_gently(clock), "garbage")
         serving = tasks.start(server.serve(), "api")
         waiting = tasks.start(told.wait(), "signal")
@@ -283,7 +299,7 @@ def _sealer(settings: ServerSettings) -> Sealer:
 
 
 async def _tasks(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
-    await tasks.lead(store, clock, settings)
+    await tasks.lead(store, clock, settings, inside.queue)
 
 
 WORK = {"scheduler": _schedule, "controllers": _control, "tasks": _tasks}
@@ -334,6 +350,7 @@ def main() -> None:
     parser.add_argument("--listen")
     parser.add_argument("--scheduler-config")
     parser.add_argument("--plugins")
+    parser.add_argument("--record")
     flags = vars(parser.parse_args())
     dev = bool(flags.pop("dev"))
     run(load(ServerSettings, "server", environ=os.environ, flags=flags), dev=dev)

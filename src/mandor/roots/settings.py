@@ -77,6 +77,10 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """A file with scheduler profiles, in the shape of KubeSchedulerConfiguration; followed while the server runs."""
     plugin_hang: Seconds = Seconds(30)
     """A plugin that is stuck for so long, where it cannot be broken off, costs the server a restart without it."""
+    record: str = ""
+    """A file that what happens in the cluster is recorded in, for `mandor simulate --replay`; empty: none."""
+    record_most: Size = Size(64 << 20)
+    """How large the recording may get: two parts, the older as FILE.1, which is dropped first."""
     plugins: str = ""
     """A folder of scheduler plugins, `.py` files; followed, too. What stands there runs inside the server."""
 
@@ -85,6 +89,9 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     nodes."""
     inventory_every: Seconds = Seconds(30)
     """How often it is asked."""
+    task_queue: str = ""
+    """Through what tasks reach those who work on them: `amqp://USER:PASSWORD@HOST/VHOST` or `amqps://…` for RabbitMQ,
+    with the extra `mandor[rabbitmq]`; empty: within the process that leads."""
     task_attempts: int = 4
     """So often a machine is looked for, for a virtual machine, before its task has failed."""
     task_pause: Seconds = Seconds(1)
@@ -92,6 +99,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def __post_init__(self) -> None:
         split_address(self.listen)
+        if self.task_queue and not self.task_queue.startswith(("amqp://", "amqps://")):
+            raise ValueError("`task_queue` is an address as amqp://USER:PASSWORD@HOST/VHOST")
         if self.inventory_every < 1:
             raise ValueError("`inventory_every` is at least 1s")
         if not 1 <= self.task_attempts <= 100:

@@ -1,13 +1,16 @@
 """Tasks in a server: who hands them out, who works on them, and where machines are known from."""
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from mandor.baremetal.feeder import Feeder
 from mandor.baremetal.in_process import InProcessQueue
 from mandor.baremetal.inventory import Refresher, source_of
 from mandor.baremetal.keeper import Keeper
+from mandor.baremetal.queue import TaskQueue
 from mandor.baremetal.settings import TaskSettings
 from mandor.baremetal.worker import CLAIMS, Worker
+from mandor.errors import Invalid
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
@@ -25,11 +28,34 @@ def task_settings(settings: ServerSettings) -> TaskSettings:
     return TaskSettings(attempts=settings.task_attempts, pause=pause)
 
 
-async def lead(store: Store, clock: Clock, settings: ServerSettings) -> None:
-    """What one server does for all."""
+@asynccontextmanager
+async def shared_queue(settings: ServerSettings) -> AsyncIterator[TaskQueue | None]:
+    """The queue that reaches all servers; None: there is none, and whoever leads works on the tasks, too."""
+    if not settings.task_queue or "tasks" not in settings.roles:
+        yield None
+        return
+    try:
+        from mandor.baremetal.rabbitmq import RabbitQueue
+    except ImportError as error:
+        raise Invalid(f"RabbitMQ needs {error.name}", hint="pip install 'mandor[rabbitmq]'") from error
+    async with RabbitQueue(settings.task_queue) as queue:
+        yield queue
+
+
+async def work(store: Store, clock: Clock, settings: ServerSettings, queue: TaskQueue) -> None:
+    """What every server does, where the queue reaches them all."""
+    recorder = Recorder(store, "tasks", clock)
+    async with Background() as background:
+        background.start(recorder.run(), "recorder")
+        background.start(Worker(store, clock, queue, recorder, task_settings(settings)).run(), "worker")
+        await background.wait()
+
+
+async def lead(store: Store, clock: Clock, settings: ServerSettings, shared: TaskQueue | None = None) -> None:
+    """What one server does for all. `shared`: the queue that reaches all servers; None: tasks are worked on here."""
     tasks = task_settings(settings)
     async with AsyncExitStack() as stack:
-        queue = await stack.enter_async_context(InProcessQueue(clock))
+        queue = shared or InProcessQueue(clock)
         recorder = Recorder(store, "tasks", clock)
         mirrors = Mirror(store, VmTask.kind), Mirror(store, Instance.kind, CLAIMS), Mirror(store, Node.kind)
         feeder = Feeder(mirrors[0], queue, clock)
@@ -46,5 +72,6 @@ async def lead(store: Store, clock: Clock, settings: ServerSettings) -> None:
             source, every = source_of(settings.inventory), float(settings.inventory_every)
             refresher = Refresher(store, clock, recorder, source, mirrors, every_seconds=every)
             background.start(refresher.run(), "inventory")
-        background.start(Worker(store, clock, queue, recorder, tasks).run(), "worker")
+        if shared is None:
+            background.start(Worker(store, clock, queue, recorder, tasks).run(), "worker")
         await background.wait()

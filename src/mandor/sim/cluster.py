@@ -3,7 +3,7 @@
 import itertools
 import random
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -17,11 +17,13 @@ from mandor.model.meta import Meta
 from mandor.model.record import Cluster as ClusterObject
 from mandor.model.record import ClusterSpec, Namespace
 from mandor.model.resources import Resources
+from mandor.model.task import Task
 from mandor.model.workload import Release
 from mandor.scheduler.last_good import ProfilesOf
 from mandor.scheduler.reload import ConfigSource, Configured
 from mandor.sim.appetite import Appetites
 from mandor.sim.node import NodeKind, SimNode
+from mandor.sim.scenario import Ending
 from mandor.sim.trouble import PARTS, Part
 from mandor.sim.virtual import VirtualClock, collect_garbage
 from mandor.sim.wire import Wire
@@ -47,14 +49,18 @@ class SimCluster(World):
         config: ConfigSource | None = None,
         times: NodeTimes | None = None,
         restore_seconds: float = 60.0,
+        luck: str | None = None,
         shaky: bool = False,
     ) -> None:
-        """`shaky`: also the control plane reaches its store over wires."""
+        """`luck`: how ties are broken; absent: as the seed says. `shaky`: also the control plane reaches its store over
+        wires."""
         random.seed(seed)  # Pauses and heartbeats are spread by the module's own dice.
         self.clock = clock
         self.chance = random.Random(seed)
         store = MemoryStore(clock=clock, new_uid=_counted(), bookmark_seconds=BOOKMARK_SECONDS)
-        super().__init__(clock, store, times=times or NodeTimes(tick_seconds=TICK_SECONDS), seed=str(seed))
+        super().__init__(
+            clock, store, times=times or NodeTimes(tick_seconds=TICK_SECONDS), seed=str(seed) if luck is None else luck
+        )
         source = config or ConfigSource()
         configured = Configured(source)
         self.scheduler_options = {"profiles": configured.profiles, "pause": configured.pause()}
@@ -67,7 +73,9 @@ class SimCluster(World):
         self.heartbeats = self._new_server()
         self.appetites = Appetites()
         self.nodes: dict[str, SimNode] = {}
-        self._requests: dict[str, dict[str, Resources]] = {}
+        self.endings: Mapping[str, Sequence[Ending]] = {}
+        """Of programs that end by themselves, by workload or instance: one start after the other."""
+        self._starts: dict[str, list[Unit]] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="mandor-sim-")
 
     async def __aenter__(self) -> Self:
@@ -87,7 +95,8 @@ class SimCluster(World):
         await super().__aexit__(kind, error, trace)
         self._folder.cleanup()
 
-    async def add_nodes(self, kinds: Iterable[NodeKind], **settings: Any) -> None:
+    async def add_nodes(self, kinds: Iterable[NodeKind], *, off: Collection[str] = (), **settings: Any) -> None:
+        """`off`: these have no power yet."""
         for kind in kinds:
             await self.add(kind.made())
             node = SimNode(
@@ -98,10 +107,12 @@ class SimCluster(World):
                 self._hear,
                 Path(self._folder.name),
                 chance=random.Random(self.chance.random()),
+                fate=self._fate,
                 **{**AGENT, **settings},
             )
             self.nodes[kind.name] = node
-            node.boot()
+            if kind.name not in off:
+                node.boot()
 
     def _new_server(self) -> Heartbeats:
         name = f"s{next(self._servers)}"
@@ -130,15 +141,35 @@ class SimCluster(World):
         self.heartbeats.beat(node, Report(cluster=beat.cluster, usage=beat.usage, instances=beat.instances))
 
     def _appetite(self, unit: Unit, launch: Launch) -> Resources:
-        name = launch.name.partition("/")[0]
-        instance = self.find(Instance, name, launch.namespace)
-        if instance is None or instance.meta.uid != unit.uid:
+        instance, task = self._whose(unit, launch)
+        if instance is None or task is None:
             return Resources()
+        return self.appetites.of(instance.spec.workload, task.resources.request)
+
+    def _fate(self, unit: Unit, launch: Launch) -> Mapping[str, Any]:
+        if not self.endings:
+            return {}
+        instance, task = self._whose(unit, launch)
+        if instance is None or task is None or task.role != "main":
+            return {}
+        told = self.endings.get(instance.meta.name) or self.endings.get(instance.spec.workload)
+        if not told:
+            return {}
+        starts = self._starts.setdefault(f"{instance.meta.namespace}/{instance.meta.name}/{unit.task}", [])
+        if unit not in starts:
+            starts.append(unit)
+        end = told[min(starts.index(unit), len(told) - 1)]
+        return {"after": str(end.after), "exit_code": end.exit_code}
+
+    def _whose(self, unit: Unit, launch: Launch) -> tuple[Instance | None, Task | None]:
+        """The instance of a unit, and the task that it is."""
+        instance = self.find(Instance, launch.name.partition("/")[0], launch.namespace)
+        if instance is None or instance.meta.uid != unit.uid:
+            return None, None
         release = self.find(Release, instance.spec.release, launch.namespace)
         if release is None:
-            return Resources()
-        form = release.spec.groups[instance.spec.group].form(instance.spec.variant)
-        return self.appetites.of(instance.spec.workload, form.tasks[unit.task].resources.request)
+            return instance, None
+        return instance, release.spec.groups[instance.spec.group].form(instance.spec.variant).tasks[unit.task]
 
     def hunger(self) -> None:
         """Appetites have changed."""

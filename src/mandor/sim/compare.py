@@ -6,6 +6,7 @@ import os
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -100,7 +101,9 @@ def run_all(
     else:
         # A fresh interpreter each, which reads the files for itself: nothing of this process may leak into a run.
         context = multiprocessing.get_context("spawn")
-        with context.Pool(workers, initializer=_begin, initargs=(piece.path, tuple(piece.scenario.strategies))) as pool:
+        with context.Pool(
+            workers, initializer=_begin, initargs=(_reader(piece), tuple(piece.scenario.strategies))
+        ) as pool:
             for number, result in enumerate(pool.imap(_one, (*jobs, *again), chunksize=1), start=1):
                 found.append(msgspec.msgpack.decode(result, type=RunResult))
                 progress(number, total)
@@ -110,10 +113,14 @@ def run_all(
 _piece: Piece | None = None
 
 
-def _begin(path: Path, strategies: tuple[str, ...]) -> None:
+def _reader(piece: Piece) -> Callable[[], Piece]:
+    return piece.again or partial(load_piece, piece.path)
+
+
+def _begin(read: Callable[[], Piece], strategies: tuple[str, ...]) -> None:
     global _piece  # noqa: PLW0603 - a worker process has one piece for all its life
     logging.getLogger("mandor").setLevel(logging.CRITICAL)  # What goes wrong in there is what it is about.
-    _piece = narrowed(load_piece(path), strategies) if strategies else load_piece(path)
+    _piece = narrowed(read(), strategies) if strategies else read()
 
 
 def _one(job: tuple[str, int]) -> bytes:

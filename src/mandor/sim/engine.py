@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from mandor.engines.base import Launch, Unit, UnitPhase, Usage
 from mandor.engines.fake import FakeEngine, MemoryWorld
@@ -13,6 +14,14 @@ from mandor.sim.machine import Hunger, Meal
 START_SECONDS = 3.0
 STOP_SECONDS = 2.0
 OUT_OF_MEMORY = 137
+
+
+Fate = Callable[[Unit, Launch], Mapping[str, Any]]
+"""How a unit will end by itself, in the words of the fake engine; empty: it does not."""
+
+
+def no_fate(unit: Unit, launch: Launch) -> Mapping[str, Any]:
+    return {}
 
 
 class SimUnits(MemoryWorld):
@@ -36,10 +45,19 @@ class SimUnits(MemoryWorld):
 
 
 class SimEngine(FakeEngine):
-    def __init__(self, clock: Clock, units: SimUnits, appetite: Hunger, *, images: bool, own_options: bool) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        units: SimUnits,
+        appetite: Hunger,
+        *,
+        images: bool,
+        own_options: bool,
+        fate: Fate = no_fate,
+    ) -> None:
         """`own_options`: what tasks say to this engine is meant for a fake one, and shapes what they do."""
         super().__init__(clock, world=units, images=images)
-        self._appetite, self._own_options = appetite, own_options
+        self._appetite, self._own_options, self._fate = appetite, own_options, fate
         self._meals: dict[Unit, Meal] = {}
         self._used = Resources()
         self._good_until = 0.0
@@ -59,7 +77,7 @@ class SimEngine(FakeEngine):
             "stop_delay": f"{STOP_SECONDS * self.slowness:g}s",
         }
         told = launch.options if self._own_options else {}
-        await super().start(unit, replace(launch, options={**times, **told}))
+        await super().start(unit, replace(launch, options={**times, **self._fate(unit, launch), **told}))
 
     def _want(self, record: Record) -> Resources:
         known = self._wants.get(record.unit)

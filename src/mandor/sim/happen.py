@@ -44,12 +44,15 @@ class Director:
 
     async def _put(self, value: Object) -> None:
         found = await self._cluster.store.get(value.key)
-        await self._cluster.store.commit(Put(value if found is None else found.changed(spec=value.spec)))
+        if found is not None:
+            value = found.changed(
+                meta=msgspec.structs.replace(found.meta, labels=value.meta.labels or found.meta.labels), spec=value.spec
+            )
+        await self._cluster.store.commit(Put(value))
 
     async def happen(self, what: Happening) -> None:
         for name in what.delete:
-            await self._cluster.delete(self._cluster.workload(name))
-            self._say("delete", name)
+            await self._delete(name)
         for name in what.up:
             self._up(self._cluster.nodes[name])
         for name in what.down:
@@ -81,12 +84,23 @@ class Director:
             self._press(pressure)
         for spike in what.spike:
             self._spike(spike)
+        if what.usage:
+            self._cluster.appetites.by_workload |= what.usage
+            self._cluster.hunger()
         for scale in what.scale:
             await self._change(scale.workload, partial(_scaled, to=scale))
         for rollout in what.rollout:
             await self._change(rollout.workload, partial(self._rolled, to=rollout))
 
     # One kind of thing each.
+
+    async def _delete(self, name: str) -> None:
+        """`NAME`, or `NAMESPACE/NAME`; it may be gone by itself."""
+        namespace, _, bare = name.rpartition("/")
+        found = self._cluster.find(Workload, bare, namespace or NAMESPACE)
+        if found is not None:
+            await self._cluster.delete(found)
+            self._say("delete", name)
 
     def _disturb(self, what: Happening) -> None:
         """Everybody goes on, and they do not understand each other."""

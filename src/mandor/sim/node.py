@@ -18,7 +18,7 @@ from mandor.model.node import Node, NodeSpec, Taint
 from mandor.model.record import ClusterSpec
 from mandor.model.resources import Resources
 from mandor.model.task import Probe
-from mandor.sim.engine import SimEngine, SimUnits
+from mandor.sim.engine import Fate, SimEngine, SimUnits, no_fate
 from mandor.sim.journal import MemoryJournal
 from mandor.sim.machine import NOTHING, Hunger, SimMachine
 from mandor.sim.virtual import VirtualClock
@@ -87,8 +87,10 @@ class SimNode:
         data: Path,
         *,
         chance: random.Random | None = None,
+        fate: Fate = no_fate,
         **settings: Any,
     ) -> None:
+        self._fate = fate
         self.kind, self.clock, self._appetite, self._beat = kind, clock, appetite, beat
         self.wire = Wire(store, chance=chance, late=True)
         self.machine = SimMachine(kind.has, kind.overhead, facts_known={"os": "linux", "arch": "amd64", **kind.facts})
@@ -123,6 +125,7 @@ class SimNode:
     def boot(self) -> None:
         """Power comes: nothing runs, and the journal is what it was."""
         self._boots += 1
+        self.machine.facts_known = {**self.machine.facts_known, "boot": f"boot-{self._boots}"}
         self._empty_disk()
         self.start_agent()
 
@@ -133,7 +136,14 @@ class SimNode:
 
     def start_agent(self) -> None:
         self.engines = {
-            name: SimEngine(self.clock, units, self._appetite, images=name in IMAGE_ENGINES, own_options=name == FAKE)
+            name: SimEngine(
+                self.clock,
+                units,
+                self._appetite,
+                images=name in IMAGE_ENGINES,
+                own_options=name == FAKE,
+                fate=self._fate,
+            )
             for name, units in self._units.items()
         }
         self.slow_down(self._slowness)

@@ -11,6 +11,8 @@ WIDTH = 1000
 LEFT = 170
 ROW = 16
 NOTES_MOST = 400
+ROWS_MOST = 80
+NAMES_MOST = 20
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
@@ -40,6 +42,7 @@ def make_page(report: dict[str, Any]) -> str:
         _comparison(report),
         _failures(report["failures"]),
         _imported(report["imported"]),
+        _replay(report, colours),
         *(_strategy(each, report, colours) for each in report["strategies"]),
     ]
     title = escape(f"{report['scenario']}: simulated")
@@ -120,6 +123,34 @@ def _imported(imported: dict[str, Any] | None) -> str:
     return f"<h2>Files of other tools</h2><details><summary>{told}</summary>{table}</details>"
 
 
+def _replay(report: dict[str, Any], colours: dict[str, str]) -> str:
+    """What really happened, and how far each strategy agrees with it."""
+    replay = report["replay"]
+    if replay is None:
+        return ""
+    rows = []
+    for number, (name, each) in enumerate(replay["strategies"].items()):
+        colour = COLOURS[number % len(COLOURS)]
+        moved = "".join(
+            f"<li>{escape('{instance} on {replayed} instead of {recorded}'.format(**other))}</li>"
+            for other in each["elsewhere"]
+        )
+        told = f"<details><summary>{len(each['elsewhere'])}</summary><ul>{moved}</ul></details>" if moved else "0"
+        shares = [each["same_node_percent"], each["same_count_percent"]]
+        bars = [f"{_bar(share, colour)} {share:.0f} %" for share in shares]
+        rows.append([escape(name), *bars, _time(each["replayed_seconds"]), told])
+    really = next(iter(replay["strategies"].values()))["recorded_seconds"]
+    rows.append(["really", "", "", _time(really), ""])
+    notes = "".join(f"<p class=bad>{escape(note)}</p>" for note in replay["notes"])
+    titles = ["STRATEGY", "SAME NODE", "SAME COUNT ON THE NODE", "INSTANCES RAN", "MOSTLY ELSEWHERE"]
+    return (
+        "<h2>Beside what really happened</h2><p>Shares of the time that instances really ran.</p>"
+        + _table(titles, rows)
+        + notes
+        + _timeline({"stays": replay["stays"]}, report["phases"], colours)
+    )
+
+
 def _strategy(strategy: dict[str, Any], report: dict[str, Any], colours: dict[str, str]) -> str:
     parts = [f"<h2>Strategy {escape(strategy['name'])}</h2>", _phases(strategy), _nodes(strategy, colours)]
     seen = []
@@ -165,21 +196,23 @@ def _phases(strategy: dict[str, Any]) -> str:
 def _nodes(strategy: dict[str, Any], colours: dict[str, str]) -> str:
     names = list(colours)
     rows = []
-    for phase in strategy["phases"]:
+    for phase, typical in zip(strategy["phases"], strategy["typical"]["phases"], strict=True):
         cells = []
         for name in names:
             node = phase["nodes"][name]
             percent = node["memory_percent"]["median"]
             told = f" {percent:.0f} % (peak use {node['peak_percent']['most']:.0f} %)"
-            cells.append(_bar(percent, colours[name]) + told if node["ready_share"] else "down")
+            there = f"<br><small>{_names(typical['nodes'][name]['instances'])}</small>"
+            cells.append(_bar(percent, colours[name]) + told + there if node["ready_share"] else "down")
         rows.append([escape(phase["name"]), *cells])
-    return "<h3>Memory requested</h3>" + _table(["PHASE", *names], rows)
+    return "<h3>Memory requested, and who runs where in the typical seed</h3>" + _table(["PHASE", *names], rows)
 
 
 def _timeline(run: dict[str, Any], phases: Sequence[dict[str, Any]], colours: dict[str, str]) -> str:
-    """Workloads as rows, where they ran as colours, phases as lines."""
+    """Instances as rows (workloads, if there are many), where they ran as colours, phases as lines."""
     end = phases[-1]["end_seconds"]
-    rows = sorted({each["workload"] for each in run["stays"]})
+    by = "instance" if len({each["instance"] for each in run["stays"]}) <= ROWS_MOST else "workload"
+    rows = sorted({each[by] for each in run["stays"]}, key=_natural)
     height = 30 + ROW * len(rows)
     scale = (WIDTH - LEFT) / end
     drawn = [f'<svg viewBox="0 0 {WIDTH} {height}" width="100%" role="img" aria-label="who ran where">']
@@ -193,7 +226,7 @@ def _timeline(run: dict[str, Any], phases: Sequence[dict[str, Any]], colours: di
         drawn.append(f'<text x="0" y="{30 + ROW * number + 11}">{escape(name)}</text>')
     for stay in run["stays"]:
         x, width = LEFT + stay["begin"] * scale, max(0.5, (stay["end"] - stay["begin"]) * scale)
-        y = 30 + ROW * rows.index(stay["workload"]) + 2
+        y = 30 + ROW * rows.index(stay[by]) + 2
         told = escape(f"{stay['instance']} on {stay['node']}, {_time(stay['begin'])} to {_time(stay['end'])}")
         colour = colours.get(stay["node"], "#999")
         box = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW - 4}"'
@@ -209,6 +242,17 @@ def _notes(run: dict[str, Any]) -> str:
     return (
         f"<details><summary>What happened ({len(run['notes'])})</summary>{_table(['AT', 'WHAT', ''], rows)}</details>"
     )
+
+
+def _names(instances: Sequence[str]) -> str:
+    more = len(instances) - NAMES_MOST
+    return escape(", ".join(instances[:NAMES_MOST]) + (f" and {more} more" if more > 0 else ""))
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """`web-10` after `web-9`."""
+    before, _, number = name.rpartition("-")
+    return (before, int(number)) if number.isdecimal() else (name, -1)
 
 
 def _bar(percent: float, colour: str) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from mandor.model.priority import PriorityClass
+from mandor.sim.agreement import agreement
 from mandor.sim.result import PhaseResult, RunResult
 from mandor.sim.run import Piece
 
@@ -26,8 +27,24 @@ def make_report(piece: Piece, results: Sequence[RunResult], seeds: Sequence[int]
         ],
         "passed": not any(each.failures for each in results),
         "strategies": [_strategy(name, [each for each in results if each.strategy == name], classes) for name in names],
+        "replay": _replay(piece, results),
         "imported": piece.imported.plain() if piece.imported.total else None,
         "failures": [msgspec.to_builtins(failure) for each in results for failure in each.failures],
+    }
+
+
+def _replay(piece: Piece, results: Sequence[RunResult]) -> dict[str, Any] | None:
+    """How far each strategy agrees with what really happened; of the first seed, which has everything as it was."""
+    recorded = piece.recorded
+    if recorded is None:
+        return None
+    first = {each.strategy: each for each in reversed(results)}
+    return {
+        "began_at": recorded.began_at,
+        "seconds": round(recorded.seconds, 3),
+        "notes": recorded.notes,
+        "stays": [msgspec.to_builtins(each) for each in recorded.stays],
+        "strategies": {name: agreement(recorded, first[name]) for name in piece.scenario.plans},
     }
 
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mandor.agent.pressure import USUAL as THRESHOLDS
+from mandor.controllers.node_plan import NodeTimes
 from mandor.importers.report import NO_REPORT, Report
 from mandor.model.meta import Object
 from mandor.model.node import Node
@@ -20,6 +22,7 @@ from mandor.sim.happen import Director
 from mandor.sim.history import seconds_without
 from mandor.sim.judge import judge
 from mandor.sim.node import NodeKind
+from mandor.sim.recorded import Recorded
 from mandor.sim.result import NodeState, PhaseResult, RunResult, Waiting, WorkloadState
 from mandor.sim.scenario import Happening, Scenario, Strategy
 from mandor.sim.settled import Settled
@@ -41,6 +44,12 @@ class Piece:
     """What each moment of the timeline submits."""
     imported: Report = NO_REPORT
     """What files of other tools say, and the work here does not."""
+    recorded: Recorded | None = None
+    """What really happened, where that is known."""
+    sources: Mapping[str, ConfigSource] = field(default_factory=dict)
+    """Scheduler configurations that are in no file beside the scenario, by strategy."""
+    again: "Callable[[], Piece] | None" = None
+    """Reads it once more, in another process; absent: as a scenario, from `path`."""
 
     @property
     def folder(self) -> Path:
@@ -55,7 +64,7 @@ class Piece:
         return [
             NodeKind(
                 name=name,
-                has=Resources(int(line.cpu), int(line.memory), int(line.disk)),
+                has=Resources(int(line.cpu), int(line.memory), int(line.disk), dict(line.devices)),
                 overhead=line.overhead.resources,
                 reserved=line.reserved.resources,
                 labels=line.labels,
@@ -81,12 +90,31 @@ class Piece:
         others = [each for each in objects if not isinstance(each, Workload)]
         return [(0.0, others), *((at, [each]) for at, each in zip(moments, workloads, strict=True))]
 
-    def cluster(self, strategy: Strategy, seed: int, *, shaky: bool = False) -> SimCluster:
-        """As yet without nodes and work."""
-        config = ConfigSource(self.folder / strategy.profile) if strategy.profile else None
+    @property
+    def off(self) -> set[str]:
+        """Machines without power at the beginning."""
+        return {name for line in self.scenario.nodes if line.off for name in line.names}
+
+    def cluster(self, strategy: Strategy, seed: int, *, shaky: bool = False, name: str = "") -> SimCluster:
+        """As yet without nodes and work; `name`: what the strategy is called."""
+        given = ConfigSource(self.folder / strategy.profile) if strategy.profile else None
         restore = 60.0 if strategy.restore else NEVER_SECONDS
-        cluster = SimCluster(VirtualClock(), seed=seed, config=config, restore_seconds=restore, shaky=shaky)
-        usage = self.scenario.usage
+        clock, scenario = VirtualClock(), self.scenario
+        if self.recorded is not None:
+            clock.jump(self.recorded.began_at - clock.now())
+        cluster = SimCluster(
+            clock,
+            seed=seed,
+            config=self.sources.get(name, given),
+            restore_seconds=restore,
+            shaky=shaky,
+            times=NodeTimes(
+                suspect_seconds=scenario.suspect_after, lost_seconds=scenario.lost_after, tick_seconds=TICK_SECONDS
+            ),
+            luck=self.recorded.luck if self.recorded is not None and seed == 0 else None,
+        )
+        cluster.endings = scenario.endings
+        usage = scenario.usage
         cluster.appetites.by_workload = {name: each for name, each in usage.items() if name != "default"}
         cluster.appetites.usual = usage.get("default", cluster.appetites.usual)
         return cluster
@@ -104,9 +132,12 @@ class Piece:
         return tuple(sorted(named))
 
 
-def run_piece(piece: Piece, name: str, seed: int, *, story: bool = True) -> RunResult:
-    """`story`: with who ran where and when, for the timeline."""
-    return run_virtual(_Run(piece, name, piece.scenario.plans[name], seed).go(story=story))
+Beside = Callable[[SimCluster], Coroutine[Any, Any, None]]
+
+
+def run_piece(piece: Piece, name: str, seed: int, *, story: bool = True, beside: Beside | None = None) -> RunResult:
+    """`story`: with who ran where and when, for the timeline. `beside`: something that goes on with it."""
+    return run_virtual(_Run(piece, name, piece.scenario.plans[name], seed).go(story=story, beside=beside))
 
 
 class _Run:
@@ -117,13 +148,15 @@ class _Run:
         self._short_since: dict[str, float] = {}
         self._short: dict[str, float] = {}
 
-    async def go(self, *, story: bool) -> RunResult:
-        async with self._piece.cluster(self._strategy, self._seed) as cluster:
+    async def go(self, *, story: bool, beside: Beside | None) -> RunResult:
+        async with self._piece.cluster(self._strategy, self._seed, name=self._name) as cluster:
             self._cluster = cluster
             self._chronicle = Chronicle(cluster.clock, cluster.clock.monotonic())
             cluster.start("chronicle", self._chronicle.follow(cluster.store))
+            if beside is not None:
+                cluster.start("beside", beside(cluster))
             self._director = Director(cluster, self._chronicle)
-            await cluster.add_nodes(self._piece.kinds)
+            await cluster.add_nodes(self._piece.kinds, off=self._piece.off)
             cluster.start("hosts", self._watch_hosts())
             phases = await self._live()
             await self._director.close()

@@ -54,6 +54,10 @@ class NodeLine(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     taints: tuple[Taint, ...] = ()
     engines: tuple[str, ...] = ()
     """Absent: those that the work needs."""
+    devices: dict[str, Annotated[int, Bounds(ge=0)]] = {}
+    """`gpu: 4`: how many of each kind."""
+    off: bool = False
+    """It has no power until the timeline says `up`."""
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -116,6 +120,13 @@ class Pressure(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     disk: Size = Size(0)
     cpu: Cpu = Cpu(0)
     duration: Seconds = field(default=Seconds(600), name="for")
+
+
+class Ending(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """How a program comes to its end by itself."""
+
+    after: Seconds
+    exit_code: int = 0
 
 
 class Slow(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -182,6 +193,8 @@ class Happening(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     slow: tuple[Slow, ...] = ()
     pressure: tuple[Pressure, ...] = ()
     spike: tuple[Spike, ...] = ()
+    usage: dict[str, Appetite] = {}
+    """What instances really use from now on, by workload."""
     limit: tuple[Limit, ...] = ()
     scale: tuple[Scale, ...] = ()
     rollout: tuple[Rollout, ...] = ()
@@ -200,7 +213,7 @@ class Happening(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
     @property
     def workloads(self) -> Iterator[tuple[str, str]]:
-        for key in ("delete", "crash"):
+        for key in ("delete", "crash", "usage"):
             yield from ((key, name) for name in getattr(self, key))
         for key in ("spike", "scale", "rollout"):
             yield from ((key, each.workload) for each in getattr(self, key))
@@ -223,6 +236,13 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     """Manifests, or `file:` with one or several of them."""
     usage: dict[str, Appetite] = {}
     """What instances really use, by workload; `default` is everybody else's."""
+    endings: dict[str, tuple[Ending, ...]] = {}
+    """Programs that end by themselves, by workload or instance: the first start as the first says, the second as the
+    second; the last one holds for all that follow. Whoever is not named runs until it is stopped."""
+    suspect_after: Seconds = Seconds(20)
+    """Silence of a node after which nothing new is placed there."""
+    lost_after: Seconds = Seconds(60)
+    """Silence of a node after which its instances are replaced."""
     arrival: Arrival = Arrival()
     traffic: tuple[Traffic, ...] = ()
     strategies: dict[str, Strategy] = {}

@@ -8,7 +8,7 @@ from typing import Any
 
 from mandor.errors import Invalid
 from mandor.importers.base import Options, Source
-from mandor.importers.mixed import NOTHING_IMPORTED, Mixed, read_mixed, text_of
+from mandor.importers.mixed import NOTHING_IMPORTED, Mixed, files_below, read_mixed, text_of
 from mandor.importers.report import NO_REPORT, Report
 from mandor.lib.yaml12 import dump
 from mandor.model.meta import Object
@@ -44,7 +44,7 @@ def _entry(entry: dict[str, Any], folder: Path, where: str, number: int) -> Mixe
         raise Invalid(f"`{FILE}` stands by itself", hint=hint, file=where)
     names = entry[FILE]
     paths = [folder / str(name) for name in (names if isinstance(names, list) else [names])]
-    options = Options(environment=dict(os.environ), read=text_of)
+    options = Options(environment=dict(os.environ), read=text_of, folder=files_below)
     return read_mixed([each for path in paths for each in _files(path)], options, entry.get(FORMAT))
 
 

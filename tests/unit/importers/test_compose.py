@@ -178,6 +178,27 @@ def test_a_file_beside_the_compose_file_goes_along_and_a_folder_is_told() -> Non
     ]
 
 
+def test_a_small_folder_of_texts_goes_along_and_an_empty_one_is_a_volume() -> None:
+    text = """
+services:
+  web:
+    image: a
+    volumes: [./conf:/etc/web, ./data:/data, ./big:/big, ./binary:/binary]
+"""
+    files = {"shop/conf/a.ini": "a", "shop/conf/d/b.ini": "b", "shop/big/x": "x" * 300_000}
+    folders = {"shop/conf": ["a.ini", "d/b.ini"], "shop/data": [], "shop/big": ["x"], "shop/binary": ["nontext"]}
+    found = imported(text, files, folder=folders.get)
+    web = found.made[0].manifest
+    assert web["files"] == [{"path": "/etc/web/a.ini", "content": "a"}, {"path": "/etc/web/d/b.ini", "content": "b"}]
+    assert (web["volumes"], web["mounts"]) == ({"data": {}}, [{"volume": "data", "path": "/data"}])
+    assert sorted((path, fate) for _, path, fate in told(found)) == [
+        ("services.web.volumes", "guessed"),
+        ("services.web.volumes", "guessed"),
+        ("services.web.volumes[2]", "dropped"),
+        ("services.web.volumes[3]", "dropped"),
+    ]
+
+
 def test_configs_and_secrets_become_files() -> None:
     text = """
 services:

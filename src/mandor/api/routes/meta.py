@@ -9,7 +9,7 @@ from mandor.api.cluster import read_cluster
 from mandor.api.operation import Call, Operation, Text
 from mandor.errors import Unavailable
 from mandor.lib.metrics import CONTENT_TYPE
-from mandor.model.record import ClusterSpec
+from mandor.model.record import ClusterSpec, Role
 
 FEATURES = (
     "apply",
@@ -37,10 +37,20 @@ class Health(Struct, frozen=True, omit_defaults=True):
     """What is not as it was configured."""
 
 
+class You(Struct, frozen=True):
+    """Who asks, and what they may do."""
+
+    identity: str
+    role: Role
+    namespaces: tuple[str, ...]
+    """`*`: all."""
+
+
 class About(Struct, frozen=True):
     version: str
     features: tuple[str, ...]
     cluster: ClusterSpec
+    you: You
 
 
 async def healthz(call: Call[None, None]) -> Health:
@@ -56,7 +66,9 @@ async def readyz(call: Call[None, None]) -> Health:
 
 
 async def about(call: Call[None, None]) -> About:
-    return About(__version__, FEATURES, await read_cluster(call.parts.store))
+    caller = call.caller
+    you = You(caller.identity, caller.role, tuple(sorted(caller.namespaces)))
+    return About(__version__, FEATURES, await read_cluster(call.parts.store), you)
 
 
 async def schema(call: Call[None, None]) -> dict[str, Any]:

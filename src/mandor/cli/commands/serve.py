@@ -24,8 +24,9 @@ def _log_options(command: F) -> F:
 @click.option("--data", metavar="DIR", default=".mandor", show_default=True, help="Where everything is kept.")
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Where to listen.")
 @click.option("--nodes", type=int, default=1, show_default=True, help="How many agents to run.")
+@click.option("--record", metavar="FILE", help="Record what happens, for `mandor simulate --replay`.")
 @click.option("--stop", is_flag=True, help="End everything that an earlier one left running, instead.")
-def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
+def dev_command(data: str, listen: str, nodes: int, record: str | None, stop: bool) -> None:
     """Run a whole cluster on this machine.
 
     Server and agents run until Ctrl-C; the work they started goes on and is taken up by the next start, unless
@@ -41,7 +42,7 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
     if stop:
         dev.stop(data=data, say=_say)
     else:
-        dev.run(data=data, listen=listen, nodes=nodes, say=_say)
+        dev.run(data=data, listen=listen, nodes=nodes, record=record or "", say=_say)
 
 
 @click.command("server")
@@ -77,9 +78,12 @@ def dev_command(data: str, listen: str, nodes: int, stop: bool) -> None:
 @click.option("--machine-ca", metavar="FILE", help="Certificates that ordered machines trust.")
 @click.option("--inventory", metavar="URL|FILE", help="Lists machines for virtual machines.  [default: own nodes]")
 @click.option("--inventory-every", metavar="DURATION", help="How often it is asked.  [default: 30s]")
+@click.option("--task-queue", metavar="URL", help="RabbitMQ for tasks: amqp://…  [default: within the process]")
 @click.option("--task-attempts", type=int, metavar="COUNT", help="Tries to find a machine.  [default: 4]")
 @click.option("--task-pause", metavar="DURATION", help="Before the second try; then it doubles.  [default: 1s]")
 @click.option("--scheduler-config", metavar="FILE", help="Scheduler profiles, as in KubeSchedulerConfiguration.")
+@click.option("--record", metavar="FILE", help="Record what happens, for `mandor simulate --replay`.")
+@click.option("--record-most", metavar="SIZE", help="How large the recording may get.  [default: 64Mi]")
 @click.option("--plugins", metavar="DIR", help="Scheduler plugins: every .py file there is run.")
 @click.option("--plugin-hang", metavar="DURATION", help="A plugin that hangs so long is disabled.  [default: 30s]")
 @_log_options

@@ -1,7 +1,7 @@
 """`mandor simulate`: what would happen, before anything is deployed."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,13 +10,19 @@ from mandor.cli.options import output_option
 from mandor.cli.output import show_json, show_table
 from mandor.cli.progress import BAR, Bar
 
+if TYPE_CHECKING:
+    from mandor.sim.run import Piece
+
 TEXTS_MOST = 12
+LINES_MOST = 40
 SEEDS = 20
 """With faults, if nobody says otherwise."""
 
 
 @click.command("simulate")
 @click.argument("file", metavar="[SCENARIO]", required=False, type=click.Path(path_type=Path))
+@click.option("--replay", metavar="FILE", type=click.Path(path_type=Path), help="A recording, instead of a scenario.")
+@click.option("--plugins", metavar="DIR", type=click.Path(path_type=Path), help="With --replay: scheduler plugins.")
 @click.option("--seeds", type=click.IntRange(1, 10_000), help="So many runs of each strategy; absent: as it says.")
 @click.option("--seed", type=click.IntRange(0), help="Only this one, as when a failure is looked into.")
 @click.option("--strategy", "wanted", multiple=True, help="Only this one; may be repeated.")
@@ -24,12 +30,14 @@ SEEDS = 20
 @click.option("--workers", type=click.IntRange(1, 256), help="Processes; absent: one for each processor.")
 @click.option("--faults", is_flag=True, help="Break things, from the seed, and see that all that must hold does.")
 @click.option("--from", "first", type=click.IntRange(0), default=0, help="With --faults: the first seed.")
-@click.option("--profile", metavar="FILE", default="", help="With --faults alone: a scheduler configuration.")
+@click.option("--profile", metavar="FILE", default="", help="With --replay: another policy; with --faults: its own.")
 @click.option("--history", is_flag=True, help="With --faults: show everything that happened.")
 @click.option("--strict", is_flag=True, help="Fail if a key of another tool's file is lost.")
 @output_option("table", "json")
 def simulate_command(
     file: Path | None,
+    replay: Path | None,
+    plugins: Path | None,
     seeds: int | None,
     seed: int | None,
     wanted: tuple[str, ...],
@@ -47,6 +55,10 @@ def simulate_command(
     SCENARIO names nodes, work, what happens when, strategies to compare, and what is expected of them. Every seed has
     the work arrive in another order; the same seed always gives the same history.
 
+    With --replay, a recording of a live cluster (`mandor server --record FILE`) is the scenario: the same machines and
+    the same work under the policy that was recorded and, with --profile, under another one. How far the replay agrees
+    with what really happened is told.
+
     With --faults machines and agents crash, messages are lost, delayed and repeated, the control plane fails over,
     clocks jump; expectations give way to what must hold whatever happens, and the cluster must come to rest when it
     is over. Without SCENARIO, each seed makes up a cluster of its own.
@@ -56,16 +68,17 @@ def simulate_command(
     if seed is not None and seeds is not None:
         raise click.UsageError("--seed names one seed, --seeds counts them: give one of both")
     if faults:
+        if replay is not None:
+            raise click.UsageError("--replay shows what happened, without other faults")
         return _with_faults(file, seeds, seed, wanted, page, workers, first, profile, history, output)
-    if file is None:
-        raise click.UsageError("Missing argument 'SCENARIO': only with --faults a cluster is made up")
-    if first or profile or history:
-        raise click.UsageError("--from, --profile and --history need --faults")
+    if first or history:
+        raise click.UsageError("--from and --history need --faults")
     from mandor.lib.logs import silence
-    from mandor.sim.compare import load_piece, narrowed, run_all
+    from mandor.sim.compare import narrowed, run_all
     from mandor.sim.report import make_report
 
-    piece = narrowed(load_piece(file), wanted) if wanted else load_piece(file)
+    piece = _piece(file, replay, profile, plugins)
+    piece = narrowed(piece, wanted) if wanted else piece
     tell(piece.imported, strict=strict)
     chosen = [seed] if seed is not None else list(range(seeds or piece.scenario.seeds))
     with Bar() as bar, silence():  # What goes wrong in there is what it is about.
@@ -80,8 +93,23 @@ def simulate_command(
         show_json(report)
     else:
         _show(report)
-    _tell_failures(report, file)
+    _tell_failures(report, piece.path)
     return 0 if report["passed"] else 1
+
+
+def _piece(file: Path | None, replay: Path | None, profile: str, plugins: Path | None) -> "Piece":
+    if (file is None) == (replay is None):
+        raise click.UsageError("give a SCENARIO, or a recording with --replay, or --faults")
+    if file is not None:
+        if profile or plugins is not None:
+            raise click.UsageError("--profile and --plugins belong to --replay; a scenario has `strategies`")
+        from mandor.sim.compare import load_piece
+
+        return load_piece(file)
+    from mandor.sim.replay import load_replay
+
+    assert replay is not None
+    return load_replay(replay, Path(profile) if profile else None, plugins)
 
 
 def _with_faults(
@@ -123,6 +151,8 @@ def _show(report: dict[str, Any]) -> None:
         _show_texts(strategy)
     if len(report["strategies"]) > 1:
         _show_comparison(report)
+    if report["replay"] is not None:
+        _show_replay(report["replay"])
 
 
 def _show_phases(strategy: dict[str, Any]) -> None:
@@ -168,10 +198,23 @@ def _show_texts(strategy: dict[str, Any]) -> None:
             f"{phase['name']}: pending in {count} cases: {text}" for text, count in phase["pending_reasons"].items()
         ]
         lines += [f"{phase['name']}: {count} times without `{rule}`" for rule, count in phase["relaxed_rules"].items()]
+        down = [
+            f"{name} {_seconds(each['median'])}"
+            for name, each in phase["down_by_workload"].items()
+            if each["median"] >= 1
+        ]
+        lines += [f"{phase['name']}: down: {_brief(down)}"] if down else []
+    for phase in strategy["typical"]["phases"]:
+        lines += [
+            f"{phase['name']}: {each['victim']} made room for {each['by']} on {each['node']} (chain of {each['depth']})"
+            for each in phase["preemptions"][:TEXTS_MOST]
+        ]
     if lines:
         click.echo()
-    for line in lines[: 2 * TEXTS_MOST]:
+    for line in lines[:LINES_MOST]:
         click.echo(line)
+    if len(lines) > LINES_MOST:
+        click.echo(f"… and {len(lines) - LINES_MOST} more lines: -o json and --html have them all")
 
 
 def _show_comparison(report: dict[str, Any]) -> None:
@@ -188,6 +231,28 @@ def _show_comparison(report: dict[str, Any]) -> None:
     rows.append(("worst seed", *(str(each["worst_seed"]) for each in strategies)))
     rows.append(("typical seed", *(str(each["typical_seed"]) for each in strategies)))
     show_table(("", *(each["name"] for each in strategies)), rows)
+
+
+def _show_replay(replay: dict[str, Any]) -> None:
+    click.echo()
+    click.echo(click.style("Beside what really happened", bold=True))
+    rows = [
+        (
+            name,
+            f"{each['same_node_percent']:.0f} %",
+            f"{each['same_count_percent']:.0f} %",
+            _seconds(each["replayed_seconds"]),
+        )
+        for name, each in replay["strategies"].items()
+    ]
+    really = next(iter(replay["strategies"].values()))["recorded_seconds"]
+    rows.append(("really", "", "", _seconds(really)))
+    show_table(("STRATEGY", "SAME NODE", "SAME COUNT ON THE NODE", "INSTANCES RAN"), rows)
+    for name, each in replay["strategies"].items():
+        for other in each["elsewhere"][:TEXTS_MOST]:
+            click.echo(f"{name}: {other['instance']} on {other['replayed']} instead of {other['recorded']}")
+    for note in replay["notes"]:
+        click.echo(f"{click.style('note:', fg='yellow', bold=True)} {note}", err=True)
 
 
 def _tell_failures(report: dict[str, Any], file: Path) -> None:

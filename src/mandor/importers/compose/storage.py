@@ -142,17 +142,37 @@ class Storage:
         draft.mounts.append(filled(volume=name, path=target, read_only=read_only or None))
 
     def _local(self, draft: Draft, part: Part, key: str, index: int | None, source: str, target: str) -> None:
-        """A file beside the Compose file goes along; a folder does not."""
-        text = None if source.startswith("~") else self.options.read(beside(part.file_of(key), source))
-        if text is not None and len(text.encode()) <= FILE_MOST:
-            draft.files.append({"path": target, "content": text})
+        """Texts beside the Compose file go along; a folder that Docker would make is a volume."""
+        path = source if source.startswith("~") else beside(part.file_of(key), source)
+        texts = self._texts(path, target)
+        if texts:
+            draft.files += [{"path": each, "content": text} for each, text in texts.items()]
             part.note(key, "guessed", f"{source} goes along as it is now", "apply again when it has changed")
+            return
+        if texts is not None:
+            name = _unused(draft, f"/{source.strip('./~')}")
+            draft.volumes[name] = {}
+            draft.mounts.append({"volume": name, "path": target})
+            part.note(key, "guessed", f"{source} is empty: it is a volume of the cluster, which begins empty")
             return
         what = f"{source} is a path of the machine that reads this file, and the nodes do not have it"
         if index is not None and isinstance(part.peek(key), list):
             part.drop_item(key, index, what, _ELSEWHERE)
         else:
             part.drop(key, what, _ELSEWHERE)
+
+    def _texts(self, path: str, target: str) -> dict[str, str] | None:
+        """Of a file, or of a small folder, by where they go; none: it is empty; None: they cannot go along."""
+        text = self.options.read(path)
+        if text is not None:
+            return {target: text} if len(text.encode()) <= FILE_MOST else None
+        names = self.options.folder(path)
+        if names is None:
+            return None
+        found = {f"{target.rstrip('/')}/{name}": self.options.read(f"{path}/{name}") for name in names}
+        texts = {where: each for where, each in found.items() if each is not None}
+        whole = len(texts) == len(found) and sum(len(each.encode()) for each in texts.values()) <= FILE_MOST
+        return texts if whole else None
 
     def _tmpfs(self, draft: Draft, service: Part, text: str) -> None:
         path, _, told = text.partition(":")

@@ -1,0 +1,54 @@
+"""The web panel's files: read once, served as they are; a page of it loads nothing from elsewhere."""
+
+from functools import cache
+from importlib.resources import files
+
+from starlette.types import Receive, Scope, Send
+
+from mandor.api.endpoint import send_body, send_problem
+from mandor.errors import NotFound
+
+POLICY = (
+    b"default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
+    b"connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+)
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
+
+
+class Panel:
+    """Everything under `/ui/`."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        name = scope["path_params"].get("rest", "") or "index.html"
+        content = panel_files().get(name) if scope["method"] in {"GET", "HEAD"} else None
+        if content is None:
+            await send_problem(send, NotFound(f"the panel has no {name[:200]}", hint="it begins at /ui/"))
+            return
+        headers = [
+            (b"content-type", content_type(name).encode()),
+            (b"content-security-policy", POLICY),
+            (b"referrer-policy", b"no-referrer"),
+            (b"cache-control", b"no-cache"),
+        ]
+        await send_body(send, 200, headers, content)
+
+
+class ToPanel:
+    """`/` and `/ui` lead there."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_body(send, 307, [(b"location", b"/ui/")], b"")
+
+
+@cache
+def panel_files() -> dict[str, bytes]:
+    """By path; only what is there can be asked for."""
+    root = files("mandor.ui") / "static"
+    found = {each.name: each.read_bytes() for each in root.iterdir() if each.is_file()}
+    pages = root / "pages"
+    return found | {f"pages/{each.name}": each.read_bytes() for each in pages.iterdir() if each.is_file()}
+
+
+def content_type(name: str) -> str:
+    suffix = name[name.rfind(".") :]
+    return f"{_TYPES[suffix]}; charset=utf-8"

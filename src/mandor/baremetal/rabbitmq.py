@@ -1,0 +1,193 @@
+"""The queue in RabbitMQ: durable, confirmed, shared by the workers of all servers.
+
+A topic exchange and durable queues are declared at the start. A task is a persistent message with the routing key
+`task.schedule`, published with confirms and acknowledged by hand. One that is to come again waits in a delay queue,
+one for each number of tries, whose messages expire back into the exchange; one that failed for good lies in the
+dead-letter queue. While the broker is away, nothing is lost: the store has the tasks, and what is published or taken
+twice does no harm.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Self
+
+import aio_pika
+from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, AbstractQueue
+from aiormq.exceptions import AMQPError
+
+from mandor.baremetal.queue import Delivery, TaskQueue
+from mandor.errors import MandorError, Unavailable
+from mandor.lib.backoff import Backoff
+from mandor.lib.tasks import Background
+
+log = logging.getLogger(__name__)
+
+EXCHANGE = "mandor.tasks"
+ROUTING_KEY = "task.schedule"
+DELAYED = "task.delayed"
+DEAD = "task.dead"
+DELAYS_MOST = 8
+"""So many delay queues: later tries wait in the last one."""
+ANSWER_SECONDS = 15.0
+CLOSE_SECONDS = 3.0
+BACKOFF = Backoff(first_seconds=0.5, most_seconds=15.0, jitter=0.3)
+TROUBLE = (AMQPError, OSError, asyncio.TimeoutError, RuntimeError)
+"""What a broker that goes away makes of a call: `RuntimeError` for a channel that is closed by now."""
+
+
+class RabbitQueue(TaskQueue):
+    def __init__(self, url: str, *, prefetch: int = 256, prefix: str = EXCHANGE) -> None:
+        self._url, self._prefetch, self._prefix = url, prefetch, prefix
+        self._tasks = Background()
+        self._exchange: AbstractExchange | None = None
+        self._queue: AbstractQueue | None = None
+        self._inbox: asyncio.Queue[Delivery] = asyncio.Queue()
+        self._consuming = False
+        self._trouble = "the broker has not been reached yet"
+
+    @property
+    def trouble(self) -> str:
+        return f"RabbitMQ: {self._trouble}" if self._trouble else ""
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        self._tasks.start(self._keep(), "rabbitmq")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._tasks.__aexit__(kind, error, trace)
+
+    async def publish(self, task: str) -> None:
+        await self.send(task, ROUTING_KEY)
+
+    async def send(self, task: str, routing_key: str, seconds: float | None = None, why: str = "") -> None:
+        """Confirmed by the broker when this returns."""
+        exchange = self._exchange
+        if exchange is None:
+            raise Unavailable(self.trouble or "RabbitMQ: not connected")
+        message = aio_pika.Message(
+            task.encode(),
+            message_id=task,
+            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+            expiration=seconds,
+            headers={"why": why[:500]} if why else None,
+        )
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await exchange.publish(message, routing_key)
+        except (*TROUBLE, asyncio.CancelledError) as error:
+            _raise_if_ended()
+            raise Unavailable(f"RabbitMQ did not take a task: {str(error) or type(error).__name__}") from error
+
+    async def deliveries(self) -> AsyncIterator[Delivery]:
+        self._consuming = True
+        if self._queue is not None:
+            with suppress(*TROUBLE):  # then the next connection consumes
+                await self._queue.consume(self._received, no_ack=False)
+        while True:
+            yield await self._inbox.get()
+
+    # Keeping the connection.
+
+    async def _keep(self) -> None:
+        failures = 0
+        while True:
+            try:
+                await self._connected()
+                failures = 0
+            except (*TROUBLE, asyncio.CancelledError) as error:
+                _raise_if_ended()
+                failures += 1
+                self._trouble = f"{str(error) or type(error).__name__}; it is tried again"
+                log.warning("%s", self.trouble)
+            if failures:
+                await asyncio.sleep(BACKOFF.pause(failures))
+
+    async def _connected(self) -> None:
+        """Until the connection is lost."""
+        async with asyncio.timeout(ANSWER_SECONDS):
+            connection = await aio_pika.connect(self._url)
+        lost = asyncio.Event()
+        try:
+            connection.close_callbacks.add(lambda *_: lost.set())
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await self._open(connection, lost)
+            self._trouble = ""
+            await lost.wait()
+            self._trouble = "the connection was lost"
+        finally:
+            self._exchange = self._queue = None
+            with suppress(*TROUBLE):
+                async with asyncio.timeout(CLOSE_SECONDS):  # a broker that was killed does not say goodbye
+                    await connection.close()
+
+    async def _open(self, connection: aio_pika.abc.AbstractConnection, lost: asyncio.Event) -> None:
+        channel = await connection.channel(publisher_confirms=True)
+        channel.close_callbacks.add(lambda *_: lost.set())
+        await channel.set_qos(prefetch_count=self._prefetch)
+        exchange = await channel.declare_exchange(self._prefix, aio_pika.ExchangeType.TOPIC, durable=True)
+        queue = await self._declare(channel, exchange, "schedule", ROUTING_KEY)
+        await self._declare(channel, exchange, "dead", DEAD)
+        back = {"x-dead-letter-exchange": self._prefix, "x-dead-letter-routing-key": ROUTING_KEY}
+        for number in range(1, DELAYS_MOST + 1):
+            await self._declare(channel, exchange, f"delay.{number}", f"{DELAYED}.{number}", back)
+        if self._consuming:
+            await queue.consume(self._received, no_ack=False)
+        self._exchange, self._queue = exchange, queue
+
+    async def _declare(
+        self,
+        channel: AbstractChannel,
+        exchange: AbstractExchange,
+        name: str,
+        routing_key: str,
+        arguments: dict[str, Any] | None = None,
+    ) -> AbstractQueue:
+        queue = await channel.declare_queue(f"{self._prefix}.{name}", durable=True, arguments=arguments)
+        await queue.bind(exchange, routing_key)
+        return queue
+
+    async def _received(self, message: AbstractIncomingMessage) -> None:
+        await self._inbox.put(_Delivery(self, message))
+
+
+def _raise_if_ended() -> None:
+    """The library cancels what waits on a connection that is lost; whoever really ends us has asked for that."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
+class _Delivery(Delivery):
+    """Acknowledged only after what comes next is with the broker: between the two it can come twice, never not."""
+
+    def __init__(self, queue: RabbitQueue, message: AbstractIncomingMessage) -> None:
+        super().__init__(message.body.decode(errors="replace"))
+        self._queue, self._message = queue, message
+
+    async def done(self) -> None:
+        try:
+            await self._message.ack()
+        except (*TROUBLE, asyncio.CancelledError) as error:
+            _raise_if_ended()
+            log.info("task %s comes again: it could not be acknowledged: %s", self.task, error)
+
+    async def again(self, attempt: int, seconds: float) -> None:
+        number = min(max(attempt, 1), DELAYS_MOST)
+        await self._pass_on(f"{DELAYED}.{number}", seconds=seconds)
+
+    async def bury(self, why: str) -> None:
+        await self._pass_on(DEAD, why=why)
+
+    async def _pass_on(self, routing_key: str, seconds: float | None = None, why: str = "") -> None:
+        try:
+            await self._queue.send(self.task, routing_key, seconds, why)
+        except MandorError as error:
+            log.info("task %s comes again, for it was not acknowledged: %s", self.task, error)
+            return
+        await self.done()

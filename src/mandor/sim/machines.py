@@ -1,0 +1,151 @@
+"""What happened to the machines of a recording: from what the cluster heard of them, back to what must have been."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import msgspec
+
+from mandor.api.heartbeat import HEARD_SECONDS
+from mandor.lib.quantity import Cpu, Size
+from mandor.model.node import Node, NodePhase
+from mandor.sim.history import Stay
+from mandor.sim.recorded import Recorded
+from mandor.sim.scenario import Amounts, Limit, NodeLine
+
+BEGIN_SECONDS = 5.0
+"""Machines that are met within so long were there from the beginning."""
+BOOT = "boot"
+UNHEARD_SECONDS = HEARD_SECONDS - 5.0
+"""From the end of a machine until silence is counted, in the mean: it was last heard half a heartbeat before."""
+NEVER = float("inf")
+SILENT = frozenset({NodePhase.SUSPECT, NodePhase.DOWN})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMoment:
+    at: float
+    kind: Literal["down", "up", "partition", "limit"]
+    what: object
+    """The node's name, or what it is limited to."""
+    phase: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sight:
+    at: float
+    node: Node | None
+    """None: it was removed."""
+
+
+def _sights(found: Recorded, name: str) -> list[_Sight]:
+    first = [_Sight(0.0, each) for each in found.first if isinstance(each, Node) and each.meta.name == name]
+    later = [
+        _Sight(turn.at, turn.after if isinstance(turn.after, Node) else None)
+        for turn in found.turns
+        if any(isinstance(each, Node) and each.meta.name == name for each in (turn.before, turn.after))
+    ]
+    return first + later
+
+
+def node_line(name: str, found: Recorded) -> NodeLine:
+    """The machine as it was when it was first known in full."""
+    sights = _sights(found, name)
+    known = [each.node for each in sights if each.node is not None]
+    node = next((each for each in known if each.status.capacity.cpu_milli), known[0])
+    has, reserved = node.status.capacity, node.spec.reserved
+    return NodeLine(
+        name=name,
+        cpu=Cpu(has.cpu_milli),
+        memory=Size(has.memory_bytes),
+        disk=Size(has.disk_bytes),
+        devices=dict(has.devices),
+        reserved=Amounts(Cpu(reserved.cpu_milli), Size(reserved.memory_bytes), Size(reserved.disk_bytes)),
+        labels=node.meta.labels,
+        facts={key: text for key, text in node.status.facts.items() if key != BOOT},
+        pool=node.spec.pool,
+        taints=node.spec.taints,
+        engines=tuple(sorted(node.status.engines)),
+        off=_comes_at(sights) > BEGIN_SECONDS,
+    )
+
+
+def _there(node: Node | None) -> bool:
+    """Its agent has told what it is, and it is not silent."""
+    return node is not None and bool(node.status.capacity.cpu_milli) and node.status.phase not in SILENT
+
+
+def _told(node: Node | None) -> tuple[object, ...]:
+    """What its agent says."""
+    return () if node is None else (node.status.capacity, node.status.facts, node.status.engines)
+
+
+def _comes_at(sights: Sequence[_Sight]) -> float:
+    number = next((number for number, each in enumerate(sights) if _there(each.node)), None)
+    return NEVER if number is None else _heard_at(sights[: number + 1])
+
+
+def _heard_at(sights: Sequence[_Sight]) -> float:
+    """When the agent of a machine that is there at last began to speak: a little before everybody knew."""
+    last = sights[-1]
+    return next((each.at for each in sights if _told(each.node) == _told(last.node)), last.at)
+
+
+def node_moments(found: Recorded) -> Iterator[NodeMoment]:
+    names = dict.fromkeys(
+        each.meta.name
+        for each in (*found.first, *(side for turn in found.turns for side in (turn.before, turn.after)))
+        if isinstance(each, Node)
+    )
+    for name in names:
+        yield from _life(name, _sights(found, name), found)
+
+
+def _life(name: str, sights: Sequence[_Sight], found: Recorded) -> Iterator[NodeMoment]:
+    comes = _comes_at(sights)
+    up, last, lost = comes <= BEGIN_SECONDS, 0.0, 0
+    first = next((number for number, each in enumerate(sights) if _there(each.node)), len(sights))
+    for number, sight in enumerate(sights[first:], start=first):
+        node = sight.node
+        if up and not _there(node):
+            at = sight.at if node is None else max(last + 0.001, sight.at - found.suspect_seconds - UNHEARD_SECONDS)
+            kind = "down" if node is None else _loss(sights[number:], _boot(sights[:number]))
+            up, last, lost = False, at, number
+            yield NodeMoment(at, kind, name, f"{name} is {'removed' if node is None else 'lost'}")
+        elif not up and _there(node):
+            back = _heard_at(sights[lost + 1 : number + 1]) if lost else comes
+            up, last = True, max(last + 0.001, back)
+            yield NodeMoment(last, "up", name, f"{name} {'is back' if lost else 'joins'}")
+    yield from _limits(name, [each for each in sights if _there(each.node)])
+
+
+def _limits(name: str, sights: Sequence[_Sight]) -> Iterator[NodeMoment]:
+    """Other sizes than before."""
+    for before, after in pairwise(sights):
+        assert before.node is not None, "it is there"
+        assert after.node is not None, "it is there"
+        now = after.node.status.capacity
+        if now != before.node.status.capacity:
+            limit = Limit(node=name, cpu=Cpu(now.cpu_milli), memory=Size(now.memory_bytes), disk=Size(now.disk_bytes))
+            yield NodeMoment(after.at, "limit", limit)
+
+
+def _boot(sights: Sequence[_Sight]) -> str:
+    return next((each.node.status.facts.get(BOOT, "") for each in reversed(sights) if each.node is not None), "")
+
+
+def _loss(ahead: Sequence[_Sight], boot: str) -> Literal["down", "partition"]:
+    """Who comes back without having started anew was only not heard; who never comes back is taken for dead."""
+    back = next((each.node for each in ahead if _there(each.node)), None)
+    return "partition" if back is not None and back.status.facts.get(BOOT, "") == boot else "down"
+
+
+def trimmed(stays: Iterable[Stay], found: Recorded) -> list[Stay]:
+    """Whoever ran on a machine that lost power did not run any more, long before the cluster noticed."""
+    lost = [(each.what, each.at) for each in node_moments(found) if each.kind == "down"]
+    kept = []
+    for stay in stays:
+        ends = [at for node, at in lost if node == stay.node and stay.begin <= at < stay.end]
+        kept.append(msgspec.structs.replace(stay, end=min(ends)) if ends else stay)
+    return kept

@@ -1,0 +1,266 @@
+"""A recording as a scenario: its machines as they came and went, its work as it was submitted, under any profile."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from mandor.errors import Invalid
+from mandor.lib.quantity import Seconds
+from mandor.model.meta import Meta, Object
+from mandor.model.node import Node, NodeSpec
+from mandor.model.priority import PriorityClass
+from mandor.model.reservation import Reservation
+from mandor.model.workload import Workload
+from mandor.placement.config import SchedulerConfig, read_config
+from mandor.placement.plugin_source import Registry
+from mandor.scheduler.reload import ConfigSource
+from mandor.sim.appetite import Appetite
+from mandor.sim.machines import BEGIN_SECONDS, node_line, node_moments, trimmed
+from mandor.sim.recorded import Recorded, Turn, read_recorded
+from mandor.sim.run import Piece
+from mandor.sim.scenario import Arrival, Ending, Happening, Limit, Scenario, Strategy
+
+RECORDED = "as recorded"
+SETTLE_SECONDS = 60.0
+"""What was there already is given so long to find its place, before anything else happens."""
+CHANGE_SHARE = 0.1
+"""Usage that changes by less is no news."""
+PHASES_MOST = 12
+
+
+class TextSource(ConfigSource):
+    """A configuration that is in no file of its own."""
+
+    def __init__(self, text: str, name: str, plugins: Path | None) -> None:
+        super().__init__(None, plugins)
+        self._text, self._name = text, name
+
+    def _config(self, registry: Registry) -> SchedulerConfig:
+        return read_config(self._text.encode(), registry, filename=self._name)
+
+
+@dataclass(slots=True)
+class _Moment:
+    """What happens at one time."""
+
+    objects: list[Object] = field(default_factory=list)
+    delete: list[str] = field(default_factory=list)
+    down: list[str] = field(default_factory=list)
+    up: list[str] = field(default_factory=list)
+    partition: list[str] = field(default_factory=list)
+    usage: dict[str, Appetite] = field(default_factory=dict)
+    limit: list[Limit] = field(default_factory=list)
+    phase: str = ""
+
+
+def load_replay(path: Path, profile: Path | None = None, plugins: Path | None = None) -> Piece:
+    """What was recorded under the policy of then and, where one is given, under another one."""
+    found = read_recorded(path)
+    shift = SETTLE_SECONDS if any(isinstance(each, Workload) for each in found.first) else 0.0
+    moments = _Timeline(found, shift).moments
+    times = sorted(moments)
+    sources: dict[str, ConfigSource] = {RECORDED: _recorded_source(found, plugins)}
+    strategies = {RECORDED: Strategy()}
+    if profile is not None:
+        name = profile.name if profile.name != RECORDED else f"{profile.name} (new)"
+        sources[name], strategies[name] = ConfigSource(profile, plugins), Strategy()
+    for source in sources.values():
+        source.read()  # A mistake in it is told before anything runs.
+    scenario = Scenario(
+        name=path.name,
+        description=_description(found),
+        nodes=tuple(node_line(each, found) for each in _node_names(found)),
+        workloads=({"file": str(path)},),
+        usage=_first_usage(found),
+        endings=_endings(found),
+        suspect_after=Seconds(found.suspect_seconds),
+        lost_after=Seconds(found.lost_seconds),
+        arrival=Arrival(within=Seconds(SETTLE_SECONDS / 6)),
+        strategies=strategies,
+        timeline=tuple(_happening(at, moments[at]) for at in times),
+        end=Seconds(round(shift + max(found.seconds, 1.0) + 1.0, 3)),
+    )
+    found.stays = [
+        msgspec.structs.replace(each, begin=each.begin + shift, end=each.end + shift)
+        for each in trimmed(found.stays, found)
+    ]
+    return Piece(
+        scenario,
+        path,
+        _in_order(found),
+        [moments[at].objects for at in times],
+        recorded=found,
+        sources=sources,
+        again=partial(load_replay, path, profile, plugins),
+    )
+
+
+def _recorded_source(found: Recorded, plugins: Path | None) -> ConfigSource:
+    return (
+        TextSource(found.profiles, f"{found.path.name} (its profiles)", plugins)
+        if found.profiles
+        else ConfigSource(None, plugins)
+    )
+
+
+def _description(found: Recorded) -> str:
+    return f"replay of {Seconds(round(found.seconds))} that were recorded"
+
+
+def _node_names(found: Recorded) -> list[str]:
+    seen = [each for each in found.first if isinstance(each, Node)]
+    seen += [each.after for each in found.turns if isinstance(each.after, Node)]
+    names = list(dict.fromkeys(each.meta.name for each in seen))
+    if not names:
+        raise Invalid("there is no node in this recording", file=str(found.path))
+    return names
+
+
+# Work.
+
+
+def _in_order(found: Recorded) -> list[Object]:
+    """As it was created; what machines were told is told again."""
+    named = _named_volumes(found)
+    kept = [made for each in found.first if (made := _replayed(each, named)) is not None]
+    return sorted(kept, key=lambda each: (not isinstance(each, Node), each.meta.created_at, each.meta.name))
+
+
+def _replayed(value: Object, volumes: Collection[str]) -> Object | None:
+    """As it is submitted once more; None: it comes by itself."""
+    meta = Meta(
+        name=value.meta.name,
+        namespace=value.meta.namespace,
+        labels=value.meta.labels,
+        created_at=value.meta.created_at,
+    )
+    if isinstance(value, Workload):
+        if value.spec.schedule is not None:
+            return None  # Its runs are recorded, each at its time.
+        groups = {
+            name: msgspec.structs.replace(group, autoscale=None, replicas=group.count)
+            for name, group in value.spec.groups.items()
+        }
+        return Workload(meta=meta, spec=msgspec.structs.replace(value.spec, run_of="", groups=groups))
+    if isinstance(value, Node):
+        return Node(meta=meta, spec=value.spec) if value.spec != NodeSpec() else None
+    wanted = isinstance(value, PriorityClass | Reservation) or value.meta.name in volumes
+    return value.changed(meta=meta) if wanted else None
+
+
+def _endings(found: Recorded) -> dict[str, tuple[Ending, ...]]:
+    """Of batches: one start of an instance after the other; whoever was not seen to end takes as long as others."""
+    batches = {
+        each.meta.name
+        for each in (*found.first, *(turn.after for turn in found.turns))
+        if isinstance(each, Workload) and each.spec.type == "batch"
+    }
+    ends: dict[str, list[Ending]] = {}
+    good: dict[str, list[float]] = {}
+    for each in found.finishes:
+        if each.workload not in batches:
+            continue
+        ends.setdefault(each.instance, []).append(
+            Ending(after=Seconds(round(each.seconds, 3)), exit_code=each.exit_code)
+        )
+        if each.exit_code == 0:
+            good.setdefault(each.workload, []).append(each.seconds)
+    usual = {name: (Ending(after=Seconds(round(sorted(all_)[len(all_) // 2], 3))),) for name, all_ in good.items()}
+    return usual | {name: tuple(all_) for name, all_ in ends.items()}
+
+
+# Usage.
+
+
+def _appetite(cpu_milli: int, memory_bytes: int) -> Appetite:
+    return Appetite(cpu=f"{cpu_milli}m", memory=str(memory_bytes))
+
+
+def _first_usage(found: Recorded) -> dict[str, Appetite]:
+    """Each workload's as it was first measured."""
+    usage: dict[str, Appetite] = {}
+    for _, workloads in found.used:
+        for name, amounts in workloads.items():
+            usage.setdefault(_bare(name), _appetite(*amounts))
+    return usage
+
+
+def _usage_moments(found: Recorded) -> Iterable[tuple[float, dict[str, Appetite]]]:
+    told: dict[str, tuple[int, int]] = {}
+    for at, workloads in found.used:
+        news = {name: now for name, now in workloads.items() if name not in told or _differs(told[name], now)}
+        fresh = {_bare(name): _appetite(*now) for name, now in news.items() if name in told}
+        told |= news
+        if fresh:
+            yield at, fresh
+
+
+def _differs(before: tuple[int, int], now: tuple[int, int]) -> bool:
+    return any(abs(a - b) > CHANGE_SHARE * max(a, b) for a, b in zip(before, now, strict=True))
+
+
+def _bare(name: str) -> str:
+    return name.rpartition("/")[2]
+
+
+# The timeline.
+
+
+class _Timeline:
+    def __init__(self, found: Recorded, shift: float) -> None:
+        self.moments: dict[float, _Moment] = {}
+        self._shift = shift
+        self._named = _named_volumes(found)
+        for turn in found.turns:
+            self._turn(turn)
+        self._machines(found)
+        for time, usage in _usage_moments(found):
+            self._at(time).usage |= usage
+
+    def _at(self, time: float) -> _Moment:
+        return self.moments.setdefault(round(time + self._shift, 3), _Moment())
+
+    def _turn(self, turn: Turn) -> None:
+        before, after = turn.before, turn.after
+        if after is None:
+            if isinstance(before, Workload):
+                self._at(turn.at).delete.append(f"{before.meta.namespace}/{before.meta.name}")
+            return
+        made = _replayed(after, self._named)
+        if isinstance(after, Node):
+            known = isinstance(before, Node) and (before.spec, before.meta.labels) != (after.spec, after.meta.labels)
+            made = Node(meta=Meta(name=after.meta.name, labels=after.meta.labels), spec=after.spec) if known else None
+        if made is not None:
+            self._at(turn.at).objects.append(made)
+
+    def _machines(self, found: Recorded) -> None:
+        phases = 0
+        for each in sorted(node_moments(found), key=lambda each: each.at):
+            moment = self._at(each.at)
+            getattr(moment, each.kind).append(each.what)
+            if each.phase and not moment.phase and phases < PHASES_MOST and each.at > BEGIN_SECONDS:
+                phases += 1
+                moment.phase = f"{phases}. {each.phase}"
+
+
+def _named_volumes(found: Recorded) -> frozenset[str]:
+    """Volumes that somebody made; the others come with the instances that use them."""
+    workloads = [each for each in (*found.first, *(turn.after for turn in found.turns)) if isinstance(each, Workload)]
+    groups = [group for each in workloads for group in each.spec.groups.values()]
+    return frozenset(each.volume for group in groups for each in group.volumes.values() if each.volume is not None)
+
+
+def _happening(at: float, moment: _Moment) -> Happening:
+    return Happening(
+        at=Seconds(at),
+        phase=moment.phase,
+        delete=tuple(moment.delete),
+        down=tuple(moment.down),
+        up=tuple(moment.up),
+        partition=tuple(moment.partition),
+        usage=moment.usage,
+        limit=tuple(moment.limit),
+    )

@@ -1,0 +1,1 @@
+"""The web panel: static files, no build step; a client of the public API only."""

@@ -1,0 +1,51 @@
+// The public API: requests that carry the token, and answers that go on, line by line.
+
+export class Problem extends Error {
+  constructor(status, body) {
+    super(body.message ?? body.detail ?? body.title ?? `HTTP ${status}`);
+    this.status = status;
+    this.code = body.code ?? "";
+    this.hint = body.hint ?? "";
+  }
+}
+
+let token = sessionStorage.getItem("mandor.token") ?? "";
+
+export function use(other) {
+  token = other;
+  if (other) sessionStorage.setItem("mandor.token", other);
+  else sessionStorage.removeItem("mandor.token");
+}
+
+async function send(path, options = {}) {
+  const headers = { ...(options.headers ?? {}) };
+  if (token) headers.authorization = `Bearer ${token}`;
+  const answer = await fetch(path, { ...options, headers, cache: "no-store" });
+  if (!answer.ok) throw new Problem(answer.status, await answer.json().catch(() => ({})));
+  return answer;
+}
+
+export const get = async (path) => (await send(path)).json();
+
+export const patch = async (path, change) =>
+  (await send(path, { method: "PATCH", body: JSON.stringify(change), headers: { "content-type": "application/merge-patch+json" } })).json();
+
+export const post = async (path, body, type = "application/json") =>
+  (await send(path, { method: "POST", body: typeof body === "string" ? body : JSON.stringify(body), headers: { "content-type": type } })).json();
+
+// Calls `line` with each line until the answer ends, or the signal says so.
+export async function lines(path, line, { signal, accept } = {}) {
+  const answer = await send(path, { signal, headers: accept ? { accept } : {} });
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) break;
+    const parts = (rest + value).split("\n");
+    rest = parts.pop();
+    for (const part of parts) if (part) line(part);
+  }
+  if (rest) line(rest);
+}
+
+export const query = (values) => new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "" && value !== undefined));

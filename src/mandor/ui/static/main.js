@@ -1,0 +1,158 @@
+// The panel: who is logged in, which page is shown, and what the keyboard does.
+
+import * as api from "./api.js";
+import * as live from "./live.js";
+import { fill, h } from "./dom.js";
+import { current, speak, t } from "./words.js";
+import { EventsPage } from "./pages/events.js";
+import { InstancePage, InstancesPage } from "./pages/instances.js";
+import { NodePage, NodesPage } from "./pages/nodes.js";
+import { OverviewPage } from "./pages/overview.js";
+import { PlanPage } from "./pages/plan.js";
+import { SettingsPage } from "./pages/settings.js";
+import { WorkloadPage, WorkloadsPage } from "./pages/workloads.js";
+
+const PAGES = [
+  { path: "", name: "Overview", key: "o", page: OverviewPage },
+  { path: "nodes", name: "Nodes", key: "n", page: NodesPage, one: NodePage },
+  { path: "workloads", name: "Workloads", key: "w", page: WorkloadsPage, one: WorkloadPage },
+  { path: "instances", name: "Instances", key: "i", page: InstancesPage, one: InstancePage },
+  { path: "plan", name: "Plan", key: "p", page: PlanPage },
+  { path: "events", name: "Events", key: "e", page: EventsPage },
+  { path: "settings", name: "Settings", key: "s", page: SettingsPage },
+];
+
+const app = document.getElementById("app");
+export const session = { you: null, cluster: null, version: "" };
+let page = null;
+let following = null;
+
+export const mayChange = () => ["admin", "operator"].includes(session.you?.role);
+export const seesAll = () => session.you?.namespaces?.includes("*");
+
+export function say(text) {
+  document.querySelector(".toast")?.remove();
+  const toast = h("div", { class: "toast", role: "status" }, text);
+  document.body.append(toast);
+  setTimeout(() => toast.remove(), 6000);
+}
+
+// What a button does: whatever goes wrong is said, with what to do about it.
+export async function attempt(work, done) {
+  try {
+    await work();
+    if (done) say(done);
+  } catch (error) {
+    say(error.hint ? `${error.message}; ${error.hint}` : error.message);
+  }
+}
+
+async function begin() {
+  speak(current());
+  try {
+    const about = await api.get("/v1");
+    Object.assign(session, { you: about.you, cluster: about.cluster, version: about.version });
+  } catch (error) {
+    if (error.status === 401 || error.status === 403) logIn(error);
+    else {
+      fill(app, h("main", { id: "main" }, h("h1", {}, "Mandor"), h("p", { class: "bad" }, error.message)));
+      setTimeout(begin, 3000);
+    }
+    return;
+  }
+  following?.abort();
+  following = new AbortController();
+  live.follow(following.signal, logIn);
+  draw();
+}
+
+function logIn(error) {
+  following?.abort();
+  const field = h("input", { type: "password", id: "token", autocomplete: "current-password", required: true });
+  const form = h("form", { onsubmit: (event) => { event.preventDefault(); api.use(field.value.trim()); begin(); } },
+    h("label", { for: "token" }, t("Token")), field,
+    h("p", { class: "soft" }, t("A token, as `mandor token create` prints it")),
+    error?.status && field.value === "" && sessionStorage.getItem("mandor.token") ? h("p", { class: "bad", role: "alert" }, error.message) : null,
+    h("button", { class: "first" }, t("Log in")));
+  fill(app, h("main", { id: "main", class: "login sheet" }, h("h1", {}, "Mandor"), form));
+  field.focus();
+}
+
+export function logOut() {
+  api.use("");
+  location.hash = "#/";
+  begin();
+}
+
+function route() {
+  const [path, ...rest] = location.hash.replace(/^#\/?/, "").split("?")[0].split("/").map(decodeURIComponent);
+  const found = PAGES.find((each) => each.path === path) ?? PAGES[0];
+  return { found, page: rest.length && found.one ? new found.one(...rest) : new found.page() };
+}
+
+export function draw() {
+  page?.leave?.();
+  const { found, page: next } = route();
+  page = next;
+  const search = h("input", { type: "search", id: "search", "aria-label": t("Search"), placeholder: `${t("Search")}  /`, list: "names" });
+  const names = h("datalist", { id: "names" });
+  search.addEventListener("input", () => suggest(search.value, names));
+  const light = h("span", { class: "soft", role: "status" });
+  const main = h("main", { id: "main", tabindex: "-1" });
+  fill(app,
+    h("header", {},
+      h("a", { class: "brand", href: "#/" }, "Mandor"),
+      h("nav", { "aria-label": "Mandor" }, PAGES.map((each) => h("a", { href: `#/${each.path}`, "aria-current": each === found ? "page" : null }, t(each.name)))),
+      h("form", { role: "search", onsubmit: (event) => { event.preventDefault(); go(search.value); } }, search, names),
+      light),
+    main);
+  document.title = `${t(found.name)} · Mandor`;
+  page.enter(main);
+  showLight(light);
+}
+
+function showLight(light) {
+  light.textContent = live.state.connected ? `● ${t("Connected")}` : `○ ${t("Connecting…")}`;
+}
+
+const PLACES = { node: "nodes", workload: "workloads", instance: "instances" };
+
+export const place = (object) =>
+  `#/${PLACES[object.kind]}/${[...(object.meta.namespace ? [object.meta.namespace] : []), object.meta.name].map(encodeURIComponent).join("/")}`;
+
+function matches(text) {
+  const wanted = text.toLowerCase();
+  return Object.keys(PLACES).flatMap((kind) => live.all(kind).filter((each) => each.meta.name.includes(wanted)));
+}
+
+function suggest(text, names) {
+  fill(names, text ? matches(text).slice(0, 20).map((each) => h("option", { value: each.meta.name }, each.kind)) : []);
+}
+
+function go(text) {
+  const found = matches(text.trim());
+  const exact = found.find((each) => each.meta.name === text.trim()) ?? found[0];
+  if (exact) location.hash = place(exact);
+  else say(t("There is nothing here."));
+}
+
+live.listen((kinds) => {
+  const light = document.querySelector("header [role=status]");
+  if (light && kinds.has("connection")) showLight(light);
+  if (page && document.getElementById("main")) page.update?.(kinds);
+});
+
+addEventListener("hashchange", () => { if (session.you) draw(); });
+addEventListener("keydown", (event) => {
+  const typing = event.target.closest?.("input, textarea, select");
+  if (event.ctrlKey || event.metaKey || event.altKey || !session.you) return;
+  if (event.key === "Escape" && typing) typing.blur();
+  if (typing) return;
+  if (event.key === "/") { event.preventDefault(); document.getElementById("search")?.focus(); }
+  const wanted = PAGES.find((each) => each.key === event.key);
+  if (wanted) location.hash = `#/${wanted.path}`;
+});
+
+const theme = localStorage.getItem("mandor.theme");
+if (theme) document.documentElement.dataset.theme = theme;
+begin();

@@ -1,0 +1,133 @@
+// Instances: all of them, and one: its logs live, its probes, its events, and why it is where it is.
+
+import * as api from "../api.js";
+import * as live from "../live.js";
+import { fill, h, List } from "../dom.js";
+import { place } from "../main.js";
+import { age, bytes, t } from "../words.js";
+import { Explained } from "./explain.js";
+import { about, events, facts, link, phase } from "./parts.js";
+
+const LINES_MOST = 2000;
+const USAGE_SECONDS = 10;
+
+export class InstancesPage {
+  enter(main) {
+    const phases = ["", "Pending", "Starting", "Running", "Stopping", "Succeeded", "Failed", "Lost"];
+    const asked = new URLSearchParams(location.hash.split("?")[1] ?? "").get("phase") ?? "";
+    this.phase = h("select", { id: "phase", onchange: () => this.update(new Set(["instance"])) },
+      phases.map((each) => h("option", { value: each, selected: each === asked }, each || t("all"))));
+    this.list = new List([
+      { name: t("Name"), width: "2fr", of: (each) => link(place(each), each.meta.name) },
+      { name: t("Namespace"), of: (each) => each.meta.namespace },
+      { name: t("Phase"), width: "8rem", of: (each) => phase(each.status?.phase) },
+      { name: t("Ready"), width: "4rem", of: (each) => (each.status?.ready ? "✓" : "-") },
+      { name: t("Node"), of: (each) => each.spec.node || "-" },
+      { name: t("Restarts"), width: "6rem", of: (each) => `${each.status?.restarts ?? 0}` },
+      { name: t("Says"), width: "3fr", of: (each) => each.status?.message ?? "" },
+      { name: t("Age"), width: "4rem", of: (each) => age(each.meta.created_at) },
+    ], t("Instances"));
+    fill(main, h("h1", {}, t("Instances")), h("p", { class: "row" }, h("label", { for: "phase" }, t("Phase")), this.phase), this.list.element);
+    this.update(new Set(["instance"]));
+  }
+
+  update(kinds) {
+    if (!kinds.has("instance")) return;
+    const wanted = this.phase.value;
+    this.list.show(live.all("instance").filter((each) => !wanted || each.status?.phase === wanted)
+      .sort((a, b) => live.keyOf(a).localeCompare(live.keyOf(b), undefined, { numeric: true })));
+  }
+}
+
+export class InstancePage {
+  constructor(namespace, name) {
+    this.namespace = namespace;
+    this.name = name;
+    this.ending = new AbortController();
+    this.usage = [];
+  }
+
+  get where() { return api.query({ namespace: this.namespace }); }
+
+  enter(main) {
+    this.top = h("div");
+    this.events = h("div");
+    this.logs = h("pre", { class: "logs", tabindex: "0", "aria-label": t("Logs") });
+    this.chart = h("div", { class: "sheet" });
+    this.explained = new Explained(`/v1/explain/instances/${encodeURIComponent(this.name)}?${this.where}`);
+    fill(main, this.top, h("h2", {}, t("Logs")), this.logs,
+      h("div", { class: "two" },
+        h("section", {}, h("h2", {}, t("Why")), this.explained.element),
+        h("section", {}, h("h2", {}, t("Used")), this.chart, h("h2", {}, t("Events")), this.events)));
+    this.update(new Set(["instance", "event"]));
+    this.timer = setInterval(() => this.measure(), USAGE_SECONDS * 1000);
+  }
+
+  leave() {
+    this.ending.abort();
+    clearInterval(this.timer);
+  }
+
+  async follow() {
+    const take = (text) => {
+      const { stream, text: words } = JSON.parse(text);
+      const below = this.logs.scrollHeight - this.logs.scrollTop - this.logs.clientHeight < 40;
+      this.logs.append(h("span", { class: stream === "stderr" ? "err" : "" }, `${words}\n`));
+      while (this.logs.childNodes.length > LINES_MOST) this.logs.firstChild.remove();
+      if (below) this.logs.scrollTop = this.logs.scrollHeight;
+    };
+    const path = `/v1/instances/${encodeURIComponent(this.name)}/logs?${api.query({ namespace: this.namespace, follow: "true", tail: "200" })}`;
+    try {
+      await api.lines(path, take, { signal: this.ending.signal, accept: "application/x-ndjson" });
+    } catch (error) {
+      if (!this.ending.signal.aborted) this.logs.append(h("span", { class: "err" }, `${error.message}\n`));
+    }
+  }
+
+  async measure() {
+    const node = live.find("instance", this.namespace, this.name)?.spec.node;
+    if (!node) return;
+    const found = await api.get(`/v1/nodes/${encodeURIComponent(node)}/usage`).catch(() => null);
+    const mine = found?.instances?.[`${this.namespace}/${this.name}`];
+    if (!mine) return;
+    this.usage = [...this.usage.slice(-59), mine];
+    const line = (of) => {
+      const values = this.usage.map((each) => of(each) ?? 0);
+      const most = Math.max(1, ...values);
+      return values.map((value) => "▁▂▃▄▅▆▇█"[Math.min(7, Math.floor((8 * value) / most))]).join("");
+    };
+    fill(this.chart, facts([
+      [t("Processors"), `${((mine.cpu_milli ?? 0) / 1000).toFixed(2)}  ${line((each) => each.cpu_milli)}`],
+      [t("Memory"), `${bytes(mine.memory_bytes ?? 0)}  ${line((each) => each.memory_bytes)}`],
+    ]));
+  }
+
+  update(kinds) {
+    if (kinds.has("instance")) this.showTop();
+    if (kinds.has("event")) fill(this.events, events(about("instance", this.namespace, this.name)));
+  }
+
+  showTop() {
+    const found = live.find("instance", this.namespace, this.name);
+    if (!found) { fill(this.top, h("h1", {}, this.name), h("p", {}, t("There is nothing here."))); return; }
+    const { status = {}, spec } = found;
+    const seen = JSON.stringify([status.phase, spec.node, status.ready]);
+    if (seen !== this.seen) this.explained.refresh();
+    this.seen = seen;
+    if (spec.node && status.phase !== "Pending" && !this.following) {
+      this.following = true;
+      this.follow();
+      this.measure();
+    }
+    const workload = live.find("workload", this.namespace, spec.workload);
+    const node = live.find("node", "", spec.node);
+    fill(this.top, h("h1", {}, `${this.namespace}/${this.name} `, phase(status.phase)),
+      h("div", { class: "sheet" }, facts([
+        [t("workload"), workload ? link(place(workload), spec.workload) : spec.workload],
+        [t("Node"), node ? link(place(node), spec.node) : spec.node], [t("Ready"), status.ready ? "✓" : "-"],
+        [t("Says"), [status.reason, status.message].filter(Boolean).join(": ")], [t("Restarts"), `${status.restarts ?? 0}`],
+        [t("Address"), [status.address || status.host, ...(status.ports ?? []).map((each) => `${each.name ?? ""}:${each.port ?? each.host_port ?? ""}`)].filter(Boolean).join(" ")],
+        [t("Release"), spec.release], [t("Age"), age(found.meta.created_at)],
+      ])));
+  }
+}

@@ -1,0 +1,27 @@
+// What several pages show: phases, events, facts.
+
+import * as live from "../live.js";
+import { h } from "../dom.js";
+import { age, t } from "../words.js";
+
+const GOOD = new Set(["Ready", "Running", "Succeeded", "Done"]);
+const BAD = new Set(["Failed", "Lost", "Down", "RolledBack"]);
+
+export const phase = (text) => h("span", { class: GOOD.has(text) ? "good" : BAD.has(text) ? "bad" : "warn" }, text ?? "-");
+export const link = (href, text) => h("a", { href }, text);
+export const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== undefined && value !== "" && value !== null)
+  .map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
+
+export const events = (wanted, most = 50) => {
+  const found = live.all("event").filter(wanted).sort((a, b) => b.spec.last_at - a.spec.last_at).slice(0, most);
+  if (!found.length) return h("p", { class: "soft" }, t("Nothing has happened yet."));
+  return h("ul", { class: "events" }, found.map(({ spec }) => h("li", {},
+    h("span", { class: "soft" }, `${age(spec.last_at)} · ${spec.about} · `),
+    h("span", { class: spec.type === "warning" ? "warn" : "" }, spec.reason), `: ${spec.message}`,
+    spec.count > 1 ? h("span", { class: "soft" }, ` ×${spec.count}`) : null)));
+};
+
+export const about = (kind, namespace, name) => {
+  const wanted = namespace ? `${kind} ${namespace}/${name}` : `${kind} ${name}`;
+  return (each) => each.spec.about === wanted;
+};

@@ -1,0 +1,160 @@
+"""Tasks through a real RabbitMQ, which is stopped, killed and started again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from uuid import uuid4
+
+import aio_pika
+import pytest
+
+from mandor.baremetal.feeder import Feeder
+from mandor.baremetal.in_process import InProcessQueue
+from mandor.baremetal.queue import TaskQueue
+from mandor.baremetal.rabbitmq import DEAD, RabbitQueue
+from mandor.baremetal.settings import TaskSettings
+from mandor.baremetal.worker import Worker
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import SystemClock
+from mandor.lib.tasks import Background
+from mandor.model.instance import Instance
+from mandor.model.meta import Meta
+from mandor.model.vm_task import VmTask, VmTaskSpec
+from mandor.scheduler.loop import Scheduler
+from mandor.store.base import Put, Store
+from mandor.store.memory import MemoryStore
+from mandor.store.mirror import Mirror
+from mandor.store.recorder import Recorder
+from mandor.testing.task_queue import TaskQueueSuite
+from scripts.components import find
+from tests.components.rabbitmq import RabbitMq
+from tests.scenarios.make import make_node
+
+GIB = 1024**3
+SECONDS = 120.0
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitMq]:
+    epmd = find("rabbitmq", "epmd")
+    assert epmd is not None
+    made = RabbitMq(epmd, tmp_path_factory.mktemp("rabbitmq"))
+    made.start()
+    yield made
+    made.stop()
+
+
+class TestInProcessQueue(TaskQueueSuite):
+    @pytest.fixture
+    def queue(self) -> TaskQueue:
+        return InProcessQueue(SystemClock())
+
+
+async def connected(queue: RabbitQueue) -> None:
+    async with asyncio.timeout(SECONDS):
+        while queue.trouble:
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.real("rabbitmq")
+class TestRabbitQueue(TaskQueueSuite):
+    @pytest.fixture
+    async def queue(self, broker: RabbitMq) -> AsyncIterator[TaskQueue]:
+        async with RabbitQueue(broker.url, prefix=f"test.{uuid4()}") as queue:
+            await connected(queue)
+            yield queue
+
+
+def task(name: str, cpu: int = 1) -> VmTask:
+    return VmTask(meta=Meta(name=name, namespace="default"), spec=VmTaskSpec(cpu=cpu, memory_mib=16))
+
+
+async def tasks_of(store: Store) -> list[VmTask]:
+    return [each for each in (await store.list(VmTask.kind)).items if isinstance(each, VmTask)]
+
+
+async def until_placed(store: Store, count: int) -> list[VmTask]:
+    async with asyncio.timeout(SECONDS):
+        while True:
+            found = await tasks_of(store)
+            if sum(each.status.state == "Placed" for each in found) == count:
+                return found
+            await asyncio.sleep(0.1)
+
+
+async def start(stack: AsyncExitStack, store: Store, url: str, *, workers: int = 2) -> list[RabbitQueue]:
+    """A scheduler, a feeder, and some workers, each with a connection of its own."""
+    clock, prefix = SystemClock(), f"test.{uuid4()}"
+    tasks = Mirror(store, VmTask.kind)
+    queues = [await stack.enter_async_context(RabbitQueue(url, prefix=prefix, prefetch=8)) for _ in range(workers + 1)]
+    feeder = Feeder(tasks, queues[0], clock)
+    await stack.enter_async_context(tasks)
+    background = await stack.enter_async_context(Background())
+    recorder = Recorder(store, "tasks", clock)
+    settings = TaskSettings(pause=Backoff(first_seconds=0.1, most_seconds=0.5, jitter=0.3))
+    background.start(Scheduler(store, clock, Recorder(store, "scheduler", clock)).run())
+    background.start(feeder.run())
+    for queue in queues[1:]:
+        background.start(Worker(store, clock, queue, recorder, settings).run())
+    return queues
+
+
+@pytest.mark.real("rabbitmq")
+@pytest.mark.req("S4-19")
+@pytest.mark.req("S4-20")
+@pytest.mark.req("S4-21")
+@pytest.mark.req("S4-22")
+async def test_a_broker_that_dies_and_comes_back_loses_no_task_and_runs_none_twice(tmp_path: Path) -> None:
+    epmd = find("rabbitmq", "epmd")
+    assert epmd is not None
+    broker = RabbitMq(epmd, tmp_path / "rabbitmq")
+    async with MemoryStore() as store, AsyncExitStack() as stack:
+        for index in range(4):
+            await store.commit(Put(make_node(f"bm-{index}", cpu=100, memory=100 * GIB)))
+        queues = await start(stack, store, broker.url)  # it is down: that is said, and tried again
+        async with asyncio.timeout(SECONDS):
+            while "tried again" not in queues[0].trouble:
+                await asyncio.sleep(0.05)
+        await store.commit(*(Put(task(f"early-{number}")) for number in range(20)))
+        try:
+            await asyncio.to_thread(broker.start)
+            await until_placed(store, 20)
+            for round_, end in enumerate((broker.stop, broker.kill)):
+                adding = [Put(task(f"t{round_}-{number}")) for number in range(90)]
+                await store.commit(*adding[:45])
+                await asyncio.to_thread(end)
+                await store.commit(*adding[45:])
+                await asyncio.to_thread(broker.start)
+                await until_placed(store, 20 + 90 * (round_ + 1))
+        finally:
+            await asyncio.to_thread(broker.kill)
+        found = await tasks_of(store)
+        claims = [each for each in (await store.list(Instance.kind)).items if isinstance(each, Instance)]
+        assert Counter(each.meta.name for each in claims) == Counter(f"vm-{each.meta.name}" for each in found)
+        assert all(sum(step.state == "Placed" for step in each.status.history) == 1 for each in found)
+
+
+@pytest.mark.real("rabbitmq")
+@pytest.mark.req("S4-24")
+@pytest.mark.req("S4-25")
+async def test_what_fails_for_good_lies_in_the_dead_letter_queue(broker: RabbitMq) -> None:
+    async with MemoryStore() as store, AsyncExitStack() as stack:
+        await store.commit(Put(make_node("bm-0", cpu=4)))
+        queues = await start(stack, store, broker.url, workers=1)
+        await store.commit(Put(task("huge", cpu=1000)))
+        async with asyncio.timeout(SECONDS):
+            while [each.status.state for each in await tasks_of(store)] != ["Failed"]:
+                await asyncio.sleep(0.1)
+            assert (await tasks_of(store))[0].status.attempts == 4
+            connection = await aio_pika.connect(broker.url)
+            async with connection:
+                channel = await connection.channel()
+                dead = await channel.get_queue(f"{queues[0]._prefix}.dead")
+                while (message := await dead.get(fail=False)) is None:
+                    await asyncio.sleep(0.1)
+                assert (message.body, message.routing_key) == (b"default/huge", DEAD)
+                await message.ack()
