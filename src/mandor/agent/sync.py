@@ -24,6 +24,8 @@ from mandor.model.phase import Phase
 
 GRACE_UNKNOWN = 10.0
 """For units whose order nobody has any more."""
+SOON_SECONDS = 0.001
+"""Nobody is looked at again sooner, for a rest that rounding left."""
 LACKS_SECONDS = 5.0
 """So often an instance that lacks a volume is looked at again."""
 
@@ -213,7 +215,7 @@ def _run(order: Order, memory: Memory, seen: Seen, now: float) -> Decision:
     _tidy(step, seen.units or ())
     left = order.care.stop_after - seen.silence
     if seen.settled and 0 < left < float("inf"):
-        step.wake(now + left)
+        step.wake(now + max(left, SOON_SECONDS))
     return Decision(memory, tuple(step.actions), describe(order, memory, seen, now), step.wake_at)
 
 
