@@ -130,6 +130,34 @@ def test_with_both_workers_gone_the_server_still_heals_by_gitops(answers: list[R
         assert state.nodes["server"].peak_percent < 94
 
 
+@pytest.mark.req("S3-39", "S3-2")
+def test_what_kernel_and_caches_take_is_set_aside_and_nobody_goes_for_it_in_peace(
+    piece: Piece, answers: list[RunResult]
+) -> None:
+    lines = {line.name: line for line in piece.scenario.nodes}
+    assert all(0 < int(line.overhead.memory) < int(line.reserved.memory) for line in lines.values())
+    for run in answers:
+        for name in HEALTHY[:-1]:
+            state = phase(run, name)
+            assert state.evictions == (), name
+            assert all(node.peak_percent < 94 for node in state.nodes.values()), "overhead and work together fit"
+
+
+@pytest.mark.req("S3-46")
+@pytest.mark.parametrize("name", ["agent-0 down", "agent-1 down", "both down"])
+def test_without_capacity_from_outside_those_that_are_left_carry_what_they_can_and_say_what_waits(
+    piece: Piece, answers: list[RunResult], name: str
+) -> None:
+    for run in answers:
+        state = phase(run, name)
+        assert state.nodes.keys() == {line.name for line in piece.scenario.nodes}, "nobody joined"
+        assert not [each for node in state.nodes.values() if not node.ready for each in node.instances]
+        assert state.pending, "there is not room for all"
+        assert all(node.memory_percent <= 100 for node in state.nodes.values())
+        waiting = {each.instance.rpartition("-")[0] for each in state.pending}
+        assert running(state) | waiting >= {each for each, state in state.workloads.items() if state.wanted}
+
+
 @pytest.mark.req("S3-5")
 def test_what_belongs_on_the_server_goes_elsewhere_when_the_server_is_gone(tmp_path: Path) -> None:
     text = SCENARIO.read_text().replace("file: manifests", f"file: {SCENARIO.parent / 'manifests'}")
