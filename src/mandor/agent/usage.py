@@ -71,19 +71,26 @@ class InstanceMeter:
             for unit, usage in (await read_usage(engine)).items():
                 name = names.get(unit.uid)
                 if name is not None:
-                    before = found.get(name, InstanceUsage(warming=unit.uid not in ready))
-                    found[name] = self._add(before, unit, usage, last.get(unit))
+                    one = self._measured(unit, usage, last.get(unit), warming=unit.uid not in ready)
+                    others = found.get(name)
+                    found[name] = one if others is None else _together(others, one)
         return found
 
-    def _add(self, before: InstanceUsage, unit: Unit, usage: Usage, last: tuple[float, float] | None) -> InstanceUsage:
+    def _measured(self, unit: Unit, usage: Usage, last: tuple[float, float] | None, *, warming: bool) -> InstanceUsage:
         now = self._clock.monotonic()
         self._last[unit] = (now, usage.cpu_seconds)
-        used = 0 if last is None else _rate(1000 * (usage.cpu_seconds - last[1]), now - last[0])
-        return InstanceUsage(
-            cpu_milli=before.cpu_milli + used,
-            memory_bytes=before.memory_bytes + usage.memory_bytes,
-            warming=before.warming or last is None,
-        )
+        if last is None:
+            return InstanceUsage(memory_bytes=usage.memory_bytes, warming=True)
+        used = _rate(1000 * (usage.cpu_seconds - last[1]), now - last[0])
+        return InstanceUsage(cpu_milli=used, memory_bytes=usage.memory_bytes, warming=warming)
+
+
+def _together(one: InstanceUsage, other: InstanceUsage) -> InstanceUsage:
+    return InstanceUsage(
+        cpu_milli=one.cpu_milli + other.cpu_milli,
+        memory_bytes=one.memory_bytes + other.memory_bytes,
+        warming=one.warming or other.warming,
+    )
 
 
 async def read_usage(engine: Engine) -> Mapping[Unit, Usage]:

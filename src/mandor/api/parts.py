@@ -53,6 +53,8 @@ class ApiParts:
     """Seals and opens secrets; None: there can be none."""
     scheduling: Scheduling = field(default_factory=Scheduling)
     """How the scheduler would decide."""
+    spare_clusters: frozenset[str] = frozenset()
+    """Clusters that have a pipeline which makes machines for them."""
     try_receiver: Callable[[Receiver], Awaitable[str]] = tell_nobody
     """Sends a test message; what the receiver answered."""
     metrics: Callable[[], Awaitable[bytes]] = Metrics().text

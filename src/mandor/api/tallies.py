@@ -1,6 +1,7 @@
 """Tallies: what groups whose count follows their load use on the nodes that this server hears, summed up."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import is_
 
 from mandor.model.meta import Meta
 from mandor.model.usage import GroupUsage, InstanceUsage, Tally, TallySpec, tally_name
@@ -19,6 +20,8 @@ class Tallies:
     def __init__(self, server_id: str) -> None:
         self._server_id = server_id
         self._asked: frozenset[str] = frozenset()
+        self._asked_by: Sequence[object] = ()
+        """The workloads that it follows from."""
         self._by_node: dict[str, dict[str, GroupUsage]] = {}
         self._due_at = 0.0
 
@@ -44,7 +47,9 @@ class Tallies:
         if now < self._due_at:
             return []
         self._due_at = now + TALLY_SECONDS
-        self._asked = frozenset(_scaled((await store.list(Workload.kind)).items))
+        workloads = (await store.list(Workload.kind)).items
+        if not _same(workloads, self._asked_by):
+            self._asked, self._asked_by = frozenset(_scaled(workloads)), workloads
         stored = {each.meta.name: each for each in await self.stored(store)}
         wanted = dict(self._wanted())
         writes: list[Write] = [Delete(each.key, each.meta.version) for n, each in stored.items() if n not in wanted]
@@ -68,6 +73,11 @@ class Tallies:
         for number, start in enumerate(range(0, len(names), GROUPS_MOST)):
             some = {name: sums[name] for name in names[start : start + GROUPS_MOST]}
             yield f"{self._server_id}.{number}" if number else self._server_id, TallySpec(some)
+
+
+def _same(some: Sequence[object], others: Sequence[object]) -> bool:
+    """The very same objects, which nobody changes."""
+    return len(some) == len(others) and all(map(is_, some, others))
 
 
 def _scaled(workloads: Iterable[object]) -> Iterator[str]:

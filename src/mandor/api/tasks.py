@@ -31,12 +31,7 @@ class TaskDesk:
     async def take(self, caller: Caller, spec: VmTaskSpec, namespace: str) -> VmTask:
         """Stored when this returns."""
         check_may_place(caller, namespace)
-        await self._look()
-        if spec.pool not in self._pools:
-            await self._look(again=True)
-        if spec.pool not in self._pools:
-            hint = did_you_mean(spec.pool, self._pools) if self._pools else "there are no machines yet"
-            raise Invalid(f"there is no pool {spec.pool}", hint=hint, path="pool")
+        await self.check_pool(spec.pool)
         if self._open >= OPEN_MOST:
             raise TooMany(f"{self._open:,} tasks are under way", hint="slow down and try again", seconds=LOOK_SECONDS)
         self._open += 1
@@ -49,6 +44,14 @@ class TaskDesk:
         )
         await self.store.commit(Put(task))
         return task
+
+    async def check_pool(self, pool: str) -> None:
+        await self._look()
+        if pool not in self._pools:
+            await self._look(again=True)
+        if pool not in self._pools:
+            hint = did_you_mean(pool, self._pools) if self._pools else "there are no machines yet"
+            raise Invalid(f"there is no pool {pool}", hint=hint, path="pool")
 
     async def _look(self, *, again: bool = False) -> None:
         now = self.clock.monotonic()

@@ -77,6 +77,7 @@ _CONTROLLERS: Rights = {
     "webhook": frozenset({"status"}),
     "event-bus": frozenset({"status"}),
     "task": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),
+    "spare": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),
     "inventory": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),
     "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "instance": frozenset(

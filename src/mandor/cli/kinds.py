@@ -28,6 +28,7 @@ KINDS = (
     Kind("webhook", "webhooks", namespaced=False, short=("wh",)),
     Kind("event-bus", "event-buses", namespaced=False, short=("bus",)),
     Kind("task", "tasks"),
+    Kind("spare", "spares"),
     Kind("inventory", "inventories", namespaced=False, short=("inv",)),
     Kind("limit-defaults", "limit-defaults", short=("ld",)),
     Kind("decision", "decisions", short=("dec",)),

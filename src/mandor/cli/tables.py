@@ -454,6 +454,15 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         AGE,
         LABELS,
     ),
+    "spare": (
+        NAME,
+        Column("PHASE", lambda item: item.get("status", {}).get("phase", "Preparing")),
+        Column("CLUSTER", _spec("cluster")),
+        Column("COUNT", _spec("count", 1)),
+        Column("SAYS", lambda item: item.get("status", {}).get("message") or "-"),
+        AGE,
+        LABELS,
+    ),
     "webhook": RECEIVER,
     "event-bus": RECEIVER,
     "limit-defaults": (

@@ -21,6 +21,7 @@ from mandor.model.receiver import EventBus, Webhook
 from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Session, Token
 from mandor.model.reservation import Reservation
 from mandor.model.secret import Secret
+from mandor.model.spare import Spare
 from mandor.model.usage import Tally
 from mandor.model.vm_task import VmTask
 from mandor.model.volume import Volume
@@ -32,7 +33,7 @@ KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
-        *(Rebalance, Reservation, Secret, Webhook, EventBus, VmTask, Inventory),
+        *(Rebalance, Reservation, Secret, Webhook, EventBus, VmTask, Inventory, Spare),
         *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Tally, Cluster),
     )
 }
@@ -42,7 +43,7 @@ _QUANTITIES = (Cpu, Size, Seconds, Percent)
 _APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance | Reservation
 _APPLIED |= Secret | Webhook | EventBus
 _RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Tally | Cluster
-_ANY = _APPLIED | Node | Release | Instance | VmTask | Inventory | _RECORDS
+_ANY = _APPLIED | Node | Release | Instance | VmTask | Inventory | Spare | _RECORDS
 
 
 def _decode_hook(wanted: type, value: Any) -> Any:

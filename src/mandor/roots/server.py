@@ -24,6 +24,7 @@ from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
 from mandor.baremetal.queue import TaskQueue
+from mandor.baremetal.targets import read_targets
 from mandor.controllers.measures import Measures as ControllerMeasures
 from mandor.controllers.node_autoscale import MachineSource
 from mandor.controllers.node_plan import NodeTimes
@@ -197,6 +198,7 @@ async def _serve_api(
             metrics=metrics,
             measures=measures,
             sealer=sealer,
+            spare_clusters=frozenset(read_targets(settings.pipelines)),
             try_receiver=Messages(store, clock, sealer).try_out,
         )
         inside.metrics.add(lambda: measures.families(len(parts.streams)))

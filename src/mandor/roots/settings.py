@@ -89,6 +89,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     nodes."""
     inventory_every: Seconds = Seconds(30)
     """How often it is asked."""
+    pipelines: str = ""
+    """A file that says, for each cluster, which pipeline makes spare machines for it; empty: there are none."""
     task_queue: str = ""
     """Through what tasks reach those who work on them: `amqp://USER:PASSWORD@HOST/VHOST` or `amqps://…` for RabbitMQ,
     with the extra `mandor[rabbitmq]`; empty: within the process that leads."""

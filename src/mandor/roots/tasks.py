@@ -9,6 +9,8 @@ from mandor.baremetal.inventory import Refresher, source_of
 from mandor.baremetal.keeper import Keeper
 from mandor.baremetal.queue import TaskQueue
 from mandor.baremetal.settings import TaskSettings
+from mandor.baremetal.spares import Spares
+from mandor.baremetal.targets import make_target, read_targets
 from mandor.baremetal.worker import CLAIMS, Worker
 from mandor.errors import Invalid
 from mandor.lib.backoff import Backoff
@@ -72,6 +74,12 @@ async def lead(store: Store, clock: Clock, settings: ServerSettings, shared: Tas
             source, every = source_of(settings.inventory), float(settings.inventory_every)
             refresher = Refresher(store, clock, recorder, source, mirrors, every_seconds=every)
             background.start(refresher.run(), "inventory")
+        if settings.pipelines:
+            targets = {name: make_target(each, store) for name, each in read_targets(settings.pipelines).items()}
+            for target in targets.values():
+                stack.push_async_callback(target.ready.close)
+                stack.push_async_callback(target.pipeline.close)
+            background.start(Spares(store, clock, recorder, targets).run(), "spares")
         if shared is None:
             background.start(Worker(store, clock, queue, recorder, tasks).run(), "worker")
         await background.wait()

@@ -33,6 +33,8 @@ from mandor.store.memory import MemoryStore
 
 BOOKMARK_SECONDS = 35.0
 """Agents take a watch that is silent for 45 seconds for dead."""
+QUIET_SECONDS = 3600.0
+"""Whoever shares a process with the store needs no sign that it is there."""
 TICK_SECONDS = 5.0
 """How often silent nodes and short hosts are looked for: seldomer than in a real cluster, so that days pass fast."""
 AGENT = {"heartbeat_seconds": 10.0, "fingerprint_seconds": 300.0, "look_seconds": TICK_SECONDS}
@@ -57,7 +59,8 @@ class SimCluster(World):
         random.seed(seed)  # Pauses and heartbeats are spread by the module's own dice.
         self.clock = clock
         self.chance = random.Random(seed)
-        store = MemoryStore(clock=clock, new_uid=_counted(), bookmark_seconds=BOOKMARK_SECONDS)
+        store = MemoryStore(clock=clock, new_uid=_counted(), bookmark_seconds=QUIET_SECONDS)
+        self._from_afar = store.reached_by(bookmark_seconds=BOOKMARK_SECONDS)
         super().__init__(
             clock, store, times=times or NodeTimes(tick_seconds=TICK_SECONDS), seed=str(seed) if luck is None else luck
         )
@@ -101,7 +104,7 @@ class SimCluster(World):
             await self.add(kind.made())
             node = SimNode(
                 kind,
-                self.store,
+                self._from_afar,
                 VirtualClock(),
                 self._appetite,
                 self._hear,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from mandor.engines.base import Launch, Unit, UnitPhase, Usage
+from mandor.engines.base import Launch, Unit, Usage
 from mandor.engines.fake import FakeEngine, MemoryWorld
 from mandor.engines.fake.world import Record
 from mandor.lib.clock import Clock
@@ -90,7 +90,7 @@ class SimEngine(FakeEngine):
         now = self._clock.monotonic()
         if now >= self._good_until:
             records = self.world.all()
-            wanted = {each.unit: self._want(each) for each in records if _uses(each, now)}
+            wanted = {each.unit: self._want(each) for each in records if each.runs(now)}
             for each in records:
                 limit = each.launch.memory_bytes
                 if each.unit in wanted and limit is not None and wanted[each.unit].memory_bytes > limit:
@@ -105,16 +105,15 @@ class SimEngine(FakeEngine):
         await self._answer("usage")
         now, found = self._clock.monotonic(), {}
         for each in self.world.all():
-            if _uses(each, now):
-                meal = self._meals.setdefault(each.unit, Meal(each.runs_at))
+            if each.runs(now):
+                meal = self._meals.get(each.unit)
+                if meal is None:
+                    meal = self._meals[each.unit] = Meal(each.runs_at)
                 found[each.unit] = meal.until(now, self._want(each))
-        self._meals = {unit: meal for unit, meal in self._meals.items() if unit in found}
+        if len(self._meals) > len(found):
+            self._meals = {unit: meal for unit, meal in self._meals.items() if unit in found}
         return found
 
     async def disk(self) -> Mapping[Unit, int]:
         await self._answer("disk")
         return {each.unit: self._want(each).disk_bytes for each in self.world.all()}
-
-
-def _uses(record: Record, now: float) -> bool:
-    return record.observed(now).phase is UnitPhase.RUNNING

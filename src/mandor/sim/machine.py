@@ -21,7 +21,10 @@ class SimMachine:
     others: Resources = NOTHING
     facts_known: Mapping[str, str] = field(default_factory=dict)
     used: Callable[[], Resources] = Resources
-    """What its instances use now."""
+    """What its instances use now: the same object as long as it is the same."""
+    _known: tuple[Resources, Resources] | None = None
+    _in_use: Resources = NOTHING
+    _readings: Sequence[Reading] = ()
 
     def capacity(self) -> Resources:
         return self.has
@@ -31,14 +34,22 @@ class SimMachine:
 
     @property
     def in_use(self) -> Resources:
-        return self.overhead + self.others + self.used()
+        used, others, known = self.used(), self.others, self._known
+        if known is None or known[0] is not used or known[1] is not others:
+            self._known, self._in_use = (used, others), self.overhead + others + used
+            self._readings = self._read(self._in_use)
+        return self._in_use
 
     def usage(self) -> NodeUsage:
         used = self.in_use
         return NodeUsage(cpu_milli=used.cpu_milli, memory_bytes=used.memory_bytes, disk_bytes=used.disk_bytes)
 
     def readings(self) -> Sequence[Reading]:
-        used = self.in_use
+        """The same object as long as they are the same."""
+        self.in_use  # noqa: B018 - what follows from it is kept with it
+        return self._readings
+
+    def _read(self, used: Resources) -> Sequence[Reading]:
         return [
             Reading("memory", max(0, self.has.memory_bytes - used.memory_bytes), self.has.memory_bytes),
             Reading("disk", max(0, self.has.disk_bytes - used.disk_bytes), self.has.disk_bytes),

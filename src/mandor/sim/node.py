@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import is_
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,8 @@ class SimNode:
         self._slowness = 1.0
         self._task: asyncio.Task[None] | None = None
         self.agent: Agent | None = None
+        self._parts: list[Resources] = []
+        self._sum = Resources()
         self._empty_disk()
 
     @property
@@ -118,7 +121,10 @@ class SimNode:
         self._units = {name: SimUnits() for name in self.kind.engines}
 
     def _used(self) -> Resources:
-        return sum((each.used() for each in self.engines.values()), Resources())
+        parts = [each.used() for each in self.engines.values()]
+        if len(parts) != 1 and not (len(parts) == len(self._parts) and all(map(is_, parts, self._parts))):
+            self._parts, self._sum = parts, sum(parts, Resources())
+        return parts[0] if len(parts) == 1 else self._sum
 
     # What can happen to it.
 

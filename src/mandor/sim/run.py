@@ -145,6 +145,8 @@ class _Run:
         self._piece, self._name, self._strategy, self._seed = piece, name, strategy, seed
         self._scenario = piece.scenario
         self._peak: dict[str, float] = {}
+        self._looked_at: dict[str, object] = {}
+        """What each host said last: as long as that is the same, there is nothing new in it."""
         self._short_since: dict[str, float] = {}
         self._short: dict[str, float] = {}
 
@@ -185,6 +187,7 @@ class _Run:
         results = []
         for name, begin, end in self._scenario.phases:
             self._peak, self._short = {}, {}
+            self._looked_at.clear()
             while moments and moments[0][0].at < end:
                 happening, objects = moments.pop(0)
                 await self._until(happening.at)
@@ -210,13 +213,18 @@ class _Run:
         await asyncio.sleep(max(0.0, at - self._chronicle.now))
 
     async def _watch_hosts(self) -> None:
+        looked_at = self._looked_at
         while True:
             now = self._chronicle.now
             for name, node in self._cluster.nodes.items():
-                readings = {each.signal: each.share for each in node.machine.readings()} if node.up else {}
-                if "memory" in readings:
-                    self._peak[name] = max(self._peak.get(name, 0.0), 1 - readings["memory"])
-                short = any(share < THRESHOLDS[signal].soft for signal, share in readings.items())
+                readings = node.machine.readings() if node.up else ()
+                if readings is looked_at.get(name) and name not in self._short_since:
+                    continue
+                looked_at[name] = readings
+                shares = {each.signal: each.share for each in readings}
+                if "memory" in shares:
+                    self._peak[name] = max(self._peak.get(name, 0.0), 1 - shares["memory"])
+                short = any(share < THRESHOLDS[signal].soft for signal, share in shares.items())
                 if not short:
                     self._short_since.pop(name, None)
                     continue

@@ -40,7 +40,8 @@ def test_the_guides_name_only_commands_and_options_that_exist(capsys: pytest.Cap
         text = page.read_text(encoding="utf-8")
         for name, rest in re.findall(r"^\|? ?`?mandor (\w+)([^`#\n]*)", text, re.MULTILINE):
             assert name in COMMANDS, f"{page.name}: mandor {name}"
-            run([name, *(word for word in rest.split()[:1] if word in {"create", "place"}), "--help"])
+            inner = {"create", "place", "prepare", "release"} & set(rest.split()[:1])
+            run([name, *inner, "--help"])
             help_text = capsys.readouterr().out
             for option in re.findall(r" (--?[a-z][a-z-]*)", rest.partition(" -- ")[0].replace(" -it ", " -i -t ")):
                 assert re.search(rf"{option}\b", help_text), f"{page.name}: mandor {name} {option}"

@@ -78,6 +78,7 @@ def dev_command(data: str, listen: str, nodes: int, record: str | None, stop: bo
 @click.option("--machine-ca", metavar="FILE", help="Certificates that ordered machines trust.")
 @click.option("--inventory", metavar="URL|FILE", help="Lists machines for virtual machines.  [default: own nodes]")
 @click.option("--inventory-every", metavar="DURATION", help="How often it is asked.  [default: 30s]")
+@click.option("--pipelines", metavar="FILE", help="How spare machines are made, for each cluster.")
 @click.option("--task-queue", metavar="URL", help="RabbitMQ for tasks: amqp://…  [default: within the process]")
 @click.option("--task-attempts", type=int, metavar="COUNT", help="Tries to find a machine.  [default: 4]")
 @click.option("--task-pause", metavar="DURATION", help="Before the second try; then it doubles.  [default: 1s]")

@@ -1,0 +1,188 @@
+"""Spare machines for an upgrade: prepare some, see how far they are, give them back."""
+
+from typing import Annotated, Any, Literal
+from uuid import NAMESPACE_URL, uuid4, uuid5
+
+from msgspec import Meta as Note
+from msgspec import Struct
+
+from mandor.api.access import read
+from mandor.api.operation import Call, Operation
+from mandor.api.routes.queries import NameQuery
+from mandor.api.tasks import check_may_place
+from mandor.errors import Conflict, Invalid
+from mandor.lib.clock import Clock
+from mandor.lib.words import did_you_mean
+from mandor.model.meta import Key, Meta
+from mandor.model.spare import COUNT_MOST, Spare, SparePhase, SpareSpec, SpareStatus, SpareStep, SpareVm
+from mandor.model.vm_task import CPU_MOST, MEMORY_MIB_MOST
+from mandor.store.base import Put, Store
+
+TRIES = 10
+
+
+class Size(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    cpu: Annotated[int, Note(ge=1, le=CPU_MOST, description="Cores.")]
+    memory: Annotated[int, Note(ge=1, le=MEMORY_MIB_MOST, description="MiB.")]
+
+
+class SpareAsk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    count: Annotated[int, Note(ge=1, le=COUNT_MOST)] = 1
+    size: Size
+    pool: str = "default"
+    cluster: str
+    """Whose nodes they become; a pipeline is configured for it."""
+    release_after_seconds: Annotated[float, Note(ge=0, le=90 * 86_400)] = 0.0
+    """They are taken away so long after they were ready; 0: when somebody says so."""
+
+
+class ReleaseAsk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    reason: Annotated[str, Note(max_length=200)] = "the upgrade is done"
+
+
+class SpareMachine(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    name: str
+    state: Literal["Placing", "Creating", "Joining", "Ready", "Gone"]
+    task_id: str
+    """`GET /schedule/{task_id}` tells how its machine was found."""
+    node: str = ""
+    ip: str = ""
+    message: str = ""
+
+
+class SpareStory(Struct, frozen=True, omit_defaults=True, kw_only=True):
+    id: str
+    status: SparePhase
+    cluster: str
+    pool: str
+    message: str = ""
+    machines: tuple[SpareMachine, ...]
+    history: tuple[SpareStep, ...] = ()
+
+
+async def prepare_spare(store: Store, clock: Clock, spec: SpareSpec, namespace: str, who: str) -> Spare:
+    """Stored when this returns: each machine has a task, which finds its place and holds room there."""
+    identity, now = str(uuid4()), clock.now()
+    vms = tuple(
+        SpareVm(
+            name=f"spare-{identity[:8]}-{number}", task=str(uuid5(NAMESPACE_URL, f"{identity}/{number}")), since=now
+        )
+        for number in range(spec.count)
+    )
+    first = SpareStep("Preparing", now, f"asked for by {who}")
+    spare = Spare(
+        meta=Meta(name=identity, namespace=namespace),
+        spec=spec,
+        status=SpareStatus(since=now, vms=vms, history=(first,)),
+    )
+    await store.commit(Put(spare))
+    return spare
+
+
+async def prepare(call: Call[NameQuery, SpareAsk]) -> SpareStory:
+    ask, namespace = call.body, call.query.namespace
+    check_may_place(call.caller, namespace)
+    known = call.parts.spare_clusters
+    if ask.cluster not in known:
+        hint = did_you_mean(ask.cluster, known) if known else "start the servers with --pipelines FILE"
+        raise Invalid(f"there is no pipeline for the cluster {ask.cluster}", hint=hint, path="cluster")
+    try:
+        spec = SpareSpec(
+            count=ask.count,
+            cpu=ask.size.cpu,
+            memory_mib=ask.size.memory,
+            pool=ask.pool,
+            cluster=ask.cluster,
+            release_after=ask.release_after_seconds,
+        )
+    except ValueError as error:
+        raise Invalid(str(error)) from error
+    await call.parts.tasks.check_pool(spec.pool)
+    return _story(await prepare_spare(call.parts.store, call.parts.clock, spec, namespace, call.caller.identity))
+
+
+async def show(call: Call[NameQuery, None]) -> SpareStory:
+    return _story(await _spare(call))
+
+
+async def release(call: Call[NameQuery, ReleaseAsk | None]) -> SpareStory:
+    """The upgrade is done, or called off: they are taken away, and their room is given back."""
+    check_may_place(call.caller, call.query.namespace)
+    reason = (call.body or ReleaseAsk()).reason or ReleaseAsk().reason
+    for _ in range(TRIES):
+        spare = await _spare(call)
+        if spare.ended or spare.spec.released:
+            return _story(spare)
+        after = spare.changed(spec=_released(spare.spec, reason))
+        try:
+            await call.parts.store.commit(Put(after))
+            return _story(after)
+        except Conflict:
+            continue
+    raise Conflict("the spare keeps changing", hint="try again")
+
+
+def _released(spec: SpareSpec, reason: str) -> SpareSpec:
+    fields = {name: getattr(spec, name) for name in spec.__struct_fields__}
+    return SpareSpec(**{**fields, "released": reason})
+
+
+async def _spare(call: Call[NameQuery, Any]) -> Spare:
+    key = Key(Spare.kind, call.query.namespace, call.path["id"])
+    found = await read(call.parts.store, call.caller, key)
+    assert isinstance(found, Spare)
+    return found
+
+
+def _story(spare: Spare) -> SpareStory:
+    return SpareStory(
+        id=spare.meta.name,
+        status=spare.status.phase,
+        cluster=spare.spec.cluster,
+        pool=spare.spec.pool,
+        message=spare.status.message,
+        machines=tuple(
+            SpareMachine(name=vm.name, state=vm.state, task_id=vm.task, node=vm.node, ip=vm.address, message=vm.message)
+            for vm in spare.status.vms
+        ),
+        history=spare.status.history,
+    )
+
+
+OPERATIONS = [
+    Operation(
+        method="POST",
+        path="/spare/prepare",
+        name="prepare_spare",
+        summary="Have spare machines made for an upgrade",
+        tag="virtual machines",
+        handler=prepare,
+        query=NameQuery,
+        body=SpareAsk,
+        result=SpareStory,
+    ),
+    Operation(
+        method="GET",
+        path="/spare/{id}",
+        name="spare",
+        summary="How far a spare is, with its history",
+        tag="virtual machines",
+        handler=show,
+        query=NameQuery,
+        result=SpareStory,
+        refuses=("not_found",),
+    ),
+    Operation(
+        method="POST",
+        path="/spare/{id}/release",
+        name="release_spare",
+        summary="The upgrade is done: its machines are taken away",
+        tag="virtual machines",
+        handler=release,
+        query=NameQuery,
+        body=ReleaseAsk,
+        body_optional=True,
+        result=SpareStory,
+        refuses=("not_found", "conflict"),
+    ),
+]

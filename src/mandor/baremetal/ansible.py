@@ -1,0 +1,74 @@
+"""Ansible as a pipeline: a playbook is run, here, with the order as its variables."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+from pathlib import Path
+
+from mandor.baremetal.pipeline import Pipeline, Run, VmOrder
+from mandor.errors import Invalid, Unavailable
+
+OUTPUT_MOST = 64 * 1024
+SAYS_MOST = 400
+MISUSED = frozenset({1, 4, 5, 250})
+"""A playbook that cannot be read; hosts that cannot be reached (4) may be there next time."""
+
+
+class AnsiblePipeline(Pipeline):
+    """`mandor_action` is `create` or `delete`; `mandor_vm` holds the order."""
+
+    def __init__(self, playbook: str, inventory: str = "localhost,", command: str = "ansible-playbook") -> None:
+        self._playbook, self._inventory, self._command = playbook, inventory, command
+
+    async def create(self, order: VmOrder, run: Run) -> None:
+        await self._play("create", order)
+
+    async def delete(self, order: VmOrder, run: Run) -> None:
+        await self._play("delete", order)
+
+    async def _play(self, action: str, order: VmOrder) -> None:
+        if not await asyncio.to_thread(Path(self._playbook).is_file):
+            raise Invalid(f"there is no playbook {self._playbook} on this server")
+        fields = {name: getattr(order, name) for name in order.__struct_fields__}
+        variables = json.dumps({"mandor_action": action, "mandor_vm": fields})
+        words = ["-i", self._inventory, "-e", variables, self._playbook]
+        environ = {**os.environ, "ANSIBLE_NOCOLOR": "1", "ANSIBLE_RETRY_FILES_ENABLED": "0"}
+        try:
+            process = await asyncio.create_subprocess_exec(
+                self._command,
+                *words,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+                env=environ,
+            )
+        except OSError as error:
+            raise Unavailable(f"{self._command} cannot be started: {error.strerror}", hint="install ansible") from error
+        try:
+            said = await _tail(process)
+            code = await process.wait()
+        finally:
+            await _end(process)
+        if code:
+            wrong = Invalid if code in MISUSED - {4} else Unavailable
+            raise wrong(f"the playbook ended with {code}: {said[-SAYS_MOST:]}")
+
+
+async def _tail(process: asyncio.subprocess.Process) -> str:
+    """The last of what it writes; the rest is let go."""
+    assert process.stdout is not None
+    kept = b""
+    while chunk := await process.stdout.read(8192):
+        kept = (kept + chunk)[-OUTPUT_MOST:]
+    return " ".join(kept.decode(errors="replace").split())
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """With all it started, if it has not ended by itself."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()

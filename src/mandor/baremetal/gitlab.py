@@ -1,0 +1,110 @@
+"""GitLab as a pipeline: triggered by its API with the order as variables, and followed until it has ended."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import aiohttp
+import msgspec
+
+from mandor.baremetal.pipeline import Pipeline, Run, VmOrder
+from mandor.errors import Invalid, Unavailable
+from mandor.model.receiver import HERE
+
+POLL_SECONDS = 3.0
+CALL_SECONDS = 30.0
+UNDER_WAY = frozenset(
+    {"created", "waiting_for_resource", "preparing", "pending", "running", "scheduled", "canceling", "manual"}
+)
+"""As GitLab's documentation of its pipelines lists them; `success` is the only good end."""
+
+
+class GitlabPipeline(Pipeline):
+    """Its jobs see MANDOR_ACTION (`create`, `delete`), MANDOR_VM, MANDOR_CLUSTER, MANDOR_NODE, MANDOR_ADDRESS,
+    MANDOR_CPU and MANDOR_MEMORY_MIB."""
+
+    def __init__(
+        self, url: str, project: str, ref: str, trigger_token_file: str, token_file: str, poll: float = POLL_SECONDS
+    ) -> None:
+        """The trigger's token begins pipelines, the other one (`read_api`) looks after them."""
+        split = urlsplit(url)
+        if split.scheme != "https" and not (split.scheme == "http" and split.hostname in HERE):
+            raise Invalid(f"{url[:100]!r} is no address of GitLab", hint="https://HOST")
+        self._api = f"{url.rstrip('/')}/api/v4/projects/{quote(project, safe='')}"
+        self._ref, self._poll = ref, poll
+        self._trigger_file, self._token_file = Path(trigger_token_file), Path(token_file)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def create(self, order: VmOrder, run: Run) -> None:
+        await self._go("create", order, run)
+
+    async def delete(self, order: VmOrder, run: Run) -> None:
+        await self._go("delete", order, run)
+
+    async def close(self) -> None:
+        if self._session is not None:
+            session, self._session = self._session, None
+            await session.close()
+
+    async def _go(self, action: str, order: VmOrder, run: Run) -> None:
+        """A run is remembered as `create 17`: one of the other action is over for us."""
+        known, _, number = run.id.partition(" ")
+        if known != action:
+            number = str((await self._trigger(action, order))["id"])
+            await run.keep(f"{action} {number}")
+        while True:
+            found = await self._call("GET", f"/pipelines/{number}", token=True)
+            status = str(found.get("status"))
+            if status == "success":
+                await run.keep("")
+                return
+            if status not in UNDER_WAY:
+                await run.keep("")
+                raise Unavailable(f"pipeline {number} of GitLab: {status}: {found.get('web_url', '')}")
+            await asyncio.sleep(self._poll)
+
+    async def _trigger(self, action: str, order: VmOrder) -> dict[str, Any]:
+        variables = {
+            "MANDOR_ACTION": action,
+            "MANDOR_VM": order.name,
+            "MANDOR_CLUSTER": order.cluster,
+            "MANDOR_NODE": order.node,
+            "MANDOR_ADDRESS": order.address,
+            "MANDOR_CPU": str(order.cpu),
+            "MANDOR_MEMORY_MIB": str(order.memory_mib),
+        }
+        form = {"token": _secret(self._trigger_file), "ref": self._ref}
+        form |= {f"variables[{key}]": text for key, text in variables.items()}
+        found: dict[str, Any] = await self._call("POST", "/trigger/pipeline", form)
+        return found
+
+    async def _call(self, method: str, path: str, form: dict[str, str] | None = None, *, token: bool = False) -> Any:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CALL_SECONDS))
+        headers = {"PRIVATE-TOKEN": _secret(self._token_file)} if token else {}
+        try:
+            async with self._session.request(
+                method, f"{self._api}{path}", data=form, headers=headers, allow_redirects=False
+            ) as answer:
+                said = (await answer.content.read(1 << 20)).decode(errors="replace")
+                if 200 <= answer.status < 300:
+                    return _json(said)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Unavailable(f"GitLab does not answer: {str(error) or 'too late'}") from error
+        story = f"GitLab answered {answer.status}: {' '.join(said.split())[:200]}"
+        raise Invalid(story) if answer.status in {400, 401, 403, 404} else Unavailable(story)
+
+
+def _json(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise Unavailable(f"GitLab's answer is no JSON: {error}") from error
+
+
+def _secret(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise Unavailable(f"the token of GitLab in {path} cannot be read: {error.strerror}") from error

@@ -1,0 +1,252 @@
+"""Spares: made step by step, undone when anything fails, taken up again by another leader, and given back."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from mandor.api.routes.spares import prepare_spare
+from mandor.baremetal.pipeline import Pipeline, Run, VmOrder
+from mandor.baremetal.ready import Ready
+from mandor.baremetal.spares import Spares
+from mandor.baremetal.targets import Target
+from mandor.errors import Invalid, Unavailable
+from mandor.lib.clock import ManualClock
+from mandor.model.spare import Spare, SpareSpec
+from mandor.model.vm_task import VmTask
+from mandor.store.base import Put
+from mandor.store.memory import MemoryStore
+from mandor.store.recorder import Recorder
+from mandor.store.tasks import change_task
+
+
+@dataclass
+class Making(Pipeline):
+    there: set[str] = field(default_factory=set)
+    calls: list[str] = field(default_factory=list)
+    failures: int = 0
+    broken: bool = False
+    stuck: bool = False
+    stubborn: int = 0
+
+    async def create(self, order: VmOrder, run: Run) -> None:
+        self.calls.append(f"create {order.name} on {order.node}")
+        if self.broken:
+            raise Invalid("no such image")
+        if self.failures:
+            self.failures -= 1
+            raise Unavailable("not now")
+        self.there.add(order.name)
+        if self.stuck:
+            await asyncio.Event().wait()
+
+    async def delete(self, order: VmOrder, run: Run) -> None:
+        self.calls.append(f"delete {order.name}")
+        if self.stubborn:
+            self.stubborn -= 1
+            raise Unavailable("it does not go")
+        self.there.discard(order.name)
+
+
+@dataclass
+class Joined(Ready):
+    pipeline: Making
+    never: bool = False
+
+    async def check(self, name: str) -> str:
+        return "it has not joined" if self.never or name not in self.pipeline.there else ""
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = MemoryStore(clock=self.clock)
+        self.pipeline = Making()
+        self.ready = Joined(self.pipeline)
+        self.room = 100
+
+    async def prepare(self, **fields: object) -> Spare:
+        spec = SpareSpec(**({"count": 2, "cpu": 4, "memory_mib": 1024, "cluster": "prod"} | fields))  # type: ignore[arg-type]
+        return await prepare_spare(self.store, self.clock, spec, "default", "user:ani")
+
+    async def find(self, spare: Spare) -> Spare:
+        found = await self.store.get(spare.key)
+        assert isinstance(found, Spare)
+        return found
+
+    async def tasks(self) -> list[VmTask]:
+        return [each for each in (await self.store.list(VmTask.kind)).items if isinstance(each, VmTask)]
+
+    async def release(self, spare: Spare) -> None:
+        found = await self.find(spare)
+        fields = {name: getattr(found.spec, name) for name in found.spec.__struct_fields__}
+        await self.store.commit(Put(found.changed(spec=SpareSpec(**{**fields, "released": "upgrade done"}))))
+
+    async def _place(self) -> None:
+        """What the scheduler does."""
+        while True:
+            for task in await self.tasks():
+                if task.status.state == "Queued":
+                    self.room -= 1
+                    await change_task(self.store, task.key, self._placed if self.room >= 0 else self._refused)
+            await self.clock.sleep(0.2)
+
+    def _placed(self, task: VmTask) -> VmTask:
+        begun = task.moved("Processing", self.clock.now())
+        return begun.moved("Placed", self.clock.now(), node="bm-1", address="10.0.0.1")
+
+    def _refused(self, task: VmTask) -> VmTask:
+        return task.moved("Failed", self.clock.now(), error="No available nodes", reason="NoNode")
+
+    @asynccontextmanager
+    async def leading(self, create_seconds: float = 60.0, ready_seconds: float = 60.0) -> AsyncIterator[Recorder]:
+        recorder = Recorder(self.store, "tasks", self.clock)
+        target = Target(self.pipeline, self.ready, create_seconds, ready_seconds, attempts=3)
+        spares = Spares(self.store, self.clock, recorder, {"prod": target})
+        running = [asyncio.ensure_future(spares.run()), asyncio.ensure_future(self._place())]
+        try:
+            yield recorder
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.wait(running)
+            assert all(task.cancelled() for task in running), [task.exception() for task in running]
+
+
+@pytest.mark.req("S4-28", "S4-29", "S4-33")
+async def test_machines_are_found_made_watched_and_confirmed() -> None:
+    world = World()
+    spare = await world.prepare()
+    async with world.leading() as recorder:
+        await world.clock.advance(10)
+        await recorder.flush()
+    found = await world.find(spare)
+    assert found.status.phase == "Ready"
+    assert [vm.state for vm in found.status.vms] == ["Ready", "Ready"]
+    assert [each.phase for each in found.status.history] == ["Preparing", "Ready"]
+    assert {task.status.state for task in await world.tasks()} == {"Confirmed"}
+    assert {task.spec.owner for task in await world.tasks()} == {f"spare/{spare.meta.name}"}
+    assert len(world.pipeline.calls) == 2
+    reasons = [each.spec.reason for each in (await world.store.list("event")).items]
+    assert reasons == ["SpareReady"], "which goes to whoever waits for it, by webhook"
+
+
+@pytest.mark.req("S4-35")
+async def test_after_the_upgrade_they_are_taken_away_and_their_room_is_given_back() -> None:
+    world = World()
+    spare = await world.prepare()
+    async with world.leading():
+        await world.clock.advance(10)
+        await world.release(spare)
+        await world.clock.advance(10)
+    assert (await world.find(spare)).status.phase == "Released"
+    assert not world.pipeline.there
+    assert {task.status.state for task in await world.tasks()} == {"Released"}
+
+
+@pytest.mark.req("S4-35")
+async def test_a_spare_with_a_time_is_released_when_it_is_over() -> None:
+    world = World()
+    spare = await world.prepare(release_after=100.0)
+    async with world.leading():
+        await world.clock.advance(90)
+        assert (await world.find(spare)).status.phase == "Ready"
+        await world.clock.advance(60)
+    assert (await world.find(spare)).status.phase == "Released"
+
+
+@pytest.mark.req("S4-34")
+async def test_a_pipeline_that_fails_is_tried_again() -> None:
+    world = World()
+    world.pipeline.failures = 2
+    spare = await world.prepare(count=1)
+    async with world.leading():
+        await world.clock.advance(60)
+    assert (await world.find(spare)).status.phase == "Ready"
+    assert len(world.pipeline.calls) == 3
+
+
+@pytest.mark.req("S4-34")
+@pytest.mark.parametrize("trouble", ["broken", "tries", "never", "room"])
+async def test_whatever_fails_nothing_is_left_and_nothing_is_held(trouble: str) -> None:
+    world = World()
+    world.pipeline.broken = trouble == "broken"
+    world.pipeline.failures = 99 if trouble == "tries" else 0
+    world.ready.never = trouble == "never"
+    world.room = 1 if trouble == "room" else 100
+    spare = await world.prepare()
+    async with world.leading() as recorder:
+        await world.clock.advance(400)
+        await recorder.flush()
+    found = await world.find(spare)
+    assert found.status.phase == "Failed"
+    assert found.status.message
+    assert not world.pipeline.there
+    assert all(task.ended for task in await world.tasks())
+    assert "SpareFailed" in {each.spec.reason for each in (await world.store.list("event")).items}
+
+
+@pytest.mark.req("S4-34")
+async def test_a_pipeline_that_never_ends_is_broken_off() -> None:
+    world = World()
+    world.pipeline.stuck = True
+    spare = await world.prepare(count=1)
+    async with world.leading(create_seconds=0.05):
+        async with asyncio.timeout(60):
+            while (await world.find(spare)).status.phase != "Failed":
+                await asyncio.sleep(0.02)
+                await world.clock.advance(5)
+    assert "not made within 50ms" in (await world.find(spare)).status.message
+    assert not world.pipeline.there
+
+
+async def test_what_cannot_be_taken_away_yet_holds_its_room_until_it_is_gone() -> None:
+    world = World()
+    spare = await world.prepare(count=1)
+    async with world.leading():
+        await world.clock.advance(10)
+        world.pipeline.stubborn = 3
+        await world.release(spare)
+        await world.clock.advance(2)
+        (task,) = await world.tasks()
+        assert task.status.state == "Confirmed"
+        assert "cannot be taken away" in (await world.find(spare)).status.vms[0].message
+        await world.clock.advance(120)
+        (task,) = await world.tasks()
+        assert task.status.state == "Released"
+
+
+async def test_one_that_is_called_off_in_the_middle_is_taken_away() -> None:
+    world = World()
+    world.ready.never = True
+    spare = await world.prepare(count=1)
+    async with world.leading():
+        await world.clock.advance(5)
+        await world.release(spare)
+        await world.clock.advance(10)
+    assert (await world.find(spare)).status.phase == "Released"
+    assert not world.pipeline.there
+
+
+@pytest.mark.parametrize("after", [0.1, 0.6, 1.1, 1.6, 2.1, 3.1])
+async def test_another_leader_goes_on_whenever_the_last_one_died(after: float) -> None:
+    world = World()
+    spare = await world.prepare()
+    async with world.leading():
+        await world.clock.advance(after)
+    async with world.leading():
+        await world.clock.advance(30)
+    assert (await world.find(spare)).status.phase == "Ready"
+    assert len(await world.tasks()) == 2
+    assert len(world.pipeline.there) == 2
+
+
+async def test_a_cluster_without_a_pipeline_fails_at_once() -> None:
+    world = World()
+    spare = await world.prepare(cluster="other")
+    async with world.leading():
+        await world.clock.advance(5)
+        found = await world.find(spare)
+    assert "there is no pipeline for the cluster other" in found.status.message
