@@ -22,7 +22,7 @@ plugins:
       weight: 3
     - name: NodeAffinity
     - name: NodeResourcesFit
-      weight: 2
+      weight: 10
     - name: VMQuota
     - name: DefaultBinder
 pluginConfig:

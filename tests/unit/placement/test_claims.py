@@ -88,6 +88,12 @@ def test_the_fullest_machine_that_has_room_is_best() -> None:
     assert place(Board(nodes), task("t1")) == "half"
 
 
+def test_small_ones_fill_a_machine_before_they_begin_another() -> None:
+    board = Board([machine(name, cpu=64, memory=256, quota=32) for name in ("a", "b", "c")])
+    placed = [place(board, task(f"t{index}", cpu=1, memory_mib=4096)) for index in range(40)]
+    assert sorted(map(placed.count, ("a", "b", "c"))) == [0, 8, 32]
+
+
 def test_a_dedicated_one_gets_a_machine_for_itself_and_keeps_it() -> None:
     board = Board([machine("used", used=(1, 1, 1)), machine("a")])
     assert place(board, task("alone", dedicated=True)) == "a"
