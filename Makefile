@@ -78,7 +78,7 @@ bench: setup ## Measure: runs bench/run.py (ARGS="--help" for its options)
 	@$(BIN)/python bench/run.py $(ARGS)
 
 .PHONY: soak
-soak: setup ## Kill, restart and compare for a long time: runs bench/run.py soak (ARGS="--minutes 60")
+soak: setup ## Kill, restart and compare for a long time: runs bench/run.py soak (ARGS="--minutes 60", "--seeds 5000")
 	@$(BIN)/python bench/run.py soak $(ARGS)
 
 .PHONY: requirements

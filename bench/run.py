@@ -3,6 +3,7 @@
 python bench/run.py                 all of them
 python bench/run.py store watch     only these
 python bench/run.py soak            kill and restart real clusters for --minutes
+python bench/run.py soak --seeds 5000 --from 200    first, so many simulated clusters with faults, on all processors
 """
 
 from __future__ import annotations
@@ -20,13 +21,27 @@ def benches() -> list[str]:
     return sorted(path.stem for path in HERE.glob("*.py") if path.stem not in NOT_A_BENCH and path.stem[0] != "_")
 
 
+def soak(options: argparse.Namespace) -> int:
+    """Seeds first: they are cheap, and what they find can be seen again."""
+    failed = 0
+    if options.seeds:
+        words = ["simulate", "--faults", "--seeds", str(options.seeds), "--from", str(options.first)]
+        failed = subprocess.call([sys.executable, "-m", "mandor.cli.main", *words])
+    minutes = options.minutes if options.minutes is not None else 0.0 if options.seeds else 30.0
+    if minutes:
+        failed |= subprocess.call([sys.executable, str(HERE / "soak.py"), "--minutes", str(minutes)])
+    return failed
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of: {', '.join(benches())}, soak")
-    parser.add_argument("--minutes", type=float, default=30.0, help="how long `soak` goes on")
+    parser.add_argument("--minutes", type=float, help="how long `soak` kills real clusters; 30, or 0 with --seeds")
+    parser.add_argument("--seeds", type=int, default=0, help="how many simulated clusters `soak` puts through faults")
+    parser.add_argument("--from", dest="first", type=int, default=0, help="the first of these seeds")
     options = parser.parse_args()
     if options.names == ["soak"]:
-        return subprocess.call([sys.executable, str(HERE / "soak.py"), "--minutes", str(options.minutes)])
+        return soak(options)
     unknown = set(options.names) - set(benches())
     if unknown:
         parser.error(f"no bench called {', '.join(sorted(unknown))}; there is: {', '.join(benches())}, soak")

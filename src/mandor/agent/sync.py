@@ -24,6 +24,8 @@ from mandor.model.phase import Phase
 
 GRACE_UNKNOWN = 10.0
 """For units whose order nobody has any more."""
+SOON_SECONDS = 0.001
+"""Nobody is looked at again sooner, for a rest that rounding left."""
 LACKS_SECONDS = 5.0
 """So often an instance that lacks a volume is looked at again."""
 
@@ -211,8 +213,9 @@ def _run(order: Order, memory: Memory, seen: Seen, now: float) -> Decision:
     if ending is not None:
         return _wind_down(order, msgspec.structs.replace(memory, ending=ending), seen, now)
     _tidy(step, seen.units or ())
-    if order.care.stop_after != float("inf"):
-        step.wake(now + max(0.0, order.care.stop_after - seen.silence))
+    left = order.care.stop_after - seen.silence
+    if seen.settled and 0 < left < float("inf"):
+        step.wake(now + max(left, SOON_SECONDS))
     return Decision(memory, tuple(step.actions), describe(order, memory, seen, now), step.wake_at)
 
 
@@ -254,7 +257,7 @@ def _begin(step: _Step, order: Order, unit: Unit, known: TaskMemory, seen: Seen,
     alone = order.care.stop_after != float("inf") and not seen.heard
     if not seen.settled or alone or (seen.wait and known.attempt == 0):
         return
-    if seen.lacks:
+    if seen.lacks or seen.silence >= order.care.stop_after:
         step.wake(now + LACKS_SECONDS)
         return
     step.memory = step.memory.with_task(unit.task, msgspec.structs.replace(known, attempt=unit.attempt))

@@ -185,15 +185,17 @@ class Heartbeats:
 
     async def _leave(self) -> None:
         """So that nobody waits for a lease to run out when the server stops as it should."""
+        try:
+            await asyncio.shield(asyncio.wait_for(self._take_back(), 2))
+        except (MandorError, TimeoutError) as error:
+            log.info("the lease runs out by itself: %s", error)
+
+    async def _take_back(self) -> None:
         tallies = await self._tallies.stored(self._store)
         writes: list[Write] = [
             Delete(each.key, each.meta.version)
             for each in (self._lease, self._hearing, *tallies[: WRITES_MOST - 2])
             if each is not None
         ]
-        if not writes:
-            return
-        try:
-            await asyncio.shield(asyncio.wait_for(self._store.commit(*writes), 2))
-        except (MandorError, TimeoutError) as error:
-            log.info("the lease runs out by itself: %s", error)
+        if writes:
+            await self._store.commit(*writes)

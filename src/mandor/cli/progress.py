@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 SILENT_SECONDS = 1.0
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+BAR = 20
 
 
 class Progress:
@@ -47,3 +48,22 @@ class Progress:
 def waits(text: str) -> Iterator[None]:
     with Progress(f"waiting for the server: {text}"):
         yield
+
+
+class Bar:
+    """How many of so many are done; on stderr, only on a terminal."""
+
+    def __enter__(self) -> "Bar":
+        self._live = sys.stderr.isatty()
+        return self
+
+    def show(self, done: int, total: int) -> None:
+        if self._live and total > 1:
+            filled = BAR * done // total
+            sys.stderr.write(f"\r\x1b[K{'█' * filled}{'░' * (BAR - filled)} {done} of {total} runs")
+            sys.stderr.flush()
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -1,7 +1,7 @@
 """What a controller is: it looks at changes and says whose they are; it reconciles one key at a time."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import ClassVar, Generic, TypeVar
 
 from mandor.model.meta import Object
@@ -35,11 +35,16 @@ class Controller(ABC, Generic[K]):
     def observe_all(self, changes: Sequence[Change]) -> Iterable[K]:
         """As `observe`, for some changes of one kind. Of instances, thousands may change in a second: whoever has
         nothing to say about nearly all of them says so here, at once."""
-        return {key: None for change in changes for key in self.observe(change)}
+        return {key: None for change in changes for key in in_order(self.observe(change))}
 
     @abstractmethod
     async def reconcile(self, key: K) -> float | None:
         """Make it so. The result: look again after so many seconds, even if nothing changes."""
+
+
+def in_order(keys: Iterable[K]) -> Iterable[K]:
+    """Of a set, too: the same changes lead to the same steps, in any process."""
+    return sorted(keys, key=repr) if isinstance(keys, Set) and len(keys) > 1 else keys
 
 
 class Grouped(Generic[G, O]):

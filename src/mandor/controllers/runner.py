@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from time import perf_counter
 from typing import Any
 
-from mandor.controllers.base import Controller
+from mandor.controllers.base import Controller, in_order
 from mandor.controllers.measures import Measures
 from mandor.errors import Conflict, MandorError
 from mandor.lib.backoff import Backoff
@@ -66,7 +66,7 @@ async def run_all(
 
 def _listener(controller: Controller[Any], queue: Queue) -> Listener:
     def offer(changes: Sequence[Change]) -> None:
-        for key in controller.observe_all(changes):
+        for key in in_order(controller.observe_all(changes)):
             queue.add(key)
 
     return offer

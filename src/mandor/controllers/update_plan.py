@@ -80,6 +80,9 @@ def plan_update(
     if len(members) > group.count:
         _trim(draft, sides, group.count + both, most, group, step, world)
     moving = _move(draft, workload, name, sides, leaving, step, world) if leaving else set()
+    if leaving:  # A move that was just called off makes no room any more.
+        left = [*sides.new, *sides.old]
+        most -= both - extra(who_leave(left), left)
     for each in slot.unsettled(sides.new, step.target.meta.name):
         if each.meta.uid not in moving:
             slot.renew(draft, each, group, step.target, world)

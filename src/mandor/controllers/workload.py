@@ -6,7 +6,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from mandor.controllers import slot
-from mandor.controllers.base import Controller, Grouped
+from mandor.controllers.base import Controller, Grouped, in_order
 from mandor.controllers.dependencies import Dependencies
 from mandor.controllers.draft import Draft, Note
 from mandor.controllers.homes import Homes
@@ -85,7 +85,7 @@ class WorkloadController(Controller[Name]):
                     self._ready_since[name].pop(after.meta.uid, None)
                 names[name] = None
             else:
-                names.update(dict.fromkeys(self.observe(change)))
+                names.update(dict.fromkeys(in_order(self.observe(change))))
         return names
 
     def observe(self, change: Change) -> Iterable[Name]:
@@ -95,7 +95,7 @@ class WorkloadController(Controller[Name]):
         if isinstance(change.value, Volume):
             # One that is gone, or has begun anew elsewhere, sets free whoever was lost with it.
             moved = before is not None and (after is None or after.node != before.node)
-            return tuple(self._with_lost) if moved else ()
+            return frozenset(self._with_lost) if moved else ()
         if isinstance(before, Instance):
             self._instances.update(before, after if isinstance(after, Instance) else None)
             self._ready_since.get(_name(before), {}).pop(before.meta.uid, None)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from mandor.errors import Conflict, Unavailable
-from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.phase import Phase
+from mandor.scheduler.patience import AFTER_OUTAGE, stored_now
 from mandor.scheduler.view import Promise
 from mandor.store.base import OPERATIONS_MOST, WRITES_MOST, Check, Put, Store, Write
 
@@ -22,7 +22,6 @@ CHECKED_MOST = OPERATIONS_MOST - 1
 COMMITS_MOST = 16
 _new_tuple = tuple.__new__  # half the time of Key(…)
 _NONE_NEWER: Mapping[Key, Instance] = MappingProxyType({})
-AFTER_OUTAGE = Backoff(first_seconds=0.2, most_seconds=5.0, jitter=0.2)
 
 
 class NotBound(Exception):
@@ -107,7 +106,7 @@ class Binder:
     async def _still_waits(self, promises: Sequence[Promise], key: object) -> Instance | None:
         """The instance that stood in the way, if all that changed about it is what is said of it."""
         promise = next((each for each in promises if each.key == key), None)
-        stored = await self._store.get(promise.key) if promise is not None else None
+        stored = await stored_now(self._store, self._clock, promise.key) if promise is not None else None
         if promise is None or not isinstance(stored, Instance) or stored.meta.uid != promise.instance.meta.uid:
             return None
         return stored if stored.phase is Phase.PENDING and stored.spec == promise.instance.spec else None
@@ -130,7 +129,7 @@ class Binder:
 
     async def _settle(self, promise: Promise) -> bool:
         """It may have been written by a commit whose answer never came. True: it is bound."""
-        stored = await self._store.get(promise.key)
+        stored = await stored_now(self._store, self._clock, promise.key)
         same = isinstance(stored, Instance) and stored.meta.uid == promise.instance.meta.uid
         bound = same and stored is not None and stored.node == promise.node
         if bound:

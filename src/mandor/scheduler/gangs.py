@@ -171,7 +171,7 @@ class Gangs:
     def overdue(self) -> Iterator[tuple[Workload, str, Roll]]:
         """Gangs that have been in pieces for too long, with their groups."""
         self._count_all()
-        for gang in list(self._broken):
+        for gang in sorted(self._broken):
             workload, roll = self._workload(gang), self._rolls[gang]
             facts = workload.spec.groups[gang[2]].gang if workload is not None else None
             if workload is None or facts is None or roll.broken_at is None:

@@ -40,6 +40,7 @@ from mandor.scheduler.journal import Journal
 from mandor.scheduler.measures import Measures
 from mandor.scheduler.nominations import Nominations
 from mandor.scheduler.outcomes import Outcomes, Ways
+from mandor.scheduler.patience import stored_now
 from mandor.scheduler.preempting import Preempting
 from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
@@ -223,7 +224,7 @@ class Scheduler:
     async def _size_all(self) -> None:
         """Nothing is decided before it is known how much everything that is placed takes."""
         for key in self.view.missing():
-            found = await self._store.get(key)
+            found = await stored_now(self._store, self._clock, key)
             if found is None:
                 self.view.without(key)
             else:
@@ -494,7 +495,7 @@ class Scheduler:
             self._outcomes.abort(promise, f"the plugin {end} says that it has bound it, and it is not bound")
 
     async def _is_bound(self, promise: Promise) -> bool:
-        stored = await self._store.get(promise.key)
+        stored = await stored_now(self._store, self._clock, promise.key)
         same = isinstance(stored, Instance) and stored.meta.uid == promise.instance.meta.uid
         return same and stored is not None and stored.node == promise.node
 

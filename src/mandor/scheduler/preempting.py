@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from mandor.errors import Conflict, Unavailable
-from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.scheduler.measures import Measures
+from mandor.scheduler.patience import AFTER_OUTAGE, stored_now
 from mandor.store.base import WRITES_MOST, Check, Put, Store, Write
 from mandor.store.recorder import Recorder
 
@@ -24,7 +24,6 @@ PREEMPTED = "Preempted"
 COMMITS_MOST = 16
 TRIES = 5
 """Agents report about those who have to go meanwhile: it is read again and tried again so often."""
-AFTER_OUTAGE = Backoff(first_seconds=0.2, most_seconds=5.0, jitter=0.2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +133,13 @@ class Preempting:
     async def _read_again(self, order: Preemption) -> tuple[list[Instance], tuple[Instance, ...]]:
         now = []
         for claim in order.claims:
-            instance = await self._store.get(claim.instance.key)
+            instance = await stored_now(self._store, self._clock, claim.instance.key)
             if not isinstance(instance, Instance) or instance.meta.uid != claim.instance.meta.uid:
                 raise Stale("who waited for it is gone")
             if not _waits(instance):
                 raise Stale("nobody waits for it any more")
             now.append(instance)
-        found = [await self._store.get(each.key) for each in order.victims]
+        found = [await stored_now(self._store, self._clock, each.key) for each in order.victims]
         uids = {each.meta.uid for each in order.victims}
         return now, tuple(each for each in found if isinstance(each, Instance) and each.meta.uid in uids)
 

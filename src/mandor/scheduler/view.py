@@ -116,7 +116,7 @@ class View:
         self._promises: dict[Key, Promise] = {}
         self.elsewhere: dict[Key, tuple[str, str]] = {}
         """Instances that wait for nodes of other schedulers, with their uid and pool."""
-        self._waiting_for: dict[Key, set[Key]] = {}
+        self._waiting_for: dict[Key, dict[Key, None]] = {}  # in order: who comes first decides
         """Instances whose release or workload is not here yet, by that."""
 
     def apply_all(self, changes: Sequence[Change]) -> None:
@@ -385,7 +385,7 @@ class View:
         return shape
 
     def _wait_for(self, missing: Key, instance: Instance) -> None:
-        self._waiting_for.setdefault(missing, set()).add(instance.key)
+        self._waiting_for.setdefault(missing, {})[instance.key] = None
 
     # Decisions.
 

@@ -5,19 +5,18 @@ import logging
 import msgspec
 
 from mandor.errors import Conflict, Unavailable
-from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.model.meta import Meta
 from mandor.model.volume import Volume, VolumeSpec
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.volumes import WantedVolume
 from mandor.scheduler.binding import NotBound
+from mandor.scheduler.patience import AFTER_OUTAGE
 from mandor.store.base import Put, Store
 
 log = logging.getLogger(__name__)
 
 TRIES_MOST = 5
-AFTER_OUTAGE = Backoff(first_seconds=0.2, most_seconds=5.0, jitter=0.2)
 
 
 class VolumeWriter:

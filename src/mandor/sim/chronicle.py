@@ -38,7 +38,7 @@ class Chronicle:
     _depths: dict[str, int] = field(default_factory=dict)
     """By the name of one who was displaced and has not run since: how long the chain before it was."""
     _dead: dict[str, float] = field(default_factory=dict)
-    """By uid: when its machine lost power, whatever is still written about it."""
+    """By uid: when what its machine lost with its power had begun, whatever is still written about it."""
     _digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
 
     @property
@@ -69,14 +69,14 @@ class Chronicle:
         for uid, (instance, since) in list(self._open.items()):
             if instance.node == node:
                 del self._open[uid]
-                self._dead[uid] = self.clock.now()
+                self._dead[uid] = instance.status.started_at
                 self._leave(instance, since)
                 self._count(instance.spec.workload, -1)
 
     def _serves(self, instance: Instance | None) -> bool:
         if instance is None or instance.phase is not Phase.RUNNING or not instance.status.ready:
             return False
-        return instance.status.started_at >= self._dead.get(instance.meta.uid, 0.0)
+        return instance.status.started_at != self._dead.get(instance.meta.uid)
 
     def close(self) -> None:
         """Whoever still runs has run until now."""

@@ -24,8 +24,11 @@ from mandor.scheduler.reload import ConfigSource, Configured
 from mandor.sim.appetite import Appetites
 from mandor.sim.node import NodeKind, SimNode
 from mandor.sim.scenario import Ending
+from mandor.sim.trouble import PARTS, Part
 from mandor.sim.virtual import VirtualClock, collect_garbage
+from mandor.sim.wire import Wire
 from mandor.sim.world import World
+from mandor.store.base import Store
 from mandor.store.memory import MemoryStore
 
 BOOKMARK_SECONDS = 35.0
@@ -49,8 +52,10 @@ class SimCluster(World):
         times: NodeTimes | None = None,
         restore_seconds: float = 60.0,
         luck: str | None = None,
+        shaky: bool = False,
     ) -> None:
-        """`luck`: how ties are broken; absent: as the seed says."""
+        """`luck`: how ties are broken; absent: as the seed says. `shaky`: also the control plane reaches its store over
+        wires."""
         random.seed(seed)  # Pauses and heartbeats are spread by the module's own dice.
         self.clock = clock
         self.chance = random.Random(seed)
@@ -63,7 +68,12 @@ class SimCluster(World):
         configured = Configured(source)
         self.scheduler_options = {"profiles": configured.profiles, "pause": configured.pause()}
         self.controller_options = {"profiles": ProfilesOf(source), "restore_seconds": restore_seconds}
-        self.heartbeats = Heartbeats(store, clock, "s1", "", tick_seconds=TICK_SECONDS)
+        self._server_store: Store = store
+        self.wires = [Wire(store, chance=random.Random(self.chance.random())) for _ in PARTS] if shaky else []
+        if shaky:
+            self.scheduler_store, self.controller_store, self._server_store = self.wires
+        self._servers = itertools.count(1)
+        self.heartbeats = self._new_server()
         self.appetites = Appetites()
         self.nodes: dict[str, SimNode] = {}
         self.endings: Mapping[str, Sequence[Ending]] = {}
@@ -84,6 +94,7 @@ class SimCluster(World):
     ) -> None:
         for node in self.nodes.values():
             await node.kill_agent()
+            await node.wire.close()
         await super().__aexit__(kind, error, trace)
         self._folder.cleanup()
 
@@ -94,7 +105,7 @@ class SimCluster(World):
             node = SimNode(
                 kind,
                 self._from_afar,
-                self.clock,
+                VirtualClock(),
                 self._appetite,
                 self._hear,
                 Path(self._folder.name),
@@ -105,6 +116,29 @@ class SimCluster(World):
             self.nodes[kind.name] = node
             if kind.name not in off:
                 node.boot()
+
+    def _new_server(self) -> Heartbeats:
+        name = f"s{next(self._servers)}"
+        return Heartbeats(self._server_store, self.clock, name, "", tick_seconds=TICK_SECONDS)
+
+    async def restart(self, part: Part) -> None:
+        """As in a failover: it dies without a word, and another one begins from what is stored."""
+        if part == "scheduler":
+            await self.kill("scheduler")
+            await self.kill("its recorder")
+            self.start_scheduler()
+        elif part == "controllers":
+            await self.kill("controllers")
+            await self.kill("their recorder")
+            self.start_controllers()
+        else:
+            if isinstance(self._server_store, Wire):
+                self._server_store.whole = False
+            await self.kill("heartbeats")
+            if isinstance(self._server_store, Wire):
+                self._server_store.whole = True
+            self.heartbeats = self._new_server()
+            self.start("heartbeats", self.heartbeats.run())
 
     def _hear(self, node: str, beat: Beat) -> None:
         self.heartbeats.beat(node, Report(cluster=beat.cluster, usage=beat.usage, instances=beat.instances))

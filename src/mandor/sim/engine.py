@@ -87,7 +87,7 @@ class SimEngine(FakeEngine):
 
     def used(self) -> Resources:
         """By all units together; whoever exceeds its limit dies of it."""
-        now = self._clock.now()
+        now = self._clock.monotonic()
         if now >= self._good_until:
             records = self.world.all()
             wanted = {each.unit: self._want(each) for each in records if each.runs(now)}
@@ -103,7 +103,7 @@ class SimEngine(FakeEngine):
 
     async def usage(self) -> Mapping[Unit, Usage]:
         await self._answer("usage")
-        now, found = self._clock.now(), {}
+        now, found = self._clock.monotonic(), {}
         for each in self.world.all():
             if each.runs(now):
                 meal = self._meals.get(each.unit)

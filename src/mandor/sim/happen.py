@@ -8,6 +8,7 @@ import msgspec
 
 from mandor.errors import Conflict
 from mandor.model.meta import Object
+from mandor.model.node import Drain
 from mandor.model.resources import Resources
 from mandor.model.workload import Workload
 from mandor.sim.appetite import Appetite
@@ -15,6 +16,7 @@ from mandor.sim.chronicle import Chronicle
 from mandor.sim.cluster import SimCluster
 from mandor.sim.node import SimNode
 from mandor.sim.scenario import Happening, Limit, Pressure, Rollout, Scale, Slow, Spike
+from mandor.sim.trouble import Messages
 from mandor.store.base import Put
 
 NAMESPACE = "default"
@@ -57,15 +59,23 @@ class Director:
             self._say("down", f"{name} loses power")
             self._chronicle.power_off(name)
             await self._cluster.nodes[name].crash()
-        for name in what.partition:
-            self._say("partition", f"{name} is cut off")
-            self._cluster.nodes[name].wire.cut()
+        self._disturb(what)
         for name in what.restart_agent:
             self._say("restart", f"the agent of {name} is started again")
             await self._cluster.nodes[name].restart_agent()
-        for cordoned, names in ((True, what.cordon), (False, what.uncordon)):
-            for name in names:
-                await self._cluster.change_node(name, cordoned=cordoned)
+        for part in what.restart:
+            self._say("restart", f"the {part} of the control plane is started again")
+            await self._cluster.restart(part)
+        for name in what.crash:
+            self._crash(name)
+        for key, spec in (
+            ("cordon", {"cordoned": True}),
+            ("uncordon", {"cordoned": False, "drain": None}),
+            ("drain", {"drain": Drain(since=self._cluster.clock.now())}),
+        ):
+            for name in getattr(what, key):
+                self._say(key, name)
+                await self._cluster.change_node(name, **spec)
         for slow in what.slow:
             self._slow(slow)
         for limit in what.limit:
@@ -92,10 +102,42 @@ class Director:
             await self._cluster.delete(found)
             self._say("delete", name)
 
+    def _disturb(self, what: Happening) -> None:
+        """Everybody goes on, and they do not understand each other."""
+        nodes = self._cluster.nodes
+        for name in what.partition:
+            self._say("partition", f"{name} is cut off")
+            nodes[name].wire.cut()
+        for name in what.mute:
+            self._say("mute", f"nothing that {name} says arrives")
+            nodes[name].wire.sends = False
+        for name in what.deaf:
+            self._say("deaf", f"{name} hears nothing")
+            nodes[name].wire.hears = False
+        for name in what.engine_down:
+            self._say("engine_down", f"the engines of {name} do not answer")
+            nodes[name].engines_down()
+        for each in what.messages:
+            self._say("messages", f"of {each.node or 'the control plane'}: {_told(each)}")
+            for wire in [nodes[each.node].wire] if each.node else self._cluster.wires:
+                wire.delay_seconds, wire.repeated_share = float(each.delay), each.repeated / 100
+                wire.lost_share = wire.dropped_share = each.lost / 100
+        for jump in what.clock:
+            way = f"forward by {jump.forward}" if jump.forward else f"back by {jump.back}"
+            self._say("clock", f"of {jump.node or 'the control plane'}: {way}")
+            (nodes[jump.node].clock if jump.node else self._cluster.clock).jump(jump.seconds)
+
+    def _crash(self, workload: str) -> None:
+        """The first one there is: it dies of a signal."""
+        for each in self._cluster.instances(workload):
+            node = self._cluster.nodes.get(each.node)
+            if node is not None and node.up and node.kill(each.meta.uid):
+                self._say("crash", f"{each.meta.name} dies")
+                return
+
     def _up(self, node: SimNode) -> None:
         self._say("up", f"{node.name} is back")
-        node.wire.mend()
-        node.slow_down(1.0)
+        node.mend()
         if not node.up:
             node.boot()
 
@@ -175,6 +217,11 @@ class Director:
 
     def _say(self, kind: str, text: str) -> None:
         self._chronicle.note(kind, text)
+
+
+def _told(messages: Messages) -> str:
+    found = [f"{name} {each}" for name in ("delay", "lost", "repeated") if (each := getattr(messages, name))]
+    return ", ".join(found) or "they arrive as they should"
 
 
 def _scaled(workload: Workload, to: Scale) -> Workload:

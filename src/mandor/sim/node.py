@@ -13,19 +13,21 @@ from mandor.agent.direct import DirectLink
 from mandor.agent.link import Beat
 from mandor.agent.probes import ask
 from mandor.agent.settings import AgentSettings
-from mandor.engines.base import Engine, Observed
-from mandor.lib.clock import Clock
+from mandor.engines.base import Engine, Observed, UnitPhase
 from mandor.model.meta import Meta
 from mandor.model.node import Node, NodeSpec, Taint
+from mandor.model.record import ClusterSpec
 from mandor.model.resources import Resources
 from mandor.model.task import Probe
 from mandor.sim.engine import Fate, SimEngine, SimUnits, no_fate
 from mandor.sim.journal import MemoryJournal
 from mandor.sim.machine import NOTHING, Hunger, SimMachine
+from mandor.sim.virtual import VirtualClock
 from mandor.sim.wire import Wire
 from mandor.store.base import Store
 
 FAKE = "fake"
+KILLED = 137
 IMAGE_ENGINES = frozenset({"docker", "podman", "cri", "incus", FAKE})
 """Those that run images, as they say of themselves."""
 
@@ -55,17 +57,32 @@ async def inline(work: Callable[..., Any], /, *args: Any) -> Any:
     return work(*args)
 
 
+class SimLink(DirectLink):
+    """A heartbeat is heard when it arrives, whether its answer does or not."""
+
+    def __init__(self, wire: Wire, node: str, hear: Callable[[str, Beat], None]) -> None:
+        super().__init__(wire, node)
+        self._wire, self._hear = wire, hear
+
+    async def heartbeat(self, beat: Beat) -> ClusterSpec:
+        await self._wire.send()
+        self._hear(self._node, beat)
+        return await self.cluster()
+
+
 async def answer_when_running(probe: Probe, observed: Observed, engine: Engine, ports: Mapping[str, int]) -> str:
     """A simulated program listens wherever somebody asks it, for as long as it runs; commands are the engine's."""
     return await ask(probe, observed, engine, ports) if probe.command is not None else ""
 
 
 class SimNode:
+    """`clock`: its own, which may be set apart from everybody else's."""
+
     def __init__(
         self,
         kind: NodeKind,
         store: Store,
-        clock: Clock,
+        clock: VirtualClock,
         appetite: Hunger,
         beat: Callable[[str, Beat], None],
         data: Path,
@@ -75,8 +92,8 @@ class SimNode:
         **settings: Any,
     ) -> None:
         self._fate = fate
-        self.kind, self._clock, self._appetite, self._beat = kind, clock, appetite, beat
-        self.wire = Wire(store, chance=chance)
+        self.kind, self.clock, self._appetite, self._beat = kind, clock, appetite, beat
+        self.wire = Wire(store, chance=chance, late=True)
         self.machine = SimMachine(kind.has, kind.overhead, facts_known={"os": "linux", "arch": "amd64", **kind.facts})
         self.machine.used = self._used
         self.engines: dict[str, SimEngine] = {}
@@ -126,7 +143,7 @@ class SimNode:
     def start_agent(self) -> None:
         self.engines = {
             name: SimEngine(
-                self._clock,
+                self.clock,
                 units,
                 self._appetite,
                 images=name in IMAGE_ENGINES,
@@ -139,9 +156,9 @@ class SimNode:
         self.agent = Agent(
             self._settings,
             self.wire,
-            DirectLink(self.wire, self.name, beat=self._beat),
+            SimLink(self.wire, self.name, self._beat),
             self.engines,
-            self._clock,
+            self.clock,
             journal=self._journal,
             blocking=inline,
             boot=f"boot-{self._boots}",
@@ -166,6 +183,26 @@ class SimNode:
     async def restart_agent(self) -> None:
         await self.kill_agent()
         self.start_agent()
+
+    def engines_down(self) -> None:
+        for engine in self.engines.values():
+            engine.down()
+
+    def kill(self, uid: str) -> bool:
+        """One unit of that instance dies; False: none runs here."""
+        for engine in self.engines.values():
+            for record in engine.world.all():
+                if record.unit.uid == uid and record.observed(self.clock.monotonic()).phase is UnitPhase.RUNNING:
+                    engine.end(record.unit, KILLED, reason="Signalled", message="SIGKILL")
+                    return True
+        return False
+
+    def mend(self) -> None:
+        """Its wire is whole, its engines answer, at their usual speed."""
+        self.wire.mend()
+        self.slow_down(1.0)
+        for engine in self.engines.values():
+            engine.up()
 
     def slow_down(self, times: float) -> None:
         self._slowness = times

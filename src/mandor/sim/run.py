@@ -60,6 +60,66 @@ class Piece:
         return [each for part in (self.first, *self.later) for each in part if isinstance(each, Workload)]
 
     @property
+    def kinds(self) -> list[NodeKind]:
+        return [
+            NodeKind(
+                name=name,
+                has=Resources(int(line.cpu), int(line.memory), int(line.disk), dict(line.devices)),
+                overhead=line.overhead.resources,
+                reserved=line.reserved.resources,
+                labels=line.labels,
+                facts=line.facts,
+                pool=line.pool,
+                taints=line.taints,
+                engines=line.engines or self.engines,
+            )
+            for line in self.scenario.nodes
+            for name in line.names
+        ]
+
+    def arrivals(self, strategy: Strategy, seed: int) -> list[tuple[float, Sequence[Object]]]:
+        """What others need comes first; workloads in any order, each at its own moment."""
+        objects = revised(self.first, strategy)
+        workloads = [each for each in objects if isinstance(each, Workload)]
+        arrival = self.scenario.arrival
+        chance = random.Random(seed)
+        if arrival.shuffle and seed:
+            chance.shuffle(workloads)
+        most = min(float(arrival.within), self.scenario.phases[0][2] / 2)
+        moments = sorted(chance.uniform(0, most) for _ in workloads)
+        others = [each for each in objects if not isinstance(each, Workload)]
+        return [(0.0, others), *((at, [each]) for at, each in zip(moments, workloads, strict=True))]
+
+    @property
+    def off(self) -> set[str]:
+        """Machines without power at the beginning."""
+        return {name for line in self.scenario.nodes if line.off for name in line.names}
+
+    def cluster(self, strategy: Strategy, seed: int, *, shaky: bool = False, name: str = "") -> SimCluster:
+        """As yet without nodes and work; `name`: what the strategy is called."""
+        given = ConfigSource(self.folder / strategy.profile) if strategy.profile else None
+        restore = 60.0 if strategy.restore else NEVER_SECONDS
+        clock, scenario = VirtualClock(), self.scenario
+        if self.recorded is not None:
+            clock.jump(self.recorded.began_at - clock.now())
+        cluster = SimCluster(
+            clock,
+            seed=seed,
+            config=self.sources.get(name, given),
+            restore_seconds=restore,
+            shaky=shaky,
+            times=NodeTimes(
+                suspect_seconds=scenario.suspect_after, lost_seconds=scenario.lost_after, tick_seconds=TICK_SECONDS
+            ),
+            luck=self.recorded.luck if self.recorded is not None and seed == 0 else None,
+        )
+        cluster.endings = scenario.endings
+        usage = scenario.usage
+        cluster.appetites.by_workload = {name: each for name, each in usage.items() if name != "default"}
+        cluster.appetites.usual = usage.get("default", cluster.appetites.usual)
+        return cluster
+
+    @property
     def engines(self) -> tuple[str, ...]:
         """Those that the work needs: what it names, else one for images, and one for commands where there are any."""
         groups = [group for each in self.workloads for group in each.spec.groups.values()]
@@ -91,33 +151,14 @@ class _Run:
         self._short: dict[str, float] = {}
 
     async def go(self, *, story: bool, beside: Beside | None) -> RunResult:
-        clock = VirtualClock()
-        recorded = self._piece.recorded
-        if recorded is not None:
-            clock.jump(recorded.began_at - clock.now())
-        restore = 60.0 if self._strategy.restore else NEVER_SECONDS
-        times = NodeTimes(
-            suspect_seconds=self._scenario.suspect_after,
-            lost_seconds=self._scenario.lost_after,
-            tick_seconds=TICK_SECONDS,
-        )
-        luck = recorded.luck if recorded is not None and self._seed == 0 else None
-        async with SimCluster(
-            clock, seed=self._seed, config=self._config(), restore_seconds=restore, times=times, luck=luck
-        ) as cluster:
-            self._cluster, self._clock = cluster, clock
-            self._chronicle = Chronicle(clock, clock.monotonic())
+        async with self._piece.cluster(self._strategy, self._seed, name=self._name) as cluster:
+            self._cluster = cluster
+            self._chronicle = Chronicle(cluster.clock, cluster.clock.monotonic())
             cluster.start("chronicle", self._chronicle.follow(cluster.store))
             if beside is not None:
                 cluster.start("beside", beside(cluster))
             self._director = Director(cluster, self._chronicle)
-            cluster.appetites.by_workload = {
-                name: each for name, each in self._scenario.usage.items() if name != "default"
-            }
-            cluster.appetites.usual = self._scenario.usage.get("default", cluster.appetites.usual)
-            cluster.endings = self._scenario.endings
-            off = {name for line in self._scenario.nodes if line.off for name in line.names}
-            await cluster.add_nodes(self._kinds(), off=off)
+            await cluster.add_nodes(self._piece.kinds, off=self._piece.off)
             cluster.start("hosts", self._watch_hosts())
             phases = await self._live()
             await self._director.close()
@@ -137,28 +178,6 @@ class _Run:
                     for name, steps in (chronicle.ready.items() if story else ())
                 },
             )
-
-    def _config(self) -> ConfigSource | None:
-        profile = self._strategy.profile
-        known = self._piece.sources.get(self._name)
-        return known or (ConfigSource(self._piece.folder / profile) if profile else None)
-
-    def _kinds(self) -> list[NodeKind]:
-        return [
-            NodeKind(
-                name=name,
-                has=Resources(int(line.cpu), int(line.memory), int(line.disk), dict(line.devices)),
-                overhead=line.overhead.resources,
-                reserved=line.reserved.resources,
-                labels=line.labels,
-                facts=line.facts,
-                pool=line.pool,
-                taints=line.taints,
-                engines=line.engines or self._piece.engines,
-            )
-            for line in self._scenario.nodes
-            for name in line.names
-        ]
 
     # Time.
 
@@ -186,19 +205,9 @@ class _Run:
         await self._director.happen(happening)
 
     async def _arrive(self) -> None:
-        """What others need comes first; workloads in any order, each at its own moment."""
-        objects = revised(self._piece.first, self._strategy)
-        await self._director.submit([each for each in objects if not isinstance(each, Workload)])
-        workloads = [each for each in objects if isinstance(each, Workload)]
-        arrival = self._scenario.arrival
-        chance = random.Random(self._seed)
-        if arrival.shuffle and self._seed:
-            chance.shuffle(workloads)
-        most = min(float(arrival.within), self._scenario.phases[0][2] / 2)
-        moments = sorted(chance.uniform(0, most) for _ in workloads)
-        for at, each in zip(moments, workloads, strict=True):
+        for at, objects in self._piece.arrivals(self._strategy, self._seed):
             await self._until(at)
-            await self._director.submit([each])
+            await self._director.submit(objects)
 
     async def _until(self, at: float) -> None:
         await asyncio.sleep(max(0.0, at - self._chronicle.now))

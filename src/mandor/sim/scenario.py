@@ -19,6 +19,7 @@ from mandor.model.reading import FAILED, Mistake, Reader
 from mandor.model.resources import Resources
 from mandor.sim.appetite import USUAL, Appetite
 from mandor.sim.expectation import Expectation
+from mandor.sim.trouble import Jump, Messages, Part
 
 NODES_MOST = 5000
 SEEDS_MOST = 10_000
@@ -156,6 +157,12 @@ class Rollout(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Absent: a restart."""
 
 
+NODE_KEYS = (
+    *("down", "up", "partition", "mute", "deaf", "engine_down", "restart_agent"),
+    *("cordon", "uncordon", "drain"),
+)
+
+
 class Happening(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """What happens at one moment. With `phase`, a new phase of the report begins."""
 
@@ -170,7 +177,19 @@ class Happening(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     """These have power again, and a whole wire at their usual speed."""
     partition: tuple[str, ...] = ()
     """These go on, and nobody hears them."""
+    mute: tuple[str, ...] = ()
+    """Of these nothing arrives any more, though they hear."""
+    deaf: tuple[str, ...] = ()
+    """These are heard, and hear nothing."""
+    engine_down: tuple[str, ...] = ()
+    """On these no engine answers; what runs there goes on."""
     restart_agent: tuple[str, ...] = ()
+    restart: tuple[Part, ...] = ()
+    """These parts of the control plane die, and start again elsewhere."""
+    messages: tuple[Messages, ...] = ()
+    clock: tuple[Jump, ...] = ()
+    crash: tuple[str, ...] = ()
+    """One instance of each of these workloads dies."""
     slow: tuple[Slow, ...] = ()
     pressure: tuple[Pressure, ...] = ()
     spike: tuple[Spike, ...] = ()
@@ -181,19 +200,21 @@ class Happening(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     rollout: tuple[Rollout, ...] = ()
     cordon: tuple[str, ...] = ()
     uncordon: tuple[str, ...] = ()
+    """With these, a drain is called off, too."""
+    drain: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> Iterator[tuple[str, str]]:
         """Which nodes it names, and under which key."""
-        for key in ("down", "up", "partition", "restart_agent", "cordon", "uncordon"):
+        for key in NODE_KEYS:
             yield from ((key, name) for name in getattr(self, key))
-        for key in ("slow", "pressure", "limit"):
-            yield from ((key, each.node) for each in getattr(self, key))
+        for key in ("slow", "pressure", "limit", "messages", "clock"):
+            yield from ((key, each.node) for each in getattr(self, key) if each.node)
 
     @property
     def workloads(self) -> Iterator[tuple[str, str]]:
-        yield from (("delete", name) for name in self.delete)
-        yield from (("usage", name) for name in self.usage)
+        for key in ("delete", "crash", "usage"):
+            yield from ((key, name) for name in getattr(self, key))
         for key in ("spike", "scale", "rollout"):
             yield from ((key, each.workload) for each in getattr(self, key))
 
@@ -304,24 +325,7 @@ def _at(happening: Happening) -> float:
     return happening.at
 
 
-LISTS = frozenset(
-    [
-        "submit",
-        "delete",
-        "down",
-        "up",
-        "partition",
-        "restart_agent",
-        "slow",
-        "pressure",
-        "spike",
-        "limit",
-        "scale",
-        "rollout",
-        "cordon",
-        "uncordon",
-    ]
-)
+LISTS = frozenset(Happening.__struct_fields__) - {"at", "phase"}
 """Keys of the timeline under which one thing need not be a list."""
 WORDS = frozenset({"phase", "strategy", "nodes", "running", "any_running", "apart"})
 

@@ -124,4 +124,4 @@ class Settled:
 
 def _open(node: Node) -> bool:
     """Something new may go there."""
-    return node.status.phase is NodePhase.READY and not node.spec.cordoned and not node.status.pressure
+    return node.status.phase is NodePhase.READY and not node.closed and not node.status.pressure

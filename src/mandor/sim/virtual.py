@@ -8,7 +8,7 @@ from contextvars import Context
 from heapq import heapify, heappop, heappush
 from typing import Any, TypeVar, TypeVarTuple
 
-from mandor.lib.clock import LoopAlarm
+from mandor.lib.clock import Alarm, LoopAlarm
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -107,7 +107,11 @@ class VirtualClock(LoopAlarm):
         return self._loop.time()
 
     async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
+        """Time passes, however short: what rounding leaves of a wait would be due at once, again and again."""
+        await asyncio.sleep(max(seconds, 2 * RESOLUTION) if seconds > 0 else 0.0)
+
+    def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
+        return super().alarm(max(seconds, 2 * RESOLUTION) if seconds > 0 else seconds, ring)
 
     def jump(self, seconds: float) -> None:
         self._offset += seconds

@@ -1,4 +1,4 @@
-"""The way from somebody to the store, and what can happen on it: cuts, delays, lost answers, repeated messages."""
+"""The way from somebody to the store, and what can happen on it: cuts, delays, lost and repeated messages."""
 
 import asyncio
 import random
@@ -11,19 +11,31 @@ from mandor.store.base import ALL, Change, Filter, Listing, Store, Write
 
 
 class Wire(Store):
-    """The store as one party reaches it. The store behind it may be exchanged."""
+    """The store as one party reaches it. The store behind it may be exchanged.
 
-    def __init__(self, store: Store, *, chance: random.Random | None = None) -> None:
+    `late`: a commit that is under way arrives, whether its sender still lives or not.
+    """
+
+    def __init__(self, store: Store, *, chance: random.Random | None = None, late: bool = False) -> None:
         self.store = store
         self.commits = 0
         self.delay_seconds = 0.0
         """So long every question and every commit is under way."""
         self.lost_share = 0.0
         """Of so many commits the answer is lost: the writer cannot know whether they happened, and they did."""
+        self.dropped_share = 0.0
+        """So many messages never arrive."""
         self.repeated_share = 0.0
         """So many commits arrive twice."""
         self._chance = chance or random.Random(0)
         self.whole = True
+        self.sends = True
+        """False: nothing that is sent arrives; what was asked for before still comes."""
+        self.hears = True
+        """False: what is sent arrives, and nothing comes back."""
+        self._mended = asyncio.Event()
+        self._late = late
+        self._under_way: set[asyncio.Task[int]] = set()
         self._waiting: dict[asyncio.Timeout, None] = {}
         """Whoever waits for changes: a cut ends that."""
 
@@ -33,24 +45,55 @@ class Wire(Store):
             each.reschedule(asyncio.get_running_loop().time())
 
     def mend(self) -> None:
-        self.whole = True
+        """Everything arrives again, at once and once."""
+        self.whole = self.sends = self.hears = True
+        self.delay_seconds = self.lost_share = self.dropped_share = self.repeated_share = 0.0
+        self._mended.set()
+        self._mended = asyncio.Event()
 
-    async def _pass(self) -> None:
+    async def close(self) -> None:
+        for task in list(self._under_way):
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def send(self) -> None:
+        """A message gets to the other side, or `Unavailable`."""
         if self.delay_seconds:
             await asyncio.sleep(self.delay_seconds)
-        if not self.whole:
+        if not self.whole or not self.sends:
             raise Unavailable("the wire is cut")
+        if self.dropped_share and self._chance.random() < self.dropped_share:
+            raise Unavailable("the message was lost")
+
+    def _answer(self) -> None:
+        if not self.hears:
+            raise Unavailable("no answer arrives")
 
     async def get(self, key: Key) -> Object | None:
-        await self._pass()
+        await self.send()
+        self._answer()
         return await self.store.get(key)
 
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
-        await self._pass()
+        await self.send()
+        self._answer()
         return await self.store.list(kind, where)
 
     async def commit(self, *writes: Write) -> int:
-        await self._pass()
+        if not (self._late and self.delay_seconds):
+            return await self._commit(writes)
+        task = asyncio.ensure_future(self._commit(writes))
+        self._under_way.add(task)
+        task.add_done_callback(self._arrived)
+        return await asyncio.shield(task)
+
+    def _arrived(self, task: asyncio.Task[int]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever sent it may be gone, and then nobody asks
+
+    async def _commit(self, writes: Sequence[Write]) -> int:
+        await self.send()
         revision = await self.store.commit(*writes)
         self.commits += 1
         if self.repeated_share and self._chance.random() < self.repeated_share:
@@ -58,6 +101,7 @@ class Wire(Store):
                 await self.store.commit(*writes)
         if self.lost_share and self._chance.random() < self.lost_share:
             raise Unavailable("the answer was lost: whether it was written is not known")
+        self._answer()
         return revision
 
     def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
@@ -66,7 +110,7 @@ class Wire(Store):
     async def _watch(
         self, store: Store, kind: str | None, since: int, where: Filter
     ) -> AsyncIterator[Sequence[Change]]:
-        await self._pass()
+        await self.send()
         stream = store.watch(kind, since=since, where=where)
         while store is self.store:
             try:
@@ -79,6 +123,9 @@ class Wire(Store):
                 self._waiting.pop(until, None)
             if self.delay_seconds:
                 await asyncio.sleep(self.delay_seconds)
+            if not self.hears:  # Nothing comes, and nothing says so, as long as that lasts.
+                await self._mended.wait()
+                break
             if not self.whole:
                 break
             yield result

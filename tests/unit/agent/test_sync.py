@@ -433,6 +433,18 @@ def test_without_a_control_plane_for_too_long_the_agent_stops_it_itself() -> Non
     assert (step.status.phase, step.status.reason) == (Phase.STOPPED, "Disconnected")
 
 
+@pytest.mark.parametrize(
+    ("memory", "fields"), [(ONCE, {"settled": False}), (Memory(), {}), (Memory(), {"wait": "room"})]
+)
+def test_what_nothing_can_be_done_about_yet_is_not_looked_at_again_at_once(
+    memory: Memory, fields: dict[str, Any]
+) -> None:
+    units = (running(),) if memory.tasks else ()
+    step = decide(make_order(**CUT), *units, memory=memory, silence=100.0, **fields)
+    assert step.actions == ()
+    assert step.wake_at is None or step.wake_at >= NOW + 1
+
+
 def test_without_such_a_limit_silence_changes_nothing() -> None:
     assert decide(make_order(), running(), memory=ONCE, silence=1e9).actions == ()
 

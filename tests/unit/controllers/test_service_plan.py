@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from mandor.controllers.draft import Draft
 from mandor.controllers.slot import World
 from mandor.controllers.workload_plan import Seen, plan, plan_in_steps
-from mandor.model.instance import Instance
+from mandor.model.instance import Instance, Move
 from mandor.model.phase import Phase
 from mandor.model.workload import Release, Workload
 from mandor.store.base import Delete, Put
@@ -316,3 +317,15 @@ def test_thousands_are_created_in_steps_and_the_status_is_told_at_the_end() -> N
             break
     assert steps == [(500, True, 0)] * 4 + [(500, False, 1)]
     assert {each.meta.name for each in instances} == {f"web-{index}" for index in range(2_500)}
+
+
+def test_a_move_that_is_called_off_for_an_update_makes_no_room_for_one_more() -> None:
+    old = make_workload(replicas=2)
+    before = make_stored_release(old)
+    new = make_workload(replicas=2, env={"A": "1"}, update={"max_surge": 1, "max_unavailable": 0})
+    new = new.changed(status=old.status)
+    first, second, heir = ready(0), ready(1), make_instance(2, Phase.STARTING)
+    sent = first.changed(spec=replace(first.spec, move=Move(reason="a better place", to="n2", at=NOW)))
+    heir = heir.changed(spec=replace(heir.spec, pin="n2", instead_of=first.meta.uid))
+    draft = run(new, [sent, second, heir], releases=[before, make_stored_release(new, 2)])
+    assert not [said for said in words(draft) if said.startswith("create")], "with the heir there are three"

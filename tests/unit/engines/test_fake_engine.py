@@ -292,3 +292,37 @@ async def test_the_world_outlives_an_agent_killed_at_any_moment(tmp_path: Path) 
     assert set(counts.values()) <= {1}
     assert {observed.unit for observed in await engine.list()} == set(counts)
     await engine.close()
+
+
+class SetClock(ManualClock):
+    """Its wall clock can be set."""
+
+    ahead = 0.0
+
+    def now(self) -> float:
+        return self.monotonic() + self.ahead
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+async def test_nothing_begins_or_ends_because_the_wall_clock_is_set(jump: float) -> None:
+    clock = SetClock()
+    engine = FakeEngine(clock)
+    began = clock.now()
+    await engine.start(UNIT, launch(start_delay="5s", after="60s"))
+    clock.ahead = jump
+    assert (await look(engine)).phase is UnitPhase.STARTING
+    await clock.advance(5)
+    seen = await look(engine)
+    assert (seen.phase, seen.started_at) == (UnitPhase.RUNNING, began + 5)
+    await clock.advance(60)
+    assert (await look(engine)).phase is UnitPhase.EXITED
+
+
+async def test_units_of_an_earlier_boot_are_gone(tmp_path: Path) -> None:
+    engine = FakeEngine(ManualClock(1000.0), directory=tmp_path)
+    await engine.start(UNIT, launch())
+    await engine.close()
+    rebooted = FakeEngine(ManualClock(10.0), directory=tmp_path)
+    seen = await look(rebooted)
+    assert (seen.phase, seen.reason) == (UnitPhase.EXITED, "Vanished")
+    await rebooted.close()

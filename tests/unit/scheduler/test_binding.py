@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from mandor.errors import Conflict
@@ -14,7 +16,8 @@ from mandor.placement.framework.ask import Ask, Shape
 from mandor.scheduler.binding import Binder, chunks
 from mandor.scheduler.queue import Entry
 from mandor.scheduler.view import Promise
-from mandor.store.base import Check, Put
+from mandor.sim.wire import Wire
+from mandor.store.base import Check, Put, Write
 from mandor.store.fence import FencedStore
 from mandor.store.memory import MemoryStore
 from tests.scenarios.make import make_instance, make_node, make_template
@@ -120,6 +123,29 @@ async def test_a_bind_that_was_written_before_counts_as_bound() -> None:
     await desk.store.commit(Put(promises[0].instance.bound("n1", at=0.0)))
     await desk.binder.write(promises)
     assert (desk.bound, desk.failed) == (["web-0"], [])
+
+
+@pytest.mark.parametrize("whole", [False, True])
+async def test_an_outage_just_after_a_lost_race_is_waited_out(whole: bool) -> None:
+    desk = Desk()
+    promises = await desk.promises((0, "n1"))
+    await desk.store.commit(Put(promises[0].instance.stopping("scaled down")))
+    wire, clock = Wire(desk.store), ManualClock()
+
+    async def commit(*writes: Write) -> int:
+        wire.sends = False
+        return await desk.store.commit(*writes)
+
+    wire.commit = commit  # type: ignore[method-assign]
+    failed: list[Promise] = []
+    binder = Binder(wire, clock, bound=lambda _: None, failed=failed.append)
+    writing = asyncio.ensure_future(binder.write_whole(promises) if whole else binder.write(promises))
+    await clock.advance(60)
+    assert not writing.done()
+    wire.mend()
+    await clock.advance(60)
+    await writing
+    assert failed == promises
 
 
 async def test_a_scheduler_that_leads_no_more_binds_nothing() -> None:

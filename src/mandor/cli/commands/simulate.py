@@ -1,6 +1,5 @@
 """`mandor simulate`: what would happen, before anything is deployed."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,37 +8,45 @@ import click
 from mandor.cli.importing import tell
 from mandor.cli.options import output_option
 from mandor.cli.output import show_json, show_table
+from mandor.cli.progress import BAR, Bar
 
 if TYPE_CHECKING:
     from mandor.sim.run import Piece
 
-BAR = 20
 TEXTS_MOST = 12
 LINES_MOST = 40
+SEEDS = 20
+"""With faults, if nobody says otherwise."""
 
 
 @click.command("simulate")
 @click.argument("file", metavar="[SCENARIO]", required=False, type=click.Path(path_type=Path))
 @click.option("--replay", metavar="FILE", type=click.Path(path_type=Path), help="A recording, instead of a scenario.")
-@click.option("--profile", metavar="FILE", type=click.Path(path_type=Path), help="With --replay: another policy.")
 @click.option("--plugins", metavar="DIR", type=click.Path(path_type=Path), help="With --replay: scheduler plugins.")
 @click.option("--seeds", type=click.IntRange(1, 10_000), help="So many runs of each strategy; absent: as it says.")
 @click.option("--seed", type=click.IntRange(0), help="Only this one, as when a failure is looked into.")
 @click.option("--strategy", "wanted", multiple=True, help="Only this one; may be repeated.")
 @click.option("--html", "page", metavar="FILE", type=click.Path(path_type=Path), help="Write the report as one page.")
 @click.option("--workers", type=click.IntRange(1, 256), help="Processes; absent: one for each processor.")
+@click.option("--faults", is_flag=True, help="Break things, from the seed, and see that all that must hold does.")
+@click.option("--from", "first", type=click.IntRange(0), default=0, help="With --faults: the first seed.")
+@click.option("--profile", metavar="FILE", default="", help="With --replay: another policy; with --faults: its own.")
+@click.option("--history", is_flag=True, help="With --faults: show everything that happened.")
 @click.option("--strict", is_flag=True, help="Fail if a key of another tool's file is lost.")
 @output_option("table", "json")
 def simulate_command(
     file: Path | None,
     replay: Path | None,
-    profile: Path | None,
     plugins: Path | None,
     seeds: int | None,
     seed: int | None,
     wanted: tuple[str, ...],
     page: Path | None,
     workers: int | None,
+    faults: bool,
+    first: int,
+    profile: str,
+    history: bool,
     strict: bool,
     output: str,
 ) -> int:
@@ -52,19 +59,29 @@ def simulate_command(
     the same work under the policy that was recorded and, with --profile, under another one. How far the replay agrees
     with what really happened is told.
 
-    The exit status is 1 if an expectation does not hold.
+    With --faults machines and agents crash, messages are lost, delayed and repeated, the control plane fails over,
+    clocks jump; expectations give way to what must hold whatever happens, and the cluster must come to rest when it
+    is over. Without SCENARIO, each seed makes up a cluster of its own.
+
+    The exit status is 1 if an expectation does not hold, or something that must.
     """
+    if seed is not None and seeds is not None:
+        raise click.UsageError("--seed names one seed, --seeds counts them: give one of both")
+    if faults:
+        if replay is not None:
+            raise click.UsageError("--replay shows what happened, without other faults")
+        return _with_faults(file, seeds, seed, wanted, page, workers, first, profile, history, output)
+    if first or history:
+        raise click.UsageError("--from and --history need --faults")
     from mandor.lib.logs import silence
     from mandor.sim.compare import narrowed, run_all
     from mandor.sim.report import make_report
 
-    if seed is not None and seeds is not None:
-        raise click.UsageError("--seed names one seed, --seeds counts them: give one of both")
     piece = _piece(file, replay, profile, plugins)
     piece = narrowed(piece, wanted) if wanted else piece
     tell(piece.imported, strict=strict)
     chosen = [seed] if seed is not None else list(range(seeds or piece.scenario.seeds))
-    with _Bar() as bar, silence():  # What goes wrong in there is what it is about.
+    with Bar() as bar, silence():  # What goes wrong in there is what it is about.
         results = run_all(piece, chosen, workers=workers, progress=bar.show)
     report = make_report(piece, results, chosen)
     if page is not None:
@@ -80,11 +97,11 @@ def simulate_command(
     return 0 if report["passed"] else 1
 
 
-def _piece(file: Path | None, replay: Path | None, profile: Path | None, plugins: Path | None) -> "Piece":
+def _piece(file: Path | None, replay: Path | None, profile: str, plugins: Path | None) -> "Piece":
     if (file is None) == (replay is None):
-        raise click.UsageError("give a SCENARIO, or a recording with --replay")
+        raise click.UsageError("give a SCENARIO, or a recording with --replay, or --faults")
     if file is not None:
-        if profile is not None or plugins is not None:
+        if profile or plugins is not None:
             raise click.UsageError("--profile and --plugins belong to --replay; a scenario has `strategies`")
         from mandor.sim.compare import load_piece
 
@@ -92,26 +109,33 @@ def _piece(file: Path | None, replay: Path | None, profile: Path | None, plugins
     from mandor.sim.replay import load_replay
 
     assert replay is not None
-    return load_replay(replay, profile, plugins)
+    return load_replay(replay, Path(profile) if profile else None, plugins)
 
 
-class _Bar:
-    """On stderr, only on a terminal."""
+def _with_faults(
+    file: Path | None,
+    seeds: int | None,
+    seed: int | None,
+    wanted: tuple[str, ...],
+    page: Path | None,
+    workers: int | None,
+    first: int,
+    profile: str,
+    history: bool,
+    output: str,
+) -> int:
+    from mandor.cli.ordeals import try_seeds
+    from mandor.sim.ordeals import Matter
 
-    def __enter__(self) -> "_Bar":
-        self._live = sys.stderr.isatty()
-        return self
-
-    def show(self, done: int, total: int) -> None:
-        if self._live and total > 1:
-            filled = BAR * done // total
-            sys.stderr.write(f"\r\x1b[K{'█' * filled}{'░' * (BAR - filled)} {done} of {total} runs")
-            sys.stderr.flush()
-
-    def __exit__(self, *_: object) -> None:
-        if self._live:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+    if page is not None:
+        raise click.UsageError("--html shows runs without faults")
+    if file is None and wanted:
+        raise click.UsageError("--strategy names one of a SCENARIO")
+    if file is not None and profile:
+        raise click.UsageError("--profile is for clusters that are made up: a SCENARIO names its own, under strategies")
+    matter = Matter(path=file, strategies=wanted, profile=profile)
+    chosen = [seed] if seed is not None else list(range(first, first + (seeds or SEEDS)))
+    return 0 if try_seeds(matter, chosen, workers=workers, history=history, output=output) else 1
 
 
 # Tables.

@@ -72,6 +72,10 @@ class FakeEngine(Engine):
         self._down = None
         self._ticks.tick()
 
+    @property
+    def is_down(self) -> bool:
+        return self._down is not None
+
     def hang(self, verb: str) -> None:
         """Every call of that verb (`list`, `start` …) waits until `release`."""
         self._hanging.setdefault(verb, asyncio.Event())
@@ -85,7 +89,7 @@ class FakeEngine(Engine):
         """It ends now, in this way."""
         record = self._get(unit)
         reason = reason or ("Error" if exit_code else "Completed")
-        self._change(record.ending(self._clock.now(), exit_code, reason, message))
+        self._change(record.ending(self._clock.monotonic(), exit_code, reason, message))
 
     def vanish(self, unit: Unit) -> None:
         self.end(unit, None, reason="Vanished", message="gone, on cue")
@@ -114,7 +118,7 @@ class FakeEngine(Engine):
 
     async def list(self) -> Sequence[Observed]:
         await self._answer("list")
-        now = self._clock.now()
+        now = self._clock.monotonic()
         return [record.observed(now) for record in self.world.all()]
 
     async def start(self, unit: Unit, launch: Launch) -> None:
@@ -136,9 +140,10 @@ class FakeEngine(Engine):
         self._ticks.tick()
 
     def _plan(self, unit: Unit, launch: Launch, options: FakeOptions) -> Record:
-        now = self._clock.now()
+        now = self._clock.monotonic()
         plain = replace(launch, options=dict(launch.options))
-        record = Record(unit=unit, launch=plain, begun_at=now, runs_at=now + options.start_delay)
+        ahead = self._clock.now() - now
+        record = Record(unit=unit, launch=plain, begun_at=now, runs_at=now + options.start_delay, wall=ahead)
         if options.fail_start:
             message = options.fail_start if isinstance(options.fail_start, str) else "it cannot start, on cue"
             return record.ending(record.runs_at, None, "StartFailed", message)
@@ -157,9 +162,9 @@ class FakeEngine(Engine):
             return
         options = read_options(record.launch)
         await self._obstruct(options, hang=options.hang_stop)
-        self._change(_stopped(record, options, self._clock.now(), grace_seconds))
+        self._change(_stopped(record, options, self._clock.monotonic(), grace_seconds))
         while (record := self.world.get(unit)) is not None and not self._over(record):
-            await self._clock.sleep(max(0.0, (record.ends_at or 0.0) - self._clock.now()))
+            await self._clock.sleep(max(0.0, (record.ends_at or 0.0) - self._clock.monotonic()))
         self._ticks.tick()
 
     async def remove(self, unit: Unit) -> None:
@@ -181,7 +186,7 @@ class FakeEngine(Engine):
     async def _logs(self, unit: Unit, follow: bool, tail: int | None, since: float | None) -> AsyncIterator[LogLine]:
         await self._answer("logs")
         record = self.world.get(unit)
-        lines = _printed(record, self._clock.now()) if record else []
+        lines = _printed(record, self._clock.monotonic()) if record else []
         first = len(lines) if tail is None else min(tail, len(lines))
         shown = len(lines) - first
         while record is not None:
@@ -193,20 +198,20 @@ class FakeEngine(Engine):
                 return
             await self._clock.sleep(0.05)
             record = self.world.get(unit)
-            lines = _printed(record, self._clock.now()) if record else []
+            lines = _printed(record, self._clock.monotonic()) if record else []
 
     async def exec(
         self, unit: Unit, command: Sequence[str], *, terminal: bool = False, rows: int = 24, columns: int = 80
     ) -> Execution:
         await self._answer("exec")
         record = self.world.get(unit)
-        if record is None or record.observed(self._clock.now()).phase is not UnitPhase.RUNNING:
+        if record is None or record.observed(self._clock.monotonic()).phase is not UnitPhase.RUNNING:
             raise NotFound(f"{unit} is not running", hint="exec needs a task that runs")
         return FakeExecution(command, record.launch, terminal=terminal, rows=rows, columns=columns)
 
     async def usage(self) -> Mapping[Unit, Usage]:
         await self._answer("usage")
-        now = self._clock.now()
+        now = self._clock.monotonic()
         found = {}
         for record in self.world.all():
             if record.observed(now).phase is UnitPhase.RUNNING:
@@ -256,7 +261,7 @@ class FakeEngine(Engine):
 
     async def _ring(self) -> None:
         """Tick when the next unit becomes something else by itself."""
-        now = self._clock.now()
+        now = self._clock.monotonic()
         ahead = [at for record in self.world.all() if (at := record.next_change(now)) is not None]
         if ahead:
             await self._clock.sleep(min(ahead) - now)
@@ -282,7 +287,7 @@ class FakeEngine(Engine):
         return record
 
     def _over(self, record: Record) -> bool:
-        return record.observed(self._clock.now()).phase is UnitPhase.EXITED
+        return record.observed(self._clock.monotonic()).phase is UnitPhase.EXITED
 
     def _change(self, record: Record) -> None:
         self.world.put(record)
@@ -308,7 +313,7 @@ def _printed(record: Record, now: float) -> list[LogLine]:
     options = read_options(record.launch)
     until = now if record.ends_at is None else min(now, record.ends_at)
     lines = [
-        LogLine(record.runs_at, stream, part.encode())
+        LogLine(record.told(record.runs_at), stream, part.encode())
         for stream, texts in (("stdout", options.stdout), ("stderr", options.stderr))
         for text in texts
         for part in fill_in(text, record.launch).split("\n")
@@ -316,5 +321,5 @@ def _printed(record: Record, now: float) -> list[LogLine]:
     if options.every:
         count = int((until - record.runs_at) / options.every)
         times = (record.runs_at + (number + 1) * options.every for number in range(count))
-        lines += [LogLine(at, "stdout", f"tick {number}".encode()) for number, at in enumerate(times)]
+        lines += [LogLine(record.told(at), "stdout", f"tick {number}".encode()) for number, at in enumerate(times)]
     return lines

@@ -19,13 +19,18 @@ from mandor.engines.base import Launch, Observed, Unit, UnitPhase
 
 
 class Record(Struct, frozen=True, kw_only=True):
-    """One fake unit: its whole life as planned; what it is at a given time follows."""
+    """One fake unit: its whole life as planned; what it is at a given time follows.
+
+    Times are those of the machine's own monotonic clock: nothing begins or ends because somebody sets the wall clock.
+    """
 
     unit: Unit
     launch: Launch
     begun_at: float
     runs_at: float
     ends_at: float | None = None
+    wall: float = 0.0
+    """What the wall clock was ahead when it began: so its times are told."""
     code: int | None = None
     reason: str = ""
     message: str = ""
@@ -38,12 +43,28 @@ class Record(Struct, frozen=True, kw_only=True):
                 exit_code=self.code,
                 reason=self.reason,
                 message=self.message,
-                started_at=self.runs_at if self.runs_at <= self.ends_at and self.reason != "StartFailed" else 0.0,
-                finished_at=self.ends_at,
+                started_at=self.told(self.runs_at) if self._ran(self.ends_at) else 0.0,
+                finished_at=self.told(self.ends_at),
+            )
+        if now < self.begun_at:
+            return Observed(
+                unit=self.unit,
+                phase=UnitPhase.EXITED,
+                reason="Vanished",
+                message="its machine has started again since",
+                started_at=self.told(self.runs_at),
+                finished_at=self.told(self.runs_at),
             )
         if now < self.runs_at:
             return Observed(unit=self.unit, phase=UnitPhase.STARTING)
-        return Observed(unit=self.unit, phase=UnitPhase.RUNNING, started_at=self.runs_at)
+        return Observed(unit=self.unit, phase=UnitPhase.RUNNING, started_at=self.told(self.runs_at))
+
+    def told(self, at: float) -> float:
+        """Such a time as the wall clock shows it."""
+        return at + self.wall
+
+    def _ran(self, until: float) -> bool:
+        return self.runs_at <= until and self.reason != "StartFailed"
 
     def runs(self, now: float) -> bool:
         """As `observed` would say."""
@@ -101,7 +122,7 @@ class MemoryWorld:
         if record.unit in self._records:
             return False
         self._records[record.unit] = record
-        self._starts.append(Start(record.unit, record.begun_at, os.getpid()))
+        self._starts.append(Start(record.unit, record.begun_at + record.wall, os.getpid()))
         return True
 
     def put(self, record: Record) -> None:
@@ -141,7 +162,7 @@ class FileWorld:
         try:
             new = self._db.execute("INSERT OR IGNORE INTO records VALUES (?, ?)", values).rowcount == 1
             if new:
-                start = (*record.unit, record.begun_at, os.getpid())
+                start = (*record.unit, record.begun_at + record.wall, os.getpid())
                 self._db.execute("INSERT INTO starts VALUES (?, ?, ?, ?, ?)", start)
         except BaseException:
             self._db.execute("ROLLBACK")

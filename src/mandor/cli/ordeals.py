@@ -1,0 +1,90 @@
+"""What `mandor simulate --faults` shows."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from mandor.cli.output import show_json
+from mandor.cli.progress import Bar
+from mandor.lib.logs import silence
+from mandor.lib.quantity import Seconds
+from mandor.sim.ordeal import OrdealResult
+from mandor.sim.ordeals import Matter, run_ordeals
+
+BROKEN_MOST = 5
+
+
+def try_seeds(matter: Matter, seeds: Sequence[int], *, workers: int | None, history: bool, output: str) -> bool:
+    """True: everything held that must."""
+    results: list[OrdealResult] = []
+    with Bar() as bar, silence():  # What goes wrong in there is what it is about.
+        total = len(seeds) * len(matter.piece(seeds[0]).scenario.plans)
+        for each in run_ordeals(matter, seeds, workers=workers, story=history):
+            results.append(each)
+            bar.show(len(results), total)
+    broken = [each for each in results if each.broken]
+    if output == "json":
+        show_json(_report(results, history=history))
+    else:
+        _show(results, history=history)
+    for each in broken[:BROKEN_MOST]:
+        _tell(each, matter, many=len({one.strategy for one in results}) > 1)
+    if len(broken) > BROKEN_MOST:
+        click.echo(f"and {len(broken) - BROKEN_MOST} more", err=True)
+    return not broken
+
+
+def _show(results: Sequence[OrdealResult], *, history: bool) -> None:
+    if history:
+        for result in results:
+            for note in result.notes:
+                click.echo(f"{note.at:10.3f}  {note.kind:<11} {note.text}")
+    broken = sum(bool(each.broken) for each in results)
+    rest = sorted(each.seconds for each in results if not each.broken)
+    said = f"{len(results)} runs, {sum(each.changes for each in results)} changes: {broken} broken"
+    if rest:
+        said += f"; at rest after {Seconds(round(rest[len(rest) // 2]))}, at most {Seconds(round(rest[-1]))}"
+    click.echo(said)
+
+
+def _report(results: Sequence[OrdealResult], *, history: bool) -> dict[str, Any]:
+    return {
+        "passed": not any(each.broken for each in results),
+        "items": [
+            {
+                "seed": each.seed,
+                "strategy": each.strategy,
+                "digest": each.digest,
+                "changes": each.changes,
+                "seconds": each.seconds,
+                "broken": list(each.broken),
+                **(
+                    {"history": [{"at": note.at, "kind": note.kind, "text": note.text} for note in each.notes]}
+                    if history
+                    else {}
+                ),
+            }
+            for each in results
+        ],
+    }
+
+
+def _tell(result: OrdealResult, matter: Matter, *, many: bool) -> None:
+    where = f"seed {result.seed}" + (f", {result.strategy}" if many else "")
+    click.echo(f"{click.style('broken:', fg='red', bold=True)} {where}, at {Seconds(round(result.seconds))}", err=True)
+    for text in result.broken[:BROKEN_MOST]:
+        click.echo(f"  {text}", err=True)
+    click.echo(f"  again: {again(matter, result, many=many)}", err=True)
+
+
+def again(matter: Matter, result: OrdealResult, *, many: bool = False) -> str:
+    """The command that shows all that happened in that run."""
+    words: list[str | Path] = ["mandor", "simulate"]
+    words += [matter.path] if matter.path is not None else []
+    words += ["--faults", "--seed", str(result.seed), "--history"]
+    words += ["--strategy", result.strategy] if many else []
+    words += ["--profile", matter.profile] if matter.profile else []
+    return shlex.join(map(str, words))

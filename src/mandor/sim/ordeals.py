@@ -1,0 +1,63 @@
+"""Many runs with faults, on as many processors as it pays: of a scenario, or of clusters made up from the seeds."""
+
+import logging
+import multiprocessing
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from mandor.sim.compare import load_piece, narrowed
+from mandor.sim.invent import invent
+from mandor.sim.ordeal import OrdealResult, run_ordeal
+from mandor.sim.run import Piece
+
+ALONE_MOST = 2
+"""So few runs are not worth a second process."""
+
+
+class Matter(msgspec.Struct, frozen=True, kw_only=True):
+    """What is put to the test."""
+
+    path: Path | None = None
+    """A scenario; None: a cluster of its own for each seed."""
+    strategies: tuple[str, ...] = ()
+    """Of the scenario; empty: all."""
+    profile: str = ""
+    """A scheduler configuration for clusters that are made up."""
+
+    def piece(self, seed: int) -> Piece:
+        if self.path is None:
+            return invent(seed, self.profile)
+        piece = load_piece(self.path)
+        return narrowed(piece, self.strategies) if self.strategies else piece
+
+
+def run_ordeals(
+    matter: Matter, seeds: Sequence[int], *, workers: int | None = None, story: bool = False
+) -> Iterator[OrdealResult]:
+    """Each as soon as it is known, in order of seed and strategy."""
+    names = list(matter.piece(seeds[0]).scenario.plans)  # Whoever made a mistake hears of it here.
+    jobs = [(matter, name, seed, story) for seed in seeds for name in names]
+    workers = min(workers or os.cpu_count() or 1, len(jobs))
+    if workers < 2 or len(jobs) <= ALONE_MOST:
+        for job in jobs:
+            yield _run(*job)
+        return
+    # A fresh interpreter each: nothing of this process may leak into a run.
+    with multiprocessing.get_context("spawn").Pool(workers, initializer=_begin) as pool:
+        for result in pool.imap(_one, jobs, chunksize=1):
+            yield msgspec.msgpack.decode(result, type=OrdealResult)
+
+
+def _begin() -> None:
+    logging.getLogger("mandor").setLevel(logging.CRITICAL)  # What goes wrong in there is what it is about.
+
+
+def _one(job: tuple[Matter, str, int, bool]) -> bytes:
+    return msgspec.msgpack.encode(_run(*job))
+
+
+def _run(matter: Matter, strategy: str, seed: int, story: bool) -> OrdealResult:
+    return run_ordeal(matter.piece(seed), strategy, seed, story=story)
