@@ -30,7 +30,7 @@ COMMANDS: dict[str, Entry] = {
     "scale": Entry("Work", "change", "Set how many instances a workload has."),
     "restart": Entry("Work", "change", "Replace all instances of a workload by new ones."),
     "rollout": Entry("Work", "rollout", "Follow a roll-out; pause, promote, undo it."),
-    "spare": Entry("Work", "spare", "Prepare spare machines for an upgrade; release them."),
+    "spare": Entry("Work", "spare", "Prepare spare machines for an upgrade."),
     "vm": Entry("Work", "vm", "Find machines for virtual machines; confirm, call off."),
     "get": Entry("Look", "get", "Show objects, in a table or as JSON or YAML."),
     "describe": Entry("Look", "describe", "Tell the story of one object."),
