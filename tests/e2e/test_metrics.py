@@ -102,7 +102,7 @@ def alert_metrics() -> set[str]:
 
 
 @pytest.mark.real("prometheus")
-@pytest.mark.req("S2-42", "S0-33")
+@pytest.mark.req("S2-41", "S2-42")
 def test_a_real_prometheus_finds_data_for_the_whole_dashboard(watched: tuple[Cluster, Prometheus, int]) -> None:
     cluster, prometheus, port = watched
     cluster.apply(WORK)

@@ -48,7 +48,7 @@ def check_accessible(page: Page) -> None:
 
 
 @pytest.mark.real("chromium")
-@pytest.mark.req("S2-40", "S0-35")
+@pytest.mark.req("S2-10", "S0-35")
 def test_an_operator_applies_watches_reads_scales_drains_and_asks_why(cluster: Cluster, tmp_path: Path) -> None:
     with open_page(tmp_path) as page:
         go(page, cluster, "plan")
