@@ -161,7 +161,7 @@ async def test_an_unknown_name_is_not_found(dev: Api) -> None:
 async def test_a_profile_that_does_not_exist_is_the_reason(dev: Api) -> None:
     await fill(dev, profile="gpu")
     found = await ask(dev, "instances/web-1")
-    assert found["summary"] == "there is no profile gpu; there are: default"
+    assert found["summary"] == "there is no profile gpu; there are: baremetal, default"
 
 
 async def test_a_viewer_may_ask_within_his_namespace_and_others_are_not_named_to_him(api: Api) -> None:
