@@ -8,6 +8,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,15 @@ async def until(test: Callable[[], Awaitable[bool]]) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not await test():
             await asyncio.sleep(0.1)
+
+
+async def answers(engine: Engine) -> bool:
+    """It may be up, and not ready yet."""
+    try:
+        await engine.list()
+    except Unavailable:
+        return False
+    return True
 
 
 async def all_run(engine: Engine, units: list[Unit]) -> None:
@@ -151,6 +161,7 @@ async def test_after_a_restart_of_the_machine_the_work_begins_anew_and_nothing_i
     daemon.boot()
     new = [Unit(each.uid, each.task, each.attempt + 1) for each in old]
     async with cleared(ENGINES[name](daemon, tmp_path / "engine"), old) as engine:
+        await until(partial(answers, engine))
         seen = await engine.list()
         assert {each.unit for each in seen} <= set(old)
         assert {each.phase for each in seen} <= {UnitPhase.EXITED}
