@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar
 
+import psutil
+
 from tests.components.enclosure import Enclosure
 
 READY_SECONDS = 60.0
@@ -102,12 +104,17 @@ class Daemon:
 
     def pause(self) -> None:
         """It hangs: connections are taken, nothing answers."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGSTOP)
+        for each in self.selves():
+            each.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
+        for each in self.selves():
+            each.send_signal(signal.SIGCONT)
+
+    def selves(self) -> list[psutil.Process]:
+        """The processes that it is, without what it runs."""
         assert self.process is not None
-        self.process.send_signal(signal.SIGCONT)
+        return [psutil.Process(self.process.pid)]
 
     def give_disk(self, mebibytes: int) -> None:
         """Before it starts: what it makes is on a disk of its own."""

@@ -110,6 +110,11 @@ network_config_dir = "{self.folder}/net"
             become = ("setpriv", f"--reuid={USER_ID}", f"--regid={USER_ID}", "--clear-groups", "--")
         return self.enclosure.command([*become, self.binary, *words])
 
+    def selves(self) -> list[psutil.Process]:
+        """Without root, the first one begins another one in a user namespace and waits for it."""
+        [first] = super().selves()
+        return [first, *(each for each in first.children(recursive=True) if each.name() == self.program)]
+
     def furnish(self) -> None:
         self.cli("load", data=busybox_image())
 
