@@ -73,6 +73,9 @@ class NatsSink(Sink):
             name="mandor",
             connect_timeout=max(1, round(float(spec.timeout))),
             allow_reconnect=False,
+            # Whoever sends tries again by himself; else the library goes on for two minutes.
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
             error_cb=_tell,
         )
         self._stream = self._client.jetstream(timeout=float(spec.timeout))
