@@ -49,7 +49,7 @@ class WebhookSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkn
     ca: str = ""
     """A file on the server with certificates to trust; absent: those of the machine."""
     events: Patterns = EVERYTHING
-    """Which, as `KIND.REASON` with `*` and `?`: `instance.*`, `*.Failed`, `vm-task.*`."""
+    """Which, as `KIND.REASON` with `*` and `?`: `instance.*`, `*.Failed`, `task.*`."""
     namespaces: Patterns = EVERYTHING
     """Only what happens in these; what is in no namespace (nodes) is there for `*` alone."""
     severity: Literal["normal", "warning"] = "normal"
@@ -102,7 +102,7 @@ class EventBusSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
     ca: str = ""
     """A file on the server with certificates to trust; absent: those of the machine."""
     events: Patterns = EVERYTHING
-    """Which, as `KIND.REASON` with `*` and `?`: `instance.*`, `*.Failed`, `vm-task.*`."""
+    """Which, as `KIND.REASON` with `*` and `?`: `instance.*`, `*.Failed`, `task.*`."""
     namespaces: Patterns = EVERYTHING
     """Only what happens in these; what is in no namespace (nodes) is there for `*` alone."""
     severity: Literal["normal", "warning"] = "normal"
