@@ -172,6 +172,13 @@ def test_the_edges_of_every_parameter_are_kept(case: schemathesis.Case[Any], url
     ask(case, url)
 
 
+def test_each_operation_has_tests_with_an_id_of_their_own(request: pytest.FixtureRequest) -> None:
+    """Of several with the same one, several workers would run one."""
+    found = [item.nodeid for item in request.session.items if item.path == request.path]
+    assert len(found) > len(OPERATIONS)
+    assert len(set(found)) == len(found)
+
+
 def test_the_reference_page_is_what_the_code_says() -> None:
     from scripts.api_reference import PAGE, page
 

@@ -220,10 +220,10 @@ def test_exec_gives_a_terminal_with_its_size(cluster: Cluster, sleeper: str) -> 
         assert b"33 101" in seen
         assert b"/dev/pts/" in seen
         ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 44, 99, 0, 0))
-        seen = b""
         deadline = time.monotonic() + 60
         while b"44 99" not in seen:
             assert time.monotonic() < deadline, seen
+            seen = b""
             os.write(fd, b"stty size; echo ne''xt\n")
             shows(b"next")
         os.write(fd, b"sleep 1000\n")
