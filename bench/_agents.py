@@ -17,8 +17,10 @@ from bench._api import Server, request
 from bench.heartbeats import beat_body
 
 CALL_SECONDS = 120.0
-FOLLOWED = ("instance", "node", "session", "volume")
-"""What an agent watches, a stream each."""
+FOLLOWED = "instance,node,session,volume"
+"""What an agent watches, in one stream."""
+TOGETHER_MOST = 50
+"""So many instances an agent tells of in one commit."""
 NOBODY = Raw(b"null")
 _VERSION = re.compile(rb'"version":\d+')
 _CAPACITY = {"cpu_milli": 32_000, "memory_bytes": 2**38, "disk_bytes": 2**40}
@@ -83,14 +85,13 @@ class Tally:
     wait_seconds: list[float] = field(default_factory=list)
     """Each acknowledgement, since the order came."""
     beat_seconds: list[float] = field(default_factory=list)
-    conflicts: int = 0
     backlog_most: int = 0
     """Orders that had come and were not acknowledged yet, at the worst moment."""
 
     def reset(self) -> None:
         for each in (self.seen, self.bound_at, self.acknowledged, self.wait_seconds, self.beat_seconds):
             each.clear()
-        self.running = self.conflicts = self.backlog_most = 0
+        self.running = self.backlog_most = 0
 
 
 class Connection(asyncio.Protocol):
@@ -182,7 +183,7 @@ class Agent:
         self._credential = target.tokens["join"]
         self._cluster = ""
         self._calls, self._beats = Connection(target), Connection(target)
-        self._streams: list[Stream] = []
+        self._stream: Stream | None = None
         self._orders: list[tuple[float, _Order]] = []
         self._wake = asyncio.Event()
         self._names: list[str] = []
@@ -198,20 +199,18 @@ class Agent:
         node["status"] |= {"capacity": _CAPACITY, "engines": _ENGINES}
         await self._call("POST", "/v1/commit", json.dumps({"writes": [{"put": node}]}).encode())
         await self._beat()
-        for kind in FOLLOWED:
-            await self._follow(kind)
+        await self._follow()
         self.tasks = [asyncio.create_task(self._beat_on()), asyncio.create_task(self._acknowledge_on())]
 
-    async def _follow(self, kind: str) -> None:
+    async def _follow(self) -> None:
         """List, then watch from there."""
-        listed = await self._call("GET", f"/v1/snapshot?kind={kind}&node={self.name}")
+        listed = await self._call("GET", f"/v1/snapshot?kind={FOLLOWED}&node={self.name}")
         first, *lines = [line for line in listed.split(b"\n") if line[:1] == b"{"]
         self._look([line for line in lines if line.startswith(b'{"kind"')])
         since = _revision.decode(first).revision
-        path = f"/v1/watch?kind={kind}&node={self.name}&since={since}"
-        stream = Stream(self, request("GET", path, self._target.host, self._credential))
+        path = f"/v1/watch?kind={FOLLOWED}&node={self.name}&since={since}"
+        stream = self._stream = Stream(self, request("GET", path, self._target.host, self._credential))
         await asyncio.get_running_loop().create_connection(lambda: stream, self._target.host, self._target.port)
-        self._streams.append(stream)
         await stream.begun
 
     async def _call(self, method: str, path: str, body: bytes = b"") -> bytes:
@@ -270,31 +269,36 @@ class Agent:
         for workload, release in specs:
             await self._call("GET", f"/v1/releases/{release}?namespace=default")
             await self._call("GET", f"/v1/workloads/{workload}?namespace=default")
-        for since, order in orders:
-            name = _meta.decode(order.meta).name
-            began = time.time()
-            version = await self._report(
-                order, bytes(order.meta), b'{"phase":"Starting","engine":"fake","since":%f}' % began
-            )
-            now = time.monotonic()
-            tally.acknowledged.append(now)
-            tally.wait_seconds.append(now - since)
-            meta = _VERSION.sub(b'"version":%d' % version, bytes(order.meta))
-            status = b'{"phase":"Running","ready":true,"engine":"fake","since":%f,"started_at":%f}' % (began, began)
-            await self._report(order, meta, status)
-            tally.running += 1
-            self._names.append(f"default/{name}")
+        for start in range(0, len(orders), TOGETHER_MOST):
+            await self._report_all(orders[start : start + TOGETHER_MOST])
 
-    async def _report(self, order: _Order, meta: bytes, status: bytes) -> int:
-        put = b'{"put":{"kind":"instance","meta":%b,"spec":%b,"status":%b}}' % (meta, bytes(order.spec), status)
-        return _revision.decode(await self._call("POST", "/v1/commit", b'{"writes":[%b]}' % put)).revision
+    async def _report_all(self, orders: list[tuple[float, _Order]]) -> None:
+        tally, began = self._tally, time.time()
+        metas = [bytes(each.meta) for _, each in orders]
+        version = await self._report(orders, metas, b'{"phase":"Starting","engine":"fake","since":%f}' % began)
+        now = time.monotonic()
+        tally.acknowledged += [now] * len(orders)
+        tally.wait_seconds += [now - since for since, _ in orders]
+        metas = [_VERSION.sub(b'"version":%d' % version, each) for each in metas]
+        status = b'{"phase":"Running","ready":true,"engine":"fake","since":%f,"started_at":%f}' % (began, began)
+        await self._report(orders, metas, status)
+        tally.running += len(orders)
+        self._names += [f"default/{_meta.decode(each).name}" for each in metas]
+
+    async def _report(self, orders: list[tuple[float, _Order]], metas: list[bytes], status: bytes) -> int:
+        puts = [
+            b'{"put":{"kind":"instance","meta":%b,"spec":%b,"status":%b}}' % (meta, bytes(order.spec), status)
+            for meta, (_, order) in zip(metas, orders, strict=True)
+        ]
+        return _revision.decode(await self._call("POST", "/v1/commit", b'{"writes":[%b]}' % b",".join(puts))).revision
 
     async def stop(self) -> None:
         for task in self.tasks:
             task.cancel()
         ended = await asyncio.gather(*self.tasks, return_exceptions=True)
-        for each in (self._calls, self._beats, *self._streams):
-            each.close()
+        for each in (self._calls, self._beats, self._stream):
+            if each is not None:
+                each.close()
         for error in ended:
             if isinstance(error, Exception):
                 raise error

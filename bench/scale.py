@@ -133,7 +133,6 @@ async def submit(
         "submit_to_node_ms": milliseconds([at - begun for at in tally.seen]),
         "node_to_acknowledged_ms": milliseconds(tally.wait_seconds),
         "acknowledgements_waiting_most": tally.backlog_most,
-        "conflicts": tally.conflicts,
         "beat_ms": milliseconds(tally.beat_seconds),
     }
     return found | stretch.end()

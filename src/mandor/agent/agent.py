@@ -10,7 +10,7 @@ from mandor.agent.absence import Source
 from mandor.agent.crew import Crew
 from mandor.agent.defence import Defence
 from mandor.agent.disks import EngineDisks
-from mandor.agent.feed import Feed
+from mandor.agent.feed import ByKind, Feed, Reader
 from mandor.agent.fingerprint import boot_id
 from mandor.agent.heartbeat import Heart
 from mandor.agent.image import ImageLoader
@@ -158,14 +158,14 @@ class Agent:
         )
 
     def _duties(self) -> list[tuple[Any, str]]:
-        readers = (
-            (Instance.kind, self),
-            (Node.kind, self.node),
-            (Session.kind, self.streams),
-            (Volume.kind, self.crew.volumes),
-        )
-        where = Filter(node=self._settings.name)
-        feeds = [Feed(self._store, kind, where, self._clock, reader, self._whose) for kind, reader in readers]
+        readers: dict[str, Reader] = {
+            Instance.kind: self,
+            Node.kind: self.node,
+            Session.kind: self.streams,
+            Volume.kind: self.crew.volumes,
+        }
+        where = Filter(node=self._settings.name, kinds=frozenset(readers))
+        feed = Feed(self._store, None, where, self._clock, ByKind(readers), self._whose)
         names = [(self.crew.names_kept.run(), "names")] if self.crew.names_kept is not None else []
         return [
             (self.node.run(), "node"),
@@ -173,7 +173,7 @@ class Agent:
             (self._disks.run(), "disks"),
             (self.crew.volumes.run(), "volumes"),
             *names,
-            *((feed.run(), f"feed of {kind}s") for feed, (kind, _) in zip(feeds, readers, strict=True)),
+            (feed.run(), "feed"),
         ]
 
     async def _join_once(self) -> None:
