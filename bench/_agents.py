@@ -85,13 +85,15 @@ class Tally:
     wait_seconds: list[float] = field(default_factory=list)
     """Each acknowledgement, since the order came."""
     beat_seconds: list[float] = field(default_factory=list)
+    conflicts: int = 0
+    """Somebody wrote first: what was sent had to be sent again."""
     backlog_most: int = 0
     """Orders that had come and were not acknowledged yet, at the worst moment."""
 
     def reset(self) -> None:
         for each in (self.seen, self.bound_at, self.acknowledged, self.wait_seconds, self.beat_seconds):
             each.clear()
-        self.running = self.backlog_most = 0
+        self.running = self.conflicts = self.backlog_most = 0
 
 
 class Connection(asyncio.Protocol):
@@ -149,6 +151,7 @@ class Stream(asyncio.Protocol):
         self._agent, self._request = agent, data
         self._rest = b""
         self._transport: asyncio.Transport | None = None
+        self.ended = False
         self.begun = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -166,6 +169,7 @@ class Stream(asyncio.Protocol):
         self._agent.told([line for line in lines if line[:1] == b"{"])
 
     def connection_lost(self, error: Exception | None) -> None:
+        self.ended = True
         if not self.begun.done():
             self.begun.set_exception(ConnectionError("the server hung up"))
 
@@ -209,15 +213,18 @@ class Agent:
         self._look([line for line in lines if line.startswith(b'{"kind"')])
         since = _revision.decode(first).revision
         path = f"/v1/watch?kind={FOLLOWED}&node={self.name}&since={since}"
-        stream = self._stream = Stream(self, request("GET", path, self._target.host, self._credential))
+        stream = self._stream = Stream(self, self._request("GET", path))
         await asyncio.get_running_loop().create_connection(lambda: stream, self._target.host, self._target.port)
         await stream.begun
 
     async def _call(self, method: str, path: str, body: bytes = b"") -> bytes:
-        status, answer = await self._calls.ask(request(method, path, self._target.host, self._credential, body))
+        status, answer = await self._calls.ask(self._request(method, path, body))
         if status >= 300:
             raise ConnectionError(f"{method} {path}: {status} {answer.decode(errors='replace')[:300]}")
         return answer
+
+    def _request(self, method: str, path: str, body: bytes = b"") -> bytes:
+        return request(method, path, self._target.host, self._credential, body)
 
     # Heartbeats.
 
@@ -225,7 +232,7 @@ class Agent:
         body = beat_body(self._cluster, self._names)
         path = f"/v1/nodes/{self.name}/heartbeat"
         begun = time.monotonic()
-        status, answer = await self._beats.ask(request("POST", path, self._target.host, self._credential, body))
+        status, answer = await self._beats.ask(self._request("POST", path, body))
         assert status == 200, answer
         self._tally.beat_seconds.append(time.monotonic() - begun)
 
@@ -273,24 +280,45 @@ class Agent:
             await self._report_all(orders[start : start + TOGETHER_MOST])
 
     async def _report_all(self, orders: list[tuple[float, _Order]]) -> None:
-        tally, began = self._tally, time.time()
-        metas = [bytes(each.meta) for _, each in orders]
-        version = await self._report(orders, metas, b'{"phase":"Starting","engine":"fake","since":%f}' % began)
+        tally, began = self._tally, b"%f" % time.time()
+        objects = [order for _, order in orders]
+        objects = await self._report(objects, b'{"phase":"Starting","engine":"fake","since":%b}' % began)
         now = time.monotonic()
         tally.acknowledged += [now] * len(orders)
         tally.wait_seconds += [now - since for since, _ in orders]
-        metas = [_VERSION.sub(b'"version":%d' % version, each) for each in metas]
-        status = b'{"phase":"Running","ready":true,"engine":"fake","since":%f,"started_at":%f}' % (began, began)
-        await self._report(orders, metas, status)
+        status = b'{"phase":"Running","ready":true,"engine":"fake","since":%b,"started_at":%b}' % (began, began)
+        objects = await self._report(objects, status)
         tally.running += len(orders)
-        self._names += [f"default/{_meta.decode(each).name}" for each in metas]
+        self._names += [f"default/{_meta.decode(each.meta).name}" for each in objects]
 
-    async def _report(self, orders: list[tuple[float, _Order]], metas: list[bytes], status: bytes) -> int:
+    async def _report(self, objects: list[_Order], status: bytes) -> list[_Order]:
+        """As they are stored then. Where somebody wrote first, each is read again and sent alone, as agents do."""
         puts = [
-            b'{"put":{"kind":"instance","meta":%b,"spec":%b,"status":%b}}' % (meta, bytes(order.spec), status)
-            for meta, (_, order) in zip(metas, orders, strict=True)
+            b'{"put":{"kind":"instance","meta":%b,"spec":%b,"status":%b}}'
+            % (bytes(each.meta), bytes(each.spec), status)
+            for each in objects
         ]
-        return _revision.decode(await self._call("POST", "/v1/commit", b'{"writes":[%b]}' % b",".join(puts))).revision
+        body = b'{"writes":[%b]}' % b",".join(puts)
+        code, answer = await self._calls.ask(self._request("POST", "/v1/commit", body))
+        if code == 409:
+            self._tally.conflicts += 1
+            return [(await self._report([await self._read(each)], status))[0] for each in objects]
+        assert code == 200, answer
+        version = b'"version":%d' % _revision.decode(answer).revision
+        return [_Order(Raw(_VERSION.sub(version, bytes(each.meta))), each.spec, each.status) for each in objects]
+
+    async def _read(self, known: _Order) -> _Order:
+        name = _meta.decode(known.meta).name
+        return _order.decode(await self._call("GET", f"/v1/instances/{name}?namespace=default"))
+
+    def check(self) -> None:
+        """Raise what it failed with."""
+        for task in self.tasks:
+            if task.done():
+                task.result()
+                raise ConnectionError(f"{self.name} has ended")
+        if self._stream is not None and self._stream.ended:
+            raise ConnectionError(f"the stream of {self.name} has ended")
 
     async def stop(self) -> None:
         for task in self.tasks:

@@ -98,14 +98,28 @@ async def rest(target: Server, others: CpuSeconds, tally: Tally, seconds: float)
     return found | {"beats_a_second": round(rate, 1), "beat_ms": milliseconds(tally.beat_seconds)}
 
 
+async def look(agents: list[Agent]) -> None:
+    """Some time passes; an agent that failed is the end of it all."""
+    await asyncio.sleep(0.05)
+    for each in agents:
+        each.check()
+
+
 def milliseconds(found: list[float]) -> dict[str, float]:
     return percentiles(sorted(each * 1000 for each in found), 1)
 
 
 async def submit(
-    target: Server, others: CpuSeconds, tally: Tally, turn: int, count: int, profile: str
+    target: Server,
+    others: CpuSeconds,
+    agents: list[Agent],
+    tally: Tally,
+    turn: int,
+    profile: str,
+    options: argparse.Namespace,
 ) -> dict[str, Any]:
     """So many instances more, until the last is reported running."""
+    count = len(agents) * options.each
     tally.reset()
     stretch = Stretch(target, others, profile)
     texts = [json.dumps(manifest(f"round{turn}-{index}", count // WORKLOADS, "fake")) for index in range(WORKLOADS)]
@@ -116,10 +130,10 @@ async def submit(
     wanted = count // WORKLOADS * WORKLOADS
     async with asyncio.timeout(ROUND_SECONDS):
         while len(tally.seen) < wanted:
-            await asyncio.sleep(0.02)
+            await look(agents)
         all_bound = stretch.cpu_so_far()
         while tally.running < wanted:
-            await asyncio.sleep(0.02)
+            await look(agents)
     bound, known = max(tally.seen) - begun, max(tally.acknowledged) - begun
     since = min(tally.seen)
     found = {
@@ -133,6 +147,7 @@ async def submit(
         "submit_to_node_ms": milliseconds([at - begun for at in tally.seen]),
         "node_to_acknowledged_ms": milliseconds(tally.wait_seconds),
         "acknowledgements_waiting_most": tally.backlog_most,
+        "conflicts": tally.conflicts,
         "beat_ms": milliseconds(tally.beat_seconds),
     }
     return found | stretch.end()
@@ -150,7 +165,7 @@ async def measure(store: str, count: int, options: argparse.Namespace) -> dict[s
             found["rest"] = await rest(target, others, tally, options.seconds)
             for turn in (1, 2):
                 profile = options.profile if turn == 1 else ""
-                found[f"round_{turn}"] = await submit(target, others, tally, turn, count * options.each, profile)
+                found[f"round_{turn}"] = await submit(target, others, agents, tally, turn, profile, options)
             found["rest_full"] = await rest(target, others, tally, options.seconds)
             found["store_mib"] = round(size_of(kept) / 2**20, 1)
             await asyncio.gather(*(each.stop() for each in agents))
