@@ -24,9 +24,10 @@ MARKS = {Level.OK: ("ok     ", "green"), Level.WARNING: ("warning", "yellow"), L
 @output_option("text", "json", "yaml")
 @connected
 def doctor_command(client: "Client", output: str) -> int:
-    """Examine the cluster: servers, store, leaders, clocks, certificates, versions, nodes, engines, tokens, work.
+    """Examine the cluster, and tell what to do.
 
-    It changes nothing. 1 is returned if there is a problem; warnings alone return 0. What you may not see is not
+    Servers and their store, leaders, clocks, certificates, versions, nodes, engines, tokens, waiting work. It changes
+    nothing. 1 is returned if there is a problem; warnings alone return 0. What you may not see is not
     examined.
     """
     found = list(_examine(client))
