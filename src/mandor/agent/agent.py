@@ -66,9 +66,10 @@ class Agent:
         holds: Holds = nobody_holds,
         machine: Machine | None = None,
         ask: Ask = ask,
+        meter: InstanceMeter | None = None,
     ) -> None:
         """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one.
-        `ask`: puts the question of a probe."""
+        `ask`: puts the question of a probe. `meter`: asks engines what their units use."""
         self._settings, self._link, self._clock = settings, link, clock
         self._machine = machine or ThisMachine(clock, settings.data)
         self._engines = dict(engines)
@@ -117,7 +118,7 @@ class Agent:
         self._own_memory: int | None = None
         self._last_usage = NodeUsage()
         self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
-        self._meter = InstanceMeter(clock)
+        self._meter = meter or InstanceMeter(clock)
         self.joined = asyncio.Event()
         self._said = ""
 
@@ -257,12 +258,15 @@ class Agent:
         shown = ", ".join(held[:10]) + (f" and {len(held) - 10} more" if len(held) > 10 else "")
         return {**paths, "held": f"{len(held)}: {shown}"}
 
-    async def _usage(self) -> Mapping[str, InstanceUsage]:
+    async def _usage(self) -> dict[str, InstanceUsage]:
         return await self._meter.read(self._engines.values(), self.crew.names(), self.crew.ready())
 
-    def _readings(self) -> list[Reading]:
+    def _readings(self) -> Sequence[Reading]:
         """A node that is a part of its machine is short of memory when its part is used up, or the machine's."""
-        found = [*self._machine.readings(), *self._disks.readings()]
+        machine = self._machine.readings()
+        if not self._disks.known and not self._settings.shared:
+            return machine
+        found = [*machine, *self._disks.readings()]
         has = self.node.capacity.memory_bytes
         if self._settings.shared and self._own_memory is not None and has:
             found.append(Reading("memory", max(0, has - self._own_memory), has))
@@ -270,8 +274,12 @@ class Agent:
 
     def _measured(self, machine: NodeUsage, instances: Mapping[str, InstanceUsage]) -> None:
         self._last_usage = machine
-        self._own_memory = used_by_own(instances).memory_bytes
-        self.node.measured(used_by_own(instances) if self._settings.shared else used_by_all(machine), instances)
+        if not self._settings.shared:
+            self.node.measured(used_by_all(machine), instances)
+            return
+        own = used_by_own(instances)
+        self._own_memory = own.memory_bytes
+        self.node.measured(own, instances)
 
     def _answered(self, result: str) -> None:
         self.crew.measures.heartbeats[(result,)] += 1

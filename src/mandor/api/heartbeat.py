@@ -73,13 +73,15 @@ class Heartbeats:
         self._renewals = 0
         self._renewed_at = -RENEW_SECONDS
 
-    def beat(self, node: str, report: Report) -> None:
+    def beat(self, node: str, report: Report, encoded: bytes | None = None) -> None:
+        """`encoded`: the report, if that is known already."""
+        told = encode(report) if encoded is None else encoded
         heard = self._heard.get(node)
         if heard is None:
             self._others = True
-            self._heard[node] = _Heard(self._clock.monotonic(), encode(report))
+            self._heard[node] = _Heard(self._clock.monotonic(), told)
         else:
-            heard.at, heard.report = self._clock.monotonic(), encode(report)
+            heard.at, heard.report = self._clock.monotonic(), told
         self._tallies.heard(node, report.instances)
 
     def usage(self, node: str) -> UsageReport | None:

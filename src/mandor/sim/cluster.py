@@ -12,6 +12,7 @@ from mandor.agent.link import Beat
 from mandor.api.heartbeat import Heartbeats, Report
 from mandor.controllers.node_plan import NodeTimes
 from mandor.engines.base import Launch, Unit
+from mandor.model.codec import encode
 from mandor.model.instance import Instance
 from mandor.model.meta import Meta
 from mandor.model.record import Cluster as ClusterObject
@@ -74,6 +75,8 @@ class SimCluster(World):
             self.scheduler_store, self.controller_store, self._server_store = self.wires
         self._servers = itertools.count(1)
         self.heartbeats = self._new_server()
+        self._last_beat: dict[str, tuple[Report, bytes]] = {}
+        """By node: many say the same again and again."""
         self.appetites = Appetites()
         self.nodes: dict[str, SimNode] = {}
         self.endings: Mapping[str, Sequence[Ending]] = {}
@@ -141,7 +144,11 @@ class SimCluster(World):
             self.start("heartbeats", self.heartbeats.run())
 
     def _hear(self, node: str, beat: Beat) -> None:
-        self.heartbeats.beat(node, Report(cluster=beat.cluster, usage=beat.usage, instances=beat.instances))
+        last = self._last_beat.get(node)
+        if last is None or last[0].usage is not beat.usage or last[0].instances is not beat.instances:
+            report = Report(cluster=beat.cluster, usage=beat.usage, instances=beat.instances)
+            last = self._last_beat[node] = report, encode(report)
+        self.heartbeats.beat(node, *last)
 
     def _appetite(self, unit: Unit, launch: Launch) -> Resources:
         instance, task = self._whose(unit, launch)
