@@ -165,8 +165,11 @@ class Agent:
             (Session.kind, self.streams),
             (Volume.kind, self.crew.volumes),
         )
-        where = Filter(node=self._settings.name)
-        feeds = [Feed(self._store, kind, where, self._clock, reader, self._whose) for kind, reader in readers]
+        where, stall = Filter(node=self._settings.name), self._settings.stall_seconds
+        feeds = [
+            Feed(self._store, kind, where, self._clock, reader, self._whose, stall_seconds=stall)
+            for kind, reader in readers
+        ]
         names = [(self.crew.names_kept.run(), "names")] if self.crew.names_kept is not None else []
         return [
             (self.node.run(), "node"),

@@ -10,6 +10,7 @@ from mandor.model.usage import NodeUsage
 
 INODES = 1_000_000
 NOTHING = Resources()
+IDLE = NodeUsage()
 
 
 @dataclass(slots=True)
@@ -25,7 +26,7 @@ class SimMachine:
     _known: tuple[Resources, Resources] | None = None
     _in_use: Resources = NOTHING
     _readings: Sequence[Reading] = ()
-    _usage: NodeUsage = NodeUsage()
+    _usage: NodeUsage = IDLE
 
     def capacity(self) -> Resources:
         return self.has
