@@ -37,7 +37,7 @@ from mandor.lib.metrics import Family, Values
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
-from mandor.model.node import Node
+from mandor.model.node import CLOCK_AHEAD, Node
 from mandor.model.record import ClusterSpec, Session
 from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.model.volume import HOST_PATHS, Volume
@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 
 REFUSALS = (Conflict, Forbidden, Invalid, Unauthenticated)
 AGAIN = 30
+AHEAD_STEP = 5
+"""A clock is told apart in steps of so many seconds, so that a node is not written anew for a moment's delay."""
 
 
 class Agent:
@@ -67,10 +69,12 @@ class Agent:
         machine: Machine | None = None,
         ask: Ask = ask,
         meter: InstanceMeter | None = None,
+        ahead: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one.
-        `ask`: puts the question of a probe. `meter`: asks engines what their units use."""
-        self._settings, self._link, self._clock = settings, link, clock
+        `ask`: puts the question of a probe. `meter`: asks engines what their units use. `ahead`: how many seconds this
+        clock is ahead of the servers'."""
+        self._settings, self._link, self._clock, self._ahead = settings, link, clock, ahead
         self._machine = machine or ThisMachine(clock, settings.data)
         self._engines = dict(engines)
         self._journal = journal or Journal(settings.data)
@@ -254,12 +258,15 @@ class Agent:
             self._recorder.note(self.node.value, "ImageCleaned", message)
 
     def _extra_facts(self) -> Mapping[str, str]:
-        paths = {HOST_PATHS: ",".join(self._settings.host_paths)} if self._settings.host_paths else {}
-        held = self.crew.held()
-        if not held:
-            return paths
-        shown = ", ".join(held[:10]) + (f" and {len(held) - 10} more" if len(held) > 10 else "")
-        return {**paths, "held": f"{len(held)}: {shown}"}
+        found: dict[str, str] = {}
+        if self._settings.host_paths:
+            found[HOST_PATHS] = ",".join(self._settings.host_paths)
+        if ahead := AHEAD_STEP * round(self._ahead() / AHEAD_STEP):
+            found[CLOCK_AHEAD] = str(ahead)
+        if held := self.crew.held():
+            shown = ", ".join(held[:10]) + (f" and {len(held) - 10} more" if len(held) > 10 else "")
+            found["held"] = f"{len(held)}: {shown}"
+        return found
 
     async def _usage(self) -> dict[str, InstanceUsage]:
         return await self._meter.read(self._engines.values(), self.crew.names(), self.crew.ready())
