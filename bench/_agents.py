@@ -110,6 +110,16 @@ class Connection(asyncio.Protocol):
 
     async def ask(self, data: bytes) -> tuple[int, bytes]:
         """The status and the body of the answer."""
+        fresh = self._transport is None or self._transport.is_closing()
+        try:
+            return await self._ask(data)
+        except ConnectionError:
+            # The server closes what has been idle for long, at this very moment perhaps.
+            if fresh:
+                raise
+            return await self._ask(data)
+
+    async def _ask(self, data: bytes) -> tuple[int, bytes]:
         loop = asyncio.get_running_loop()
         if self._transport is None or self._transport.is_closing():
             await loop.create_connection(lambda: self, self._target.host, self._target.port)
