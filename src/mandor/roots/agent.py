@@ -75,6 +75,7 @@ async def serve(settings: AgentRootSettings, own_logs: OwnLogs | None = None) ->
             SystemClock(),
             journal=journal,
             holds=somebody_holds,
+            ahead=lambda: client.ahead_seconds,
             own_logs=own_logs,
         )
         if settings.metrics:
