@@ -78,8 +78,8 @@ class Agent:
     ) -> None:
         """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one.
         `ask`: puts the question of a probe. `meter`: asks engines what their units use. `ahead`: how many seconds this
-        clock is ahead of the servers'. `own_logs`: what the agent says, for log sinks; None: nothing is shipped, its own
-        words or others'."""
+        clock is ahead of the servers'. `own_logs`: what the agent says, for log sinks; None: nothing is shipped, its
+        own words or others'."""
         self._settings, self._link, self._clock, self._ahead = settings, link, clock, ahead
         self._machine = machine or ThisMachine(clock, settings.data)
         self._engines = dict(engines)
