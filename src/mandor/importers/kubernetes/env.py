@@ -142,7 +142,7 @@ def _config_key(reference: Part, owner: Owner, shelf: Shelf) -> str | None:
 
 
 def field_value(reference: Part, owner: Owner) -> str | None:
-    reference.text("apiVersion")
+    reference.ignore("apiVersion")
     path = reference.text("fieldPath") or ""
     if path in FIELDS:
         return FIELDS[path]

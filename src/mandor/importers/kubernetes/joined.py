@@ -84,12 +84,16 @@ def _port(part: Part, work: Work, *, published: bool) -> None:
     if asked.isdecimal():
         wanted = int(asked)
         name = ports.numbers.get((protocol, wanted)) or _new_port(work, given, protocol, wanted)
+        if given and fitting_name(given) != name:
+            part.guess("name", f"the port is called {name}")
     else:
         name = fitting_name(asked)
         if name not in ports.found:
             part.drop("targetPort", f"{work.manifest['name']} has no port {asked}")
             return
         wanted = ports.found[name]["port"]
+        if given and fitting_name(given) != name:
+            part.guess("name", f"the port is called {name}")
     if number != wanted:
         part.guess("port", f"callers use the port that it listens on, {wanted}")
     if published and "host" not in ports.found[name]:

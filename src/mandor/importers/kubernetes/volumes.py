@@ -13,6 +13,7 @@ from mandor.importers.part import Part
 
 _MEMORY = "64Mi"
 """How large a folder in memory is that has no limit."""
+_ACCESS = frozenset({"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"})
 _FOLDERS = {"", "Directory", "File", "Socket"}
 
 
@@ -139,11 +140,11 @@ class Volumes:
         field_ref = item.part("fieldRef")
         path = field_ref.peek("fieldPath")
         if path in {"metadata.labels", "metadata.annotations"}:
-            field_ref.text("fieldPath"), field_ref.text("apiVersion")
+            field_ref.text("fieldPath"), field_ref.ignore("apiVersion")
             told = self.owner.labels if path == "metadata.labels" else self.owner.annotations
             return "\n".join(f'{key}="{value}"' for key, value in told.items())
         if path == "metadata.namespace" and self.owner.namespace:
-            field_ref.text("fieldPath"), field_ref.text("apiVersion")
+            field_ref.text("fieldPath"), field_ref.ignore("apiVersion")
             return self.owner.namespace
         return field_value(field_ref, self.owner)
 
@@ -175,7 +176,7 @@ class Volumes:
                     each.drop(key, "has no counterpart")
             volume = self.found.get(name)
             if volume is None:
-                each.drop("name", f"the pod has no volume {name}")
+                each.drop_all("name", f"the pod has no volume {name}")
             elif volume.group is not None and "subPathExpr" not in each:
                 if below and volume.mounted > 1:
                     each.drop("subPath", "a volume is mounted as a whole, and this one is mounted more than once")
@@ -186,7 +187,7 @@ class Volumes:
             elif volume.files:
                 files += _placed(each, path, below, volume.files)
             else:
-                each.drop("name", f"the volume {name} has nothing in it here")
+                each.drop_all("name", f"the volume {name} has nothing in it here")
         container.drop("volumeDevices", "there are no block devices")
         return mounts, files
 
@@ -213,6 +214,8 @@ def claim_volume(spec: Part) -> dict[str, Any]:
     room = asked.text_map("requests").get("storage")
     asked.drop("limits", "a volume keeps room, and is not limited")
     modes = spec.texts("accessModes")
+    if odd := set(modes) - _ACCESS:
+        raise spec.wrong("accessModes", f"{min(odd)[:40]!r} is none of {', '.join(sorted(_ACCESS))}")
     if {"ReadWriteMany", "ReadOnlyMany"} & set(modes):
         spec.guess("accessModes", "whoever shares a volume runs on its node")
     if spec.text("volumeMode") == "Block":

@@ -8,6 +8,7 @@ from mandor.importers.base import filled, fitting_name, knows
 from mandor.importers.kubernetes.amounts import duration, seconds, share
 from mandor.importers.kubernetes.meta import ObjectMeta, read_meta
 from mandor.importers.kubernetes.pod import Pod, PodReader
+from mandor.importers.kubernetes.selector import chooses
 from mandor.importers.kubernetes.shelf import Owner
 from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.words import ENGINES, renamed
@@ -72,7 +73,6 @@ _OF_SERVICES: Unusual = {
 def _service(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
     """Deployment, ReplicaSet, ReplicationController, StatefulSet, DaemonSet."""
     spec = part.part("spec")
-    _selector(spec)
     form = _Form(replicas=spec.whole("replicas"))
     if kind == "DaemonSet":
         form = _Form(type="daemon")
@@ -80,6 +80,7 @@ def _service(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
     drop_unusual(spec, _OF_SERVICES)
     claims, keep = _claims(spec) if kind == "StatefulSet" else ([], True)
     pod, labels = _template(spec, meta, pods, claims, keep=keep)
+    _selector(spec, labels)
     if kind == "DaemonSet" and pod.group.get("placement", {}).pop("spread", None):
         spec.part("template").part("spec").drop("topologySpreadConstraints", "a daemon is on every node that matches")
     update = _update(spec, kind)
@@ -90,15 +91,17 @@ def _service(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
     return _made(part, kind, meta, pod, labels, form)
 
 
-def _selector(spec: Part) -> None:
-    """It says which pods are its own: those of its template."""
-    if isinstance(spec.peek("selector"), dict):
-        selector = spec.part("selector")
-        for each in selector.parts("matchExpressions"):
-            each.text("key"), each.text("operator"), each.texts("values")
-        for key in selector.keys():  # noqa: SIM118 - a part is no dict
-            if key != "matchExpressions":
-                selector.take(key)
+def _selector(spec: Part, labels: Mapping[str, str]) -> None:
+    """It says which pods are its own: those of its template, and no others."""
+    selector = spec.part("selector")
+    if {"matchLabels", "matchExpressions"} & set(selector.keys()):
+        fits = chooses(selector, labels)
+    else:  # a ReplicationController's is labels alone
+        fits = spec.text_map("selector").items() <= labels.items()
+    if not fits:
+        raise spec.wrong(
+            "selector", "it does not choose the pods of its own template", "see `template.metadata.labels`"
+        )
 
 
 def _strategy(spec: Part) -> Part:
@@ -151,6 +154,7 @@ def _template(
 ) -> tuple[Pod, dict[str, str]]:
     template = spec.part("template")
     inner = read_meta(template)
+    template.part("metadata").drop("name", "instances are called after their workload")
     owner = Owner(meta.namespace, inner.labels, inner.annotations)
     return pods.read(template.part("spec"), owner, claims, keep=keep), dict(inner.labels)
 
@@ -228,7 +232,8 @@ def _job_spec(spec: Part, meta: ObjectMeta, pods: PodReader) -> tuple[Pod, dict[
     if spec.flag("suspend"):
         spec.drop("suspend", "a batch begins when it is applied", "`gates` keep it waiting")
     spec.flag("manualSelector")
-    _selector(spec)
+    if spec.peek("selector"):
+        _selector(spec, labels)
     indexed = spec.text("completionMode") == "Indexed"
     if indexed and not knows(Batch, "indexed"):
         spec.drop("completionMode", "is not supported yet")

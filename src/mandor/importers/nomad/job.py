@@ -150,6 +150,8 @@ class JobReader:
         ports: dict[str, dict[str, Any]] = {}
         options: dict[str, Any] = {}
         group: dict[str, Any] = filled(replicas=part.whole("count"))
+        if self.type == "daemon" and part.whole("count", 1) != 1:
+            part.drop("count", "a daemon has one instance on each node")
         read_rules(placement, part, "self")
         for each in blocks(part, "network"):
             read_network(ports, options, each)
@@ -236,8 +238,13 @@ class JobReader:
         for each in blocks(part, "volume"):
             name, source = fitting_name(label(each, "volume")), each.text("source")
             kind, own = each.text("type", "host"), each.flag("per_alloc")
-            each.flag("read_only")
-            each.flag("sticky")
+            read_only, sticky = each.flag("read_only"), each.flag("sticky")
+            for draft in drafts if read_only else ():
+                draft.mounts = [
+                    mount | ({"read_only": True} if mount.get("volume") == name else {}) for mount in draft.mounts
+                ]
+            if sticky:
+                each.guess("sticky", "whoever uses a volume runs on its node at any rate")
             if not (each.text("access_mode") or "single-node").startswith("single-node"):
                 each.guess("access_mode", "whoever shares a volume runs on its node")
             if each.text("attachment_mode", "file-system") != "file-system":
@@ -246,11 +253,13 @@ class JobReader:
             if own:
                 volumes[name] = {"per_instance": True}
                 each.guess("per_alloc", "each instance gets a new volume of its own")
+                for key in ("source", "type"):
+                    each.drop(key, "each instance gets a new volume of its own")
                 continue
             named = fitting_name(source or name, most=253)
             volumes[name] = {"volume": named}
             self.volumes[named] = Made({"kind": "volume", "name": named}, each.file, each.line)
-            where = "source" if "source" in each else "type"
+            where = "type" if "type" in each else "source"
             each.guess(where, f"a volume {named} is made for it, and is empty: it is not the {kind} volume of Nomad")
         for draft in drafts:
             volumes |= {name: each for name, each in draft.volumes.items() if name not in volumes}
@@ -272,7 +281,9 @@ class JobReader:
             attempts=restart.whole("attempts"), interval=duration(restart, "interval"), delay=duration(restart, "delay")
         )
         group["restart"]["max_delay"] = group["restart"]["delay"]
-        if restart.text("mode", "fail") == "delay":
+        if (mode := restart.text("mode", "fail")) not in {"fail", "delay"}:
+            raise restart.wrong("mode", f"{mode!r} is neither fail nor delay")
+        if mode == "delay":
             restart.guess("mode", "after its attempts an instance has failed, and another one is made")
         if "render_templates" in restart:
             restart.drop("render_templates", "texts are filled in once")
@@ -308,22 +319,30 @@ class JobReader:
         attempts, unlimited = part.whole("attempts"), part.flag("unlimited", default=kind == "service")
         if kind == "batch":
             self.retries = min(1000, attempts if attempts is not None else 1)
-            part.text("interval")
-        elif not unlimited and attempts is not None:
-            part.drop("attempts", "a service is replaced as often as it takes")
-            part.drop("interval", "a service is replaced as often as it takes")
+            part.drop("interval", "attempts are not forgiven after a while")
+        elif not unlimited:
+            for key in ("attempts", "interval", "unlimited"):
+                part.drop(key, "a service is replaced as often as it takes")
         else:
-            part.text("interval")
+            for key in ("attempts", "interval"):
+                part.ignore(key)  # Nomad does not count when there is no limit
 
     def _update(self, part: Part, group: dict[str, Any]) -> None:
         at_once, canary = part.whole("max_parallel", 1), part.whole("canary", 0) or 0
         healthy = duration(part, "min_healthy_time") or "10s"
         deadline, total = seconds(part, "healthy_deadline"), seconds(part, "progress_deadline")
-        if part.text("health_check", "checks") == "manual":
+        told = part.text("health_check", "checks")
+        if told != "checks":
             part.guess("health_check", "an instance that is ready counts as healthy")
-        stagger = duration(part, "stagger")  # Nomad itself heeds it for system jobs alone
-        if stagger and self.type == "daemon" and "min_healthy_time" not in part:
+        if told not in {"checks", "task_states", "manual"}:
+            raise part.wrong("health_check", f"{told!r} is none of checks, task_states, manual")
+        stagger = duration(part, "stagger")
+        if self.type != "daemon":
+            part.ignore("stagger")  # Nomad itself heeds it for system jobs alone
+        elif stagger and "min_healthy_time" not in part:
             healthy = stagger
+        elif stagger:
+            part.drop("stagger", "the next one follows when those before are healthy")
         count = group.get("replicas") or 1
         found = filled(
             min_healthy=healthy,
@@ -332,12 +351,15 @@ class JobReader:
         ) | {"auto_rollback": part.flag("auto_revert")}
         if canary and canary >= count:
             found["strategy"] = "blue-green"
+            part.drop("max_parallel", "a whole second set takes over at once")
         elif not canary:
             found |= {"max_unavailable": at_once or "100%", "order": "stop-first"}
         elif at_once:
             found["max_unavailable"] = at_once
         limit = max(deadline or 300, total or 600 if "progress_deadline" in part else 0)
         least = Seconds.parse(healthy) + 1
+        if "healthy_deadline" in part and (deadline or 300) < limit:
+            part.guess("healthy_deadline", f"a roll-out has {Seconds(limit)} for each step, its `progress_deadline`")
         found["deadline"] = "never" if total == 0 else str(Seconds(max(limit, least)))
         group["update"] = found
 

@@ -72,7 +72,8 @@ class Services:
         name = part.text("name") or f"{job}-{self.group}-{task}"
         name = name.replace("${JOB}", job).replace("${TASKGROUP}", self.group).replace("${BASE}", f"{job}-{self.group}")
         port, tags = part.text("port"), part.texts("tags")
-        part.text("provider")
+        if part.text("provider", "consul") not in {"consul", "nomad"}:
+            raise part.wrong("provider", "it is `consul` or `nomad`")
         part.text("task")
         meta = pairs(part, "meta")
         key = fitting_name(name, most=60)
@@ -94,7 +95,7 @@ class Services:
 
     def _check(self, part: Part, port: str | None, task: str, outer: Part) -> None:
         kind = part.text("type", "") or ""
-        part.text("name")
+        part.drop("name", "a probe has no name")
         inner = block(part, "check_restart")
         probe = self._probe(part, kind, part.text("port") or port)
         interval, timeout = duration(part, "interval"), duration(part, "timeout")
@@ -107,12 +108,11 @@ class Services:
         drop_all(part, _CHECK)
         taken = self.asked.get(task)
         if probe is not None and taken is not None and _covered(probe, taken["readiness"]):
-            _drain(inner)
-            part.guess("type", "another check asks more of the same port")
+            for key in ("type", "port", "interval", "timeout", "check_restart"):
+                part.drop(key, "another check asks more of the same port")
             return
         if probe is None or taken is not None:
             why = "there is no such probe" if probe is None else "a task answers one question, and has one already"
-            _drain(inner)
             for key in ("type", "path", "command", "args", "port", "interval", "timeout", "check_restart"):
                 part.drop(key, why)
             return
@@ -126,7 +126,8 @@ class Services:
         restart = inner or outer
         if restart and (limit := restart.whole("limit", 0)):
             asked["health"] = probe | filled(failures=limit, start_period=str(Seconds(seconds(restart, "grace") or 1)))
-            restart.flag("ignore_warnings")
+            if restart.flag("ignore_warnings"):
+                restart.drop("ignore_warnings", "there are no warnings")
         self.asked[task] = asked
 
     def _probe(self, part: Part, kind: str, port: str | None) -> dict[str, Any] | None:

@@ -24,6 +24,7 @@ _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"|`([^`]*)`')
 _REFERENCE = re.compile(r"\$\{secret:[^{}\s]*\}")
 _FILLED = re.compile(r"\$\{(?:secret:|MANDOR_)")
 _OF_TEMPLATES = ("change_mode", "change_signal", "change_script", "splay", "wait", "error_on_missing_key", "once")
+_FIXED = "its text is the same as long as the task runs"
 _HIDDEN = "\0"
 """Stands for `$` where that would mean something."""
 
@@ -118,7 +119,11 @@ def read_template(told: Told, part: Part, runtime: Runtime, env: dict[str, str])
     data, path = part.text("data"), part.text("destination", "") or ""
     as_env, mode = part.flag("env"), part.text("perms")
     for key in _OF_TEMPLATES:
-        part.take(key)  # about texts that change by themselves; these do not
+        part.drop(key, _FIXED)
+    if (change := part.text("change_mode")) == "noop":
+        part.take("change_mode")
+    elif change not in {None, "restart", "signal", "script"}:
+        raise part.wrong("change_mode", f"{change[:40]!r} is none of restart, noop, signal, script")
     left, right = part.text("left_delimiter") or "{{", part.text("right_delimiter") or "}}"
     for key in ("uid", "gid", "vault_grace", "source"):
         part.drop(key, "a file is written with the task, as its user")
@@ -138,6 +143,8 @@ def read_template(told: Told, part: Part, runtime: Runtime, env: dict[str, str])
     for name, keys in found.secrets.items():
         part.guess("data", f"a secret {name} has to be there, with {', '.join(sorted(keys))}", "`kind: secret`")
     if as_env:
+        if path:
+            part.guess("destination", "its variables are set; no file is written")
         _variables(told, part, found.text)
     else:
         place = runtime.fill(path, part, "destination", now=True).lstrip("/")
@@ -171,7 +178,6 @@ def read_vault(part: Part, told: Sequence[Told]) -> None:
         part.drop("vault", "secrets of Vault are not fetched", "`kind: secret`")
         return
     for each in blocks(part, "vault"):
-        for key in each:
-            each.take(key)
+        each.drop_rest("whoever names a secret of its namespace gets it")
     if "vault" in part:
         part.guess("vault", "whoever names a secret of its namespace gets it")
