@@ -33,7 +33,7 @@ def read_deploy(draft: Draft, service: Part) -> None:
     _settle(draft)
     _restart(draft, service, deploy.part("restart_policy"))
     _update(draft, deploy.part("update_config"))
-    deploy.drop("rollback_config", "a roll-back goes the way of an update")
+    _rollback(deploy.part("rollback_config"), deploy.part("update_config"))
     if deploy.text("endpoint_mode", "vip") != "vip":
         deploy.guess("endpoint_mode", "instances have addresses of their own, and no common one")
 
@@ -234,10 +234,12 @@ def _update(draft: Draft, part: Part) -> None:
         raise part.wrong("order", f"{order!r} is neither stop-first nor start-first")
     share: int | str = at_once or "100%"
     action, watched = part.text("failure_action", "pause"), take_seconds(part, "monitor")
-    if part.peek("delay") not in {None, 0, "0", "0s"}:
-        part.drop("delay", "the next ones follow when those before are available", "see `update.min_healthy`")
-    else:
-        part.text("delay")
+    pause = take_seconds(part, "delay")
+    if pause is not None and Seconds.parse(pause) > (Seconds.parse(watched) if watched else 10):
+        part.guess("delay", "the next ones follow when those before have been well for so long")
+        watched = pause
+    elif pause is not None and Seconds.parse(pause) > 0:
+        part.guess("delay", "the next ones follow when those before have been well for `monitor`")
     part.drop("max_failure_ratio", "one instance that does not become available fails a roll-out")
     if action == "continue":
         part.guess("failure_action", "a roll-out that fails stops where it is")
@@ -248,3 +250,12 @@ def _update(draft: Draft, part: Part) -> None:
         min_healthy=watched,
         deadline=str(Seconds(2 * Seconds.parse(watched))) if watched and Seconds.parse(watched) >= 300 else None,
     ) | {"auto_rollback": action == "rollback"}
+
+
+def _rollback(part: Part, update: Part) -> None:
+    """A roll-back goes the way of an update: what is different about it is told."""
+    for key in part:
+        if key in update and part.peek(key) == update.peek(key):
+            part.take(key)
+        else:
+            part.drop(key, "a roll-back goes the way of an update")

@@ -63,6 +63,7 @@ class Storage:
                 self._short(draft, service, index, each)
         for text in service.texts("tmpfs"):
             self._tmpfs(draft, service, text)
+        _settle(draft, service)
 
     def _short(self, draft: Draft, service: Part, index: int, text: str) -> None:
         words = text.split(":")
@@ -186,6 +187,18 @@ class Storage:
         else:
             service.guess("tmpfs", f"{path} has at most {TMPFS}: memory has a limit here", "say so: PATH:size=128m")
         draft.mounts.append({"tmpfs": size, "path": path})
+
+
+def _settle(draft: Draft, service: Part) -> None:
+    """Of two for the same place the last one counts."""
+    last = {each["path"]: each for each in draft.mounts}
+    if len(last) < len(draft.mounts):
+        paths = [each["path"] for each in draft.mounts]
+        double = next(path for path in paths if paths.count(path) > 1)
+        service.guess("volumes" if "volumes" in service else "tmpfs", f"two are for {double}: the last one counts")
+        draft.mounts = list(last.values())
+        used = {each.get("volume") for each in draft.mounts}
+        draft.volumes = {name: each for name, each in draft.volumes.items() if name in used}
 
 
 def _tmpfs_size(part: Part) -> str:

@@ -146,6 +146,8 @@ def field_value(reference: Part, owner: Owner) -> str | None:
     path = reference.text("fieldPath") or ""
     if path in FIELDS:
         return FIELDS[path]
+    if path in {"status.podIP", "status.podIPs"} and owner.host_network:
+        return FIELDS["status.hostIP"]
     if path == "spec.serviceAccountName":
         return owner.account
     keyed = _KEYED.fullmatch(path)

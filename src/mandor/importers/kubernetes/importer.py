@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from mandor.errors import Invalid, TooLarge
 from mandor.importers.base import Imported, Importer, Made, Options, Source
+from mandor.importers.kubernetes.api import known_api
 from mandor.importers.kubernetes.joined import JOINED_KINDS, join
 from mandor.importers.kubernetes.meta import drop_labels, read_meta
 from mandor.importers.kubernetes.placement import PlacementReader
@@ -111,6 +112,9 @@ def _items(part: Part) -> Iterator[Part]:
 
 def _sort(part: Part, pile: _Pile, shelf: Shelf) -> None:
     kind = part.peek("kind")
+    if not known_api(part, kind):
+        part.drop_all("kind", f"there is nothing like a {kind} of {str(part.peek('apiVersion'))[:60]} here")
+        return
     meta = part.peek("metadata")
     told = meta if isinstance(meta, dict) else {}
     namespace, name = str(told.get("namespace") or ""), str(told.get("name") or "")

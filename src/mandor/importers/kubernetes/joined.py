@@ -192,6 +192,8 @@ def _targets(spec: Part) -> dict[str, str]:
         target = resource.part("target") if resource is not None else None
         name = resource.text("name") if resource is not None else None
         share = target.whole("averageUtilization") if target is not None else None
+        if share is None and resource is not None:
+            share = resource.whole("targetAverageUtilization")  # as version v2beta1 has it
         if name in {"cpu", "memory"} and share is not None and target is not None:
             target.text("type")
             found[name or ""] = f"{share}%"

@@ -37,6 +37,8 @@ class Owner:
     account: str = "default"
     containers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """As they are written, by name."""
+    host_network: bool = False
+    """Its address is its node's."""
 
 
 @dataclass(slots=True)

@@ -138,13 +138,14 @@ class Volumes:
         if "resourceFieldRef" in item:
             return resource_value(item.part("resourceFieldRef"), item, self.owner)
         field_ref = item.part("fieldRef")
+        field_ref.ignore("apiVersion")
         path = field_ref.peek("fieldPath")
         if path in {"metadata.labels", "metadata.annotations"}:
-            field_ref.text("fieldPath"), field_ref.ignore("apiVersion")
+            field_ref.text("fieldPath")
             told = self.owner.labels if path == "metadata.labels" else self.owner.annotations
             return "\n".join(f'{key}="{value}"' for key, value in told.items())
         if path == "metadata.namespace" and self.owner.namespace:
-            field_ref.text("fieldPath"), field_ref.ignore("apiVersion")
+            field_ref.text("fieldPath")
             return self.owner.namespace
         return field_value(field_ref, self.owner)
 

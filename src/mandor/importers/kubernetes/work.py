@@ -6,12 +6,12 @@ from typing import Any
 
 from mandor.importers.base import filled, fitting_name, knows
 from mandor.importers.kubernetes.amounts import duration, seconds, share
-from mandor.importers.kubernetes.meta import ObjectMeta, read_meta
+from mandor.importers.kubernetes.meta import ObjectMeta, kept_annotations, read_meta
 from mandor.importers.kubernetes.pod import Pod, PodReader
 from mandor.importers.kubernetes.selector import chooses
 from mandor.importers.kubernetes.shelf import Owner
 from mandor.importers.kubernetes.usual import Unusual, drop_unusual
-from mandor.importers.kubernetes.words import ENGINES, renamed
+from mandor.importers.kubernetes.words import renamed
 from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds
 from mandor.model.batch import Batch
@@ -21,6 +21,7 @@ from mandor.model.workload import FLAT
 _RETRIES, _RETRIES_MOST = 6, 1000
 _MIN_HEALTHY = 10.0
 _KEEP = 3
+_LABELS_MOST = 48
 _OVERLAPS = {"Allow": "allow", "Forbid": "forbid", "Replace": "replace"}
 
 
@@ -60,7 +61,7 @@ class _Form:
 def read_work(part: Part, kind: str, pods: PodReader) -> Work:
     part.text("apiVersion"), part.text("kind")
     part.ignore("status")
-    meta = read_meta(part)
+    meta = read_meta(part, keeps=True)
     return _KINDS[kind](part, kind, meta, pods)
 
 
@@ -153,8 +154,8 @@ def _template(
     spec: Part, meta: ObjectMeta, pods: PodReader, claims: list[Part] | None = None, *, keep: bool = True
 ) -> tuple[Pod, dict[str, str]]:
     template = spec.part("template")
-    inner = read_meta(template)
-    template.part("metadata").drop("name", "instances are called after their workload")
+    inner = read_meta(template, keeps=True)
+    template.part("metadata").ignore("name")  # Kubernetes itself does not heed it
     owner = Owner(meta.namespace, inner.labels, inner.annotations)
     return pods.read(template.part("spec"), owner, claims, keep=keep), dict(inner.labels)
 
@@ -278,6 +279,8 @@ def _made(part: Part, kind: str, meta: ObjectMeta, pod: Pod, labels: dict[str, s
     for key, value in meta.labels.items():
         if labels.setdefault(key, value) != value:
             part.part("metadata").guess("labels", f"{key} is {labels[key]!r}, as its pods have it")
+    for owner in _described(part):
+        labels = kept_annotations(owner, _LABELS_MOST - len(labels)) | labels
     head: dict[str, Any] = filled(
         name=name,
         namespace=meta.namespace or None,
@@ -286,13 +289,21 @@ def _made(part: Part, kind: str, meta: ObjectMeta, pod: Pod, labels: dict[str, s
         **pod.workload,
         **form.workload,
     )
-    group = filled(replicas=form.replicas, engine=list(ENGINES), **form.group)
+    group = filled(replicas=form.replicas, engine=list(pod.engines), **form.group)
     forms = pod.forms
     if "groups" in forms:
         forms = {"groups": {FLAT: {**group, **forms["groups"][FLAT]}}}
         group = {}
     manifest = {**head, **group, **forms}
     return Work(part, kind, meta.name, meta.namespace, labels, pod, manifest, form.replicas)
+
+
+def _described(part: Part) -> list[Part]:
+    """Where annotations of a workload can stand: on itself, and on its template."""
+    found, spec = [part], part.part("spec")
+    if "jobTemplate" in spec:
+        spec = spec.part("jobTemplate").part("spec")
+    return [*found, spec.part("template")] if "template" in spec else found
 
 
 Maker = Callable[[Part, str, ObjectMeta, PodReader], Work]

@@ -90,12 +90,18 @@ class Services:
         restart = block(part, "check_restart")
         for each in sorted(blocks(part, "check"), key=lambda check: check.peek("type") == "tcp"):
             self._check(each, port, each.text("task") or task, restart)
+            if (called := each.text("name")) is not None:
+                self._name(f"service-check/{key}", called)
         _drain(restart)
         drop_all(part, _SERVICE)
 
+    def _name(self, key: str, called: str) -> None:
+        """Names that people chose are kept as a label, as long as there is room in it."""
+        names = [*filter(None, self.labels.get(key, "").split(",")), called]
+        self.labels[key] = merged_text(names)[:256]
+
     def _check(self, part: Part, port: str | None, task: str, outer: Part) -> None:
         kind = part.text("type", "") or ""
-        part.drop("name", "a probe has no name")
         inner = block(part, "check_restart")
         probe = self._probe(part, kind, part.text("port") or port)
         interval, timeout = duration(part, "interval"), duration(part, "timeout")
@@ -108,7 +114,8 @@ class Services:
         drop_all(part, _CHECK)
         taken = self.asked.get(task)
         if probe is not None and taken is not None and _covered(probe, taken["readiness"]):
-            for key in ("type", "port", "interval", "timeout", "check_restart"):
+            part.guess("type", "another check asks more of the same port")
+            for key in ("interval", "timeout", "check_restart"):
                 part.drop(key, "another check asks more of the same port")
             return
         if probe is None or taken is not None:

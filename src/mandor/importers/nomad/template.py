@@ -24,7 +24,6 @@ _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"|`([^`]*)`')
 _REFERENCE = re.compile(r"\$\{secret:[^{}\s]*\}")
 _FILLED = re.compile(r"\$\{(?:secret:|MANDOR_)")
 _OF_TEMPLATES = ("change_mode", "change_signal", "change_script", "splay", "wait", "error_on_missing_key", "once")
-_FIXED = "its text is the same as long as the task runs"
 _HIDDEN = "\0"
 """Stands for `$` where that would mean something."""
 
@@ -118,11 +117,8 @@ def read_template(told: Told, part: Part, runtime: Runtime, env: dict[str, str])
     """`env`: the task's own variables."""
     data, path = part.text("data"), part.text("destination", "") or ""
     as_env, mode = part.flag("env"), part.text("perms")
-    for key in _OF_TEMPLATES:
-        part.drop(key, _FIXED)
-    if (change := part.text("change_mode")) == "noop":
-        part.take("change_mode")
-    elif change not in {None, "restart", "signal", "script"}:
+    change = part.text("change_mode")
+    if change not in {None, "noop", "restart", "signal", "script"}:
         raise part.wrong("change_mode", f"{change[:40]!r} is none of restart, noop, signal, script")
     left, right = part.text("left_delimiter") or "{{", part.text("right_delimiter") or "}}"
     for key in ("uid", "gid", "vault_grace", "source"):
@@ -140,6 +136,11 @@ def read_template(told: Told, part: Part, runtime: Runtime, env: dict[str, str])
         for key in ("data", "destination", "env", "perms", *_OF_TEMPLATES):
             part.drop(key, str(why), "write the text itself, or let the program find it out")
         return
+    for key in _OF_TEMPLATES:
+        if found.secrets and not (key == "change_mode" and change == "noop"):
+            part.drop(key, "a secret is read when the task starts")
+        elif not found.secrets:
+            part.ignore(key)  # about texts that change; this one never does, there as here
     for name, keys in found.secrets.items():
         part.guess("data", f"a secret {name} has to be there, with {', '.join(sorted(keys))}", "`kind: secret`")
     if as_env:
