@@ -22,7 +22,7 @@ Read = Callable[[Tree], Imported]
 Outcome = Literal["mapped", "guessed", "dropped", "ignored", "told", "checked", "silent"]
 """`told`: this value is so anyway, another one has a note; `checked`: any other value is an error."""
 
-_AMOUNT = re.compile(r"(\d+)(\D*)")
+_AMOUNT = re.compile(r"(\d+)(\.\d+|\D*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +114,11 @@ def at(tree: Tree, path: Path) -> Any:
 
 
 def with_value(tree: Tree, path: Path, value: Any) -> Tree:
-    """A copy with one value changed."""
-    made = copy.deepcopy(tree)
-    parent = at(made, path[:-1])
-    parent[path[-1]] = value
-    getattr(parent, "texts", {}).pop(path[-1], None)
+    """A copy with one value changed; what is not on the way to it is the same."""
+    made = copy.copy(tree)
+    made[path[0]] = value if len(path) == 1 else with_value(tree[path[0]], path[1:], value)
+    if len(path) == 1 and hasattr(made, "texts"):
+        made.texts = {key: text for key, text in made.texts.items() if key != path[0]}
     return made
 
 

@@ -46,10 +46,13 @@ DROPPED = {
     "post_start": "there are no hooks; put it into the command",
     "pre_stop": "there are no hooks; let the program heed its stop signal",
     "provider": "it is run by another tool",
+    "pull_refresh_after": "an image is fetched when it is not there, or at every start",
     "storage_opt": "the engine decides how it stores",
     "use_api_socket": "the engine's socket is not handed in; bind it, if a node allows that",
 }
 """Keys that have no counterpart, and why."""
+_SO_ANYWAY = frozenset({"oom_kill_disable", "use_api_socket"})
+"""Of these, those that say nothing when they are false."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,9 @@ class Reader:
         self._order(draft, service)
         service.texts("profiles")
         for key in service:
-            if key in DROPPED:
+            if key in DROPPED and service.peek(key) is False and key in _SO_ANYWAY:
+                service.take(key)
+            elif key in DROPPED:
                 service.drop(key, DROPPED[key])
             elif key.startswith("x-"):
                 service.ignore(key)

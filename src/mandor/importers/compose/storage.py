@@ -94,17 +94,19 @@ class Storage:
             return
         if kind == "bind":
             bind = part.part("bind")
-            bind.flag("create_host_path")
+            if bind.flag("create_host_path"):
+                bind.guess("create_host_path", "it has to be there already")
             bind.drop("propagation", "mounts inside it are not passed on")
             bind.drop("selinux", "there are no SELinux labels here")
             bind.drop("recursive", "mounts inside it are not passed on")
         elif kind == "volume":
             volume = part.part("volume")
-            volume.flag("nocopy")
+            if "nocopy" in volume and not volume.flag("nocopy"):
+                volume.guess("nocopy", "nothing is copied from the image: a volume begins empty")
             volume.drop("subpath", "a volume is mounted as a whole")
             volume.drop("labels", "labels belong to volumes, not to mounts")
         else:
-            part.drop("type", f"{kind} is no kind of volume here")
+            part.drop_all("type", f"{kind} is no kind of volume here")
             return
         if not source:
             self._own(draft, target, read_only=read_only)

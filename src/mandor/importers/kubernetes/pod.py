@@ -82,6 +82,8 @@ class PodReader:
         sharing = pod_sharing(spec, security)
         reader = ContainerReader(owner, self.shelf, volumes, ports, security, options, sharing, grace or _GRACE)
         tasks = self._tasks(spec, reader)
+        if len(tasks) == 1:
+            spec.parts("containers")[0].ignore("name")  # it is the workload's only one
         self._rest(spec)
         return Pod(
             tasks=tasks,
@@ -125,7 +127,8 @@ class PodReader:
     def _rest(self, spec: Part) -> None:
         """What has no counterpart, unless it says what is so anyway."""
         drop_unusual(spec, _OF_PODS)
-        spec.flag("enableServiceLinks", True)
+        if spec.flag("enableServiceLinks"):
+            spec.drop("enableServiceLinks", "no variables tell about services")
         if spec.text("preemptionPolicy") == "Never":
             spec.drop("preemptionPolicy", "a priority class says it", "`preempt: never` of a priority class")
         if (spec.part("os").text("name") or "linux") != "linux":

@@ -71,7 +71,7 @@ class Shelf:
 
 def config_texts(part: Part) -> dict[str, str]:
     """`data`, and of `binaryData` what is text."""
-    part.flag("immutable")
+    part.ignore("immutable")  # its texts go along with their tasks
     return part.text_map("data") | decoded(part, "binaryData")
 
 

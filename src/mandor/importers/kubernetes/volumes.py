@@ -35,6 +35,8 @@ class Volume:
     files: dict[str, Content] = field(default_factory=dict)
     mounted: int = 0
     """How often containers mount it."""
+    read_only: bool = False
+    """For whoever mounts it."""
 
 
 @dataclass(slots=True)
@@ -94,11 +96,11 @@ class Volumes:
 
     def _claim(self, source: Part) -> Volume:
         name = source.text("claimName") or ""
-        source.flag("readOnly")
+        read_only = source.flag("readOnly")
         claim = self.shelf.claim(self.owner.namespace, name)
         if claim is None:
             source.guess("claimName", "it is not among these files: a volume of this name has to be there")
-        return Volume({"volume": fitting_name(name, most=253)})
+        return Volume({"volume": fitting_name(name, most=253)}, read_only=read_only)
 
     # Files.
 
@@ -184,7 +186,8 @@ class Volumes:
                     continue
                 if below:
                     each.guess("subPath", "a volume is mounted as a whole")
-                mounts.append(filled(volume=fitting_name(name), path=path, read_only=read_only or None))
+                locked = read_only or volume.read_only or None
+                mounts.append(filled(volume=fitting_name(name), path=path, read_only=locked))
             elif volume.files:
                 files += _placed(each, path, below, volume.files)
             else:

@@ -82,12 +82,16 @@ def _service(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
     claims, keep = _claims(spec) if kind == "StatefulSet" else ([], True)
     pod, labels = _template(spec, meta, pods, claims, keep=keep)
     _selector(spec, labels)
+    inner = spec.part("template").part("spec")
+    inner.drop("activeDeadlineSeconds", "a service has no end")
+    if pod.restart != "Always":
+        raise inner.wrong("restartPolicy", f"the pods of a {kind} are always restarted: `Always`")
     if kind == "DaemonSet" and pod.group.get("placement", {}).pop("spread", None):
         spec.part("template").part("spec").drop("topologySpreadConstraints", "a daemon is on every node that matches")
     update = _update(spec, kind)
     if any(each.get("per_instance") for each in pod.group.get("volumes", {}).values()) and "max_surge" in update:
         _strategy(spec).guess("rollingUpdate", "each instance has its own volumes, so none is started beside it")
-        update = {"order": "stop-first"} | {key: each for key, each in update.items() if key == "min_healthy"}
+        update = {"order": "stop-first"} | {key: update[key] for key in ("min_healthy", "deadline") if key in update}
     form.group = filled(update=update)
     return _made(part, kind, meta, pod, labels, form)
 

@@ -59,7 +59,10 @@ class JobReader:
         name = fitting_name(part.text("name") or self.name)
         workload: dict[str, Any] = {"name": name}
         self._type(part)
-        part.text("id")
+        if part.text("id", self.name) != self.name:
+            part.guess("id", f"it is called {name}")
+        else:
+            part.ignore("id")
         workload |= filled(namespace=part.text("namespace"))
         priority = part.whole("priority")
         if priority is not None and priority != USUAL_PRIORITY:
@@ -177,7 +180,9 @@ class JobReader:
         self._disk(disk, group)
         self._looked_after(part, group, shared)
         if gang:
-            group["gang"] = {}
+            group["gang"] = {"min": group.get("replicas") or 1}
+        if gang and self.type == "daemon":
+            self.part.drop("all_at_once", "a daemon is on each node by itself")
         self._scaling(part, block(part, "scaling"), group)
         drop_all(part, _GROUP)
         made = filled(**group, ports=ports, placement=placement)
@@ -203,6 +208,8 @@ class JobReader:
             draft.env.setdefault(f"NOMAD_META_{key.replace('.', '_').replace('-', '_')}", value)
         if draft.engine in {"docker", "podman"}:
             draft.options = {**options, **draft.options}
+        elif options:
+            part.guess("driver", f"{', '.join(options)} of the group's `network` is not for {draft.engine}")
         for each in blocks(part, "service"):
             services.read(each, name, self.name)
         return draft
@@ -238,11 +245,9 @@ class JobReader:
         for each in blocks(part, "volume"):
             name, source = fitting_name(label(each, "volume")), each.text("source")
             kind, own = each.text("type", "host"), each.flag("per_alloc")
-            read_only, sticky = each.flag("read_only"), each.flag("sticky")
-            for draft in drafts if read_only else ():
-                draft.mounts = [
-                    mount | ({"read_only": True} if mount.get("volume") == name else {}) for mount in draft.mounts
-                ]
+            sticky = each.flag("sticky")
+            if each.flag("read_only"):
+                _lock(group["tasks"], name)
             if sticky:
                 each.guess("sticky", "whoever uses a volume runs on its node at any rate")
             if not (each.text("access_mode") or "single-node").startswith("single-node"):
@@ -311,6 +316,8 @@ class JobReader:
         found = usual | filled(delay=duration(part, "delay"), max_delay=duration(part, "max_delay"))
         if how == "constant":
             found["max_delay"] = found["delay"]
+        elif how not in {"exponential", "fibonacci"}:
+            raise part.wrong("delay_function", f"{how!r} is none of constant, exponential, fibonacci")
         elif how == "fibonacci":
             part.guess("delay_function", "the wait doubles")
         if Seconds.parse(found["max_delay"]) < Seconds.parse(found["delay"]):
@@ -396,3 +403,11 @@ class JobReader:
         part.drop("policy", "its rules are those of another tool")
         group["autoscale"] = {"min": max(1, low or 1), "max": max(high, low or 1), "cpu": "70%"}
         part.guess("max", "the count follows the use of CPU, at 70 %", "see `autoscale`")
+
+
+def _lock(tasks: dict[str, dict[str, Any]], volume: str) -> None:
+    """Nobody writes to it, whatever a mount says."""
+    for task in tasks.values():
+        for mount in task.get("mounts", []):
+            if mount.get("volume") == volume:
+                mount["read_only"] = True

@@ -55,7 +55,11 @@ def read_network(ports: dict[str, dict[str, Any]], options: dict[str, Any], part
         each.drop("ignore_collision", "two instances with the same port go to different nodes")
         ports[fitting_name(name)] = filled(port=to if to and to > 0 else None, host=static or "auto")
     part.ignore("mbits")  # Nomad itself has not heeded it since 0.12
-    drop_all(part, {"dns": "the engine's name servers are used", "cni": "networks of CNI are the node's"})
+    names = block(part, "dns")
+    options |= filled(
+        dns=names.texts("servers"), dns_search=names.texts("searches"), dns_options=names.texts("options")
+    )
+    drop_all(part, {"cni": "networks of CNI are the node's"})
 
 
 class Services:

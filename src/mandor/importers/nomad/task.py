@@ -351,6 +351,8 @@ def _long_mount(draft: TaskDraft, part: Part) -> None:
     told.drop("mode", "a tmpfs belongs to its task")
     for key in ("bind_options", "volume_options"):
         part.drop(key, "a mount has no options here")
+    if kind not in {"bind", "volume", "tmpfs"}:
+        raise part.wrong("type", f"{kind!r} is none of bind, volume, tmpfs")
     if kind == "tmpfs":
         draft.mounts.append({"tmpfs": str(Size(size)) if size else "64Mi", "path": target})
     else:
