@@ -145,8 +145,8 @@ def page() -> str:
         "The right side is where the value makes a difference in the manifest, and what is said about it: *guessed* is",
         "in the manifest, but does not mean quite the same; *dropped* is left out; both are told with file and line,",
         "and `--strict` refuses them. *So anyway; else* has no note while it says what holds at any rate, and the note",
-        "behind it otherwise. *Checked* has to fit the rest of the file. *Says nothing* is a key that its own tool does",
-        "not heed, or a name that is not needed.",
+        "behind it otherwise. *Checked* has to fit the rest of the file. *Says nothing* is a key that its own tool",
+        "does not heed, or a name that is not needed.",
     ]
     for name in FILES:
         lines += ["", f"## {TITLES[name]}", "", "| key | becomes |", "|---|---|", *rows(name)]
