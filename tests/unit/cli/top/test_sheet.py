@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mandor.cli.kinds import KINDS, Kind, find_kind
+from mandor.cli.top import sheet as sheet_module
 from mandor.cli.top.order import Typed, read
 from mandor.cli.top.paper import wrapped
 from mandor.cli.top.sheet import Order, Row, Scope, Sheet, matcher
 from mandor.cli.top.view import NARROW, SORTS, natural, view_of
 from mandor.errors import Invalid
+from mandor.model.codec import to_plain
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
 from mandor.model.meta import Meta
 from mandor.model.node import Node, NodePhase, NodeSpec, NodeStatus
@@ -77,6 +79,19 @@ def test_a_row_is_kept_as_long_as_its_object_is_the_same() -> None:
     after = sheet.rows(changed)
     assert [old is new for old, new in zip(before, after, strict=True)] == [False, True, True]
     assert "Failed" in after[0].cells(sheet.view.fields)
+
+
+def test_of_ten_thousand_rows_only_those_looked_at_are_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    worked_out: list[object] = []
+    monkeypatch.setattr(sheet_module, "to_plain", lambda value: worked_out.append(value) or to_plain(value))
+    sheet = Sheet(view_of(find_kind("instance")))
+    values = [instance(f"web-{number}") for number in range(10_000)]
+    rows = sheet.rows(values, scope=Scope("workload", "default", "web"))
+    assert len(rows) == 10_000
+    assert worked_out == []
+    for row in rows[:24]:
+        row.cells(sheet.view.fields)
+    assert len(worked_out) == 24
 
 
 def test_a_level_down_shows_what_belongs_to_the_object() -> None:
