@@ -83,7 +83,12 @@ def test_a_row_is_kept_as_long_as_its_object_is_the_same() -> None:
 
 def test_of_ten_thousand_rows_only_those_looked_at_are_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
     worked_out: list[object] = []
-    monkeypatch.setattr(sheet_module, "to_plain", lambda value: worked_out.append(value) or to_plain(value))
+
+    def counted(value: object) -> object:
+        worked_out.append(value)
+        return to_plain(value)
+
+    monkeypatch.setattr(sheet_module, "to_plain", counted)
     sheet = Sheet(view_of(find_kind("instance")))
     values = [instance(f"web-{number}") for number in range(10_000)]
     rows = sheet.rows(values, scope=Scope("workload", "default", "web"))
