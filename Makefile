@@ -73,6 +73,10 @@ format: setup ## Rewrite the sources in the project's format, with safe lint fix
 reference: setup ## Write docs/reference anew from the code
 	@$(BIN)/python scripts/reference.py
 
+.PHONY: docs
+docs: setup ## Build the documentation as a site in build/docs/html; a link that leads nowhere is an error
+	@$(BIN)/python scripts/site.py $(ARGS)
+
 .PHONY: bench
 bench: setup ## Measure: runs bench/run.py (ARGS="--help" for its options)
 	@$(BIN)/python bench/run.py $(ARGS)
