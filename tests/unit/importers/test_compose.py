@@ -575,7 +575,7 @@ def test_of_two_volumes_for_one_place_the_last_one_counts() -> None:
 def test_what_says_two_things_or_names_nothing_is_an_error(text: str, message: str) -> None:
     with pytest.raises(Invalid, match=message) as caught:
         service(text)
-    assert caught.value.facts["line"] >= 4
+    assert caught.value.facts["line"] in {4, 5}
 
 
 def test_what_deploy_says_otherwise_is_told() -> None:

@@ -524,4 +524,4 @@ def test_devices_and_names_of_checks_are_kept() -> None:
 def test_a_word_that_nomad_does_not_know_is_an_error_with_its_line(text: str) -> None:
     with pytest.raises(Invalid, match="'x'") as caught:
         job("", text)
-    assert caught.value.facts["line"] > 1
+    assert caught.value.facts["line"] not in {None, 1}
