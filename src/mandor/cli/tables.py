@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from mandor.cli import pools, receivers
+from mandor.cli import log_sinks, pools, receivers
 from mandor.cli.output import age
 
 Object = dict[str, Any]
@@ -465,6 +465,16 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     ),
     "webhook": RECEIVER,
     "event-bus": RECEIVER,
+    "log-sink": (
+        NAME,
+        Column("STATE", log_sinks.state),
+        Column("URL", _spec("url")),
+        Column("TAKES", log_sinks.takes),
+        Column("NAMESPACES", receivers.told("namespaces")),
+        Column("WORKLOADS", receivers.told("workloads"), wide=True),
+        AGE,
+        LABELS,
+    ),
     "limit-defaults": (
         NAME,
         Column("ASKS FOR", _amounts("resources")),
@@ -524,9 +534,13 @@ def columns(kind: str, *, wide: bool = False, namespace: bool = False) -> tuple[
 
 
 def row(shown: tuple[Column, ...], item: Object) -> tuple[str, ...]:
-    return tuple(_one_line(column.cell(item)) for column in shown)
+    return tuple(one_line(column.cell(item)) for column in shown)
 
 
-def _one_line(value: Any) -> str:
+def one_line(value: Any) -> str:
+    return printable(" ".join(str(value).split()))
+
+
+def printable(text: str) -> str:
     """Without what would move a terminal's cursor: messages may quote what a program wrote."""
-    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(str(value).split()))
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
