@@ -33,6 +33,7 @@ dev: setup ## Start a whole cluster on this machine (ARGS="--listen 127.0.0.1:90
 .PHONY: api-up
 api-up: setup ## Serve the placement of virtual machines at 127.0.0.1:8080, over the machines of `make node-up`
 	@MANDOR_INVENTORY=$${MANDOR_INVENTORY:-http://127.0.0.1:8090/nodes} MANDOR_INVENTORY_EVERY=5s \
+	  MANDOR_PIPELINES=$${MANDOR_PIPELINES:-examples/baremetal/pipelines.yaml} \
 	  exec $(BIN)/python -m mandor.roots.server --dev --data .mandor-vm --listen 127.0.0.1:8080 $(ARGS)
 
 .PHONY: node-up
@@ -73,6 +74,10 @@ format: setup ## Rewrite the sources in the project's format, with safe lint fix
 reference: setup ## Write docs/reference anew from the code
 	@$(BIN)/python scripts/reference.py
 	@$(BIN)/python scripts/imported_keys.py
+
+.PHONY: docs
+docs: setup ## Build the documentation as a site in build/docs/html; a link that leads nowhere is an error
+	@$(BIN)/python scripts/site.py $(ARGS)
 
 .PHONY: bench
 bench: setup ## Measure: runs bench/run.py (ARGS="--help" for its options)
