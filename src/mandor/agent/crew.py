@@ -79,6 +79,7 @@ class Crew:
         self.turns = Turns(settings.starts_most)
         self.measures = Measures()
         self.quick_seconds = settings.quick_seconds
+        self.otlp = settings.otlp
         self.workers: dict[str, Worker] = {}
         self.reporter = Reporter(store, clock)
         self.volumes = VolumeKeeper(
