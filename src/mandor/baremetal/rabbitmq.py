@@ -9,13 +9,14 @@ twice does no harm.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, AbstractQueue
+from aiormq import spec
 from aiormq.exceptions import AMQPError
 
 from mandor.baremetal.queue import Delivery, TaskQueue
@@ -62,24 +63,29 @@ class RabbitQueue(TaskQueue):
     ) -> None:
         await self._tasks.__aexit__(kind, error, trace)
 
-    async def publish(self, task: str) -> None:
-        await self.send(task, ROUTING_KEY)
+    async def publish(self, *tasks: str) -> None:
+        await self.send(tasks, ROUTING_KEY)
 
-    async def send(self, task: str, routing_key: str, seconds: float | None = None, why: str = "") -> None:
-        """Confirmed by the broker when this returns."""
+    async def send(self, tasks: Sequence[str], routing_key: str, seconds: float | None = None, why: str = "") -> None:
+        """Confirmed by the broker when this returns: all are sent, and then their confirms are waited for."""
         exchange = self._exchange
         if exchange is None:
             raise Unavailable(self.trouble or "RabbitMQ: not connected")
-        message = aio_pika.Message(
-            task.encode(),
-            message_id=task,
-            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
-            expiration=seconds,
-            headers={"why": why[:500]} if why else None,
-        )
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                await exchange.publish(message, routing_key)
+                channel = await exchange.channel.get_underlay_channel()
+                sending = (
+                    channel.basic_publish(
+                        task.encode(),
+                        exchange=exchange.name,
+                        routing_key=routing_key,
+                        properties=_properties(task, seconds, why),
+                        mandatory=True,
+                        wait=False,
+                    )
+                    for task in tasks
+                )
+                await asyncio.gather(*sending)
         except (*TROUBLE, asyncio.CancelledError) as error:
             _raise_if_ended()
             raise Unavailable(f"RabbitMQ did not take a task: {str(error) or type(error).__name__}") from error
@@ -156,6 +162,16 @@ class RabbitQueue(TaskQueue):
         await self._inbox.put(_Delivery(self, message))
 
 
+def _properties(task: str, seconds: float | None, why: str) -> spec.Basic.Properties:
+    return aio_pika.Message(
+        b"",
+        message_id=task,
+        delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        expiration=seconds,
+        headers={"why": why[:500]} if why else None,
+    ).properties
+
+
 def _raise_if_ended() -> None:
     """The library cancels what waits on a connection that is lost; whoever really ends us has asked for that."""
     task = asyncio.current_task()
@@ -186,7 +202,7 @@ class _Delivery(Delivery):
 
     async def _pass_on(self, routing_key: str, seconds: float | None = None, why: str = "") -> None:
         try:
-            await self._queue.send(self.task, routing_key, seconds, why)
+            await self._queue.send([self.task], routing_key, seconds, why)
         except MandorError as error:
             log.info("task %s comes again, for it was not acknowledged: %s", self.task, error)
             return
