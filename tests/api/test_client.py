@@ -1,8 +1,10 @@
 """The client: moves on between servers, raises what the server said, trusts only whom it is told."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from email.utils import formatdate
 from pathlib import Path
 
 import pytest
@@ -160,6 +162,63 @@ async def test_tls_works_with_the_right_authority_and_not_without(tmp_path: Path
                 await client.request("GET", "/healthz")
     server.stop()
     await serving
+
+
+async def test_a_new_certificate_is_taken_up_and_a_broken_one_is_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    old, new = trustme.CA(), trustme.CA()
+    cert, key, new_ca = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "new.pem"
+    new.cert_pem.write_to_path(str(new_ca))
+
+    def put(authority: trustme.CA, *, key_of: trustme.CA | None = None) -> None:
+        issued = authority.issue_cert("127.0.0.1")
+        keyed = key_of.issue_cert("127.0.0.1") if key_of else issued
+        keyed.private_key_pem.write_to_path(str(key))
+        issued.cert_chain_pems[0].write_to_path(str(cert))
+
+    put(old)
+    listener = open_socket("127.0.0.1", 0)
+    url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+    store, clock = MemoryStore(), SystemClock()
+    parts = ApiParts(store, clock, Heartbeats(store, clock, "s1", url), ApiSettings(tokens_required=False))
+    server = ApiServer(build_app(parts), parts, listener, tls=ServerTls(cert, key))
+    serving = asyncio.create_task(server.serve())
+    await server.listening()
+
+    async def trusted() -> bool:
+        async with Client([url], ca_file=str(new_ca)) as client:
+            try:
+                return bool(await client.request("GET", "/healthz"))
+            except Unavailable:
+                return False
+
+    assert not await trusted()
+    put(new, key_of=old)
+    async with asyncio.timeout(60):
+        while "is not taken up" not in caplog.text:
+            await asyncio.sleep(0.2)
+    put(new)
+    async with asyncio.timeout(60):
+        while not await trusted():
+            await asyncio.sleep(0.2)
+    server.stop()
+    await serving
+
+
+async def test_a_client_knows_how_far_its_clock_is_ahead() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        date = formatdate(time.time() - 3600, usegmt=True)
+        writer.write(f"HTTP/1.1 200 OK\r\nDate: {date}\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server, Client([f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"]) as client:
+        assert client.ahead_seconds == 0
+        await client.request("GET", "/healthz")
+        assert 3590 < client.ahead_seconds < 3700
 
 
 async def test_a_port_that_is_taken_says_so() -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.components.ports import free_port
 from tests.e2e.cluster import Cluster, eventually
 
 MANDOR = Path(sys.executable).with_name("mandor")
@@ -67,6 +68,14 @@ def sleeper(mandor: Mandor) -> str:
     mandor("apply", "-f", "-", "--wait", given=SLEEPER)
     eventually("it wrote", lambda: len(mandor("logs", "sleeper-0").stdout.splitlines()) == 2)
     return "sleeper-0"
+
+
+def test_the_doctor_finds_nothing_and_then_a_server_that_is_away(cluster: Cluster, mandor: Mandor) -> None:
+    eventually("the leaders lead", lambda: "no problems, no warnings" in mandor("doctor", code=None).stderr)
+    away = f"{cluster.urls[0]},http://127.0.0.1:{free_port()}"
+    told = mandor("--server", away, "doctor", "-o", "json", code=1)
+    problems = [each for each in json.loads(told.stdout) if each["level"] == "problem"]
+    assert [each["says"] for each in problems] == ["it cannot serve: connection refused"]
 
 
 @pytest.mark.req("S0-32", "S2-10", "S2-11")
@@ -214,8 +223,7 @@ def test_exec_gives_a_terminal_with_its_size(cluster: Cluster, sleeper: str) -> 
 
     ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 33, 101, 0, 0))
     try:
-        time.sleep(1)  # until the terminal is raw, whatever is typed is echoed twice
-        os.write(fd, b"stty size; tty; echo do''ne\n")
+        os.write(fd, b"stty size; tty; echo do''ne\n")  # ahead of the terminal: nothing typed is lost
         shows(b"done")
         assert b"33 101" in seen
         assert b"/dev/pts/" in seen
@@ -226,8 +234,8 @@ def test_exec_gives_a_terminal_with_its_size(cluster: Cluster, sleeper: str) -> 
             seen = b""
             os.write(fd, b"stty size; echo ne''xt\n")
             shows(b"next")
-        os.write(fd, b"sleep 1000\n")
-        time.sleep(1)
+        os.write(fd, b"echo slee''ping; sleep 1000\n")
+        shows(b"sleeping")
         os.write(fd, b"\x03")  # Ctrl-C is for the command there, not for us
         os.write(fd, b"exit 7\n")
         assert program.wait(60) == 7

@@ -50,6 +50,19 @@ async def test_facts_are_written_only_when_they_change(world: World) -> None:
     assert (await world.node()).meta.version == version
 
 
+async def test_a_clock_that_is_wrong_is_a_fact_and_a_moments_delay_is_none(world: World) -> None:
+    world.ahead_seconds = 1.5
+    await world.pass_time(30)
+    assert "clock.ahead" not in (await world.node()).status.facts
+    world.ahead_seconds = -61.0
+    await world.pass_time(30)
+    version = (await world.node()).meta.version
+    world.ahead_seconds = -59.0
+    await world.pass_time(30)
+    node = await world.node()
+    assert (node.status.facts["clock.ahead"], node.meta.version) == ("-60", version)
+
+
 @pytest.mark.req("S0-21")
 async def test_a_node_that_moves_keeps_its_identity_and_its_work(world: World) -> None:
     await world.apply()

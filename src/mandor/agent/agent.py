@@ -37,7 +37,7 @@ from mandor.lib.metrics import Family, Values
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
-from mandor.model.node import Node
+from mandor.model.node import CLOCK_AHEAD, Node
 from mandor.model.record import ClusterSpec, Session
 from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.model.volume import HOST_PATHS, Volume
@@ -48,6 +48,8 @@ log = logging.getLogger(__name__)
 
 REFUSALS = (Conflict, Forbidden, Invalid, Unauthenticated)
 AGAIN = 30
+AHEAD_STEP = 5
+"""A clock is told apart in steps of so many seconds, so that a node is not written anew for a moment's delay."""
 
 
 class Agent:
@@ -66,10 +68,13 @@ class Agent:
         holds: Holds = nobody_holds,
         machine: Machine | None = None,
         ask: Ask = ask,
+        meter: InstanceMeter | None = None,
+        ahead: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one.
-        `ask`: puts the question of a probe."""
-        self._settings, self._link, self._clock = settings, link, clock
+        `ask`: puts the question of a probe. `meter`: asks engines what their units use. `ahead`: how many seconds this
+        clock is ahead of the servers'."""
+        self._settings, self._link, self._clock, self._ahead = settings, link, clock, ahead
         self._machine = machine or ThisMachine(clock, settings.data)
         self._engines = dict(engines)
         self._journal = journal or Journal(settings.data)
@@ -117,7 +122,7 @@ class Agent:
         self._own_memory: int | None = None
         self._last_usage = NodeUsage()
         self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
-        self._meter = InstanceMeter(clock)
+        self._meter = meter or InstanceMeter(clock)
         self.joined = asyncio.Event()
         self._said = ""
 
@@ -164,8 +169,11 @@ class Agent:
             (Session.kind, self.streams),
             (Volume.kind, self.crew.volumes),
         )
-        where = Filter(node=self._settings.name)
-        feeds = [Feed(self._store, kind, where, self._clock, reader, self._whose) for kind, reader in readers]
+        where, stall = Filter(node=self._settings.name), self._settings.stall_seconds
+        feeds = [
+            Feed(self._store, kind, where, self._clock, reader, self._whose, stall_seconds=stall)
+            for kind, reader in readers
+        ]
         names = [(self.crew.names_kept.run(), "names")] if self.crew.names_kept is not None else []
         return [
             (self.node.run(), "node"),
@@ -250,19 +258,25 @@ class Agent:
             self._recorder.note(self.node.value, "ImageCleaned", message)
 
     def _extra_facts(self) -> Mapping[str, str]:
-        paths = {HOST_PATHS: ",".join(self._settings.host_paths)} if self._settings.host_paths else {}
-        held = self.crew.held()
-        if not held:
-            return paths
-        shown = ", ".join(held[:10]) + (f" and {len(held) - 10} more" if len(held) > 10 else "")
-        return {**paths, "held": f"{len(held)}: {shown}"}
+        found: dict[str, str] = {}
+        if self._settings.host_paths:
+            found[HOST_PATHS] = ",".join(self._settings.host_paths)
+        if ahead := AHEAD_STEP * round(self._ahead() / AHEAD_STEP):
+            found[CLOCK_AHEAD] = str(ahead)
+        if held := self.crew.held():
+            shown = ", ".join(held[:10]) + (f" and {len(held) - 10} more" if len(held) > 10 else "")
+            found["held"] = f"{len(held)}: {shown}"
+        return found
 
-    async def _usage(self) -> Mapping[str, InstanceUsage]:
+    async def _usage(self) -> dict[str, InstanceUsage]:
         return await self._meter.read(self._engines.values(), self.crew.names(), self.crew.ready())
 
-    def _readings(self) -> list[Reading]:
+    def _readings(self) -> Sequence[Reading]:
         """A node that is a part of its machine is short of memory when its part is used up, or the machine's."""
-        found = [*self._machine.readings(), *self._disks.readings()]
+        machine = self._machine.readings()
+        if not self._disks.known and not self._settings.shared:
+            return machine
+        found = [*machine, *self._disks.readings()]
         has = self.node.capacity.memory_bytes
         if self._settings.shared and self._own_memory is not None and has:
             found.append(Reading("memory", max(0, has - self._own_memory), has))
@@ -270,8 +284,12 @@ class Agent:
 
     def _measured(self, machine: NodeUsage, instances: Mapping[str, InstanceUsage]) -> None:
         self._last_usage = machine
-        self._own_memory = used_by_own(instances).memory_bytes
-        self.node.measured(used_by_own(instances) if self._settings.shared else used_by_all(machine), instances)
+        if not self._settings.shared:
+            self.node.measured(used_by_all(machine), instances)
+            return
+        own = used_by_own(instances)
+        self._own_memory = own.memory_bytes
+        self.node.measured(own, instances)
 
     def _answered(self, result: str) -> None:
         self.crew.measures.heartbeats[(result,)] += 1

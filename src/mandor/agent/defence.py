@@ -56,6 +56,8 @@ class Defence:
         self._pressure = Pressure(thresholds)
         self._measure, self._tenants, self._clock, self._changed = measure, tenants, clock, changed
         self._told: tuple[str, ...] = ()
+        self._enough: object = None
+        """The last readings, if there was enough of everything: while they are the very same, there still is."""
         self._going = ""
         self._going_since = 0.0
 
@@ -69,7 +71,8 @@ class Defence:
             await self._clock.sleep(self._look_seconds)
 
     async def look(self) -> None:
-        self._read()
+        if not self._read():
+            return
         if any(signal != "memory" for signal in self._pressure.short):
             await self._clean()
         need = self._pressure.need
@@ -92,15 +95,21 @@ class Defence:
             if not any(signal != "memory" for signal in self._pressure.short):
                 return
 
-    def _read(self) -> None:
+    def _read(self) -> bool:
+        """False: nothing has changed since there was enough."""
         try:
-            self._pressure.update(self._measure(), self._clock.monotonic())
+            readings = self._measure()
+            if readings is self._enough:
+                return False
+            self._pressure.update(readings, self._clock.monotonic())
+            self._enough = None if self._pressure.shown or self._pressure.short else readings
         except OSError as error:
             log.warning("the machine cannot be measured: %s", error)
         if self._pressure.shown != self._told:
             self._told = self._pressure.shown
             log.warning("the node is short of %s", ", ".join(self._told) or "nothing any more")
             self._changed()
+        return True
 
     def _still_going(self) -> bool:
         """One at a time: what the last one gives back may be enough."""

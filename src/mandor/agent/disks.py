@@ -29,6 +29,11 @@ class EngineDisks:
                     self._folders[engine.name] = Path(folder)
             await self._clock.sleep(ASK_SECONDS)
 
+    @property
+    def known(self) -> bool:
+        """Some engine has one of its own."""
+        return bool(self._folders)
+
     def readings(self) -> Iterator[Reading]:
         for folder in set(self._folders.values()):
             try:

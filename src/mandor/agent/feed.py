@@ -16,7 +16,6 @@ from mandor.store.base import Change, Filter, Store
 log = logging.getLogger(__name__)
 
 STALL_SECONDS = 45.0
-"""A watch says something about every ten seconds; one that is silent for so long is dead."""
 BACKOFF = Backoff(0.5, 15, jitter=0.4)
 
 
@@ -44,9 +43,12 @@ class Feed:
         clock: Clock,
         reader: Reader,
         whose: Callable[[], Awaitable[ClusterSpec]],
+        *,
+        stall_seconds: float = STALL_SECONDS,
     ) -> None:
+        """`stall_seconds`: a watch that is silent for so long is dead."""
         self._store, self._kind, self._clock = store, kind, clock
-        self._where = where
+        self._where, self._stall_seconds = where, stall_seconds
         self._reader, self._whose = reader, whose
         self._revision: int | None = None
         self._cluster: ClusterSpec | None = None
@@ -85,7 +87,7 @@ class Feed:
         try:
             while True:
                 try:
-                    async with asyncio.timeout(STALL_SECONDS):
+                    async with asyncio.timeout(self._stall_seconds):
                         batch = await anext(stream)
                 except TimeoutError:
                     raise Unavailable("the watch fell silent") from None

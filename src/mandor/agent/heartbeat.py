@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 from mandor.agent.link import Beat, Link
 from mandor.agent.presence import Presence
@@ -26,8 +26,8 @@ class Heart:
         clock: Clock,
         *,
         seconds: float,
-        instances: Callable[[], Awaitable[Mapping[str, InstanceUsage]]],
-        measured: Callable[[NodeUsage, Mapping[str, InstanceUsage]], None] = lambda machine, instances: None,
+        instances: Callable[[], Awaitable[dict[str, InstanceUsage]]],
+        measured: Callable[[NodeUsage, dict[str, InstanceUsage]], None] = lambda machine, instances: None,
         answered: Callable[[str], None] = lambda result: None,
         chance: Callable[[], float] = random.random,
     ) -> None:
@@ -47,7 +47,7 @@ class Heart:
         """One heartbeat; how long to wait before the next."""
         mine = self._presence.belonging
         assert mine is not None, "the heart beats once the node has joined"
-        beat = Beat(cluster=mine.id, usage=self._usage(), instances=dict(await self._instances()))
+        beat = Beat(cluster=mine.id, usage=self._usage(), instances=await self._instances())
         self._measured(beat.usage, beat.instances)
         sent = self._clock.monotonic()
         try:

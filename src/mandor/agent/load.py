@@ -22,6 +22,7 @@ class Load:
         self._measures = 0
         self._at = 0.0
         self._instances: frozenset[str] = frozenset()
+        self._last: tuple[Iterable[str], frozenset[str]] = ((), frozenset())
         self.told: Resources | None = None
 
     def measured(
@@ -29,13 +30,19 @@ class Load:
     ) -> bool:
         """True: the world should hear of it; `told` is what it should hear. `stored`: what it heard last."""
         self._measures += 1
-        now, here = self._clock.monotonic(), frozenset(instances)
+        now, here = self._clock.monotonic(), self._known(instances)
         if self.told is None and stored is not None:  # another agent told it, before this one began
             self.told, self._at, self._instances = stored, now, here
         if self._measures < 2 or not self._due(used, capacity, here, now - self._at):
             return False  # the first measure spans no time: its rates mean nothing
         self.told, self._at, self._instances = used, now, here
         return True
+
+    def _known(self, instances: Iterable[str]) -> frozenset[str]:
+        """Their names; the very same mapping has the same ones."""
+        if instances is not self._last[0]:
+            self._last = instances, frozenset(instances)
+        return self._last[1]
 
     def _due(self, used: Resources, capacity: Resources, here: frozenset[str], passed: float) -> bool:
         if self.told is None:

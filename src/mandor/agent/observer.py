@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mandor.agent.thrift import Thrift
 from mandor.agent.wait import doze, sleep_or
@@ -42,6 +42,8 @@ class Observer:
         self._idle = idle or asyncio.Event()
         self._clock, self._changed, self._poll_seconds = clock, changed, poll_seconds
         self._units: dict[str, tuple[Observed, ...]] | None = None
+        self._answer: Sequence[Observed] | None = None
+        """What the units are made of: an engine that gives the very same again has nothing new."""
         self.looked = False
         """It was asked at least once, whether it answered or not."""
         self._tells = False
@@ -94,8 +96,11 @@ class Observer:
         if again:
             log.info("engine %s answers again", self.engine.name)
             self._turned()
-        before, now = self._units, _by_uid(found)
-        self._units = now
+        before = self._units
+        if before is not None and found is self._answer:
+            return
+        now = _by_uid(found)
+        self._units, self._answer = now, found
         if before is None:
             self._changed(None)
         else:

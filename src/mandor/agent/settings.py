@@ -44,6 +44,8 @@ class AgentSettings:
     """How often the host is looked at for what it is short of."""
     fingerprint_seconds: float = 60.0
     """How often facts, capacity and engines are looked at."""
+    stall_seconds: float = 45.0
+    """A watch says something about every ten seconds; one that is silent for so long is dead."""
     poll_seconds: float = 1.5
     """How often an engine that sends no events is asked, while something runs there."""
     news_seconds: float = 5.0

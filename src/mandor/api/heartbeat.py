@@ -23,7 +23,8 @@ log = logging.getLogger("mandor.heartbeats")
 R = TypeVar("R", Lease, Hearing)
 
 LEASE_SECONDS = 10.0
-RENEW_SECONDS = 2.0
+RENEW_SHARE = 0.2
+"""A lease is renewed when so much of it has passed."""
 HEARD_SECONDS = 15.0
 """A node is heard until so long after its last heartbeat; agents beat every ten seconds, more or less."""
 TICK_SECONDS = 1.0
@@ -57,13 +58,21 @@ class Heartbeats:
     """What the agents told this server. `run` keeps the server's lease and hearing in the store."""
 
     def __init__(
-        self, store: Store, clock: Clock, server_id: str, address: str, *, tick_seconds: float = TICK_SECONDS
+        self,
+        store: Store,
+        clock: Clock,
+        server_id: str,
+        address: str,
+        *,
+        tick_seconds: float = TICK_SECONDS,
+        lease_seconds: float = LEASE_SECONDS,
     ) -> None:
         self._store = store
         self._clock = clock
         self.server_id = server_id
         self._address = address
-        self._tick_seconds = tick_seconds
+        self._tick_seconds, self._lease_seconds = tick_seconds, lease_seconds
+        self._renew_seconds = lease_seconds * RENEW_SHARE
         self._heard: dict[str, _Heard] = {}
         self._tallies = Tallies(server_id)
         self._lease: Lease | None = None
@@ -71,15 +80,17 @@ class Heartbeats:
         self._others = True
         """Whether other nodes are heard than the hearing says."""
         self._renewals = 0
-        self._renewed_at = -RENEW_SECONDS
+        self._renewed_at = 0.0
 
-    def beat(self, node: str, report: Report) -> None:
+    def beat(self, node: str, report: Report, encoded: bytes | None = None) -> None:
+        """`encoded`: the report, if that is known already."""
+        told = encode(report) if encoded is None else encoded
         heard = self._heard.get(node)
         if heard is None:
             self._others = True
-            self._heard[node] = _Heard(self._clock.monotonic(), encode(report))
+            self._heard[node] = _Heard(self._clock.monotonic(), told)
         else:
-            heard.at, heard.report = self._clock.monotonic(), encode(report)
+            heard.at, heard.report = self._clock.monotonic(), told
         self._tallies.heard(node, report.instances)
 
     def usage(self, node: str) -> UsageReport | None:
@@ -155,17 +166,17 @@ class Heartbeats:
         self._lease = lease if isinstance(lease, Lease) else None
         self._hearing = hearing if isinstance(hearing, Hearing) else None
         self._others = True
-        self._renewed_at = -RENEW_SECONDS
+        self._renewed_at = -self._renew_seconds
 
     @property
     def _lease_name(self) -> str:
         return f"server-{self.server_id}"
 
     def _next_lease(self, now: float) -> Lease | None:
-        if self._lease is not None and now - self._renewed_at < RENEW_SECONDS:
+        if self._lease is not None and now - self._renewed_at < self._renew_seconds:
             return None
         self._renewals += 1
-        spec = LeaseSpec(self.server_id, LEASE_SECONDS, self._renewals, self._address)
+        spec = LeaseSpec(self.server_id, self._lease_seconds, self._renewals, self._address)
         if self._lease is None:
             return Lease(meta=Meta(name=self._lease_name), spec=spec)
         # A restarted server starts counting anew, and an observer sees any other number as alive.

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ log = logging.getLogger("mandor.api")
 
 BACKLOG = 8192
 FRAME_BYTES_MOST = 1024 * 1024
+CERTIFICATE_TICKS = 50
+"""Of a tenth of a second each, as uvicorn ticks: so often the files of the certificate are looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,34 @@ class ServerTls:
 
     cert_file: Path
     key_file: Path
+
+    def load(self, context: ssl.SSLContext) -> None:
+        context.load_cert_chain(self.cert_file, self.key_file)
+
+    def written_at(self) -> tuple[int, int]:
+        return self.cert_file.stat().st_mtime_ns, self.key_file.stat().st_mtime_ns
+
+
+class Renewal:
+    """Takes up a new certificate for the connections to come; those that are open keep theirs."""
+
+    def __init__(self, tls: ServerTls, context: ssl.SSLContext) -> None:
+        self._tls, self._context = tls, context
+        self._written_at = tls.written_at()
+
+    def look(self) -> None:
+        try:
+            written_at = self._tls.written_at()
+            if written_at == self._written_at:
+                return
+            self._written_at = written_at
+            # Half of a new pair would spoil the context, so it is tried out on another one.
+            self._tls.load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+            self._tls.load(self._context)
+        except OSError as error:
+            log.warning("the certificate in %s is not taken up: %s", self._tls.cert_file, error)
+        else:
+            log.info("the certificate in %s is used from now on", self._tls.cert_file)
 
 
 def open_socket(host: str, port: int) -> socket.socket:
@@ -66,6 +97,8 @@ class ApiServer(uvicorn.Server):
             ssl_keyfile=str(tls.key_file) if tls else None,
         )
         super().__init__(config)
+        self._tls = tls
+        self._renewal: Renewal | None = None
         self._parts = parts
         self._listener = listener
         self._listening = asyncio.Event()
@@ -75,7 +108,14 @@ class ApiServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        if self._tls is not None and self.config.ssl is not None:
+            self._renewal = Renewal(self._tls, self.config.ssl)
         self._listening.set()
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._renewal is not None and counter % CERTIFICATE_TICKS == 0:
+            self._renewal.look()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Uvicorn waits for every open answer, and a watch would never end by itself.

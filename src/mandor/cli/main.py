@@ -49,6 +49,7 @@ COMMANDS: dict[str, Entry] = {
     "webhook": Entry("Keep", "webhook", "Try receivers of events out, and see what they were sent."),
     "backup": Entry("Keep", "backup", "Save all state of the cluster in a file."),
     "restore": Entry("Keep", "backup", "Put saved state into an empty store."),
+    "doctor": Entry("Keep", "doctor", "Examine the cluster, and tell what to do."),
     "debug": Entry("Other", "debug", "Look for defects of mandor itself."),
     "bench": Entry("Other", "bench", "Measure how fast instances find their nodes."),
     "schema": Entry("Other", "info", "Print the JSON Schema of manifests, for editors."),

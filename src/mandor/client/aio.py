@@ -2,8 +2,10 @@
 
 import asyncio
 import ssl
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from email.utils import parsedate_to_datetime
 from io import BytesIO
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -48,6 +50,8 @@ class Client:
         self._tls: ssl.SSLContext | bool = ssl.create_default_context(cafile=ca_file) if ca_file else True
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS)
         self._session: aiohttp.ClientSession | None = None
+        self.ahead_seconds = 0.0
+        """How far this machine's clock is ahead of the server's that answered last, to about a second."""
 
     @property
     def server(self) -> str:
@@ -100,6 +104,7 @@ class Client:
                     allow_redirects=False,
                 ) as answer:
                     data = await answer.read()
+                    self.ahead_seconds = _ahead(answer.headers.get("date", ""))
                     if answer.status < 400:
                         self._stay(server)
                         return data
@@ -267,6 +272,13 @@ def _refusal(refused: aiohttp.WSServerHandshakeError) -> MandorError:
     codes = {401: "unauthenticated", 403: "forbidden", 404: "not_found", 409: "conflict", 429: "too_many"}
     kind = BY_CODE[codes.get(refused.status, "unavailable")]
     return kind(f"the server refused the line with {refused.status}")
+
+
+def _ahead(date: str) -> float:
+    try:
+        return time.time() - parsedate_to_datetime(date).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def _plain(query: Query | None) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import json
 import socket
 import ssl
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -53,6 +54,19 @@ def parse_server(text: str) -> Server:
         raise Invalid(f"{text!r} is not the address of a server", hint="write http://HOST:PORT or https://HOST:PORT")
     standard = 443 if parts.scheme == "https" else 80
     return Server(parts.scheme, parts.hostname, port or standard, parts.path.rstrip("/"))
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """One server's answer, and how it came."""
+
+    body: dict[str, Any]
+    seconds: float
+    """How long it took, connecting included."""
+    date: str
+    """Its clock, as HTTP says it; empty: it did not say."""
+    certificate_until: str
+    """When its certificate ends, as OpenSSL says it; empty: there is none."""
 
 
 Waits = Callable[[str], AbstractContextManager[None]]
@@ -131,6 +145,22 @@ class Client:
                 f"{path} was answered with something else than an object", hint="is this a mandor server?"
             )
         return found
+
+    def examine(self, server: Server, path: str) -> Examined:
+        """Ask this one server, whatever the others do."""
+        connection, began = self._connection(server), time.monotonic()
+        try:
+            answer = self._ask_one(connection, server, "GET", path, None, {}, self._answer_seconds)
+            seconds = time.monotonic() - began
+            if answer.status >= 400:
+                raise _problem(answer)
+            end = _certificate_end(connection)
+            body = _json(_read(answer), answer)
+            return Examined(body, seconds, answer.headers.get("Date", ""), end)
+        except _Passed as why:
+            raise Unavailable(str(why)) from None
+        finally:
+            connection.close()
 
     # Requests.
 
@@ -264,6 +294,11 @@ class Client:
 
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+
+
+def _certificate_end(connection: HTTPConnection) -> str:
+    found = connection.sock.getpeercert() if isinstance(connection.sock, ssl.SSLSocket) else None
+    return str(found["notAfter"]) if found else ""
 
 
 def _problem(answer: HTTPResponse) -> MandorError:

@@ -13,6 +13,8 @@ from mandor.model.resources import Resources
 
 Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 TAINTS_MOST = 32
+CLOCK_AHEAD = "clock.ahead"
+"""The fact that says how many seconds a node's clock is ahead of the servers'; absent: less than a few."""
 
 
 class NodePhase(StrEnum):

@@ -64,7 +64,16 @@ async def serve(settings: AgentRootSettings) -> None:
         for engine in engines.values():
             await stack.enter_async_context(engine)
         link = HttpLink(client, known, journal)
-        agent = Agent(known, RemoteStore(client), link, engines, SystemClock(), journal=journal, holds=somebody_holds)
+        agent = Agent(
+            known,
+            RemoteStore(client),
+            link,
+            engines,
+            SystemClock(),
+            journal=journal,
+            holds=somebody_holds,
+            ahead=lambda: client.ahead_seconds,
+        )
         if settings.metrics:
             await stack.enter_async_context(_metrics_at(settings.metrics, agent))
         await _until_told(agent)

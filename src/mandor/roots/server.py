@@ -58,6 +58,7 @@ from mandor.scheduler.loop import Scheduler
 from mandor.scheduler.reload import ConfigSource, Configured
 from mandor.scheduler.territory import Pools, claim, election_of
 from mandor.store.access import StoreAccess
+from mandor.store.backups import Backups
 from mandor.store.base import Store
 from mandor.store.election import Election
 from mandor.store.metered import MeteredStore
@@ -78,6 +79,8 @@ class Inside:
     """Where this server is reached."""
     scheduler: Scheduler | None = None
     """While it leads here."""
+    backups: Backups | None = None
+    """Those it makes by itself; None: it makes none."""
     queue: TaskQueue | None = None
     """Through which tasks reach all servers; None: there is none."""
     metrics: Metrics = field(default_factory=Metrics)
@@ -90,8 +93,7 @@ class Inside:
         return self.measures.in_flight > CROWD
 
     def troubles(self) -> tuple[str, ...]:
-        trouble = self.queue.trouble if self.queue is not None else ""
-        return (trouble,) if trouble else ()
+        return tuple(each.trouble for each in (self.queue, self.backups) if each is not None and each.trouble)
 
     async def compare_table(self) -> TableReport | None:
         return await self.scheduler.compare_table() if self.scheduler is not None else None
@@ -137,11 +139,14 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
             inside.metrics.add(process_families)
             inside.metrics.add(store.metrics)
             await _prepare(store, settings, dev=dev)
+            inside.backups = _backups(settings, store, clock)
             if "scheduler" in settings.roles:
                 await claim(store, clock, _pools(settings))
             async with tasks.shared_queue(settings) as inside.queue, Background() as background:
                 if inside.queue is not None:
                     background.start(tasks.work(store, clock, settings, inside.queue, inside.crowded), "tasks")
+                if inside.backups is not None:
+                    background.start(inside.backups.run(), "backups")
                 for role, work in WORK.items():
                     if role in settings.roles:
                         name = election_of(_pools(settings)) if role == "scheduler" else role
@@ -251,6 +256,13 @@ async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse:
         finally:
             inside.scheduler = None
             forget()
+
+
+def _backups(settings: ServerSettings, store: Store, clock: Clock) -> Backups | None:
+    if not settings.backup_dir:
+        return None
+    folder, every = Path(settings.backup_dir).absolute(), float(settings.backup_every)
+    return Backups(store, clock, folder, every_seconds=every, keep=settings.backup_keep)
 
 
 def _pools(settings: ServerSettings) -> Pools:

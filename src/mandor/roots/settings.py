@@ -81,6 +81,11 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """A file that what happens in the cluster is recorded in, for `mandor simulate --replay`; empty: none."""
     record_most: Size = Size(64 << 20)
     """How large the recording may get: two parts, the older as FILE.1, which is dropped first."""
+    backup_dir: str = ""
+    """A folder that this server saves the whole cluster in, by itself, as `mandor backup` does; empty: it does not."""
+    backup_every: Seconds = Seconds(6 * 3600)
+    backup_keep: int = 28
+    """So many of the newest are kept there."""
     plugins: str = ""
     """A folder of scheduler plugins, `.py` files; followed, too. What stands there runs inside the server."""
 
@@ -114,6 +119,10 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
         percent = self.mass_share.removesuffix("%")
         if percent == self.mass_share or not percent.isdecimal() or not 1 <= int(percent) <= 100:
             raise ValueError(f"mass_share {self.mass_share[:20]!r} is no percentage: 1%…100%")
+        if self.backup_every < 60:
+            raise ValueError("`backup_every` is at least 1m")
+        if not 1 <= self.backup_keep <= 10_000:
+            raise ValueError(f"backup_keep is {self.backup_keep}; it is 1..10000")
         if self.plugin_hang < 1:
             raise ValueError("`plugin_hang` is at least 1s")
         if self.lease < 1:

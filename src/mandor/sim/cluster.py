@@ -9,9 +9,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from mandor.agent.link import Beat
+from mandor.api.heartbeat import LEASE_SECONDS as USUAL_LEASE_SECONDS
 from mandor.api.heartbeat import Heartbeats, Report
 from mandor.controllers.node_plan import NodeTimes
 from mandor.engines.base import Launch, Unit
+from mandor.model.codec import encode
 from mandor.model.instance import Instance
 from mandor.model.meta import Meta
 from mandor.model.record import Cluster as ClusterObject
@@ -31,13 +33,19 @@ from mandor.sim.world import World
 from mandor.store.base import Store
 from mandor.store.memory import MemoryStore
 
-BOOKMARK_SECONDS = 35.0
-"""Agents take a watch that is silent for 45 seconds for dead."""
 QUIET_SECONDS = 3600.0
-"""Whoever shares a process with the store needs no sign that it is there."""
+"""Whoever shares a process with the store needs no sign that it is there: wires say so themselves when nothing more
+will come."""
+LEASE_SECONDS = 3600.0
+"""Of a server that takes its lease back when it goes."""
 TICK_SECONDS = 5.0
 """How often silent nodes and short hosts are looked for: seldomer than in a real cluster, so that days pass fast."""
-AGENT = {"heartbeat_seconds": 10.0, "fingerprint_seconds": 300.0, "look_seconds": TICK_SECONDS}
+AGENT = {
+    "heartbeat_seconds": 10.0,
+    "fingerprint_seconds": 300.0,
+    "look_seconds": TICK_SECONDS,
+    "stall_seconds": 2 * QUIET_SECONDS,
+}
 
 
 class SimCluster(World):
@@ -60,7 +68,6 @@ class SimCluster(World):
         self.clock = clock
         self.chance = random.Random(seed)
         store = MemoryStore(clock=clock, new_uid=_counted(), bookmark_seconds=QUIET_SECONDS)
-        self._from_afar = store.reached_by(bookmark_seconds=BOOKMARK_SECONDS)
         super().__init__(
             clock, store, times=times or NodeTimes(tick_seconds=TICK_SECONDS), seed=str(seed) if luck is None else luck
         )
@@ -74,6 +81,8 @@ class SimCluster(World):
             self.scheduler_store, self.controller_store, self._server_store = self.wires
         self._servers = itertools.count(1)
         self.heartbeats = self._new_server()
+        self._last_beat: dict[str, tuple[Report, bytes]] = {}
+        """By node: many say the same again and again."""
         self.appetites = Appetites()
         self.nodes: dict[str, SimNode] = {}
         self.endings: Mapping[str, Sequence[Ending]] = {}
@@ -104,7 +113,7 @@ class SimCluster(World):
             await self.add(kind.made())
             node = SimNode(
                 kind,
-                self._from_afar,
+                self.store,
                 VirtualClock(),
                 self._appetite,
                 self._hear,
@@ -119,7 +128,9 @@ class SimCluster(World):
 
     def _new_server(self) -> Heartbeats:
         name = f"s{next(self._servers)}"
-        return Heartbeats(self._server_store, self.clock, name, "", tick_seconds=TICK_SECONDS)
+        # Over a wire it may be gone without a word, and then its lease has to run out soon.
+        lease = USUAL_LEASE_SECONDS if self.wires else LEASE_SECONDS
+        return Heartbeats(self._server_store, self.clock, name, "", tick_seconds=TICK_SECONDS, lease_seconds=lease)
 
     async def restart(self, part: Part) -> None:
         """As in a failover: it dies without a word, and another one begins from what is stored."""
@@ -141,7 +152,11 @@ class SimCluster(World):
             self.start("heartbeats", self.heartbeats.run())
 
     def _hear(self, node: str, beat: Beat) -> None:
-        self.heartbeats.beat(node, Report(cluster=beat.cluster, usage=beat.usage, instances=beat.instances))
+        last = self._last_beat.get(node)
+        if last is None or last[0].usage is not beat.usage or last[0].instances is not beat.instances:
+            report = Report(cluster=beat.cluster, usage=beat.usage, instances=beat.instances)
+            last = self._last_beat[node] = report, encode(report)
+        self.heartbeats.beat(node, *last)
 
     def _appetite(self, unit: Unit, launch: Launch) -> Resources:
         instance, task = self._whose(unit, launch)

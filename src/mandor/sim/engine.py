@@ -1,10 +1,10 @@
 """The fake engine as a simulated node has it: its units use what they are said to, and outlive the agent."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mandor.engines.base import Launch, Unit, Usage
+from mandor.engines.base import Launch, Observed, Unit, Usage
 from mandor.engines.fake import FakeEngine, MemoryWorld
 from mandor.engines.fake.world import Record
 from mandor.lib.clock import Clock
@@ -62,6 +62,8 @@ class SimEngine(FakeEngine):
         self._used = Resources()
         self._good_until = 0.0
         self._wants: dict[Unit, Resources] = {}
+        self._listed: Sequence[Observed] | None = None
+        self._listed_until = 0.0
         self.slowness = 1.0
         """Starting and stopping take so many times as long."""
         units.changed = self.look_again
@@ -70,6 +72,17 @@ class SimEngine(FakeEngine):
         """Somebody wants more or less than before."""
         self._good_until = 0.0
         self._wants = {}
+        self._listed = None
+
+    async def list(self) -> Sequence[Observed]:
+        """The same object as long as it is the same."""
+        await self._answer("list")
+        now = self._clock.monotonic()
+        if self._listed is None or now >= self._listed_until:
+            records = self.world.all()
+            self._listed = [each.observed(now) for each in records]
+            self._listed_until = _next_change(records, now)
+        return self._listed
 
     async def start(self, unit: Unit, launch: Launch) -> None:
         times = {
@@ -97,8 +110,7 @@ class SimEngine(FakeEngine):
                     self.end(each.unit, OUT_OF_MEMORY, reason="OOMKilled", message="it used more memory than its limit")
                     del wanted[each.unit]
             self._used = sum(wanted.values(), Resources())
-            ahead = [at for each in records if (at := each.next_change(now)) is not None]
-            self._good_until = min(ahead, default=float("inf"))
+            self._good_until = _next_change(records, now)
         return self._used
 
     async def usage(self) -> Mapping[Unit, Usage]:
@@ -117,3 +129,8 @@ class SimEngine(FakeEngine):
     async def disk(self) -> Mapping[Unit, int]:
         await self._answer("disk")
         return {each.unit: self._want(each).disk_bytes for each in self.world.all()}
+
+
+def _next_change(records: Sequence[Record], now: float) -> float:
+    """Until then they are what they are, unless somebody does something to them."""
+    return min((at for each in records if (at := each.next_change(now)) is not None), default=float("inf"))

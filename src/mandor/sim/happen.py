@@ -113,7 +113,7 @@ class Director:
             nodes[name].wire.sends = False
         for name in what.deaf:
             self._say("deaf", f"{name} hears nothing")
-            nodes[name].wire.hears = False
+            nodes[name].wire.deafen()
         for name in what.engine_down:
             self._say("engine_down", f"the engines of {name} do not answer")
             nodes[name].engines_down()

@@ -10,6 +10,7 @@ from mandor.model.usage import NodeUsage
 
 INODES = 1_000_000
 NOTHING = Resources()
+IDLE = NodeUsage()
 
 
 @dataclass(slots=True)
@@ -25,6 +26,7 @@ class SimMachine:
     _known: tuple[Resources, Resources] | None = None
     _in_use: Resources = NOTHING
     _readings: Sequence[Reading] = ()
+    _usage: NodeUsage = IDLE
 
     def capacity(self) -> Resources:
         return self.has
@@ -37,12 +39,15 @@ class SimMachine:
         used, others, known = self.used(), self.others, self._known
         if known is None or known[0] is not used or known[1] is not others:
             self._known, self._in_use = (used, others), self.overhead + others + used
-            self._readings = self._read(self._in_use)
+            now = self._in_use
+            self._readings = self._read(now)
+            self._usage = NodeUsage(cpu_milli=now.cpu_milli, memory_bytes=now.memory_bytes, disk_bytes=now.disk_bytes)
         return self._in_use
 
     def usage(self) -> NodeUsage:
-        used = self.in_use
-        return NodeUsage(cpu_milli=used.cpu_milli, memory_bytes=used.memory_bytes, disk_bytes=used.disk_bytes)
+        """The same object as long as it is the same."""
+        self.in_use  # noqa: B018 - what follows from it is kept with it
+        return self._usage
 
     def readings(self) -> Sequence[Reading]:
         """The same object as long as they are the same."""

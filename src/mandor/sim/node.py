@@ -22,6 +22,7 @@ from mandor.model.task import Probe
 from mandor.sim.engine import Fate, SimEngine, SimUnits, no_fate
 from mandor.sim.journal import MemoryJournal
 from mandor.sim.machine import NOTHING, Hunger, SimMachine
+from mandor.sim.meter import SteadyMeter
 from mandor.sim.virtual import VirtualClock
 from mandor.sim.wire import Wire
 from mandor.store.base import Store
@@ -126,6 +127,10 @@ class SimNode:
             self._parts, self._sum = parts, sum(parts, Resources())
         return parts[0] if len(parts) == 1 else self._sum
 
+    def _measurable(self) -> object:
+        """The same object as long as its units use the same; an engine that does not answer is asked each time."""
+        return object() if any(each.is_down for each in self.engines.values()) else self._used()
+
     # What can happen to it.
 
     def boot(self) -> None:
@@ -165,6 +170,7 @@ class SimNode:
             locate=lambda: "10.0.0.1",
             machine=self.machine,
             ask=answer_when_running,
+            meter=SteadyMeter(self.clock, self._measurable),
         )
         self._task = asyncio.ensure_future(self.agent.run())
 

@@ -9,6 +9,9 @@ from mandor.errors import Conflict, Unavailable
 from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, Change, Filter, Listing, Store, Write
 
+SILENT_SECONDS = 45.0
+"""So long nothing comes before whoever waits for changes gives up."""
+
 
 class Wire(Store):
     """The store as one party reaches it. The store behind it may be exchanged.
@@ -33,23 +36,30 @@ class Wire(Store):
         """False: nothing that is sent arrives; what was asked for before still comes."""
         self.hears = True
         """False: what is sent arrives, and nothing comes back."""
-        self._mended = asyncio.Event()
         self._late = late
         self._under_way: set[asyncio.Task[int]] = set()
         self._waiting: dict[asyncio.Timeout, None] = {}
-        """Whoever waits for changes: a cut ends that."""
+        """Whoever waits for changes: a cut ends that, and so does silence, if it lasts."""
 
     def cut(self) -> None:
         self.whole = False
+        self._end_watches(0.0)
+
+    def deafen(self) -> None:
+        """From now on nothing comes back, and nothing says so."""
+        self.hears = False
+        self._end_watches(SILENT_SECONDS)
+
+    def _end_watches(self, after: float) -> None:
         for each in list(self._waiting):
-            each.reschedule(asyncio.get_running_loop().time())
+            each.reschedule(asyncio.get_running_loop().time() + after)
 
     def mend(self) -> None:
         """Everything arrives again, at once and once."""
+        if not self.hears:
+            self._end_watches(0.0)
         self.whole = self.sends = self.hears = True
         self.delay_seconds = self.lost_share = self.dropped_share = self.repeated_share = 0.0
-        self._mended.set()
-        self._mended = asyncio.Event()
 
     async def close(self) -> None:
         for task in list(self._under_way):
@@ -114,18 +124,17 @@ class Wire(Store):
         stream = store.watch(kind, since=since, where=where)
         while store is self.store:
             try:
-                async with asyncio.timeout(None) as until:
+                async with asyncio.timeout(None if self.hears else SILENT_SECONDS) as until:
                     self._waiting[until] = None
                     result = await anext(stream)
+                    if self.delay_seconds:
+                        await asyncio.sleep(self.delay_seconds)
+                    if not self.hears:  # Nothing comes, and nothing says so.
+                        await asyncio.Event().wait()
             except TimeoutError:
                 break
             finally:
                 self._waiting.pop(until, None)
-            if self.delay_seconds:
-                await asyncio.sleep(self.delay_seconds)
-            if not self.hears:  # Nothing comes, and nothing says so, as long as that lasts.
-                await self._mended.wait()
-                break
             if not self.whole:
                 break
             yield result

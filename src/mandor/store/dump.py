@@ -9,6 +9,7 @@ import asyncio
 import hashlib
 import zlib
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import BinaryIO, Final, Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -126,6 +127,12 @@ class Dump:
 def read_dump(file: BinaryIO) -> Dump:
     """Begin to read a backup; `Invalid` if it is none, and while reading, if it is damaged."""
     return Dump(file)
+
+
+def count_objects(path: Path) -> int:
+    """How many a backup holds; `Invalid` if it cannot be read back whole."""
+    with path.open("rb") as file:
+        return sum(1 for _ in read_dump(file))
 
 
 def _lines(file: BinaryIO) -> Iterator[bytes]:

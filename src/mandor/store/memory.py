@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from copy import copy
 
 from mandor.errors import Unavailable
 from mandor.lib.clock import Clock, SystemClock
@@ -53,12 +52,6 @@ class MemoryStore(Store):
 
     def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
         return Watch(self.index, kind, since, where, bookmark_seconds=self._bookmark_seconds)
-
-    def reached_by(self, *, bookmark_seconds: float) -> "MemoryStore":
-        """The same store, for watchers who want to hear so often that it is there."""
-        other = copy(self)
-        other._bookmark_seconds = bookmark_seconds
-        return other
 
     async def skip_to(self, revision: int) -> None:
         """Later revisions are greater than this one."""

@@ -101,6 +101,7 @@ class World:
         self.boot = "boot-1"
         self.address = "10.0.0.1"
         self.taken_ports: set[tuple[int, str]] = set()
+        self.ahead_seconds = 0.0
         """By programs that are not ours."""
         settings.setdefault("capacity", Resources(cpu_milli=64_000, memory_bytes=64 << 30, disk_bytes=1 << 40))
         self.settings = AgentSettings(name=NODE, data=data, **settings)
@@ -183,6 +184,7 @@ class World:
             boot=self.boot,
             locate=lambda: self.address,
             holds=lambda port, protocol: (port, protocol) in self.taken_ports,
+            ahead=lambda: self.ahead_seconds,
         )
         self._task = asyncio.ensure_future(self.agent.run())
         await self.clock.advance(0.1)

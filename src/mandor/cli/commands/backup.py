@@ -27,6 +27,8 @@ def backup_command(client: "Client", file: str, force: bool) -> None:
     It is taken at one moment while the cluster runs. Whoever can read it can read every object of the cluster.
     `mandor restore` puts it into SQLite or etcd, whichever it came from.
     """
+    from mandor.store.dump import count_objects
+
     if file == "-":
         if sys.stdout.isatty():
             raise click.UsageError("a backup is not for terminals; give a FILE")
@@ -41,21 +43,13 @@ def backup_command(client: "Client", file: str, force: bool) -> None:
             count = _copy(client, out)
             out.flush()
             os.fsync(out.fileno())
-        objects = _check(part)
+        objects = count_objects(part)
         part.replace(target)
     except OSError as error:
         raise Invalid(f"cannot write {target}: {(error.strerror or str(error)).lower()}") from error
     finally:
         part.unlink(missing_ok=True)
     click.echo(f"saved {objects:,} objects in {target} ({count:,} bytes)", err=True)
-
-
-def _check(path: Path) -> int:
-    """How many objects it holds; a backup that cannot be read back is none."""
-    from mandor.store.dump import read_dump
-
-    with path.open("rb") as file:
-        return sum(1 for _ in read_dump(file))
 
 
 def _private(path: str, flags: int) -> int:

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 import click
@@ -48,27 +49,27 @@ def exec_command(
     if tty and not terminal:
         click.echo("this is not a terminal, so none is given to the command", err=True)
     name = find_instance(client, name.removeprefix("instance/"), namespace)
-    rows, columns = _size()
+    size = _size()
     query = {
         "namespace": namespace,
         "task": task,
         "command": list(command),
         "terminal": terminal,
         "stdin": stdin,
-        "rows": rows,
-        "columns": columns,
+        **size,
     }
     with connect_line(client, f"/v1/instances/{name}/exec", query) as socket:
-        return Session(socket, stdin=stdin, terminal=terminal).run()
+        return Session(socket, stdin=stdin, terminal=terminal, size=size).run()
 
 
 class Session:
     """This process's ends joined to the command's, until it ends."""
 
-    def __init__(self, socket: "ClientConnection", *, stdin: bool, terminal: bool) -> None:
+    def __init__(self, socket: "ClientConnection", *, stdin: bool, terminal: bool, size: dict[str, int]) -> None:
         self._socket = socket
         self._stdin = stdin
         self._terminal = terminal
+        self._size = size
 
     def run(self) -> int:
         if self._stdin:
@@ -116,16 +117,23 @@ class Session:
         if not self._terminal:
             yield
             return
-
-        def tell(*_: object) -> None:
-            rows, columns = _size()
-            self._send(RESIZE, json.dumps({"rows": rows, "columns": columns}).encode())
-
-        before = signal.signal(signal.SIGWINCH, tell)
+        # A thread sends: a handler could interrupt itself in the middle of sending, and would wait for itself.
+        changed: SimpleQueue[bool] = SimpleQueue()
+        before = signal.signal(signal.SIGWINCH, lambda *_: changed.put(True))
+        changed.put(True)  # it may have changed since the command was asked for
+        threading.Thread(target=self._send_sizes, args=[changed], daemon=True).start()
         try:
             yield
         finally:
+            changed.put(False)
             signal.signal(signal.SIGWINCH, before)
+
+    def _send_sizes(self, changed: SimpleQueue[bool]) -> None:
+        while changed.get():
+            size = _size()
+            if size != self._size:
+                self._size = size
+                self._send(RESIZE, json.dumps(size).encode())
 
 
 def _ending(data: bytes) -> int:
@@ -134,12 +142,12 @@ def _ending(data: bytes) -> int:
     return code if isinstance(code, int) else 1
 
 
-def _size() -> tuple[int, int]:
+def _size() -> dict[str, int]:
     try:
         columns, rows = os.get_terminal_size(sys.stdin.fileno())
     except (OSError, ValueError):
-        return 24, 80
-    return max(rows, 1), max(columns, 1)
+        return {"rows": 24, "columns": 80}
+    return {"rows": max(rows, 1), "columns": max(columns, 1)}
 
 
 @contextlib.contextmanager
@@ -151,7 +159,7 @@ def _raw_terminal() -> Iterator[None]:
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
     try:
-        tty.setraw(fd)
+        tty.setraw(fd, termios.TCSADRAIN)  # what was typed ahead is kept
         yield
     finally:
         termios.tcsetattr(fd, termios.TCSADRAIN, before)

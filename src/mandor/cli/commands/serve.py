@@ -85,6 +85,9 @@ def dev_command(data: str, listen: str, nodes: int, record: str | None, stop: bo
 @click.option("--scheduler-config", metavar="FILE", help="Scheduler profiles, as in KubeSchedulerConfiguration.")
 @click.option("--record", metavar="FILE", help="Record what happens, for `mandor simulate --replay`.")
 @click.option("--record-most", metavar="SIZE", help="How large the recording may get.  [default: 64Mi]")
+@click.option("--backup-dir", metavar="DIR", help="Save the whole cluster there, by itself.")
+@click.option("--backup-every", metavar="DURATION", help="How often.  [default: 6h]")
+@click.option("--backup-keep", metavar="COUNT", type=int, help="How many of the newest to keep.  [default: 28]")
 @click.option("--plugins", metavar="DIR", help="Scheduler plugins: every .py file there is run.")
 @click.option("--plugin-hang", metavar="DURATION", help="A plugin that hangs so long is disabled.  [default: 30s]")
 @_log_options

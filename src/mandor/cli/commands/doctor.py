@@ -1,0 +1,104 @@
+"""`mandor doctor`: what is wrong with the cluster, and what to do about it."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from mandor import __version__
+from mandor.cli import checkup
+from mandor.cli.checkup import Finding, Level
+from mandor.cli.options import connected, output_option
+from mandor.cli.output import show_data
+from mandor.errors import Forbidden, MandorError, Unavailable
+
+if TYPE_CHECKING:
+    from mandor.client.sync import Client, Server
+
+LOOK_AGAIN_SECONDS = 0.5
+MARKS = {Level.OK: ("ok     ", "green"), Level.WARNING: ("warning", "yellow"), Level.PROBLEM: ("problem", "red")}
+
+
+@click.command("doctor")
+@output_option("text", "json", "yaml")
+@connected
+def doctor_command(client: "Client", output: str) -> int:
+    """Examine the cluster, and tell what to do.
+
+    Servers and their store, leaders, clocks, certificates, versions, nodes, engines, tokens, waiting work. It changes
+    nothing. 1 is returned if there is a problem; warnings alone return 0. What you may not see is not
+    examined.
+    """
+    found = list(_examine(client))
+    if output != "text":
+        show_data([each._asdict() for each in found], output)
+    else:
+        _show(found)
+    return int(any(each.level is Level.PROBLEM for each in found))
+
+
+def _show(found: list[Finding]) -> None:
+    for each in found:
+        mark, colour = MARKS[each.level]
+        click.echo(f"{click.style(mark, fg=colour)}  {each.about}: {each.says}")
+        if each.do:
+            click.echo(f"         {each.do}")
+    warnings, problems = (sum(each.level is level for each in found) for level in (Level.WARNING, Level.PROBLEM))
+    click.echo(f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}", err=True)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number or 'no'} {noun}{'s' if number != 1 else ''}"
+
+
+def _examine(client: "Client") -> Iterator[Finding]:
+    servers = [(server, list(_of_server(client, server))) for server in sorted(client.servers, key=str)]
+    for _, findings in servers:
+        yield from findings
+    if all(any(each.level is Level.PROBLEM for each in findings) for _, findings in servers):
+        return  # Nobody can be asked for the rest.
+    version = str(client.read("/v1")["version"])
+    looks: list[tuple[str, Callable[[list[dict[str, Any]]], Iterator[Finding]]]] = [
+        ("leases", lambda items: checkup.of_leases(items, _renewed(client, items), [str(each) for each, _ in servers])),
+        ("nodes", lambda items: checkup.of_nodes(items, version)),
+        ("instances", lambda items: checkup.of_instances(items, time.time())),
+        ("tokens", lambda items: checkup.of_tokens(items, time.time())),
+        ("webhooks", lambda items: checkup.of_receivers("webhook", items)),
+        ("event-buses", lambda items: checkup.of_receivers("event-bus", items)),
+        ("inventories", checkup.of_inventories),
+    ]
+    for plural, look in looks:
+        try:
+            items, _ = client.list(plural)
+        except Forbidden:
+            yield Finding(Level.OK, plural, "not examined: you may not see them")
+            continue
+        yield from look(items)
+
+
+def _of_server(client: "Client", server: "Server") -> Iterator[Finding]:
+    try:
+        health = client.examine(server, "/readyz")
+        about = client.examine(server, "/v1").body
+    except Unavailable as error:
+        do = "is it running, and is its store? see its log"
+        yield Finding(Level.PROBLEM, f"server {server}", f"it cannot serve: {error.message}", do)
+    except MandorError as error:
+        yield Finding(Level.PROBLEM, f"server {server}", error.message, error.hint or "")
+    else:
+        yield from checkup.of_server(str(server), health, str(about["version"]), __version__, time.time())
+
+
+def _renewed(client: "Client", leases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The leases once each has had time to be renewed, or has been."""
+    was = {each["meta"]["name"]: each["spec"].get("renewals", 0) for each in leases}
+    until = time.monotonic() + max((each["spec"].get("seconds", 0.0) for each in leases), default=0.0)
+    while True:
+        now, _ = client.list("leases")
+        still = [each for each in now if was.get(each["meta"]["name"]) == each["spec"].get("renewals", 0)]
+        if not any(each["meta"]["name"].startswith(("leader-", "server-")) for each in still):
+            return now
+        if time.monotonic() > until:
+            return now
+        time.sleep(LOOK_AGAIN_SECONDS)

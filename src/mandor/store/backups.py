@@ -1,0 +1,88 @@
+"""Backups in a folder, made by themselves, of which the newest are kept."""
+
+import asyncio
+import calendar
+import logging
+import os
+import re
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+from mandor.errors import MandorError
+from mandor.lib.clock import Clock
+from mandor.store.base import Store
+from mandor.store.dump import count_objects, write_dump
+
+log = logging.getLogger("mandor.backups")
+
+AGAIN_SECONDS = 60.0
+"""After one that failed."""
+_NAME = re.compile(r"mandor-\d{8}T\d{6}Z\.backup")
+_STAMP = "mandor-%Y%m%dT%H%M%SZ.backup"
+
+
+def name_at(now: float) -> str:
+    return time.strftime(_STAMP, time.gmtime(now))
+
+
+def made_at(name: str) -> float:
+    return float(calendar.timegm(time.strptime(name, _STAMP)))
+
+
+class Backups:
+    """One every `every_seconds`, counted on through restarts; an old one goes only when a new one is whole."""
+
+    def __init__(self, store: Store, clock: Clock, folder: Path, *, every_seconds: float, keep: int) -> None:
+        self._store, self._clock, self._folder = store, clock, folder
+        self._every_seconds, self._keep = every_seconds, keep
+        self.trouble = ""
+        """Why the last one failed; empty: it did not."""
+
+    async def run(self) -> None:
+        while True:
+            try:
+                await self._clock.sleep(await asyncio.to_thread(self._wait))
+                await self.make()
+                self.trouble = ""
+            except (OSError, MandorError) as error:
+                self.trouble = f"no backup could be made in {self._folder}: {error}"
+                log.error("%s", self.trouble)
+                await self._clock.sleep(min(AGAIN_SECONDS, self._every_seconds))
+
+    def _wait(self) -> float:
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        now = self._clock.now()
+        # One that says it is of the future was made by a clock that was wrong.
+        times = [at for at in map(made_at, self._names()) if at <= now]
+        return max(0.0, times[-1] + self._every_seconds - now) if times else 0.0
+
+    def _names(self) -> list[str]:
+        """The oldest first; what is called otherwise was put there by somebody else."""
+        return sorted(each.name for each in self._folder.iterdir() if _NAME.fullmatch(each.name))
+
+    async def make(self) -> Path:
+        target = self._folder / name_at(self._clock.now())
+        part = target.with_name(f".{target.name}.part")
+        try:
+            with await asyncio.to_thread(_open, part) as file:
+                await write_dump(self._store, file)
+                await asyncio.to_thread(_settle, file)
+            objects = await asyncio.to_thread(count_objects, part)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+        log.info("saved %d objects in %s", objects, target)
+        for name in self._names()[: -self._keep]:
+            (self._folder / name).unlink(missing_ok=True)
+        return target
+
+
+def _open(path: Path) -> BinaryIO:
+    """For nobody else's eyes: it holds every object of the cluster."""
+    return open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))
+
+
+def _settle(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())

@@ -1,0 +1,148 @@
+"""What `mandor doctor` finds in what servers and objects say."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+from typing import Any
+
+import pytest
+
+from mandor.cli import checkup
+from mandor.cli.checkup import Finding, Level
+from mandor.cli.main import run
+from mandor.client.sync import Examined
+from tests.unit.cli.web import Answering, serving
+
+NOW = 1_800_000_000.0
+DAY = 86_400.0
+
+
+def thing(name: str, spec: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
+    return {"meta": {"name": name, "created_at": NOW - 1000}, "spec": spec or {}, "status": status}
+
+
+def health(*, ahead: float = 0.0, seconds: float = 0.01, until: str = "", notes: tuple[str, ...] = ()) -> Examined:
+    return Examined({"notes": list(notes)}, seconds, formatdate(NOW + ahead, usegmt=True), until)
+
+
+def told(findings: list[Finding], level: Level) -> list[str]:
+    return [f"{each.about}: {each.says}" for each in findings if each.level is level]
+
+
+def test_a_sound_server_is_one_line() -> None:
+    found = list(checkup.of_server("s1", health(until="Jan  1 00:00:00 2037 GMT"), "0.1", "0.1", NOW))
+    assert [(each.level, each.says) for each in found] == [(Level.OK, "ready in 10 ms, version 0.1")]
+
+
+@pytest.mark.parametrize(
+    ("seen", "version", "says"),
+    [
+        (health(ahead=60), "0.1", "its clock is 60 s ahead of this machine's"),
+        (health(ahead=-60), "0.1", "its clock is 60 s behind this machine's"),
+        (health(seconds=3), "0.1", "it took 3.0 s to answer"),
+        (health(notes=("plugin x hangs",)), "0.1", "plugin x hangs"),
+        (health(until=time.strftime("%b %d %H:%M:%S %Y GMT", time.gmtime(NOW + 3 * DAY))), "0.1", "in 3 days"),
+        (health(), "0.2", "it is version 0.2, this program is 0.1"),
+    ],
+)
+def test_what_is_wrong_with_a_server_is_a_warning(seen: Examined, version: str, says: str) -> None:
+    (found,) = checkup.of_server("s1", seen, version, "0.1", NOW)
+    assert found.level is Level.WARNING
+    assert says in found.says
+
+
+def test_a_certificate_that_has_ended_is_a_problem() -> None:
+    (found,) = checkup.of_server("s1", health(until="Jan  1 00:00:00 2020 GMT"), "0.1", "0.1", NOW)
+    assert found.level is Level.PROBLEM
+
+
+def lease(name: str, renewals: int, address: str = "http://a:1") -> dict[str, Any]:
+    return thing(name, {"holder": "s1", "seconds": 5.0, "renewals": renewals, "address": address})
+
+
+def test_only_a_lease_that_is_renewed_leads() -> None:
+    before = [lease("leader-scheduler", 3), lease("leader-controllers", 7)]
+    after = [lease("leader-scheduler", 4), lease("leader-controllers", 7)]
+    found = list(checkup.of_leases(before, after, ["http://a:1"]))
+    assert told(found, Level.OK) == ["scheduler: led by http://a:1"]
+    assert told(found, Level.PROBLEM) == ["controllers: nobody leads: nothing of its work is done"]
+
+
+def test_a_scheduler_of_some_pools_is_one() -> None:
+    names = ("leader-scheduler.gpu", "leader-controllers")
+    found = checkup.of_leases([lease(name, 1) for name in names], [lease(name, 2) for name in names], [])
+    assert told(list(found), Level.PROBLEM) == []
+
+
+def test_a_server_that_this_program_does_not_know_is_named() -> None:
+    names = ("leader-scheduler", "leader-controllers", "server-s2")
+    before, after = ([lease(name, turn, "http://b:1") for name in names] for turn in (1, 2))
+    found = list(checkup.of_leases(before, after, ["http://a:1"]))
+    assert [each.about for each in found if "MANDOR_SERVER" in each.do] == ["server http://b:1"]
+
+
+def test_each_fault_of_a_node_is_told() -> None:
+    nodes = [
+        thing("good", phase="Ready", agent_version="0.1"),
+        thing("silent", phase="Lost", reason="no heartbeat for 30 s"),
+        thing("lame", phase="Ready", engines={"docker": {"up": False, "message": "no socket"}, "process": {}}),
+        thing("full", phase="Ready", pressure=["disk"]),
+        thing("late", phase="Ready", facts={"clock.ahead": "-40"}),
+        thing("old", phase="Ready", agent_version="0.0.9"),
+    ]
+    found = list(checkup.of_nodes(nodes, "0.1"))
+    assert told(found, Level.OK) == ["nodes: 5 of 6 are ready"]
+    assert told(found, Level.WARNING) == [
+        "node silent: Lost: no heartbeat for 30 s",
+        "node lame: its engine docker does not answer: no socket",
+        "node full: it is short of disk",
+        "node late: its clock is 40 s behind the server's",
+        "node old: its agent is version 0.0.9, the server 0.1",
+    ]
+    assert all(each.do for each in found if each.level is not Level.OK)
+
+
+@pytest.mark.parametrize("nodes", [[], [thing("n1", phase="Lost")]])
+def test_a_cluster_without_a_ready_node_has_a_problem(nodes: list[dict[str, Any]]) -> None:
+    assert len(told(list(checkup.of_nodes(nodes, "0.1")), Level.PROBLEM)) == 1
+
+
+def test_tokens_that_end_soon_are_told() -> None:
+    ends = {"never": 0.0, "later": NOW + 90 * DAY, "soon": NOW + 2 * DAY, "over": NOW - 1}
+    tokens = [thing(name, {"identity": "user:ani", "expires_at": at}) for name, at in ends.items()]
+    found = list(checkup.of_tokens(tokens, NOW))
+    assert told(found, Level.WARNING) == [
+        "token soon: the one of user:ani ends in 2 days",
+        "token over: the one of user:ani has ended",
+    ]
+
+
+def test_only_what_has_waited_long_is_told() -> None:
+    new = thing("new-0")
+    new["meta"]["created_at"] = NOW - 10
+    leaving = thing("leaving-0", {"stop": {"reason": "enough"}})
+    found = list(checkup.of_instances([new, leaving, thing("old-0"), thing("web-0", phase="Running")], NOW))
+    assert told(found, Level.OK) == ["instances: 3 Pending, 1 Running"]
+    assert told(found, Level.WARNING) == ["instances: 1 have waited for a node for more than five minutes: old-0"]
+
+
+def test_receivers_and_inventories_that_fail_are_told() -> None:
+    hooks = [thing("a", failures=3, message="timed out"), thing("b")]
+    assert told(list(checkup.of_receivers("webhook", hooks)), Level.WARNING) == [
+        "webhook a: 3 tries in a row have failed: timed out"
+    ]
+    assert told(
+        list(checkup.of_inventories([thing("i", failures=1, error="no route"), thing("j")])), Level.WARNING
+    ) == ["inventory i: 1 looks in a row have failed: no route"]
+
+
+def test_a_server_that_is_away_is_a_problem_and_the_rest_is_not_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    class Stopping(Answering):
+        status, body = 503, b'{"code": "unavailable", "status": 503, "detail": "the server is stopping"}'
+
+    with serving(Stopping) as url:
+        assert run(["--server", url, "doctor"]) == 1
+    shown = capsys.readouterr()
+    assert "it cannot serve: the server is stopping" in shown.out
+    assert shown.err.strip() == "1 problem, no warnings"

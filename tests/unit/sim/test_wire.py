@@ -1,0 +1,42 @@
+"""A wire on which nothing comes back: whoever waits for changes learns it late, and at once when it is mended."""
+
+import asyncio
+
+import pytest
+
+from mandor.errors import Unavailable
+from mandor.model.meta import Meta
+from mandor.model.node import Node
+from mandor.sim.virtual import run_virtual
+from mandor.sim.wire import SILENT_SECONDS, Wire
+from mandor.store.base import Put
+from mandor.store.memory import MemoryStore
+
+
+async def _ends_after(*, mended_after: float | None, change: bool) -> float:
+    store = MemoryStore(bookmark_seconds=1e9)
+    wire = Wire(store)
+    stream = wire.watch("node", since=0)
+    await anext(stream)
+    loop = asyncio.get_running_loop()
+    waiting = asyncio.ensure_future(anext(stream))
+    await asyncio.sleep(100)
+    wire.deafen()
+    begun = loop.time()
+    if change:
+        await store.commit(Put(Node(meta=Meta(name="n1"))))
+    if mended_after is not None:
+        await asyncio.sleep(mended_after)
+        wire.mend()
+    with pytest.raises(Unavailable):
+        await waiting
+    return loop.time() - begun
+
+
+@pytest.mark.parametrize("change", [True, False])
+def test_a_watch_that_hears_nothing_ends_after_a_while_and_says_nothing_before(change: bool) -> None:
+    assert run_virtual(_ends_after(mended_after=None, change=change)) == pytest.approx(SILENT_SECONDS)
+
+
+def test_a_watch_on_a_wire_that_is_mended_begins_anew() -> None:
+    assert run_virtual(_ends_after(mended_after=5, change=True)) == pytest.approx(5)
