@@ -69,6 +69,14 @@ class RollingCluster(Cluster):
         workload = self.workload
         assert workload is not None
         self.check_step(workload, workload.spec.groups["main"], before)
+        self.check_made({each.meta.uid for each in self.instances} - {each.meta.uid for each in before})
+
+    def check_made(self, uids: set[str]) -> None:
+        """Nobody who was just made goes again though nothing has happened."""
+        if uids:
+            again = plan(Seen(self.workload, self.releases, self.instances), self.world())
+            made = {each.key for each in self.instances if each.meta.uid in uids}
+            assert not made & {write.key for write in again.writes}, "made in vain"
 
     def check_step(self, workload: Workload, group: Group, before: list[Instance]) -> None:
         surge, away = group.update_room()

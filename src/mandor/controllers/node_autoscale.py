@@ -70,6 +70,8 @@ class MachineSource:
     """One for each setting, kept by whoever made it."""
     join: Callable[[str, float], Awaitable[JoinInfo]]
     """For a machine, good for so many seconds."""
+    new_id: Callable[[], str] = lambda: new_uid()[-8:]
+    """What the names of two machines of a pool differ in."""
 
 
 class NodeAutoscaleController(Controller[str]):
@@ -168,7 +170,7 @@ class NodeAutoscaleController(Controller[str]):
             credentials=credentials.get,
             somebody_waits=bool(self._waiting),
         )
-        draft = plan_machines(pool, seen, orders, self._clock.now(), lambda: new_uid()[-8:])
+        draft = plan_machines(pool, seen, orders, self._clock.now(), self._source.new_id)
         await self._write(draft)
         found = self._pool(pool.meta.name)
         if found is not None and found.spec.autoscale is not None:

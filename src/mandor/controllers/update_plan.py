@@ -92,7 +92,7 @@ def plan_update(
     _make_good(draft, sides, group, healthy, group.count - away, most, step, world)
     wanted = len(sides.new) if step.frozen else step.canaries or group.count
     _fill(draft, workload, name, sides, min(wanted - len(sides.new), most - sides.used), step.target, world)
-    if step.held:
+    if step.held and not (step.canaries and step.base is step.target):  # of canaries there are enough
         lacking = group.count - (sides.staying if step.canaries else sides.used)
         _fill(draft, workload, name, sides, min(lacking, most - sides.used), step.base, world)
     for each in sides.over:

@@ -20,7 +20,7 @@ from mandor.model.record import Cluster as ClusterObject
 from mandor.model.record import ClusterSpec, Namespace
 from mandor.model.resources import Resources
 from mandor.model.task import Task
-from mandor.model.workload import Release
+from mandor.model.workload import Release, Workload
 from mandor.scheduler.last_good import ProfilesOf
 from mandor.scheduler.reload import ConfigSource, Configured
 from mandor.sim.appetite import Appetites
@@ -101,7 +101,7 @@ class SimCluster(World):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for node in self.nodes.values():
+        for node in list(self.nodes.values()):
             await node.kill_agent()
             await node.wire.close()
         await super().__aexit__(kind, error, trace)
@@ -162,7 +162,7 @@ class SimCluster(World):
         instance, task = self._whose(unit, launch)
         if instance is None or task is None:
             return Resources()
-        return self.appetites.of(instance.spec.workload, task.resources.request)
+        return self.appetites.of(self._written_as(instance), task.resources.request)
 
     def _fate(self, unit: Unit, launch: Launch) -> Mapping[str, Any]:
         if not self.endings:
@@ -170,7 +170,7 @@ class SimCluster(World):
         instance, task = self._whose(unit, launch)
         if instance is None or task is None or task.role != "main":
             return {}
-        told = self.endings.get(instance.meta.name) or self.endings.get(instance.spec.workload)
+        told = self.endings.get(instance.meta.name) or self.endings.get(self._written_as(instance))
         if not told:
             return {}
         starts = self._starts.setdefault(f"{instance.meta.namespace}/{instance.meta.name}/{unit.task}", [])
@@ -178,6 +178,11 @@ class SimCluster(World):
             starts.append(unit)
         end = told[min(starts.index(unit), len(told) - 1)]
         return {"after": str(end.after), "exit_code": end.exit_code}
+
+    def _written_as(self, instance: Instance) -> str:
+        """The name that its workload has in the scenario: a run of a schedule goes by the name of that."""
+        found = self.find(Workload, instance.spec.workload, instance.meta.namespace)
+        return (found.spec.run_of if found is not None else "") or instance.spec.workload
 
     def _whose(self, unit: Unit, launch: Launch) -> tuple[Instance | None, Task | None]:
         """The instance of a unit, and the task that it is."""

@@ -55,7 +55,8 @@ def _named(scenario: Scenario) -> Iterator[tuple[tuple[str, int | str], str]]:
     for number, happening in enumerate(scenario.timeline):
         yield from ((("timeline", number), name) for _, name in happening.workloads)
     for number, each in enumerate(scenario.expect):
-        for name in (*each.running, *each.any_running, *each.apart, *each.downtime_most):
+        told = (each.downtime_most, each.availability_least, each.instances)
+        for name in (*each.running, *each.any_running, *each.apart, *(name for every in told for name in every)):
             yield ("expect", number), name
 
 

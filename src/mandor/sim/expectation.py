@@ -17,6 +17,11 @@ class Between(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tru
     most: Percent = 100.0
 
 
+class Counts(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    least: Count = 0
+    most: Count = 1_000_000
+
+
 class Expectation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """Everything it says has to hold, in every seed, for these strategies and in these phases; absent: all."""
 
@@ -47,6 +52,13 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     """No preemption sets off a longer chain of others."""
     downtime_most: dict[str, Seconds] = {}
     """By workload: seconds without a single instance, in the phase."""
+    availability_least: dict[str, Percent] = {}
+    """By workload, its service level: so much of the phase at least one instance serves. What is left of the phase is
+    its error budget."""
+    instances: dict[str, Counts] = {}
+    """By workload: so many serve at the end of the phase."""
+    empty: tuple[str, ...] = ()
+    """On these nodes nothing runs at the end of the phase."""
     utilisation: dict[str, Between] = {}
     """By node: requested memory, in percent of what it may give."""
 
@@ -60,11 +72,12 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
     @property
     def claims(self) -> list[str]:
-        plain = ("running", "any_running", "apart", "no_inversion", "only_must_blocks", "same_placement")
+        plain = ("running", "any_running", "apart", "no_inversion", "only_must_blocks", "same_placement", "empty")
         counted = ("host_safe", "pending_most", "preemptions_most", "cascade_most")
         found = [each for each in plain if getattr(self, each)]
         found += [each for each in counted if getattr(self, each) is not None]
-        return found + [each for each in ("downtime_most", "utilisation") if getattr(self, each)]
+        named = ("downtime_most", "availability_least", "instances", "utilisation")
+        return found + [each for each in named if getattr(self, each)]
 
     @property
     def title(self) -> str:

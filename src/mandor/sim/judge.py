@@ -37,6 +37,7 @@ def _broken(wanted: Expectation, phase: PhaseResult, chronicle: Chronicle) -> It
             yield from _beside(wanted, chronicle, [(begin, end)])
     yield from _settled(wanted, phase)
     yield from _counted(wanted, phase)
+    yield from _served(wanted, phase)
 
 
 def _not_running(wanted: Expectation, chronicle: Chronicle, begin: float, end: float) -> Iterator[str]:
@@ -94,14 +95,32 @@ def _counted(wanted: Expectation, phase: PhaseResult) -> Iterator[str]:
     for what, most, count in counts:
         if most is not None and count > most:
             yield f"{count} {what}, and at most {most} are allowed"
-    for name, longest in wanted.downtime_most.items():
-        seconds = phase.workloads[name].down_seconds if name in phase.workloads else phase.end - phase.begin
-        if seconds > longest:
-            yield f"{name} was down for {_time(seconds)}, and at most {longest} are allowed"
     for name, bounds in wanted.utilisation.items():
         percent = phase.nodes[name].memory_percent if name in phase.nodes else 0.0
         if not bounds.least <= percent <= bounds.most:
             yield f"{name} is at {percent:.0f} %, not between {bounds.least:g} % and {bounds.most:g} %"
+    for name in wanted.empty:
+        if name in phase.nodes and phase.nodes[name].instances:
+            yield f"{', '.join(phase.nodes[name].instances)} run on {name}"
+
+
+def _served(wanted: Expectation, phase: PhaseResult) -> Iterator[str]:
+    for name, longest in wanted.downtime_most.items():
+        seconds = _down(name, phase)
+        if seconds > longest:
+            yield f"{name} was down for {_time(seconds)}, and at most {longest} are allowed"
+    for name, least in wanted.availability_least.items():
+        budget = (100 - least) / 100 * (phase.end - phase.begin)
+        if (seconds := _down(name, phase)) > budget:
+            yield f"{name} was down for {_time(seconds)}: its error budget at {least:g} % is {_time(budget)}"
+    for name, wants in wanted.instances.items():
+        count = phase.workloads[name].running if name in phase.workloads else 0
+        if not wants.least <= count <= wants.most:
+            yield f"{count} of {name} serve, not {wants.least} to {wants.most}"
+
+
+def _down(name: str, phase: PhaseResult) -> float:
+    return phase.workloads[name].down_seconds if name in phase.workloads else phase.end - phase.begin
 
 
 def _time(seconds: float) -> str:

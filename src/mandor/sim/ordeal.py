@@ -92,7 +92,7 @@ class _Ordeal:
 
     async def _live(self) -> list[str]:
         """What still is not as it should be when there was time enough for everything."""
-        await self._cluster.add_nodes(self._piece.kinds)
+        await self._cluster.add_nodes(self._piece.kinds, off=self._piece.off)
         for at, happening, objects in sorted(self._moments(), key=lambda each: each[0]):
             await asyncio.sleep(max(0.0, at - self._chronicle.now))
             await self._director.submit(objects)

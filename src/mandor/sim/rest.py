@@ -6,6 +6,8 @@ from mandor.engines.base import UnitPhase
 from mandor.model.instance import Instance
 from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
+from mandor.model.pool import NodePool
+from mandor.model.rebalance import Rebalance
 from mandor.model.rollout import ONGOING
 from mandor.model.workload import Group, Release, Workload
 from mandor.scheduler.truth import compare
@@ -41,6 +43,7 @@ class _Rest:
             yield from self._instance(each)
         for workload in self._cluster.all(Workload):
             yield from self._workload(workload)
+        yield from self._orders()
         settled = Settled(self._cluster)
         waiting = {each.instance.meta.name for each in settled.pending if self._may_wait(each.instance)}
         yield from (each for each in settled.blocked_softly() if each.split()[0] not in waiting)
@@ -74,6 +77,18 @@ class _Rest:
         for uid, each in known.items():
             if each.phase is Phase.RUNNING and uid not in running:
                 yield f"{each.meta.name} is Running, and nothing of it runs on {name}"
+
+    def _orders(self) -> Iterator[str]:
+        """Machines and moves that are under way; a standing order rests between two looks."""
+        for pool in self._cluster.all(NodePool):
+            for machine in pool.machines:
+                if machine.phase != "Joined":
+                    yield f"the machine {machine.id} is {machine.phase}"
+                elif machine.id not in self._cluster.nodes:
+                    yield f"the machine {machine.id} is not there"
+        for order in self._cluster.all(Rebalance):
+            if order.status.phase in {"Planning", "Moving"}:
+                yield f"the rebalance {order.meta.name} is {order.status.phase}"
 
     def _instance(self, each: Instance) -> Iterator[str]:
         name, phase = each.meta.name, each.phase

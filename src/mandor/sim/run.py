@@ -28,6 +28,7 @@ from mandor.sim.scenario import Happening, Scenario, Strategy
 from mandor.sim.settled import Settled
 from mandor.sim.strategy import revised
 from mandor.sim.virtual import VirtualClock, run_virtual
+from mandor.sim.yard import Yard
 
 NEVER_SECONDS = 10.0 * 365 * 86_400
 
@@ -113,6 +114,7 @@ class Piece:
             ),
             luck=self.recorded.luck if self.recorded is not None and seed == 0 else None,
         )
+        cluster.controller_options["machines"] = Yard(cluster).source
         cluster.endings = scenario.endings
         usage = scenario.usage
         cluster.appetites.by_workload = {name: each for name, each in usage.items() if name != "default"}

@@ -311,11 +311,12 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
                 ("phase", each.phase, phases),
                 ("strategy", each.strategy, list(self.plans)),
                 ("nodes", each.nodes, self.node_names),
+                ("empty", each.empty, self.node_names),
             ):
                 for name in given:
                     if name not in known:
                         raise Misfit(
-                            f"there is no {key.removesuffix('s')} {name!r}",
+                            f"there is no {NOUNS.get(key, key)} {name!r}",
                             *("expect", str(number), key),
                             hint=did_you_mean(name, known),
                         )
@@ -325,9 +326,10 @@ def _at(happening: Happening) -> float:
     return happening.at
 
 
-LISTS = frozenset(Happening.__struct_fields__) - {"at", "phase"}
+LISTS = frozenset(Happening.__struct_fields__) - {"at", "phase", "usage"}
 """Keys of the timeline under which one thing need not be a list."""
-WORDS = frozenset({"phase", "strategy", "nodes", "running", "any_running", "apart"})
+WORDS = frozenset({"phase", "strategy", "nodes", "running", "any_running", "apart", "empty"})
+NOUNS = {"nodes": "node", "empty": "node"}
 
 
 def read_scenario(text: str | bytes, filename: str) -> tuple[Scenario, Map]:

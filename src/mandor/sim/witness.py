@@ -8,12 +8,14 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from mandor.controllers.cron_plan import active
 from mandor.engines.base import UnitPhase
 from mandor.lib.quantity import NEVER
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.phase import may_move
+from mandor.model.pool import NodePool
 from mandor.model.volume import Volume
 from mandor.model.workload import Workload
 from mandor.placement.budgets import available, spare
@@ -107,6 +109,9 @@ class Witness:
             meta = change.value.meta
             for name in change.value.spec.groups:
                 self._measure((meta.namespace, meta.name, name))
+            self._check_runs(change)
+        elif isinstance(change.before, NodePool) and isinstance(change.after, NodePool):
+            self._check_machines(change.before, change.after)
 
     def _see_instance(self, before: Instance | None, after: Instance | None) -> None:
         if after is None:
@@ -162,6 +167,28 @@ class Witness:
         if lately.seen and lately.most < limits.taken:
             over = limits.taken - lately.most
             raise Broken(f"{after.meta.name} is stopped ({stop.reason}), {over} too many of {_shown(group)}")
+
+    def _check_runs(self, change: Change) -> None:
+        """Of runs that may not overlap, one goes on at a time."""
+        run = change.after
+        if change.before is not None or not isinstance(run, Workload) or not run.spec.run_of:
+            return
+        owner = self._cluster.find(Workload, run.spec.run_of, run.meta.namespace)
+        if owner is None or owner.spec.schedule is None or owner.spec.schedule.overlap != "forbid":
+            return
+        others = [each for each in self._cluster.all(Workload) if each.spec.run_of == owner.meta.name]
+        going = [each.meta.name for each in others if each.meta.namespace == owner.meta.namespace and active(each)]
+        if len(going) > 1:
+            raise Broken(f"{' and '.join(going)} go on at once, and {owner.meta.name} forbids it")
+
+    def _check_machines(self, before: NodePool, after: NodePool) -> None:
+        """A pool orders no more than it may have."""
+        scaling = after.spec.autoscale
+        if scaling is None or len(after.machines) <= len(before.machines):
+            return
+        flying = sum(each.phase == "Ordered" for each in after.machines)
+        if len(after.machines) > scaling.max or flying > scaling.at_once:
+            raise Broken(f"{after.meta.name} has {len(after.machines)} machines, {flying} of them ordered")
 
     # Limits.
 
