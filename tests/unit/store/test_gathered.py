@@ -58,7 +58,7 @@ async def test_only_the_loser_of_a_race_is_refused() -> None:
         found = await put_all(GatheredStore(inner), ["n0", "n1", "n2"])
         assert [isinstance(each, Conflict) for each in found] == [False, True, False]
         assert isinstance(found[1], Conflict)
-        assert found[1].facts["key"].name == "n1"
+        assert found[1].facts["key"] == make_node("n1").key
         assert {each.meta.name for each in (await inner.list(Node.kind)).items} == {"n0", "n1", "n2"}
 
 
