@@ -90,6 +90,7 @@ def manifest_page() -> str:
         "rebalance",
         "webhook",
         "event-bus",
+        "log-sink",
     ):
         lines += ["", f"## {kind}", "", _sentence(defs[kind]["description"]), ""]
         lines += _table(defs[kind]["properties"], set(defs[kind]["required"]))

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from mandor.agent.absence import Source
@@ -26,6 +27,8 @@ from mandor.agent.presence import Presence
 from mandor.agent.pressure import Reading
 from mandor.agent.probes import Ask, ask
 from mandor.agent.settings import AgentSettings
+from mandor.agent.shipping.own import OwnLogs
+from mandor.agent.shipping.shipper import Shipper
 from mandor.agent.stream import Streams, choose_task
 from mandor.agent.tenants import CrewTenants
 from mandor.agent.usage import InstanceMeter, read_usage
@@ -36,12 +39,13 @@ from mandor.lib.clock import Clock
 from mandor.lib.metrics import Family, Values
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
+from mandor.model.log_sink import LogSink
 from mandor.model.meta import Object
 from mandor.model.node import CLOCK_AHEAD, Node
 from mandor.model.record import ClusterSpec, Session
 from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.model.volume import HOST_PATHS, Volume
-from mandor.store.base import Change, Filter, Store
+from mandor.store.base import ALL, Change, Filter, Store
 from mandor.store.recorder import Recorder
 
 log = logging.getLogger(__name__)
@@ -70,10 +74,12 @@ class Agent:
         ask: Ask = ask,
         meter: InstanceMeter | None = None,
         ahead: Callable[[], float] = lambda: 0.0,
+        own_logs: OwnLogs | None = None,
     ) -> None:
         """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one.
         `ask`: puts the question of a probe. `meter`: asks engines what their units use. `ahead`: how many seconds this
-        clock is ahead of the servers'."""
+        clock is ahead of the servers'. `own_logs`: what the agent says, for log sinks; None: nothing is shipped, its
+        own words or others'."""
         self._settings, self._link, self._clock, self._ahead = settings, link, clock, ahead
         self._machine = machine or ThisMachine(clock, settings.data)
         self._engines = dict(engines)
@@ -123,8 +129,26 @@ class Agent:
         self._last_usage = NodeUsage()
         self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
         self._meter = meter or InstanceMeter(clock)
+        self._shipper = self._make_shipper(own_logs, blocking) if own_logs is not None else None
         self.joined = asyncio.Event()
         self._said = ""
+
+    def _make_shipper(self, own: OwnLogs, blocking: Blocking) -> Shipper:
+        settings = self._settings
+        shipper = Shipper(
+            settings.name,
+            settings.data / "logs",
+            self._store,
+            self._clock,
+            blocking,
+            own,
+            lodged=self.crew.lodged,
+            folders=[Path(each) for each in settings.host_paths],
+            turned=self.node.poke,
+        )
+        self.node.log_sinks = shipper.health
+        self.crew.log_wanted = shipper.finish
+        return shipper
 
     async def run(self) -> None:
         """For ever; raises only when this node was refused before it ever belonged to a cluster."""
@@ -133,6 +157,8 @@ class Agent:
         async with Background() as tasks:
             self.crew.begin(tasks)
             tasks.start(self._recorder.run(), "events")
+            if self._shipper is not None:
+                tasks.start(self._shipper.run(), "logs")
             tasks.start(self.crew.settle_after(self._settings.news_seconds), "news")
             try:
                 refusal = await self._join()
@@ -174,6 +200,11 @@ class Agent:
             Feed(self._store, kind, where, self._clock, reader, self._whose, stall_seconds=stall)
             for kind, reader in readers
         ]
+        if self._shipper is not None:
+            sinks = Feed(self._store, LogSink.kind, ALL, self._clock, self._shipper, self._whose, stall_seconds=stall)
+            shipping = [(sinks.run(), f"feed of {LogSink.plural}")]
+        else:
+            shipping = []
         names = [(self.crew.names_kept.run(), "names")] if self.crew.names_kept is not None else []
         return [
             (self.node.run(), "node"),
@@ -181,6 +212,7 @@ class Agent:
             (self._disks.run(), "disks"),
             (self.crew.volumes.run(), "volumes"),
             *names,
+            *shipping,
             *((feed.run(), f"feed of {kind}s") for feed, (kind, _) in zip(feeds, readers, strict=True)),
         ]
 
@@ -304,7 +336,8 @@ class Agent:
                     used[unit] = workers[unit.uid].order.instance, engine.name, usage
         phases: Counter[Values] = Counter((each.status.phase.value,) for each in workers.values())
         node = node_families(self.node.engines, self.defence.shown, self._last_usage, phases)
-        return [*self.crew.measures.families(), *node, *unit_families(used)]
+        shipping = self._shipper.families() if self._shipper is not None else ()
+        return [*self.crew.measures.families(), *node, *unit_families(used), *shipping]
 
     def _find_unit(self, uid: str, task: str) -> tuple[Engine, Unit]:
         worker = self.crew.workers.get(uid)

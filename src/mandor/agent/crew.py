@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from mandor.agent.absence import Source, judge
@@ -18,12 +18,13 @@ from mandor.agent.probes import Ask
 from mandor.agent.reporter import Reporter
 from mandor.agent.room import Answer, Room
 from mandor.agent.settings import AgentSettings
+from mandor.agent.shipping.shipper import Lodged
 from mandor.agent.sync import live
 from mandor.agent.turns import Turns
 from mandor.agent.vault import Vault
 from mandor.agent.volumes import Furnished, VolumeKeeper
 from mandor.agent.worker import Worker, fresh_entry
-from mandor.engines.base import Engine, Observed, Unit
+from mandor.engines.base import Engine, Observed, Unit, UnitPhase
 from mandor.errors import EngineDown, NotFound
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
@@ -116,6 +117,8 @@ class Crew:
             )
             for name, engine in engines.items()
         }
+        self.log_wanted: Callable[[Unit], Awaitable[None]] = _nobody
+        """Returns when the log of a unit may go."""
         self._capabilities: Mapping[str, Capabilities] = {}
         self._room = Room(Resources())
         self._forget_before_epoch = 0
@@ -256,6 +259,17 @@ class Crew:
             raise NotFound(f"task {task} has not run yet")
         return max(found)
 
+    def lodged(self) -> Iterator[Lodged]:
+        """Every unit there is, as far as engines answer."""
+        for worker in self.workers.values():
+            observer = self._observers.get(worker.memory.engine)
+            if observer is None:
+                continue
+            for each in observer.of(worker.uid) or ():
+                over = each.phase is UnitPhase.EXITED
+                order = worker.order
+                yield Lodged(each.unit, observer.engine, order.instance, order.care.labels, over)
+
     # What workers ask for.
 
     @property
@@ -332,6 +346,9 @@ class Crew:
     def _lodgers(self) -> Iterable[Lodger]:
         return [Lodger(each.order, each.status) for each in self.workers.values() if not each.memory.over]
 
+    async def finish_log(self, unit: Unit) -> None:
+        await self.log_wanted(unit)
+
     async def keep(self, entry: Entry) -> None:
         await self._blocking(self._journal.write, entry)
 
@@ -381,6 +398,10 @@ def _note(before: InstanceStatus, status: InstanceStatus) -> tuple[Literal["norm
     if status.restarts > before.restarts and status.reason:
         return "warning", status.reason, status.message
     return None
+
+
+async def _nobody(unit: Unit) -> None:
+    return
 
 
 def _stranger(uid: str, node: str) -> Instance:

@@ -15,6 +15,7 @@ import psutil
 from mandor import __version__
 from mandor.engines.base import Engine
 from mandor.errors import MandorError, NotFound
+from mandor.model.log_sink import SinkHealth
 from mandor.model.node import Capabilities, NodeStatus, PortRange
 from mandor.model.resources import Resources
 
@@ -145,6 +146,7 @@ def node_status(
     usage: Resources | None,
     pressure: tuple[str, ...],
     facts: Mapping[str, str],
+    log_sinks: Mapping[str, SinkHealth],
 ) -> NodeStatus:
     """The agent's fields anew, the node controller's as they were.
 
@@ -161,6 +163,7 @@ def node_status(
         usage=before.usage if usage is None else usage,
         pressure=pressure,
         facts=dict(facts),
+        log_sinks=dict(log_sinks),
         agent_version=__version__,
     )
 

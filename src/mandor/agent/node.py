@@ -16,6 +16,7 @@ from mandor.engines.base import Engine
 from mandor.errors import Conflict, MandorError
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
+from mandor.model.log_sink import SinkHealth
 from mandor.model.meta import Key, Object
 from mandor.model.node import Capabilities, Node, NodeSpec
 from mandor.model.resources import Resources
@@ -59,6 +60,8 @@ class NodeKeeper:
         self.address = settings.address
         self.pressure: Callable[[], tuple[str, ...]] = tuple
         """What the node is short of, as whoever defends it says."""
+        self.log_sinks: Callable[[], Mapping[str, SinkHealth]] = dict
+        """How they do here, as whoever ships logs says."""
 
     @property
     def spec(self) -> NodeSpec:
@@ -147,6 +150,7 @@ class NodeKeeper:
                 usage=self._load.told,
                 pressure=self.pressure(),
                 facts={**self._machine.facts(), **self._extra()},
+                log_sinks=self.log_sinks(),
             )
             if status == node.status:
                 return

@@ -20,6 +20,8 @@ class Care(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     stop_after: SecondsOrNever = NEVER
     priority: int = 0
     """Who goes last when the host is short of something."""
+    labels: dict[str, str] = {}
+    """Of the workload: by them log sinks choose."""
 
     @classmethod
     def of(cls, workload: Workload, group: str, priority: int = 0) -> "Care | None":
@@ -32,6 +34,7 @@ class Care(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
             policy=workload.spec.restart_policy(group),
             stop_after=found.disconnect.stop_after,
             priority=priority,
+            labels=workload.meta.labels,
         )
 
 

@@ -27,6 +27,7 @@ from mandor.engines.base import Engine, Observed, Unit, UnitPhase
 from mandor.errors import MandorError, NotFound, PortTaken
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
+from mandor.lib.logs import about
 from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceStatus
 from mandor.model.node import Capabilities
 
@@ -74,6 +75,9 @@ class Surroundings(Protocol):
     @property
     def address(self) -> str:
         """This node's."""
+
+    async def finish_log(self, unit: Unit) -> None:
+        """Somebody may still read it: its log goes with it."""
 
     async def keep(self, entry: Entry) -> None: ...
     async def forget(self, uid: str) -> None: ...
@@ -152,6 +156,8 @@ class Worker:
 
     async def run(self) -> None:
         """Until nothing of the instance is left."""
+        meta = self.order.instance.meta
+        about(namespace=meta.namespace, workload=self.order.instance.spec.workload, instance=meta.name, uid=self.uid)
         failures = 0
         try:
             while True:
@@ -361,6 +367,7 @@ class Worker:
                     await asyncio.gather(*(self._stop(engine, each) for each in stops))
             for action in actions:
                 if isinstance(action, Remove):
+                    await self._around.finish_log(action.unit)
                     async with asyncio.timeout(PATIENCE_SECONDS):
                         await self._around.measures.call(engine.name, "remove", engine.remove(action.unit))
                 elif isinstance(action, Start):

@@ -10,6 +10,7 @@ from mandor.api.secret import blanked
 from mandor.errors import Forbidden, NotFound
 from mandor.model.codec import KINDS
 from mandor.model.instance import Instance
+from mandor.model.log_sink import LogSink
 from mandor.model.meta import Key, Object
 from mandor.model.record import Session, Token
 from mandor.model.secret import Secret
@@ -70,7 +71,7 @@ async def _sight_of_node(store: Store, caller: Caller, kind: str | None, where: 
         raise Forbidden(f"{caller.identity} may not look at the node {where.node}")
     if kind in OF_A_NODE:
         return Sight(Filter(where.namespace, caller.node, where.labels))
-    if kind == "cluster" or (kind == "priority-class" and not live):
+    if kind in {"cluster", "log-sink"} or (kind == "priority-class" and not live):
         return Sight(where)
     if kind in {"workload", "release"} and not live:
         return Sight(where, await _of_instances(store, caller.node, kind))
@@ -78,8 +79,8 @@ async def _sight_of_node(store: Store, caller: Caller, kind: str | None, where: 
         return Sight(where, await _named_by_instances(store, caller.node))
     raise Forbidden(
         f"{caller.identity} may not {'watch' if live else 'list'} {KINDS[kind].plural if kind else 'everything'}",
-        hint="a node sees itself, its instances, volumes and sessions, priority classes, and by name the workloads, "
-        "releases and secrets of its instances",
+        hint="a node sees itself, its instances, volumes and sessions, priority classes, log sinks, and by name the "
+        "workloads, releases and secrets of its instances, and the secrets of log sinks",
     )
 
 
@@ -113,9 +114,10 @@ async def _of_instances(store: Store, node: str, kind: str) -> Shows:
 
 
 async def _named_by_instances(store: Store, node: str) -> Shows:
-    """The secrets that its instances name."""
+    """The secrets that its instances name, and those of log sinks, which every node has to know."""
     found = await store.list("instance", Filter(node=node))
-    names: set[tuple[str, str]] = set()
+    sinks = (await store.list(LogSink.kind)).items
+    names = {(each.spec.secret_namespace, name) for each in sinks for name in each.spec.secrets}
     for key in {
         (each.meta.namespace, each.spec.release, each.spec.group)
         for each in found.items

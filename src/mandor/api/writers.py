@@ -47,10 +47,14 @@ _ADMIN: Rights = {
     "reservation": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "webhook": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "event-bus": frozenset({EXISTENCE, "meta.labels", "spec"}),
+    "log-sink": frozenset({EXISTENCE, "meta.labels", "spec"}),
 }
 _OWN_NODE_STATUS = frozenset(
     f"status.{name}"
-    for name in ("address", "capacity", "engines", "facts", "agent_version", "images", "ports", "usage", "pressure")
+    for name in (
+        *("address", "capacity", "engines", "facts", "agent_version", "images", "ports", "usage", "pressure"),
+        "log_sinks",
+    )
 )
 _NODE: Rights = {
     "node": _OWN_NODE_STATUS,

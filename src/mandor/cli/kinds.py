@@ -27,6 +27,7 @@ KINDS = (
     Kind("rebalance", "rebalances", namespaced=False, short=("rb",)),
     Kind("webhook", "webhooks", namespaced=False, short=("wh",)),
     Kind("event-bus", "event-buses", namespaced=False, short=("bus",)),
+    Kind("log-sink", "log-sinks", namespaced=False, short=("ls",)),
     Kind("task", "tasks"),
     Kind("spare", "spares"),
     Kind("inventory", "inventories", namespaced=False, short=("inv",)),

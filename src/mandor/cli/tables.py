@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from mandor.cli import pools, receivers
+from mandor.cli import log_sinks, pools, receivers
 from mandor.cli.output import age
 
 Object = dict[str, Any]
@@ -465,6 +465,16 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
     ),
     "webhook": RECEIVER,
     "event-bus": RECEIVER,
+    "log-sink": (
+        NAME,
+        Column("STATE", log_sinks.state),
+        Column("URL", _spec("url")),
+        Column("TAKES", log_sinks.takes),
+        Column("NAMESPACES", receivers.told("namespaces")),
+        Column("WORKLOADS", receivers.told("workloads"), wide=True),
+        AGE,
+        LABELS,
+    ),
     "limit-defaults": (
         NAME,
         Column("ASKS FOR", _amounts("resources")),

@@ -13,6 +13,7 @@ from mandor.errors import Conflict, MandorError
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.keyed_queue import KeyedQueue
+from mandor.model.meta import Key
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Listener, Mirror
 
@@ -90,12 +91,18 @@ async def _work(controller: Controller[Any], queue: Queue, measures: Measures) -
             queue.add_after(key, again)
 
 
+def _about(key: Hashable) -> dict[str, object]:
+    """What a record about it says, for machines."""
+    return {"namespace": key.namespace, key.kind: key.name} if isinstance(key, Key) else {}
+
+
 def _pause(controller: Controller[Any], queue: Queue, key: Hashable, error: MandorError) -> float | None:
     failures = queue.failures[key] = queue.failures.get(key, 0) + 1
     if isinstance(error, Conflict):
         log.debug("%s %s: %s", controller.name, key, error)
         return AFTER_CONFLICT.pause(failures)
-    log.warning("%s %s: %s", controller.name, key, error, extra={"facts": error.facts})
+    facts = {"controller": controller.name, **_about(key), **error.facts}
+    log.warning("%s %s: %s", controller.name, key, error, extra={"facts": facts})
     if not error.retry:
         queue.failures.pop(key, None)
         return None

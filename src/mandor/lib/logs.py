@@ -1,27 +1,46 @@
-"""Log records: a line for people, or JSON for machines."""
+"""Log records: a line for people, or JSON for machines; both with facts, such as which instance it is about."""
 
 import json
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Literal
 
 Style = Literal["console", "json"]
+_about: ContextVar[Mapping[str, object]] = ContextVar("about", default=MappingProxyType({}))
+_always: dict[str, object] = {}
+"""What every record of this process says: which node or server it is."""
 
 
-def set_up(style: Style = "console", level: str = "info") -> None:
-    """Send every log record to stderr in the given style."""
+def set_up(
+    style: Style = "console", level: str = "info", also: logging.Handler | None = None, **always: object
+) -> None:
+    """Send every log record to stderr in the given style, and to `also`; each says what `always` is so, too."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if style == "json" else _Console())
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [handler] if also is None else [handler, also]
+    _always.clear()
+    _always.update(always)
     root.setLevel(level.upper())
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
 
 
-def _facts(record: logging.LogRecord) -> dict[str, object]:
+def about(**facts: object) -> None:
+    """What this task, and those it starts, says from now on is about these."""
+    _about.set({**_about.get(), **facts})
+
+
+def facts_of(record: logging.LogRecord) -> dict[str, object]:
+    """What a record says besides its message: what its task is about, and its own facts."""
+    return {**_about.get(), **_own_facts(record)}
+
+
+def _own_facts(record: logging.LogRecord) -> dict[str, object]:
     facts = getattr(record, "facts", None)
     return facts if isinstance(facts, dict) else {}
 
@@ -29,7 +48,7 @@ def _facts(record: logging.LogRecord) -> dict[str, object]:
 class _Console(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).strftime("%H:%M:%S.%f")[:-3]
-        facts = "".join(f" {key}={value}" for key, value in _facts(record).items())
+        facts = "".join(f" {key}={value}" for key, value in _own_facts(record).items())
         name = record.name.removeprefix("mandor.")
         text = f"{at} {record.levelname.lower():7} {name}: {record.getMessage()}{facts}"
         if record.exc_info:
@@ -44,7 +63,8 @@ class _Json(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **_facts(record),
+            **_always,
+            **facts_of(record),
         }
         if record.exc_info:
             entry["trace"] = self.formatException(record.exc_info)

@@ -11,6 +11,7 @@ from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.inventory import Inventory
 from mandor.model.limit_defaults import LimitDefaults
+from mandor.model.log_sink import LogSink
 from mandor.model.meta import Object
 from mandor.model.node import Node
 from mandor.model.pool import NodePool
@@ -33,7 +34,7 @@ KINDS: dict[str, type[Object]] = {
     cls.kind: cls
     for cls in (
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
-        *(Rebalance, Reservation, Secret, Webhook, EventBus, VmTask, Inventory, Spare),
+        *(Rebalance, Reservation, Secret, Webhook, EventBus, LogSink, VmTask, Inventory, Spare),
         *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Tally, Cluster),
     )
 }
@@ -41,7 +42,7 @@ KINDS: dict[str, type[Object]] = {
 
 _QUANTITIES = (Cpu, Size, Seconds, Percent)
 _APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance | Reservation
-_APPLIED |= Secret | Webhook | EventBus
+_APPLIED |= Secret | Webhook | EventBus | LogSink
 _RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Tally | Cluster
 _ANY = _APPLIED | Node | Release | Instance | VmTask | Inventory | Spare | _RECORDS
 

@@ -17,6 +17,7 @@ from mandor.model.codec import KINDS
 from mandor.model.depends import HINT as UNTIE
 from mandor.model.depends import find_circles
 from mandor.model.limit_defaults import LimitDefaults, LimitDefaultsSpec
+from mandor.model.log_sink import LogSink, LogSinkSpec
 from mandor.model.meta import Key, Meta, Object, check_labels, check_name
 from mandor.model.near_cycle import HINT, find_deadlocks
 from mandor.model.pool import NodePool, NodePoolSpec
@@ -53,6 +54,7 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "reservation": ReservationSpec,
     "webhook": WebhookSpec,
     "event-bus": EventBusSpec,
+    "log-sink": LogSinkSpec,
 }
 _MADE: dict[str, Callable[..., Object]] = {
     "workload": Workload,
@@ -67,6 +69,7 @@ _MADE: dict[str, Callable[..., Object]] = {
     "reservation": Reservation,
     "webhook": Webhook,
     "event-bus": EventBus,
+    "log-sink": LogSink,
 }
 
 _META = ("kind", "name", "namespace", "labels")

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct, field
 
 from mandor.lib.quantity import Seconds
+from mandor.model.log_sink import SinkHealth
 from mandor.model.meta import Object, check_labels, check_name
 from mandor.model.resources import Resources
 
@@ -221,6 +222,8 @@ class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     """How far its drain is; absent: it is not drained."""
     maintenance: Maintenance | None = None
     """Its turn in the maintenance window of its pool; absent: it is not its turn."""
+    log_sinks: dict[str, SinkHealth] = {}
+    """How log sinks do there, by name; those that are not active are absent."""
     inventory: str = ""
     """The inventory that it comes from: it has no agent, and is Ready while that lists it; empty: it has one."""
     occupied: Occupied | None = None

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from mandor.model.json_schema import Schema, schemas
 from mandor.model.limit_defaults import LimitDefaultsSpec
+from mandor.model.log_sink import LogSinkSpec
 from mandor.model.pool import NodePoolSpec
 from mandor.model.priority import PriorityClassSpec
 from mandor.model.quota import QuotaSpec
@@ -48,6 +49,7 @@ _OTHERS: dict[str, tuple[type[Struct], bool, str]] = {
     "rebalance": (RebalanceSpec, False, "An order to move the few instances that would stand best elsewhere."),
     "webhook": (WebhookSpec, False, "A receiver of events over HTTP; every message is signed."),
     "event-bus": (EventBusSpec, False, "A NATS or Kafka to which events are published."),
+    "log-sink": (LogSinkSpec, False, "A receiver of what instances print and agents say."),
 }
 """Kinds beside workloads: what they say, whether they live in a namespace, what they are."""
 

@@ -19,6 +19,7 @@ from mandor.agent.journal import Journal
 from mandor.agent.ports import somebody_holds
 from mandor.agent.pressure import USUAL, Threshold
 from mandor.agent.settings import AgentSettings
+from mandor.agent.shipping.own import OwnLogs
 from mandor.client.aio import Client
 from mandor.engines.base import Engine
 from mandor.engines.registry import known_engines, make_engine
@@ -47,15 +48,17 @@ log = logging.getLogger(__name__)
 
 def run(settings: AgentRootSettings) -> None:
     """Serve this node until a signal; its work goes on afterwards."""
-    logs.set_up(settings.log_style, settings.log_level)
+    name = settings.name or default_name()
+    own = OwnLogs(name)
+    logs.set_up(settings.log_style, settings.log_level, also=own, node=name)
     try:
         with hold(settings.directory / "agent.lock"):
-            uvloop.run(serve(settings))
+            uvloop.run(serve(settings, own))
     except Held as held:
         raise Conflict(f"another agent runs in {settings.directory}", hint=str(held)) from None
 
 
-async def serve(settings: AgentRootSettings) -> None:
+async def serve(settings: AgentRootSettings, own_logs: OwnLogs | None = None) -> None:
     known = agent_settings(settings)
     journal = Journal(known.data)
     async with contextlib.AsyncExitStack() as stack:
@@ -73,6 +76,7 @@ async def serve(settings: AgentRootSettings) -> None:
             journal=journal,
             holds=somebody_holds,
             ahead=lambda: client.ahead_seconds,
+            own_logs=own_logs,
         )
         if settings.metrics:
             await stack.enter_async_context(_metrics_at(settings.metrics, agent))

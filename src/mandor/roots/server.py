@@ -104,7 +104,7 @@ Work = Callable[[Store, Clock, ServerSettings, Pulse, Inside], Awaitable[None]]
 
 def run(settings: ServerSettings, *, dev: bool = False) -> None:
     """Serve until a signal. `dev` lets callers on this machine in without a token."""
-    logs.set_up(settings.log_style, settings.log_level)
+    logs.set_up(settings.log_style, settings.log_level, server=settings.address or settings.listen)
     check_safe(settings)
     if settings.record:
         check_recordable(Path(settings.record))

@@ -46,6 +46,8 @@ class Journal:
 
     def note(self, entry: Entry, profile: Profile, decision: Decision, table: Table) -> None:
         """A decision that has just been made, and is not counted yet."""
+        if log.isEnabledFor(logging.DEBUG):
+            _tell(entry, profile, decision)
         if decision.node and not (entry.attempts or decision.relaxed or decision.message):
             if not self._ordinary:
                 return
@@ -126,6 +128,19 @@ class Journal:
         if not spec.message and stored.spec.uid == spec.uid:
             spec = replace(spec, message=stored.spec.message)
         return stored.changed(spec=spec)
+
+
+def _tell(entry: Entry, profile: Profile, decision: Decision) -> None:
+    key = decision.key
+    facts = {
+        "decision": f"{entry.uid}.{entry.attempts + 1}",
+        "namespace": key.namespace,
+        "instance": key.name,
+        "workload": entry.ask.who.workload,
+        "profile": profile.name,
+        "node": decision.node,
+    }
+    log.debug("%s: %s", key.name, decision.node or decision.message, extra={"facts": facts})
 
 
 def _form(decision: Decision) -> str:

@@ -124,7 +124,7 @@ class Outcomes:
         self._gangs.written(promise.entry.ask, promise.instance.meta.uid)
         if context.profile.post_binds:
             for fault in self._watchdog.run(lambda: run_post_binds(context, self._watchdog)):
-                log.warning("%s is bound; %s", promise.key, fault)
+                log.warning("%s is bound; %s", promise.key, fault, extra={"facts": _facts(promise)})
 
     def failed(self, promise: Promise) -> None:
         """Somebody changed it or its node meanwhile: decide again."""
@@ -178,8 +178,15 @@ class Outcomes:
         if self._reserved.pop(id(promise), None) is None or context is None:
             return
         for fault in self._watchdog.run(lambda: run_unreserve(context, self._watchdog)):
-            log.warning("%s gives %s back; %s", promise.key, promise.node, fault)
+            log.warning("%s gives %s back; %s", promise.key, promise.node, fault, extra={"facts": _facts(promise)})
 
     def unreserve_all(self) -> None:
         for promise in list(self._reserved.values()):
             self._unreserve(promise)
+
+
+def _facts(promise: Promise) -> dict[str, object]:
+    """For machines that read the log."""
+    key, entry = promise.key, promise.entry
+    decision = f"{entry.uid}.{entry.attempts + 1}"
+    return {"decision": decision, "namespace": key.namespace, "instance": key.name, "node": promise.node}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import stat
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -17,6 +18,7 @@ from mandor.agent.agent import Agent
 from mandor.agent.http_link import HttpLink
 from mandor.agent.journal import Journal
 from mandor.agent.settings import AgentSettings
+from mandor.agent.shipping.own import OwnLogs
 from mandor.api.app import build_app
 from mandor.api.auth import make_token
 from mandor.api.heartbeat import Heartbeats
@@ -111,7 +113,11 @@ class Place:
             ProcessEngine(settings.data / "process", limits=False) as engine,
         ):
             link = HttpLink(client, settings, journal)
-            agent = Agent(settings, RemoteStore(client), link, {"process": engine}, CLOCK, journal=journal)
+            own = OwnLogs(settings.name)
+            agent = Agent(
+                settings, RemoteStore(client), link, {"process": engine}, CLOCK, journal=journal, own_logs=own
+            )
+            logging.getLogger("mandor").addHandler(own)
             running = asyncio.create_task(agent.run())
             try:
                 yield agent
@@ -119,6 +125,7 @@ class Place:
                 running.cancel()
                 with suppress(asyncio.CancelledError):
                     await running
+                logging.getLogger("mandor").removeHandler(own)
 
     async def order(self, script: str, name: str = "web", **group: Any) -> Instance:
         tasks = {"main": {"command": ["/bin/sh", "-c", script], "stop": {"grace": "1s"}}}

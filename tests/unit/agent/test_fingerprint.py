@@ -46,6 +46,7 @@ def status(before: NodeStatus, **engines: Capabilities) -> NodeStatus:
         pressure=(),
         usage=None,
         facts={},
+        log_sinks={},
     )
 
 

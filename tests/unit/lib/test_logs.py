@@ -1,5 +1,6 @@
 """Log records for people and machines."""
 
+import asyncio
 import json
 import logging
 from collections.abc import Iterator
@@ -35,3 +36,21 @@ def test_a_record_for_machines_is_one_json_object_a_line(capsys: pytest.CaptureF
     entry = json.loads(line)
     assert (entry["level"], entry["message"], entry["n"]) == ("error", "broke\nin two", 1)
     assert "KeyError" in entry["trace"]
+
+
+@pytest.mark.req("S0-30")
+async def test_what_a_task_is_about_and_who_speaks_are_fields_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up("json", "info", node="n1")
+    log = logging.getLogger("mandor.agent.worker")
+
+    async def look_after(name: str) -> None:
+        logs.about(instance=name)
+        await asyncio.sleep(0)
+        log.info("starts", extra={"facts": {"decision": f"{name}.1"}})
+
+    await asyncio.gather(look_after("web-0"), look_after("web-1"))
+    log.info("alone")
+    first, second, last = (json.loads(line) for line in capsys.readouterr().err.splitlines())
+    assert (first["node"], first["instance"], first["decision"]) == ("n1", "web-0", "web-0.1")
+    assert (second["instance"], second["decision"]) == ("web-1", "web-1.1")
+    assert (last["node"], "instance" in last) == ("n1", False)

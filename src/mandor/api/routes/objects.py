@@ -34,7 +34,7 @@ TRIES = 5
 
 WRITABLE = (
     *("workload", "node", "namespace", "priority-class", "quota", "limit-defaults", "volume", "node-pool"),
-    *("rebalance", "reservation", "secret", "webhook", "event-bus"),
+    *("rebalance", "reservation", "secret", "webhook", "event-bus", "log-sink"),
 )
 """Kinds that users put and patch."""
 DELETABLE = (*WRITABLE, "instance", "token")

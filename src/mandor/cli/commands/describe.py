@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from mandor.cli import advice, pools, receivers, tables
+from mandor.cli import advice, log_sinks, pools, receivers, tables
 from mandor.cli.advice import NOTHING, Advice
 from mandor.cli.commands.drain import shown
 from mandor.cli.commands.events import events_about, when
@@ -373,6 +373,7 @@ def _tell_node(client: "Client", item: Object) -> Told:
         ("short of", ", ".join(status.get("pressure", ()))),
         ("maintenance", _maintenance(status.get("maintenance"))),
         ("drain", _drain(spec, status)),
+        *((f"log sink {name}", log_sinks.health(each)) for name, each in sorted(status.get("log_sinks", {}).items())),
         ("facts", ", ".join(f"{key} {value}" for key, value in sorted(status.get("facts", {}).items()))),
         ("agent", status.get("agent_version", "")),
     ]
@@ -455,6 +456,11 @@ def _tell_receiver(client: "Client", item: Object) -> Told:
     return Told([], [*receivers.story(item), *_spec(item)], NOTHING)
 
 
+def _tell_log_sink(client: "Client", item: Object) -> Told:
+    nodes, _ = client.list("nodes", {})
+    return Told([], [*log_sinks.story(item, nodes), *_spec(item)], NOTHING)
+
+
 _STORIES: dict[str, Callable[["Client", Object], Told]] = {
     find_kind("workload").name: _tell_workload,
     find_kind("instance").name: _tell_instance,
@@ -463,4 +469,5 @@ _STORIES: dict[str, Callable[["Client", Object], Told]] = {
     find_kind("node-pool").name: _tell_pool,
     find_kind("webhook").name: _tell_receiver,
     find_kind("event-bus").name: _tell_receiver,
+    find_kind("log-sink").name: _tell_log_sink,
 }

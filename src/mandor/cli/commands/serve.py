@@ -13,7 +13,11 @@ _config_option = click.option("--config", metavar="FILE", help="Settings as TOML
 
 
 def _log_options(command: F) -> F:
-    style = click.option("--log-style", type=click.Choice(["console", "json"]), help="For people or for machines.")
+    style = click.option(
+        *("--log-format", "--log-style", "log_style"),
+        type=click.Choice(["console", "json"]),
+        help="For people or for machines.",
+    )
     level = click.option(
         "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="How much is told."
     )

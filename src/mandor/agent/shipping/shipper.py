@@ -1,0 +1,297 @@
+"""Reads what the instances of this node print, and what its agent says, for all sinks that want it."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from mandor.agent.absence import Source
+from mandor.agent.journal import Blocking, replace_file
+from mandor.agent.shipping.line import Line, clean_text
+from mandor.agent.shipping.outlet import Outlet
+from mandor.agent.shipping.own import OwnLogs
+from mandor.agent.shipping.place import Place, Resumed
+from mandor.agent.shipping.secrets import Secrets
+from mandor.agent.shipping.sink import Sink
+from mandor.agent.shipping.sinks import open_sink
+from mandor.agent.wait import doze
+from mandor.engines.base import Engine, LogLine, Unit
+from mandor.errors import Invalid, MandorError, NotFound, Unsupported
+from mandor.lib.backoff import Backoff
+from mandor.lib.clock import Clock
+from mandor.lib.metrics import Counts, Family, counter, gauge
+from mandor.lib.tasks import Background
+from mandor.model.codec import decode_as, encode
+from mandor.model.instance import Instance
+from mandor.model.log_sink import LogSink, SinkHealth
+from mandor.model.meta import Object
+from mandor.store.base import Change, Store
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.5
+PENDING_MOST = 5000
+"""So many lines wait for the disk; then whoever reads waits."""
+FINISH_SECONDS = 10.0
+"""So long a unit that is over stays, so that its log is read to the end."""
+AGAIN = Backoff(1, 30, jitter=0.3)
+
+
+@dataclass(frozen=True, slots=True)
+class Lodged:
+    """One unit that is on this node."""
+
+    unit: Unit
+    engine: Engine
+    instance: Instance
+    labels: dict[str, str] = field(hash=False, compare=False)
+    """Of its workload."""
+    over: bool = False
+
+
+class Shipper:
+    def __init__(
+        self,
+        node: str,
+        folder: Path,
+        store: Store,
+        clock: Clock,
+        blocking: Blocking,
+        own: OwnLogs,
+        *,
+        lodged: Callable[[], Iterable[Lodged]],
+        folders: Sequence[Path],
+        turned: Callable[[], None],
+    ) -> None:
+        """`folders`: where files may be written; `turned`: a sink serves again, or does so no longer."""
+        self._node, self._folder, self._clock, self._blocking = node, folder, clock, blocking
+        self._own, self._lodged, self._folders, self._turned = own, lodged, folders, turned
+        self._secrets = Secrets(store, blocking)
+        self._wanted: dict[str, LogSink] = {}
+        self._outlets: dict[str, Outlet] = {}
+        self._sending: dict[str, asyncio.Task[None]] = {}
+        self._reading: dict[Unit, asyncio.Task[None]] = {}
+        self._places: dict[str, Place] = {}
+        self._kept: dict[str, Place] = {}
+        self._news = asyncio.Event()
+        self._flushing = asyncio.Lock()
+        self._sends = Counts()
+        self._tasks: Background | None = None
+
+    # What the feed tells.
+
+    def listed(self, items: Sequence[Object], source: Source) -> None:
+        self._wanted = {each.meta.uid: each for each in items if isinstance(each, LogSink)}
+        self._news.set()
+
+    def changed(self, change: Change, source: Source) -> None:
+        before, after = change.before, change.after
+        if isinstance(before, LogSink):
+            self._wanted.pop(before.meta.uid, None)
+        if isinstance(after, LogSink):
+            self._wanted[after.meta.uid] = after
+        self._news.set()
+
+    def lost(self, error: MandorError, failures: int) -> None:
+        log.debug("log sinks cannot be followed: %s", error)
+
+    # The work.
+
+    async def run(self) -> None:
+        """For ever; what was read but is not on disk yet is put there in the end."""
+        await self._remember()
+        try:
+            async with Background() as tasks:
+                self._tasks = tasks
+                while True:
+                    self._news.clear()
+                    await self._match()
+                    self._look()
+                    await self.flush()
+                    await doze(self._clock, LOOK_SECONDS if self._outlets else None, self._news)
+        finally:
+            self._tasks = None
+            await self.flush()
+
+    async def finish(self, unit: Unit) -> None:
+        """Before its log goes: it is read to the end, or as far as it can be in a few seconds."""
+        if self._tasks is None or not self._outlets:
+            return
+        self._look()
+        reading = self._reading.get(unit)
+        if reading is not None:
+            await asyncio.wait({reading}, timeout=FINISH_SECONDS)
+            await self.flush()
+
+    async def flush(self) -> None:
+        """All lines to the disk, then how far was read: a crash in between repeats a few lines, and loses none."""
+        async with self._flushing:
+            self._take_own()
+            places = dict(self._places)
+            for outlet in list(self._outlets.values()):
+                await outlet.flush()
+            if places != self._kept:
+                await self._keep("places.json", msgspec.json.encode(places))
+                self._kept = places
+
+    async def _keep(self, name: str, data: bytes) -> None:
+        try:
+            await self._blocking(lambda: replace_file(self._folder / name, data, durable=False))
+        except OSError as error:
+            log.warning("%s cannot be written: %s", self._folder / name, error.strerror or error)
+
+    async def _remember(self) -> None:
+        """Sinks as they were last heard of: lines go on when the control plane is away."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            self._places = msgspec.json.decode((self._folder / "places.json").read_bytes(), type=dict[str, Place])
+        except (OSError, msgspec.MsgspecError):
+            self._places = {}
+        try:
+            known = decode_as((self._folder / "sinks.json").read_bytes(), list[LogSink])
+        except (OSError, Invalid):
+            known = []
+        self._wanted = {each.meta.uid: each for each in known} | self._wanted
+        self._kept = dict(self._places)
+        self._news.set()
+
+    async def _match(self) -> None:
+        """One outlet a sink."""
+        assert self._tasks is not None
+        wanted = dict(self._wanted)
+        altered = False
+        for uid, sink in wanted.items():
+            outlet = self._outlets.get(uid)
+            if outlet is None:
+                outlet = await self._blocking(self._make, sink)
+                self._outlets[uid] = outlet
+                self._sending[uid] = self._tasks.start(outlet.run(), f"log sink {sink.meta.name}")
+            elif outlet.value.spec != sink.spec:
+                outlet.change(sink)
+            else:
+                continue
+            altered = True
+        for uid in self._outlets.keys() - wanted.keys():
+            await self._close(uid)
+            altered = True
+        if altered:
+            await self._keep("sinks.json", encode(list(wanted.values())))
+            self._turned()
+
+    def _make(self, sink: LogSink) -> Outlet:
+        return Outlet(
+            sink, self._folder / sink.meta.uid, self._clock, self._blocking, self._open, self._turned, self._sends
+        )
+
+    def _open(self, sink: LogSink) -> Sink:
+        return open_sink(sink.spec, self._folders, self._secrets.read)
+
+    async def _close(self, uid: str) -> None:
+        sending, outlet = self._sending.pop(uid), self._outlets.pop(uid)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        await outlet.remove()
+
+    def _look(self) -> None:
+        """Whoever is wanted and not read yet is read; those that are gone are forgotten."""
+        assert self._tasks is not None
+        if not self._outlets:
+            return
+        found = {each.unit: each for each in self._lodged()}
+        for unit, lodged in found.items():
+            place = self._places.get(str(unit))
+            if unit in self._reading or (place is not None and place.over) or not self._wants(lodged):
+                continue
+            self._reading[unit] = self._tasks.start(self._read(lodged), f"log of {unit}")
+        self._reading = {unit: task for unit, task in self._reading.items() if not task.done()}
+        living = {str(unit) for unit in (*found, *self._reading)}
+        self._places = {unit: place for unit, place in self._places.items() if unit in living}
+        uids = {"", *(unit.uid for unit in found)}
+        for outlet in self._outlets.values():
+            outlet.forget(uids)
+
+    def _wants(self, lodged: Lodged) -> list[Outlet]:
+        meta, workload = lodged.instance.meta, lodged.instance.spec.workload
+        return [
+            each for each in self._outlets.values() if each.value.spec.wants(meta.namespace, workload, lodged.labels)
+        ]
+
+    async def _read(self, lodged: Lodged) -> None:
+        """Until it is over and read to its end, or nobody wants it any more."""
+        failures, unit = 0, lodged.unit
+        while outlets := self._wants(lodged):
+            begin = min(each.begin for each in outlets)
+            place = self._places.setdefault(str(unit), Place(at=begin))
+            resumed = Resumed(place)
+            try:
+                async for line in lodged.engine.logs(unit, follow=True, since=place.at):
+                    failures = 0
+                    if resumed.fresh(line.at):
+                        await self._take(lodged, line)
+            except (Unsupported, NotFound):
+                break
+            except (MandorError, OSError) as error:
+                failures += 1
+                log.debug("the log of %s broke off: %s", unit, error)
+            except Exception:  # An engine from elsewhere may raise anything; the others' logs go on.
+                failures += 1
+                log.warning("the log of %s cannot be read", unit, exc_info=True)
+            else:
+                if self._is_over(unit):
+                    break
+            await self._clock.sleep(AGAIN.pause(max(1, failures)))
+        if str(unit) in self._places:
+            self._places[str(unit)] = msgspec.structs.replace(self._places[str(unit)], over=True)
+
+    def _is_over(self, unit: Unit) -> bool:
+        return all(each.over for each in self._lodged() if each.unit == unit)
+
+    async def _take(self, lodged: Lodged, line: LogLine) -> None:
+        unit, instance = lodged.unit, lodged.instance
+        made = Line(
+            at=line.at,
+            text=clean_text(line.text),
+            node=self._node,
+            stream=line.stream,
+            namespace=instance.meta.namespace,
+            workload=instance.spec.workload,
+            instance=instance.meta.name,
+            task=unit.task,
+        )
+        for outlet in self._wants(lodged):
+            outlet.offer(made, unit.uid)
+        self._places[str(unit)] = self._places.get(str(unit), Place()).after(line.at)
+        if any(each.pending >= PENDING_MOST for each in self._outlets.values()):
+            await self.flush()
+
+    def _take_own(self) -> None:
+        lines, left_out = self._own.take()
+        for outlet in self._outlets.values():
+            spec = outlet.value.spec
+            if spec.active and "agent" in spec.sources:
+                outlet.missed(left_out)
+                for line in lines:
+                    outlet.offer(line, "")
+
+    # How it goes.
+
+    def health(self) -> dict[str, SinkHealth]:
+        return {each.name: each.health() for each in self._outlets.values() if each.value.spec.active}
+
+    def families(self) -> Iterator[Family]:
+        outlets = list(self._outlets.values())
+        shipped = {(each.name,): float(each.shipped) for each in outlets}
+        yield counter("mandor_log_lines_shipped_total", "Lines that receivers have taken.", shipped, "sink")
+        dropped = {(each.name, why): float(count) for each in outlets for why, count in each.drops.items()}
+        meaning = "Lines that receivers never get: over the rate, over the buffer, refused, or no disk to keep them on."
+        yield counter("mandor_log_lines_dropped_total", meaning, dropped, "sink", "reason")
+        yield counter("mandor_log_sends_total", "Batches, by what became of them.", self._sends, "sink", "result")
+        for name, what, meaning in (
+            ("mandor_log_buffer_lines", "waiting", "Lines on disk that wait for their receiver."),
+            ("mandor_log_buffer_bytes", "size", "What they take on disk."),
+            ("mandor_log_lag_seconds", "lag", "How old the oldest of them is."),
+        ):
+            yield gauge(name, meaning, {(each.name,): float(getattr(each, what)) for each in outlets}, "sink")

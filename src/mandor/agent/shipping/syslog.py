@@ -1,0 +1,126 @@
+"""Syslog by RFC 5424: datagrams (RFC 5426), a stream with counted octets (RFC 6587), or the socket of this machine.
+
+A syslog receiver never says that it has something. Over a stream a batch counts as taken when the other machine has it;
+the last one is sent again when the connection turns out to be broken. Datagrams that get lost are lost.
+"""
+
+import asyncio
+import fcntl
+import socket
+import struct
+import termios
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from urllib.parse import unquote, urlsplit
+
+from mandor.agent.shipping.connection import Connection, Pair
+from mandor.agent.shipping.line import SEVERITIES, Line
+from mandor.agent.shipping.sink import Sink
+from mandor.errors import Unavailable
+from mandor.model.log_sink import PORTS, SYSLOG_UNIX, LogSinkSpec
+
+USER, DAEMON = 1 << 3, 3 << 3
+"""Facilities: of tasks, of the agent."""
+ENTERPRISE = "mandor@32473"
+DATAGRAM_MOST = 8192
+"""A longer message is cut: nobody promises to take more."""
+LOOK_SECONDS = 0.005
+
+
+def message(line: Line) -> bytes:
+    """`<14>1 TIME NODE WORKLOAD INSTANCE STREAM [mandor@… …] TEXT`; nil where there is no value."""
+    priority = (USER if line.instance else DAEMON) + SEVERITIES.get(line.severity, 6)
+    at = datetime.fromtimestamp(line.at, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    facts = {**line.facts, **line.labels}
+    data = "".join(f' {_word(name, 32)}="{_escaped(value)}"' for name, value in facts.items())
+    name, process = line.workload or "mandor-agent", line.instance or "-"
+    head = f"<{priority}>1 {at} {_word(line.node, 255)} {_word(name, 48)} {_word(process, 128)} {line.stream}"
+    return f"{head} [{ENTERPRISE}{data}] {line.text}".encode()
+
+
+def _word(text: str, most: int) -> str:
+    """Printable, without what ends a word."""
+    return "".join(letter if "!" <= letter <= "~" and letter not in '="]' else "_" for letter in text[:most]) or "-"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("]", r"\]")
+
+
+class StreamSyslog(Sink):
+    def __init__(self, spec: LogSinkSpec) -> None:
+        split = urlsplit(spec.url)
+        self._host, self._port = split.hostname or "", split.port or PORTS["syslog+tcp"]
+        self._connection = Connection(f"{self._host}:{self._port}", float(spec.timeout), self._connect)
+        self._unsure: Sequence[Line] = ()
+        """What the receiver may not have read when it hung up."""
+
+    async def send(self, lines: Sequence[Line]) -> None:
+        before = self._connection.made
+        async with self._connection.use() as (_, writer):
+            again = self._unsure if self._connection.made != before else ()
+            writer.write(b"".join(_counted(message(each)) for each in (*again, *lines)))
+            await writer.drain()
+            await _arrived(writer)
+        self._unsure = lines
+
+    async def close(self) -> None:
+        self._connection.drop()
+
+    async def _connect(self) -> Pair:
+        return await asyncio.open_connection(self._host, self._port)
+
+
+def _counted(data: bytes) -> bytes:
+    return b"%d %s" % (len(data), data)
+
+
+async def _arrived(writer: asyncio.StreamWriter) -> None:
+    """The other machine has acknowledged every byte."""
+    peer = writer.get_extra_info("socket")
+    while struct.unpack("i", fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0]:  # noqa: ASYNC110 - nobody tells
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+class DatagramSyslog(Sink):
+    """Over UDP, or to the socket of this machine."""
+
+    def __init__(self, spec: LogSinkSpec) -> None:
+        self._spec = spec
+        self._socket: socket.socket | None = None
+
+    async def send(self, lines: Sequence[Line]) -> None:
+        try:
+            await asyncio.to_thread(self._send, [message(each)[:DATAGRAM_MOST] for each in lines])
+        except OSError as error:
+            await self.close()
+            raise Unavailable(f"{self._spec.url}: {error.strerror or error}") from error
+
+    async def close(self) -> None:
+        if self._socket is not None:
+            open_one, self._socket = self._socket, None
+            open_one.close()
+
+    def _send(self, messages: Sequence[bytes]) -> None:
+        if self._socket is None:
+            self._socket = self._open()
+        for each in messages:
+            self._socket.send(each)
+
+    def _open(self) -> socket.socket:
+        split = urlsplit(self._spec.url)
+        address: str | tuple[str, int]
+        if self._spec.scheme == SYSLOG_UNIX:
+            family, address = socket.AF_UNIX, unquote(split.path)
+        else:
+            host, port = split.hostname or "", split.port or PORTS["syslog+udp"]
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+            family, address = found[0], (str(found[4][0]), port)
+        made = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            made.settimeout(float(self._spec.timeout))
+            made.connect(address)
+        except BaseException:
+            made.close()
+            raise
+        return made
