@@ -33,6 +33,7 @@ COMMANDS: dict[str, Entry] = {
     "spare": Entry("Work", "spare", "Prepare spare machines for an upgrade."),
     "vm": Entry("Work", "vm", "Find machines for virtual machines; confirm, call off."),
     "get": Entry("Look", "get", "Show objects, in a table or as JSON or YAML."),
+    "top": Entry("Look", "top", "Show the cluster in the terminal, live."),
     "describe": Entry("Look", "describe", "Tell the story of one object."),
     "explain": Entry("Look", "explain", "Tell why an instance has no node, or the one it has."),
     "logs": Entry("Look", "logs", "Show what an instance writes."),

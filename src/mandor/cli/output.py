@@ -75,8 +75,13 @@ def _show_rich(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     for number, title in enumerate(titles):
         table.add_column(title, overflow="fold", no_wrap=number == 0)
     for row in rows:
-        table.add_row(*(Text(cell, style=_COLOURS.get(cell.partition(",")[0], "")) for cell in row))
+        table.add_row(*(Text(cell, style=colour(cell)) for cell in row))
     Console().print(table)
+
+
+def colour(cell: str) -> str:
+    """Of a phase, or of what else has one; empty: none."""
+    return _COLOURS.get(cell.partition(",")[0], "")
 
 
 def age(since: float, now: float) -> str:

@@ -534,9 +534,13 @@ def columns(kind: str, *, wide: bool = False, namespace: bool = False) -> tuple[
 
 
 def row(shown: tuple[Column, ...], item: Object) -> tuple[str, ...]:
-    return tuple(_one_line(column.cell(item)) for column in shown)
+    return tuple(one_line(column.cell(item)) for column in shown)
 
 
-def _one_line(value: Any) -> str:
+def one_line(value: Any) -> str:
+    return printable(" ".join(str(value).split()))
+
+
+def printable(text: str) -> str:
     """Without what would move a terminal's cursor: messages may quote what a program wrote."""
-    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(str(value).split()))
+    return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)

@@ -94,7 +94,7 @@ class Client:
             raise Invalid("no server is named", hint="give --server URL")
         self.servers = [parse_server(each) for each in servers]
         self.token = token
-        self._ca_file = ca_file
+        self.ca_file = ca_file
         self._connect_seconds = connect_seconds
         self._answer_seconds = answer_seconds
         self._waits = waits or (lambda _: nullcontext())
@@ -288,9 +288,9 @@ class Client:
 
     def _context(self) -> ssl.SSLContext:
         try:
-            return ssl.create_default_context(cafile=self._ca_file or None)
+            return ssl.create_default_context(cafile=self.ca_file or None)
         except OSError as error:
-            raise Invalid(f"cannot use the certificates in {self._ca_file}: {error}") from error
+            raise Invalid(f"cannot use the certificates in {self.ca_file}: {error}") from error
 
     def _headers(self) -> dict[str, str]:
         return {"Authorization": f"Bearer {self.token}"} if self.token else {}

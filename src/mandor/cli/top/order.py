@@ -1,0 +1,53 @@
+"""What was typed after `:`."""
+
+from dataclasses import dataclass
+
+from mandor.cli.kinds import Kind
+from mandor.cli.top.view import kind_words
+from mandor.errors import Invalid
+from mandor.lib.words import did_you_mean
+
+QUIT = frozenset({"q", "q!", "qa", "quit", "exit"})
+HELP = frozenset({"h", "help", "?"})
+NAMESPACE = frozenset({"ns", "namespace", "namespaces"})
+ABOUT = {
+    "logs": "logs",
+    "log": "logs",
+    "explain": "explain",
+    "why": "explain",
+    "describe": "describe",
+    "desc": "describe",
+}
+EVERYWHERE = frozenset({"all", "*", "-A"})
+
+
+@dataclass(frozen=True, slots=True)
+class Typed:
+    """`verb`: quit, help, view, namespace, logs, explain or describe."""
+
+    verb: str
+    kind: Kind | None = None
+    name: str = ""
+    """Of an object, or of a namespace (empty: all of them)."""
+    task: str = ""
+
+
+def read(text: str) -> Typed:
+    """Raise `Invalid` for what nobody understands."""
+    word, *rest = text.split() or [""]
+    if len(rest) > 2:
+        raise Invalid(f"{text!r} has too many words", hint="? shows what can be typed")
+    name, task = [*rest, "", ""][:2]
+    if word in QUIT:
+        return Typed("quit")
+    if word in HELP:
+        return Typed("help")
+    if word in NAMESPACE and name:
+        return Typed("namespace", name="" if name in EVERYWHERE else name)
+    if word in ABOUT:
+        return Typed(ABOUT[word], name=name.removeprefix("instance/"), task=task)
+    kinds = kind_words()
+    if word in kinds:
+        return Typed("view", kinds[word], name=name)
+    known = {*QUIT, *HELP, *ABOUT, *kinds}
+    raise Invalid(f"there is no view {word!r}", hint=did_you_mean(word, known))
