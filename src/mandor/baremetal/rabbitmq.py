@@ -43,7 +43,7 @@ class RabbitQueue(TaskQueue):
     def __init__(self, url: str, *, prefetch: int = 256, prefix: str = EXCHANGE) -> None:
         self._url, self._prefetch, self._prefix = url, prefetch, prefix
         self._tasks = Background()
-        self._exchange: AbstractExchange | None = None
+        self._channel: AbstractChannel | None = None
         self._queue: AbstractQueue | None = None
         self._inbox: asyncio.Queue[Delivery] = asyncio.Queue()
         self._consuming = False
@@ -68,16 +68,16 @@ class RabbitQueue(TaskQueue):
 
     async def send(self, tasks: Sequence[str], routing_key: str, seconds: float | None = None, why: str = "") -> None:
         """Confirmed by the broker when this returns: all are sent, and then their confirms are waited for."""
-        exchange = self._exchange
-        if exchange is None:
+        opened = self._channel
+        if opened is None:
             raise Unavailable(self.trouble or "RabbitMQ: not connected")
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                channel = await exchange.channel.get_underlay_channel()
+                channel = await opened.get_underlay_channel()
                 sending = (
                     channel.basic_publish(
                         task.encode(),
-                        exchange=exchange.name,
+                        exchange=self._prefix,
                         routing_key=routing_key,
                         properties=_properties(task, seconds, why),
                         mandatory=True,
@@ -127,7 +127,7 @@ class RabbitQueue(TaskQueue):
             await lost.wait()
             self._trouble = "the connection was lost"
         finally:
-            self._exchange = self._queue = None
+            self._channel = self._queue = None
             with suppress(*TROUBLE):
                 async with asyncio.timeout(CLOSE_SECONDS):  # a broker that was killed does not say goodbye
                     await connection.close()
@@ -144,7 +144,7 @@ class RabbitQueue(TaskQueue):
             await self._declare(channel, exchange, f"delay.{number}", f"{DELAYED}.{number}", back)
         if self._consuming:
             await queue.consume(self._received, no_ack=False)
-        self._exchange, self._queue = exchange, queue
+        self._channel, self._queue = channel, queue
 
     async def _declare(
         self,
