@@ -12,11 +12,11 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, AbstractQueue
-from aiormq import spec
+from aiormq import Channel, spec
 from aiormq.exceptions import AMQPError
 
 from mandor.baremetal.queue import Delivery, TaskQueue
@@ -73,7 +73,7 @@ class RabbitQueue(TaskQueue):
             raise Unavailable(self.trouble or "RabbitMQ: not connected")
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                channel = await opened.get_underlay_channel()
+                channel = cast("Channel", await opened.get_underlay_channel())
                 sending = (
                     channel.basic_publish(
                         task.encode(),
