@@ -33,6 +33,7 @@ dev: setup ## Start a whole cluster on this machine (ARGS="--listen 127.0.0.1:90
 .PHONY: api-up
 api-up: setup ## Serve the placement of virtual machines at 127.0.0.1:8080, over the machines of `make node-up`
 	@MANDOR_INVENTORY=$${MANDOR_INVENTORY:-http://127.0.0.1:8090/nodes} MANDOR_INVENTORY_EVERY=5s \
+	  MANDOR_PIPELINES=$${MANDOR_PIPELINES:-examples/baremetal/pipelines.yaml} \
 	  exec $(BIN)/python -m mandor.roots.server --dev --data .mandor-vm --listen 127.0.0.1:8080 $(ARGS)
 
 .PHONY: node-up
@@ -72,6 +73,7 @@ format: setup ## Rewrite the sources in the project's format, with safe lint fix
 .PHONY: reference
 reference: setup ## Write docs/reference anew from the code
 	@$(BIN)/python scripts/reference.py
+	@$(BIN)/python scripts/imported_keys.py
 
 .PHONY: bench
 bench: setup ## Measure: runs bench/run.py (ARGS="--help" for its options)

@@ -68,6 +68,7 @@ async def running_api(
     *,
     config: ConfigSource | None = None,
     inquire: Inquire = ask_nobody,
+    clusters: tuple[str, ...] = (),
 ) -> AsyncIterator[Api]:
     listener = open_socket("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -80,6 +81,7 @@ async def running_api(
         auth=auth,  # type: ignore[arg-type]
         scheduling=make_scheduling(config or ConfigSource(), inquire),
         sealer=Sealer.of("a key for tests"),
+        spare_clusters=frozenset(clusters),
     )
     server = ApiServer(build_app(parts), parts, listener)
     serving = asyncio.create_task(server.serve())
@@ -106,13 +108,15 @@ async def start_api() -> AsyncIterator[StartApi]:
             store: Store | None = None,
             config: ConfigSource | None = None,
             inquire: Inquire = ask_nobody,
+            clusters: tuple[str, ...] = (),
             **settings: object,
         ) -> Api:
             store = store if store is not None else await stack.enter_async_context(MemoryStore())
             if await store.get(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1")).key) is None:
                 await store.commit(Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1"))))
             made = ApiSettings(**settings)  # type: ignore[arg-type]
-            return await stack.enter_async_context(running_api(store, made, config=config, inquire=inquire))
+            running = running_api(store, made, config=config, inquire=inquire, clusters=clusters)
+            return await stack.enter_async_context(running)
 
         yield start
 

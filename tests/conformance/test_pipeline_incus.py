@@ -2,44 +2,56 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
 import pytest
 
 from mandor.baremetal.incus import IncusPipeline
-from mandor.baremetal.pipeline import Run, VmOrder
+from mandor.baremetal.pipeline import Pipeline
 from mandor.errors import Invalid
+from mandor.testing.pipeline import Memory, PipelineSuite
 from tests.components.incus import IMAGE, Incus
-
-ORDER = VmOrder(name="spare-1", cluster="lab", node="bm-1", address="127.0.0.1", cpu=1, memory_mib=128)
-
-
-async def forget(run: str) -> None:
-    return None
 
 
 @pytest.mark.req("S4-30")
-async def test_an_instance_is_made_once_with_its_limits_and_taken_away(incus: Incus) -> None:
-    pipeline = IncusPipeline(incus.url, IMAGE, type="container")
-    run = Run("", forget)
-    try:
-        await pipeline.create(ORDER, run)
-        await pipeline.create(ORDER, run)
-        assert incus.cli("list", "spare-1", "--format", "csv", "--columns", "s") == "RUNNING"
-        assert incus.cli("config", "get", "spare-1", "limits.memory") == "128MiB"
-    finally:
-        await pipeline.delete(ORDER, run)
-        await pipeline.delete(ORDER, run)
-        await pipeline.close()
-    assert incus.cli("list", "spare-1", "--format", "csv") == ""
+class TestIncus(PipelineSuite):
+    @pytest.fixture
+    async def make(self, incus: Incus) -> AsyncIterator[Callable[[], Pipeline]]:
+        self.incus = incus
+        made: list[Pipeline] = []
+
+        def make() -> Pipeline:
+            made.append(IncusPipeline(incus.url, IMAGE, type="container"))
+            return made[-1]
+
+        yield make
+        for each in made:
+            await each.close()
+
+    @pytest.fixture
+    def away(self, tmp_path: Path) -> Pipeline:
+        return IncusPipeline(f"unix://{tmp_path}/nobody", IMAGE)
+
+    def there(self, name: str) -> bool:
+        if self.incus.cli("list", name, "--format", "csv", "--columns", "s") != "RUNNING":
+            return False
+        return self.incus.cli("config", "get", name, "limits.memory") == "128MiB"
+
+    async def begun(self, run: Memory) -> None:
+        while not run.id:
+            await asyncio.sleep(0.001)
 
 
 async def test_an_instance_that_is_somebody_elses_is_left_alone(incus: Incus) -> None:
-    pipeline = IncusPipeline(incus.url, IMAGE, type="container")
-    incus.cli("launch", IMAGE, "spare-1")
+    pipeline, order = IncusPipeline(incus.url, IMAGE, type="container"), TestIncus().order()
+    incus.cli("launch", IMAGE, order.name)
     try:
         with pytest.raises(Invalid, match="not ours"):
-            await pipeline.create(ORDER, Run("", forget))
-        await pipeline.delete(ORDER, Run("", forget))
-        assert incus.cli("list", "spare-1", "--format", "csv", "--columns", "s") == "RUNNING"
+            await pipeline.create(order, Memory())
+        await pipeline.delete(order, Memory())
+        assert incus.cli("list", order.name, "--format", "csv", "--columns", "s") == "RUNNING"
     finally:
-        incus.cli("delete", "--force", "spare-1")
+        incus.cli("delete", "--force", order.name)
         await pipeline.close()

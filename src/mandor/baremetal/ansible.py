@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
+import sys
 from pathlib import Path
 
 from mandor.baremetal.pipeline import Pipeline, Run, VmOrder
@@ -19,8 +21,8 @@ MISUSED = frozenset({1, 4, 5, 250})
 class AnsiblePipeline(Pipeline):
     """`mandor_action` is `create` or `delete`; `mandor_vm` holds the order."""
 
-    def __init__(self, playbook: str, inventory: str = "localhost,", command: str = "ansible-playbook") -> None:
-        self._playbook, self._inventory, self._command = playbook, inventory, command
+    def __init__(self, playbook: str, inventory: str = "localhost,", command: str = "") -> None:
+        self._playbook, self._inventory, self._command = playbook, inventory, command or _found()
 
     async def create(self, order: VmOrder, run: Run) -> None:
         await self._play("create", order)
@@ -55,6 +57,12 @@ class AnsiblePipeline(Pipeline):
         if code:
             wrong = Invalid if code in MISUSED - {4} else Unavailable
             raise wrong(f"the playbook ended with {code}: {said[-SAYS_MOST:]}")
+
+
+def _found() -> str:
+    """On the path, or beside the Python that runs this: nobody has to activate its environment."""
+    own = Path(sys.executable).with_name("ansible-playbook")
+    return shutil.which("ansible-playbook") or (str(own) if own.exists() else "ansible-playbook")
 
 
 async def _tail(process: asyncio.subprocess.Process) -> str:

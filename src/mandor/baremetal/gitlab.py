@@ -27,7 +27,7 @@ class GitlabPipeline(Pipeline):
     def __init__(
         self, url: str, project: str, ref: str, trigger_token_file: str, token_file: str, poll: float = POLL_SECONDS
     ) -> None:
-        """The trigger's token begins pipelines, the other one (`read_api`) looks after them."""
+        """The trigger's token begins pipelines, the other one (`api`) looks after them, and calls them off."""
         split = urlsplit(url)
         if split.scheme != "https" and not (split.scheme == "http" and split.hostname in HERE):
             raise Invalid(f"{url[:100]!r} is no address of GitLab", hint="https://HOST")
@@ -48,21 +48,35 @@ class GitlabPipeline(Pipeline):
             await session.close()
 
     async def _go(self, action: str, order: VmOrder, run: Run) -> None:
-        """A run is remembered as `create 17`: one of the other action is over for us."""
+        """A run is remembered as `create 17`; one of the other action must not go on beside this one."""
         known, _, number = run.id.partition(" ")
         if known != action:
+            if number:
+                await self._break_off(number)
             number = str((await self._trigger(action, order))["id"])
             await run.keep(f"{action} {number}")
+        status, page = await self._end(number)
+        await run.keep("")
+        if status != "success":
+            raise Unavailable(f"pipeline {number} of GitLab: {status}: {page}")
+
+    async def _break_off(self, number: str) -> None:
+        status, _ = await self._status(number)
+        if status in UNDER_WAY:
+            await self._call("POST", f"/pipelines/{number}/cancel", token=True)
+            await self._end(number)
+
+    async def _end(self, number: str) -> tuple[str, str]:
+        """How it ended, and the page that shows it."""
         while True:
-            found = await self._call("GET", f"/pipelines/{number}", token=True)
-            status = str(found.get("status"))
-            if status == "success":
-                await run.keep("")
-                return
+            status, page = await self._status(number)
             if status not in UNDER_WAY:
-                await run.keep("")
-                raise Unavailable(f"pipeline {number} of GitLab: {status}: {found.get('web_url', '')}")
+                return status, page
             await asyncio.sleep(self._poll)
+
+    async def _status(self, number: str) -> tuple[str, str]:
+        found = await self._call("GET", f"/pipelines/{number}", token=True, missing={"status": "deleted"})
+        return str(found.get("status")), str(found.get("web_url", ""))
 
     async def _trigger(self, action: str, order: VmOrder) -> dict[str, Any]:
         variables = {
@@ -79,7 +93,16 @@ class GitlabPipeline(Pipeline):
         found: dict[str, Any] = await self._call("POST", "/trigger/pipeline", form)
         return found
 
-    async def _call(self, method: str, path: str, form: dict[str, str] | None = None, *, token: bool = False) -> Any:
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        form: dict[str, str] | None = None,
+        *,
+        token: bool = False,
+        missing: dict[str, str] | None = None,
+    ) -> Any:
+        """`missing`: what stands for something that is not there."""
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=CALL_SECONDS))
         headers = {"PRIVATE-TOKEN": _secret(self._token_file)} if token else {}
@@ -92,6 +115,8 @@ class GitlabPipeline(Pipeline):
                     return _json(said)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise Unavailable(f"GitLab does not answer: {str(error) or 'too late'}") from error
+        if answer.status == 404 and missing is not None:
+            return missing
         story = f"GitLab answered {answer.status}: {' '.join(said.split())[:200]}"
         raise Invalid(story) if answer.status in {400, 401, 403, 404} else Unavailable(story)
 

@@ -1,5 +1,6 @@
 """Incus as a pipeline: the virtual machine is an instance of the Incus on the machine that was chosen, or of one."""
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,13 @@ class IncusPipeline(Pipeline):
         try:
             found = await _find(api, order.name)
             if found is None:
-                await api.run("POST", "/1.0/instances", self._body(order))
+                if not run.id:
+                    await run.keep((await api.call("POST", "/1.0/instances", self._body(order)))["operation"])
+                await _finish(api, run)
                 found = await _find(api, order.name)
-            if found is None or found["config"].get(MARK) != order.cluster:
+            if found is None:
+                raise Unavailable(f"incus did not make {order.name}")
+            if found["config"].get(MARK) != order.cluster:
                 raise Invalid(f"incus has an instance {order.name} that is not ours")
             if found["status"] != "Running":
                 await api.run("PUT", path_of(order.name, "state"), {"action": "start", "timeout": STOP_SECONDS})
@@ -53,6 +58,11 @@ class IncusPipeline(Pipeline):
     async def delete(self, order: VmOrder, run: Run) -> None:
         api = self._client(order)
         try:
+            if run.id:
+                with contextlib.suppress(Refused):  # Some can only be waited for.
+                    await api.call("DELETE", run.id)
+                with contextlib.suppress(Refused):
+                    await _finish(api, run)
             found = await _find(api, order.name)
             if found is None or found["config"].get(MARK) != order.cluster:
                 return
@@ -84,6 +94,18 @@ class IncusPipeline(Pipeline):
             "profiles": list(self._profiles),
             "config": {**limits, **self._config, MARK: order.cluster, "boot.autostart": "true"},
         }
+
+
+async def _finish(api: IncusClient, run: Run) -> None:
+    """Once Incus has been told to make it, it goes on whether anybody waits or not; over is forgotten soon."""
+    try:
+        await api.finish({"operation": run.id})
+    except Refused as error:
+        await run.keep("")
+        if error.status != MISSING:
+            raise
+    else:
+        await run.keep("")
 
 
 async def _find(api: IncusClient, name: str) -> Mapping[str, Any] | None:

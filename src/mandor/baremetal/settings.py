@@ -20,4 +20,7 @@ class TaskSettings:
     kept_seconds: float = 86_400.0
     kept_most: int = 20_000
     """Tasks that ended are kept so long, and so many of them."""
+    spares_kept_seconds: float = 7 * 86_400.0
+    spares_kept_most: int = 1_000
+    """So are spares."""
     sweep_seconds: float = 1.0

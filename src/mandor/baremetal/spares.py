@@ -6,64 +6,99 @@ fails, all that was made is taken away, and all that was held is given back, bef
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
-from mandor.baremetal.pipeline import Run, VmOrder
+from mandor.baremetal.settings import TaskSettings
+from mandor.baremetal.spare_maker import Hopeless, SpareMaker
+from mandor.baremetal.spare_record import SpareRecord
+from mandor.baremetal.spare_remover import SpareRemover
 from mandor.baremetal.targets import Target
-from mandor.errors import Conflict, Invalid, MandorError, NotFound, Unavailable
+from mandor.baremetal.task_plan import outdated
+from mandor.errors import MandorError, NotFound
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
 from mandor.lib.tasks import Background
-from mandor.model.meta import Key, Meta
-from mandor.model.spare import Spare, SparePhase, SpareVm
-from mandor.model.vm_task import Step, VmTask, VmTaskSpec, VmTaskStatus
-from mandor.store.base import Change, Put, Store
+from mandor.model.meta import Key
+from mandor.model.spare import Spare, SparePhase
+from mandor.store.base import WRITES_MOST, Change, Delete, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
-from mandor.store.tasks import change_task, task_key
 
 log = logging.getLogger(__name__)
 
-POLL_SECONDS = 1.0
-PLACE_SECONDS = 300.0
-TRIES = 20
+LOOK_SECONDS = 60.0
 BACKOFF = Backoff(first_seconds=2.0, most_seconds=120.0, jitter=0.3)
-REMOVE_BACKOFF = Backoff(first_seconds=2.0, most_seconds=600.0, jitter=0.3)
 
 
 class Spares:
-    def __init__(self, store: Store, clock: Clock, recorder: Recorder, targets: Mapping[str, Target]) -> None:
-        self._store, self._clock, self._recorder, self._targets = store, clock, recorder, targets
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        recorder: Recorder,
+        targets: Mapping[str, Target],
+        settings: TaskSettings | None = None,
+    ) -> None:
+        self._store, self._clock, self._targets = store, clock, targets
+        self._settings = settings or TaskSettings()
+        self._record = SpareRecord(store, clock, recorder)
+        self._maker = SpareMaker(store, clock, self._record)
+        self._remover = SpareRemover(store, clock, self._record, targets, self._pause)
+        self._mirror = Mirror(store, Spare.kind)
         self._changed = asyncio.Event()
         self._driven: dict[Key, asyncio.Task[None]] = {}
+        self._waiting: dict[Key, set[asyncio.Event]] = {}
 
     async def run(self) -> None:
         """For ever."""
-        async with Mirror(self._store, Spare.kind) as mirror, Background() as tasks:
-            mirror.listen(self._notice)
-            await mirror.synced()
+        self._mirror.listen(self._notice)
+        async with self._mirror, Background() as tasks:
+            await self._mirror.synced()
+            tasks.start(self._forget(), "past spares")
             while True:
                 self._changed.clear()
-                for each in list(mirror.items()):
-                    if isinstance(each, Spare) and not each.ended and each.key not in self._driven:
+                for each in self._known():
+                    if not each.ended and each.key not in self._driven:
                         task = self._driven[each.key] = tasks.start(self._drive(each.key), str(each.key))
                         task.add_done_callback(partial(self._over, each.key))
                 await self._changed.wait()
 
+    def _known(self) -> list[Spare]:
+        return [each for each in self._mirror.items() if isinstance(each, Spare)]
+
     def _notice(self, changes: Sequence[Change]) -> None:
         self._changed.set()
+        for change in changes:
+            before, after = change.before, change.after
+            if isinstance(after, Spare) and not (isinstance(before, Spare) and before.spec == after.spec):
+                for wake in self._waiting.get(after.key, ()):
+                    wake.set()
 
     def _over(self, key: Key, task: asyncio.Task[None]) -> None:
         self._driven.pop(key, None)
         self._changed.set()
 
+    async def _forget(self) -> None:
+        """What ended long ago, for ever."""
+        settings = self._settings
+        while True:
+            over = [each for each in self._known() if each.ended]
+            old = outdated(over, settings.spares_kept_most, settings.spares_kept_seconds, self._clock.now())
+            try:
+                for start in range(0, len(old), WRITES_MOST):
+                    some = old[start : start + WRITES_MOST]
+                    await self._store.commit(*(Delete(each.key, each.meta.version) for each in some))
+            except MandorError as error:
+                log.warning("old spares are not forgotten: %s", error)
+            await self._clock.sleep(LOOK_SECONDS)
+
     async def _drive(self, key: Key) -> None:
         failures = 0
         while True:
             try:
-                spare = await self._read(key)
+                spare = await self._record.read(key)
                 if spare.ended:
                     return
                 await self._advance(spare)
@@ -78,234 +113,66 @@ class Spares:
     async def _advance(self, spare: Spare) -> None:
         phase = spare.status.phase
         if phase in {"Failing", "Releasing"}:
-            await asyncio.gather(*(self._remove(spare.key, index) for index in range(len(spare.status.vms))))
+            await self._remover.remove_all(spare)
             over: SparePhase = "Failed" if phase == "Failing" else "Released"
-            await self._move(spare.key, over, spare.status.message)
+            await self._record.move(spare.key, over, spare.status.message)
         elif spare.spec.released:
-            await self._move(spare.key, "Releasing", spare.spec.released)
+            await self._record.move(spare.key, "Releasing", spare.spec.released)
         elif phase == "Ready":
             await self._keep(spare)
         else:
             await self._prepare(spare)
 
-    # Making them.
-
     async def _prepare(self, spare: Spare) -> None:
         """Until all are ready, one has failed, or nobody needs them any more."""
-        making = asyncio.ensure_future(self._make_all(spare))
-        leaving = asyncio.ensure_future(self._released(spare.key))
+        target = self._targets.get(spare.spec.cluster)
+        if target is None:
+            await self._record.move(spare.key, "Failing", f"there is no pipeline for the cluster {spare.spec.cluster}")
+            return
+        making = asyncio.ensure_future(self._maker.make_all(spare, target))
+        leaving = asyncio.ensure_future(self._called_off(spare))
         try:
             await asyncio.wait({making, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (making, leaving):
-                task.cancel()
-            await asyncio.wait({making, leaving})
-        if making.cancelled():
-            return
-        error = making.exception()
-        if error is None:
-            await self._move(spare.key, "Ready", "all have joined and are ready")
-        elif isinstance(error, MandorError):
-            await self._move(spare.key, "Failing", str(error))
+            making.cancel()
+            leaving.cancel()
+            made, left = await asyncio.gather(making, leaving, return_exceptions=True)
+        if isinstance(made, Hopeless):
+            await self._record.move(spare.key, "Failing", str(made))
+        elif made is None:
+            await self._record.move(spare.key, "Ready", "all have joined and are ready")
         else:
-            raise error
+            for error in (made, left):
+                if isinstance(error, Exception):
+                    raise error
 
-    async def _make_all(self, spare: Spare) -> None:
-        target = self._targets.get(spare.spec.cluster)
-        if target is None:
-            raise Invalid(f"there is no pipeline for the cluster {spare.spec.cluster}")
-        makings = [asyncio.ensure_future(self._make(spare, index, target)) for index in range(spare.spec.count)]
-        try:
-            for making in asyncio.as_completed(makings):
-                await making
-        finally:
-            for making in makings:
-                making.cancel()
-            await asyncio.wait(makings)
-
-    async def _released(self, key: Key) -> None:
-        while not (await self._read(key)).spec.released:
-            await self._clock.sleep(POLL_SECONDS)
-
-    async def _make(self, spare: Spare, index: int, target: Target) -> None:
-        key = spare.key
-        vm = spare.status.vms[index]
-        if vm.state == "Placing":
-            task = await self._placed(spare, vm, target)
-            vm = await self._note(key, index, state="Creating", node=task.status.node, address=task.status.address)
-        if vm.state == "Creating":
-            await self._create(spare, index, vm, target)
-            vm = await self._note(key, index, state="Joining", message="")
-        if vm.state == "Joining":
-            await self._join(key, index, vm, target)
-            await self._confirm(vm.task, spare.meta.namespace)
-            await self._note(key, index, state="Ready", message="")
-
-    async def _placed(self, spare: Spare, vm: SpareVm, target: Target) -> VmTask:
-        key = task_key(vm.task, spare.meta.namespace)
-        if await self._store.get(key) is None:
-            await self._store.commit(Put(self._task(spare, vm, target)))
-        while True:
-            task = await self._store.get(key)
-            if not isinstance(task, VmTask):
-                raise Invalid(f"{vm.name}: its task is gone")
-            if task.status.state in {"Placed", "Confirmed"}:
-                return task
-            if task.ended:
-                raise Invalid(f"{vm.name}: {task.status.error or task.status.state}")
-            await self._clock.sleep(POLL_SECONDS / 2)
-
-    def _task(self, spare: Spare, vm: SpareVm, target: Target) -> VmTask:
-        now, spec = self._clock.now(), spare.spec
-        return VmTask(
-            meta=Meta(name=vm.task, namespace=spare.meta.namespace),
-            spec=VmTaskSpec(
-                purpose="spare",
-                cpu=spec.cpu,
-                memory_mib=spec.memory_mib,
-                pool=spec.pool,
-                vm=vm.name,
-                owner=f"spare/{spare.meta.name}",
-                place_seconds=PLACE_SECONDS,
-                hold_seconds=min(target.hold_seconds, 30 * 86_400.0),
-            ),
-            status=VmTaskStatus(since=now, history=(Step("Queued", now, f"for the spare {spare.meta.name}"),)),
-        )
-
-    async def _create(self, spare: Spare, index: int, vm: SpareVm, target: Target) -> None:
-        for attempt in range(1, target.attempts + 1):
-            try:
-                async with asyncio.timeout(target.create_seconds):
-                    await target.pipeline.create(_order(spare, vm), self._run(spare.key, index, vm))
-                return
-            except TimeoutError:
-                error: MandorError = Unavailable(f"not made within {Seconds(target.create_seconds)}")
-            except Unavailable as failed:
-                error = failed
-            if attempt == target.attempts:
-                raise Unavailable(f"{vm.name} was not made in {attempt} tries: {error}") from error
-            vm = await self._note(spare.key, index, message=f"try {attempt}: {error}"[:500])
-            await self._clock.sleep(BACKOFF.pause(attempt))
-
-    async def _join(self, key: Key, index: int, vm: SpareVm, target: Target) -> None:
-        until = vm.since + target.ready_seconds
-        while True:
-            try:
-                waits = await target.ready.check(vm.name)
-            except Unavailable as error:
-                waits = str(error)
-            if not waits:
-                return
-            if self._clock.now() > until:
-                raise Unavailable(f"{vm.name} was not ready within {Seconds(target.ready_seconds)}: {waits}")
-            if waits != vm.message:
-                vm = await self._note(key, index, message=waits[:500])
-            await self._clock.sleep(POLL_SECONDS)
-
-    async def _confirm(self, task: str, namespace: str) -> None:
-        def confirm(found: VmTask) -> VmTask:
-            if found.status.state == "Confirmed":
-                return found
-            try:
-                return found.moved("Confirmed", self._clock.now(), "its spare is ready")
-            except ValueError as error:
-                raise Invalid(str(error)) from error
-
-        await change_task(self._store, task_key(task, namespace), confirm)
-
-    # Keeping them, and taking them away.
+    async def _called_off(self, spare: Spare) -> None:
+        while not spare.spec.released:
+            await self._pause(spare, LOOK_SECONDS)
+            spare = await self._record.read(spare.key)
 
     async def _keep(self, spare: Spare) -> None:
-        until = spare.status.since + spare.spec.release_after
-        if spare.spec.release_after and self._clock.now() >= until:
-            await self._move(spare.key, "Releasing", f"{Seconds(spare.spec.release_after)} are over")
+        """Until its time is over, or somebody says that it is."""
+        after = spare.spec.release_after
+        left = spare.status.since + after - self._clock.now() if after else LOOK_SECONDS
+        if left > 0:
+            await self._pause(spare, min(left, LOOK_SECONDS))
         else:
-            await self._clock.sleep(POLL_SECONDS)
+            await self._record.move(spare.key, "Releasing", f"{Seconds(after)} are over")
 
-    async def _remove(self, key: Key, index: int) -> None:
-        """Until it is gone: room that a virtual machine still takes is not given to others."""
-        failures = 0
-        while True:
-            spare = await self._read(key)
-            vm = spare.status.vms[index]
-            if vm.state == "Gone":
-                return
-            try:
-                if vm.state != "Placing":
-                    await self._delete(spare, index, vm)
-                await self._give_back(vm.task, spare.meta.namespace)
-                await self._note(key, index, state="Gone", message="")
-                return
-            except (MandorError, TimeoutError) as error:
-                failures += 1
-                log.warning("%s: %s cannot be taken away: %s", key, vm.name, error)
-                await self._note(key, index, message=f"cannot be taken away: {error}"[:500])
-                await self._clock.sleep(REMOVE_BACKOFF.pause(failures))
-
-    async def _delete(self, spare: Spare, index: int, vm: SpareVm) -> None:
-        target = self._targets.get(spare.spec.cluster)
-        if target is None:
-            raise Unavailable(f"there is no pipeline for the cluster {spare.spec.cluster} any more")
-        async with asyncio.timeout(target.create_seconds):
-            await target.pipeline.delete(_order(spare, vm), self._run(spare.key, index, vm))
-
-    async def _give_back(self, task: str, namespace: str) -> None:
-        def over(found: VmTask) -> VmTask:
-            if found.ended:
-                return found
-            confirmed = found.status.state == "Confirmed"
-            return found.moved("Released" if confirmed else "Cancelled", self._clock.now(), "its spare is gone")
-
-        try:
-            await change_task(self._store, task_key(task, namespace), over, free=True)
-        except NotFound:
+    async def _pause(self, spare: Spare, seconds: float) -> None:
+        """For so long at most: what somebody wants of it may change."""
+        known = self._mirror.get(spare.key)
+        if isinstance(known, Spare) and known.meta.version > spare.meta.version and known.spec != spare.spec:
             return
-
-    # Remembering.
-
-    def _run(self, key: Key, index: int, vm: SpareVm) -> Run:
-        async def keep(run: str) -> None:
-            await self._note(key, index, run=run)
-            memory.id = run
-
-        memory = Run(vm.run, keep)
-        return memory
-
-    async def _read(self, key: Key) -> Spare:
-        found = await self._store.get(key)
-        if not isinstance(found, Spare):
-            raise NotFound(f"there is no {key}")
-        return found
-
-    async def _note(self, key: Key, index: int, **fields: object) -> SpareVm:
-        after = await self._change(key, lambda spare: spare.with_vm(index, self._clock.now(), **fields))
-        return after.status.vms[index]
-
-    async def _move(self, key: Key, phase: SparePhase, why: str) -> None:
-        after = await self._change(key, lambda spare: spare.moved(phase, self._clock.now(), why))
-        bad = phase in {"Failing", "Failed"}
-        names = ", ".join(vm.name for vm in after.status.vms)
-        told = f"{names}: {why}" if phase == "Ready" else why
-        self._recorder.note(after, f"Spare{phase}", told[:500], type="warning" if bad else "normal")
-        log.log(logging.WARNING if bad else logging.INFO, "%s is %s: %s", key, phase, why)
-
-    async def _change(self, key: Key, change: Callable[[Spare], Spare]) -> Spare:
-        for _ in range(TRIES):
-            after = change(await self._read(key))
-            try:
-                await self._store.commit(Put(after))
-                return after
-            except Conflict:
-                continue
-        raise Conflict(f"{key} keeps changing", key=key)
-
-
-def _order(spare: Spare, vm: SpareVm) -> VmOrder:
-    return VmOrder(
-        name=vm.name,
-        cluster=spare.spec.cluster,
-        node=vm.node,
-        address=vm.address,
-        cpu=spare.spec.cpu,
-        memory_mib=spare.spec.memory_mib,
-    )
+        wake = asyncio.Event()
+        waiting = self._waiting.setdefault(spare.key, set())
+        waiting.add(wake)
+        alarm = self._clock.alarm(seconds, wake.set)
+        try:
+            await wake.wait()
+        finally:
+            alarm.cancel()
+            waiting.discard(wake)
+            if not waiting:
+                self._waiting.pop(spare.key, None)

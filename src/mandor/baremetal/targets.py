@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from mandor.baremetal.ansible import AnsiblePipeline
+from mandor.baremetal.fake import FakePipeline
 from mandor.baremetal.gitlab import GitlabPipeline
 from mandor.baremetal.incus import IncusPipeline
 from mandor.baremetal.pipeline import Pipeline
@@ -43,6 +44,16 @@ class Incus(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     server_certificate: str = ""
 
 
+class Fake(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Nothing is made: to rehearse."""
+
+    takes: Seconds = Seconds(0)
+    fails: int = 0
+    broken: bool = False
+    hangs: bool = False
+    stays: int = 0
+
+
 class Kubernetes(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     url: str
     token_file: str = ""
@@ -53,14 +64,15 @@ class TargetSpec(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     ansible: Ansible | None = None
     gitlab: Gitlab | None = None
     incus: Incus | None = None
+    fake: Fake | None = None
     ready: Kubernetes | Literal["node", "at-once"] = "node"
     create_timeout: Seconds = Seconds(1800)
     ready_timeout: Seconds = Seconds(900)
     attempts: int = 3
 
     def __post_init__(self) -> None:
-        if sum(each is not None for each in (self.ansible, self.gitlab, self.incus)) != 1:
-            raise ValueError("a cluster has one of `ansible`, `gitlab` and `incus`")
+        if sum(each is not None for each in (self.ansible, self.gitlab, self.incus, self.fake)) != 1:
+            raise ValueError("a cluster has one of `ansible`, `gitlab`, `incus` and `fake`")
         if not 1 <= self.attempts <= 20:
             raise ValueError(f"attempts is {self.attempts}; it is 1..20")
 
@@ -106,5 +118,7 @@ def _pipeline(spec: TargetSpec) -> Pipeline:
         return AnsiblePipeline(spec.ansible.playbook, spec.ansible.inventory)
     if spec.gitlab is not None:
         return GitlabPipeline(**msgspec.structs.asdict(spec.gitlab))
+    if spec.fake is not None:
+        return FakePipeline(**msgspec.structs.asdict(spec.fake))
     assert spec.incus is not None
     return IncusPipeline(**msgspec.structs.asdict(spec.incus))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from mandor.baremetal.settings import TaskSettings
 from mandor.lib.quantity import Seconds
@@ -10,6 +10,7 @@ from mandor.model.instance import UNSCHEDULABLE, Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.phase import Phase
+from mandor.model.spare import Spare
 from mandor.model.vm_task import VmTask
 
 NO_NODES = "No available nodes"
@@ -76,14 +77,18 @@ def plan_sweep(
             over.append(task)
         elif _stuck(task, settings, now):
             sweep.published.append(task)
-    over.sort(key=lambda task: task.status.since, reverse=True)
-    sweep.forgotten = [
-        task
-        for place, task in enumerate(over)
-        if place >= settings.kept_most or now - task.status.since > settings.kept_seconds
-    ]
+    sweep.forgotten = outdated(over, settings.kept_most, settings.kept_seconds, now)
     sweep.orphans = [claim for claim in claims if claim.key not in holding]
     return sweep
+
+
+Past = TypeVar("Past", VmTask, Spare)
+
+
+def outdated(over: Iterable[Past], most: int, seconds: float, now: float) -> list[Past]:
+    """Of those that have ended: which are older than so long, or than so many others."""
+    newest = sorted(over, key=lambda each: each.status.since, reverse=True)
+    return [each for place, each in enumerate(newest) if place >= most or now - each.status.since > seconds]
 
 
 def _fault(task: VmTask, nodes: set[str], now: float) -> tuple[Literal["Timeout", "NodeGone"], str] | None:

@@ -123,6 +123,10 @@ def _of_node(node: Object, version: str) -> Iterator[Finding]:
     if pressure := status.get("pressure"):
         says = f"it is short of {', '.join(pressure)}"
         yield Finding(Level.WARNING, about, says, "it takes only important work; give it more, or move work away")
+    for sink, each in status.get("log_sinks", {}).items():
+        if each.get("state") == "Failing":
+            says = f"the log sink {sink} does not take its lines: {each.get('message', '')}"
+            yield Finding(Level.WARNING, about, says, f"`mandor describe log-sink {sink}`; they are kept on its disk")
     if ahead := status.get("facts", {}).get(CLOCK_AHEAD):
         seconds = int(ahead)
         way = "ahead of" if seconds > 0 else "behind"

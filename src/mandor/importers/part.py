@@ -60,26 +60,31 @@ class Ledger:
     def report(self) -> Report:
         """All keys of all documents; those that nobody accounted for are `unknown`."""
         mapped = dropped = 0
+        left: set[tuple[str, str]] = set()
+        idle: set[tuple[str, str]] = set()
         for part in self.roots:
             for key in part.source:
-                kept, lost = self._count(part, key)
+                kept, lost = self._count(part, key, left, idle)
                 mapped, dropped = mapped + kept, dropped + lost
-        return Report(mapped, dropped + self.items, tuple(sorted(self.notes.values())))
+        notes = tuple(sorted(self.notes.values()))
+        return Report(mapped, dropped + self.items, notes, frozenset(left), frozenset(idle))
 
-    def _count(self, part: "Part", key: str) -> tuple[int, int]:
-        state = self.states.get((id(part.source), key))
+    def _count(self, part: "Part", key: str, left: set[tuple[str, str]], idle: set[tuple[str, str]]) -> tuple[int, int]:
+        state, place = self.states.get((id(part.source), key)), (part.file_of(key), part.path_of(key))
         if state == "ignored":
+            idle.add(place)
             return 0, 0
         if state == "whole":
             return 1, 0
         if state is None:
             part.note(key, "unknown", "this key is not known here")
         if state != "opened":
+            left.add(place)
             return 0, 1 + _size(part.source[key])
         mapped, dropped = 1, 0
         for inner in part.inside(key):
             for name in inner.source:
-                kept, lost = self._count(inner, name)
+                kept, lost = self._count(inner, name, left, idle)
                 mapped, dropped = mapped + kept, dropped + lost
         return mapped, dropped
 

@@ -33,6 +33,10 @@ class Report:
     dropped: int = 0
     """Keys that are not, those below a dropped key included."""
     notes: tuple[Note, ...] = ()
+    left: frozenset[tuple[str, str]] = frozenset()
+    """File and path of each key that is not in the manifest; all below it is not, either."""
+    idle: frozenset[tuple[str, str]] = frozenset()
+    """Of each that says nothing by itself, to its own tool as here, and so is not counted."""
 
     @property
     def total(self) -> int:
@@ -44,7 +48,13 @@ class Report:
         return self.mapped / self.total if self.total else 1.0
 
     def __add__(self, other: "Report") -> "Report":
-        return Report(self.mapped + other.mapped, self.dropped + other.dropped, self.notes + other.notes)
+        return Report(
+            self.mapped + other.mapped,
+            self.dropped + other.dropped,
+            self.notes + other.notes,
+            self.left | other.left,
+            self.idle | other.idle,
+        )
 
     @property
     def summary(self) -> str:

@@ -18,7 +18,7 @@ ENDED: frozenset[SparePhase] = frozenset({"Released", "Failed"})
 
 
 class SpareSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """Written once, by whoever asks; but for `released`."""
+    """Written once, by whoever asks; but for `released` and `gone`."""
 
     count: Annotated[int, Bounds(ge=1, le=COUNT_MOST)] = 1
     cpu: Annotated[int, Bounds(ge=1, le=CPU_MOST)]
@@ -31,6 +31,8 @@ class SpareSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknow
     """They are taken away so many seconds after they were ready; 0: when somebody says so."""
     released: str = ""
     """Why they are not needed any more; empty: they are."""
+    gone: bool = False
+    """Somebody has taken them away by hand: no pipeline is asked to."""
 
     def __post_init__(self) -> None:
         check_name(self.pool, "pool")

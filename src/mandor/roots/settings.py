@@ -206,13 +206,25 @@ def load(
     for name, field in known.items():
         text = environ.get(f"MANDOR_{name.upper()}")
         if text is not None:
-            many = str(field.type).startswith("tuple")
-            found[name] = [word.strip() for word in text.split(",") if word.strip()] if many else text
+            found[name] = _from_text(name, text, field.type)
     found |= {name: value for name, value in flags.items() if value not in (None, (), [])}
     try:
         return from_plain(found, cls)
     except msgspec.ValidationError as error:
         raise Invalid(f"settings of the {section}: {error}", hint="`--help` explains each setting") from error
+
+
+def _from_text(name: str, text: str, wanted: Any) -> Any:
+    """What a variable of the environment says, which knows only text."""
+    if str(wanted).startswith("tuple"):
+        return [word.strip() for word in text.split(",") if word.strip()]
+    if wanted not in (int, bool):
+        return text
+    try:
+        return msgspec.convert(text.strip(), wanted, strict=False)
+    except msgspec.ValidationError as error:
+        what = "a whole number" if wanted is int else "true or false"
+        raise Invalid(f"MANDOR_{name.upper()} is {text[:40]!r}", hint=f"it is {what}") from error
 
 
 def _from_file(file: str, section: str, known: Mapping[str, Any]) -> dict[str, Any]:

@@ -80,12 +80,12 @@ async def lead(
             source, every = source_of(settings.inventory), float(settings.inventory_every)
             refresher = Refresher(store, clock, recorder, source, mirrors, every_seconds=every)
             background.start(refresher.run(), "inventory")
-        if settings.pipelines:
-            targets = {name: make_target(each, store) for name, each in read_targets(settings.pipelines).items()}
-            for target in targets.values():
-                stack.push_async_callback(target.ready.close)
-                stack.push_async_callback(target.pipeline.close)
-            background.start(Spares(store, clock, recorder, targets).run(), "spares")
+        targets = {name: make_target(each, store) for name, each in read_targets(settings.pipelines).items()}
+        for target in targets.values():
+            stack.push_async_callback(target.ready.close)
+            stack.push_async_callback(target.pipeline.close)
+        # Also without any: what was made for a cluster that is not in the file any more has to be seen.
+        background.start(Spares(store, clock, recorder, targets, tasks).run(), "spares")
         if shared is None:
             background.start(Worker(store, clock, queue, recorder, tasks, crowded).run(), "worker")
         await background.wait()

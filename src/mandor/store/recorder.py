@@ -55,14 +55,7 @@ class Recorder:
         type: Literal["normal", "warning"] = "normal",  # noqa: A002 - it is the field's name
         node: str = "",
     ) -> None:
-        spec = EventSpec(
-            about=str(about.key),
-            type=type,
-            reason=_clean(reason, REASON_MOST),
-            message=_clean(message, MESSAGE_MOST),
-            source=self._source,
-            node=node or about.node,
-        )
+        spec = self._spec(about, reason, message, type, node)
         key = _event_key(about, spec)
         now = self._clock.now()
         known = self._notes.get(key)
@@ -74,6 +67,35 @@ class Recorder:
         else:
             self._notes[key] = _Note(spec, 1, now, now)
             self._wake.set()
+
+    async def event(
+        self,
+        about: Object,
+        reason: str,
+        message: str,
+        type: Literal["normal", "warning"] = "normal",  # noqa: A002 - it is the field's name
+    ) -> Event:
+        """As `note` would write it, for whoever commits it together with what it tells of: somebody waits for it."""
+        spec, now = self._spec(about, reason, message, type, ""), self._clock.now()
+        key = _event_key(about, spec)
+        return _event(key, _Note(spec, 1, now, now), 1, await self._store.get(key))
+
+    def _spec(
+        self,
+        about: Object,
+        reason: str,
+        message: str,
+        type: Literal["normal", "warning"],  # noqa: A002 - it is the field's name
+        node: str,
+    ) -> EventSpec:
+        return EventSpec(
+            about=str(about.key),
+            type=type,
+            reason=_clean(reason, REASON_MOST),
+            message=_clean(message, MESSAGE_MOST),
+            source=self._source,
+            node=node or about.node,
+        )
 
     @property
     def waiting(self) -> int:

@@ -3,17 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
+import msgspec
 import pytest
 
 from mandor.api.routes.spares import prepare_spare
-from mandor.baremetal.pipeline import Pipeline, Run, VmOrder
+from mandor.baremetal.fake import FakePipeline
 from mandor.baremetal.ready import Ready
+from mandor.baremetal.settings import TaskSettings
 from mandor.baremetal.spares import Spares
 from mandor.baremetal.targets import Target
-from mandor.errors import Invalid, Unavailable
+from mandor.errors import Unavailable
 from mandor.lib.clock import ManualClock
+from mandor.model.meta import Key, Object
 from mandor.model.spare import Spare, SpareSpec
 from mandor.model.vm_task import VmTask
 from mandor.store.base import Put
@@ -23,49 +27,34 @@ from mandor.store.tasks import change_task
 
 
 @dataclass
-class Making(Pipeline):
-    there: set[str] = field(default_factory=set)
-    calls: list[str] = field(default_factory=list)
-    failures: int = 0
-    broken: bool = False
-    stuck: bool = False
-    stubborn: int = 0
-
-    async def create(self, order: VmOrder, run: Run) -> None:
-        self.calls.append(f"create {order.name} on {order.node}")
-        if self.broken:
-            raise Invalid("no such image")
-        if self.failures:
-            self.failures -= 1
-            raise Unavailable("not now")
-        self.there.add(order.name)
-        if self.stuck:
-            await asyncio.Event().wait()
-
-    async def delete(self, order: VmOrder, run: Run) -> None:
-        self.calls.append(f"delete {order.name}")
-        if self.stubborn:
-            self.stubborn -= 1
-            raise Unavailable("it does not go")
-        self.there.discard(order.name)
-
-
-@dataclass
 class Joined(Ready):
-    pipeline: Making
+    pipeline: FakePipeline
     never: bool = False
 
     async def check(self, name: str) -> str:
         return "it has not joined" if self.never or name not in self.pipeline.there else ""
 
 
+class Flaky(MemoryStore):
+    """So many of the next reads of spares find nobody."""
+
+    away = 0
+
+    async def get(self, key: Key) -> Object | None:
+        if self.away and key.kind == Spare.kind:
+            self.away -= 1
+            raise Unavailable("the store is away")
+        return await super().get(key)
+
+
 class World:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.store = MemoryStore(clock=self.clock)
-        self.pipeline = Making()
+        self.pipeline = FakePipeline()
         self.ready = Joined(self.pipeline)
         self.room = 100
+        self.clusters = ["prod"]
 
     async def prepare(self, **fields: object) -> Spare:
         spec = SpareSpec(**({"count": 2, "cpu": 4, "memory_mib": 1024, "cluster": "prod"} | fields))  # type: ignore[arg-type]
@@ -79,10 +68,10 @@ class World:
     async def tasks(self) -> list[VmTask]:
         return [each for each in (await self.store.list(VmTask.kind)).items if isinstance(each, VmTask)]
 
-    async def release(self, spare: Spare) -> None:
+    async def release(self, spare: Spare, *, gone: bool = False) -> None:
         found = await self.find(spare)
-        fields = {name: getattr(found.spec, name) for name in found.spec.__struct_fields__}
-        await self.store.commit(Put(found.changed(spec=SpareSpec(**{**fields, "released": "upgrade done"}))))
+        spec = msgspec.structs.replace(found.spec, released="upgrade done", gone=gone)
+        await self.store.commit(Put(found.changed(spec=spec)))
 
     async def _place(self) -> None:
         """What the scheduler does."""
@@ -101,10 +90,11 @@ class World:
         return task.moved("Failed", self.clock.now(), error="No available nodes", reason="NoNode")
 
     @asynccontextmanager
-    async def leading(self, create_seconds: float = 60.0, ready_seconds: float = 60.0) -> AsyncIterator[Recorder]:
+    async def leading(self, create_seconds: float = 60.0, **settings: Any) -> AsyncIterator[Recorder]:
         recorder = Recorder(self.store, "tasks", self.clock)
-        target = Target(self.pipeline, self.ready, create_seconds, ready_seconds, attempts=3)
-        spares = Spares(self.store, self.clock, recorder, {"prod": target})
+        target = Target(self.pipeline, self.ready, create_seconds, ready_seconds=60.0, attempts=3)
+        targets = dict.fromkeys(self.clusters, target)
+        spares = Spares(self.store, self.clock, recorder, targets, TaskSettings(**settings))
         running = [asyncio.ensure_future(spares.run()), asyncio.ensure_future(self._place())]
         try:
             yield recorder
@@ -160,7 +150,7 @@ async def test_a_spare_with_a_time_is_released_when_it_is_over() -> None:
 @pytest.mark.req("S4-34")
 async def test_a_pipeline_that_fails_is_tried_again() -> None:
     world = World()
-    world.pipeline.failures = 2
+    world.pipeline.fails = 2
     spare = await world.prepare(count=1)
     async with world.leading():
         await world.clock.advance(60)
@@ -173,7 +163,7 @@ async def test_a_pipeline_that_fails_is_tried_again() -> None:
 async def test_whatever_fails_nothing_is_left_and_nothing_is_held(trouble: str) -> None:
     world = World()
     world.pipeline.broken = trouble == "broken"
-    world.pipeline.failures = 99 if trouble == "tries" else 0
+    world.pipeline.fails = 99 if trouble == "tries" else 0
     world.ready.never = trouble == "never"
     world.room = 1 if trouble == "room" else 100
     spare = await world.prepare()
@@ -191,7 +181,7 @@ async def test_whatever_fails_nothing_is_left_and_nothing_is_held(trouble: str) 
 @pytest.mark.req("S4-34")
 async def test_a_pipeline_that_never_ends_is_broken_off() -> None:
     world = World()
-    world.pipeline.stuck = True
+    world.pipeline.hangs = True
     spare = await world.prepare(count=1)
     async with world.leading(create_seconds=0.05):
         async with asyncio.timeout(60):
@@ -207,7 +197,7 @@ async def test_what_cannot_be_taken_away_yet_holds_its_room_until_it_is_gone() -
     spare = await world.prepare(count=1)
     async with world.leading():
         await world.clock.advance(10)
-        world.pipeline.stubborn = 3
+        world.pipeline.stays = 3
         await world.release(spare)
         await world.clock.advance(2)
         (task,) = await world.tasks()
@@ -250,3 +240,55 @@ async def test_a_cluster_without_a_pipeline_fails_at_once() -> None:
         await world.clock.advance(5)
         found = await world.find(spare)
     assert "there is no pipeline for the cluster other" in found.status.message
+
+
+async def test_a_store_that_is_away_for_a_while_fails_no_spare() -> None:
+    world = World()
+    store = world.store = Flaky(clock=world.clock)
+    spare = await world.prepare()
+    async with world.leading():
+        for _ in range(6):
+            store.away = 3
+            await world.clock.advance(3)
+        store.away = 0
+        await world.clock.advance(60)
+    found = await world.find(spare)
+    assert [each.phase for each in found.status.history] == ["Preparing", "Ready"]
+
+
+async def test_what_somebody_took_away_by_hand_gives_its_room_back_at_once() -> None:
+    """Also when its cluster is not in the file any more, and nobody can be asked to take it away."""
+    world = World()
+    spare = await world.prepare(count=2)
+    async with world.leading():
+        await world.clock.advance(10)
+    world.clusters.clear()
+    async with world.leading() as recorder:
+        await world.release(spare)
+        await world.clock.advance(3600)
+        assert {task.status.state for task in await world.tasks()} == {"Confirmed"}
+        await recorder.flush()
+        stays = [each for each in (await world.store.list("event")).items if each.spec.reason == "SpareStays"]
+        assert len(stays) == 2
+        assert "no pipeline for the cluster prod any more" in stays[0].spec.message
+        await world.release(spare, gone=True)
+        await world.clock.advance(1)
+    assert (await world.find(spare)).status.phase == "Released"
+    assert {task.status.state for task in await world.tasks()} == {"Released"}
+
+
+@pytest.mark.req("S4-33")
+async def test_what_is_kept_of_the_past_is_bounded_by_time_and_number() -> None:
+    world = World()
+    old, ready = await world.prepare(), await world.prepare()
+    async with world.leading(spares_kept_most=2, spares_kept_seconds=1000.0):
+        await world.clock.advance(10)
+        await world.release(old)
+        await world.clock.advance(900)
+        assert await world.store.get(old.key) is not None
+        await world.clock.advance(300)
+        assert await world.store.get(old.key) is None
+        later = [await world.prepare(cluster="other") for _ in range(5)]
+        await world.clock.advance(120)
+        assert sum([await world.store.get(each.key) is not None for each in later]) == 2
+        assert (await world.find(ready)).status.phase == "Ready"

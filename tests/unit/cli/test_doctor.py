@@ -88,15 +88,17 @@ def test_each_fault_of_a_node_is_told() -> None:
         thing("silent", phase="Lost", reason="no heartbeat for 30 s"),
         thing("lame", phase="Ready", engines={"docker": {"up": False, "message": "no socket"}, "process": {}}),
         thing("full", phase="Ready", pressure=["disk"]),
+        thing("mute", phase="Ready", log_sinks={"loki": {"state": "Failing", "message": "refused"}}),
         thing("late", phase="Ready", facts={"clock.ahead": "-40"}),
         thing("old", phase="Ready", agent_version="0.0.9"),
     ]
     found = list(checkup.of_nodes(nodes, "0.1"))
-    assert told(found, Level.OK) == ["nodes: 5 of 6 are ready"]
+    assert told(found, Level.OK) == ["nodes: 6 of 7 are ready"]
     assert told(found, Level.WARNING) == [
         "node silent: Lost: no heartbeat for 30 s",
         "node lame: its engine docker does not answer: no socket",
         "node full: it is short of disk",
+        "node mute: the log sink loki does not take its lines: refused",
         "node late: its clock is 40 s behind the server's",
         "node old: its agent is version 0.0.9, the server 0.1",
     ]

@@ -56,6 +56,37 @@ def test_limits_of_the_kernel_and_name_servers_are_asked_for() -> None:
     assert (host["Dns"], host["DnsSearch"]) == (["10.0.0.1"], ["example"])
 
 
+def test_what_a_container_shares_with_its_node_is_asked_for() -> None:
+    asked = {
+        "devices": ["/dev/fuse", "/dev/a:/dev/b:r"], "device_rules": ["c 13:* rmw"], "groups": ["video"],
+        "ipc": "host", "pid": "host", "uts": "host", "userns": "host", "cgroupns": "host", "cpuset": "0-1",
+        "cpu_shares": 512, "oom_score_adj": 10, "security_opt": ["seccomp=unconfined"], "dns_options": ["ndots:2"],
+        "domainname": "example", "stdin": True,
+    }  # fmt: skip
+    options = read_options("docker", asked, ContainerOptions)
+    made = make_body(Launch(name="web-0", image="busybox"), options, {})
+    host = made["HostConfig"]
+    assert [tuple(each.values()) for each in host["Devices"]] == [
+        ("/dev/fuse", "/dev/fuse", "rwm"),
+        ("/dev/a", "/dev/b", "r"),
+    ]
+    names = ("IpcMode", "PidMode", "UTSMode", "UsernsMode", "CgroupnsMode")
+    assert [host[name] for name in names] == ["host"] * 5
+    assert (host["DeviceCgroupRules"], host["GroupAdd"], host["CpusetCpus"]) == (["c 13:* rmw"], ["video"], "0-1")
+    assert (host["CpuShares"], host["OomScoreAdj"], host["SecurityOpt"]) == (512, 10, ["seccomp=unconfined"])
+    assert (made["OpenStdin"], made["Domainname"], host["DnsOptions"]) == (True, "example", ["ndots:2"])
+
+
+def test_what_is_not_asked_for_is_not_said() -> None:
+    assert not {"Devices", "IpcMode", "PidMode", "CpusetCpus", "GroupAdd", "SecurityOpt"} & body()["HostConfig"].keys()
+    assert "OpenStdin" not in body()
+
+
+def test_a_device_that_is_none_is_refused() -> None:
+    with pytest.raises(Invalid, match="devices"):
+        read_options("docker", {"devices": ["nvidia.com/gpu=all"]}, ContainerOptions)
+
+
 def frame(stream: int, text: bytes, at: str = "2026-01-02T03:04:05.250000000Z") -> bytes:
     data = at.encode() + b" " + text
     return bytes([stream, 0, 0, 0]) + len(data).to_bytes(4, "big") + data

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal
 from uuid import NAMESPACE_URL, uuid4, uuid5
 
+import msgspec
 from msgspec import Meta as Note
 from msgspec import Struct
 
@@ -10,7 +11,7 @@ from mandor.api.access import read
 from mandor.api.operation import Call, Operation
 from mandor.api.routes.queries import NameQuery
 from mandor.api.tasks import check_may_place
-from mandor.errors import Conflict, Invalid
+from mandor.errors import Conflict, Invalid, TooMany
 from mandor.lib.clock import Clock
 from mandor.lib.words import did_you_mean
 from mandor.model.meta import Key, Meta
@@ -19,6 +20,8 @@ from mandor.model.vm_task import CPU_MOST, MEMORY_MIB_MOST
 from mandor.store.base import Put, Store
 
 TRIES = 10
+OPEN_MOST = 500
+"""So many spares may be there at the same time; who comes then has to release some first."""
 
 
 class Size(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -38,6 +41,8 @@ class SpareAsk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 class ReleaseAsk(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     reason: Annotated[str, Note(max_length=200)] = "the upgrade is done"
+    gone: bool = False
+    """Its machines were taken away by hand: the pipeline is not asked, and their room is given back."""
 
 
 class SpareMachine(Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -98,6 +103,9 @@ async def prepare(call: Call[NameQuery, SpareAsk]) -> SpareStory:
     except ValueError as error:
         raise Invalid(str(error)) from error
     await call.parts.tasks.check_pool(spec.pool)
+    there = (await call.parts.store.list(Spare.kind)).items
+    if sum(isinstance(each, Spare) and not each.ended for each in there) >= OPEN_MOST:
+        raise TooMany(f"there are {OPEN_MOST} spares", hint="release those that nobody needs", seconds=60.0)
     return _story(await prepare_spare(call.parts.store, call.parts.clock, spec, namespace, call.caller.identity))
 
 
@@ -108,12 +116,12 @@ async def show(call: Call[NameQuery, None]) -> SpareStory:
 async def release(call: Call[NameQuery, ReleaseAsk | None]) -> SpareStory:
     """The upgrade is done, or called off: they are taken away, and their room is given back."""
     check_may_place(call.caller, call.query.namespace)
-    reason = (call.body or ReleaseAsk()).reason or ReleaseAsk().reason
+    ask = call.body or ReleaseAsk()
     for _ in range(TRIES):
         spare = await _spare(call)
-        if spare.ended or spare.spec.released:
+        after = spare.changed(spec=_released(spare.spec, ask))
+        if spare.ended or after == spare:
             return _story(spare)
-        after = spare.changed(spec=_released(spare.spec, reason))
         try:
             await call.parts.store.commit(Put(after))
             return _story(after)
@@ -122,9 +130,10 @@ async def release(call: Call[NameQuery, ReleaseAsk | None]) -> SpareStory:
     raise Conflict("the spare keeps changing", hint="try again")
 
 
-def _released(spec: SpareSpec, reason: str) -> SpareSpec:
-    fields = {name: getattr(spec, name) for name in spec.__struct_fields__}
-    return SpareSpec(**{**fields, "released": reason})
+def _released(spec: SpareSpec, ask: ReleaseAsk) -> SpareSpec:
+    """The first reason stays."""
+    reason = spec.released or ask.reason or ReleaseAsk().reason
+    return msgspec.structs.replace(spec, released=reason, gone=spec.gone or ask.gone)
 
 
 async def _spare(call: Call[NameQuery, Any]) -> Spare:

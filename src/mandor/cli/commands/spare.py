@@ -76,13 +76,14 @@ def show_all(client: "Client", namespace: str, output: str) -> None:
 @spare_command.command("release")
 @click.argument("identity", metavar="ID")
 @click.option("--reason", default="the upgrade is done", show_default=True, help="For the history.")
+@click.option("--gone", is_flag=True, help="They were taken away by hand: only give their room back.")
 @click.option("--wait", is_flag=True, help="Return when they are gone.")
 @click.option("--timeout", metavar="TIME", default="1h", show_default=True, help="Wait so long at most.")
 @namespace_option
 @connected
-def release(client: "Client", identity: str, reason: str, wait: bool, timeout: str, namespace: str) -> None:
+def release(client: "Client", identity: str, reason: str, gone: bool, wait: bool, timeout: str, namespace: str) -> None:
     """Have its machines taken away: the upgrade is done, or called off."""
-    client.post(f"/spare/{identity}/release?namespace={namespace}", {"reason": reason})
+    client.post(f"/spare/{identity}/release?namespace={namespace}", {"reason": reason, "gone": gone})
     if wait:
         _wait(client, identity, namespace, seconds(timeout, "--timeout"), until=frozenset({"Released", "Failed"}))
     click.echo(f"spare {identity} {'is released' if wait else 'is being released'}")

@@ -37,6 +37,8 @@ def make_body(
         body["WorkingDir"] = launch.working_dir
     if launch.user is not None:
         body["User"] = str(launch.user)
+    if options.stdin:
+        body["OpenStdin"] = True
     if network_of is not None:
         body["HostConfig"]["NetworkMode"] = f"container:{network_of}"
     else:
@@ -57,6 +59,10 @@ def add_network(body: dict[str, Any], launch: Launch, options: ContainerOptions)
             host["Dns"] = list(options.dns)
         if options.dns_search:
             host["DnsSearch"] = list(options.dns_search)
+        if options.dns_options:
+            host["DnsOptions"] = list(options.dns_options)
+        if options.domainname is not None:
+            body["Domainname"] = options.domainname
         ports = {name: f"{port}/{launch.protocols.get(name, 'tcp')}" for name, port in launch.ports.items()}
         body["ExposedPorts"] = {port: {} for port in ports.values()}
         host["PortBindings"] = {
@@ -103,8 +109,8 @@ def _host(launch: Launch, options: ContainerOptions) -> dict[str, Any]:
         host["CapAdd"] = added
     if dropped := [*security.cap_drop, *options.cap_drop]:
         host["CapDrop"] = dropped
-    if security.no_new_privileges:
-        host["SecurityOpt"] = ["no-new-privileges"]
+    if profiles := [*options.security_opt, *(["no-new-privileges"] if security.no_new_privileges else [])]:
+        host["SecurityOpt"] = profiles
     if options.shm_size is not None:
         host["ShmSize"] = int(options.shm_size)
     if options.ulimits:
@@ -115,4 +121,30 @@ def _host(launch: Launch, options: ContainerOptions) -> dict[str, Any]:
         host["Sysctls"] = dict(options.sysctls)
     if options.runtime is not None:
         host["Runtime"] = options.runtime
-    return host
+    return host | _shared(options)
+
+
+def _shared(options: ContainerOptions) -> dict[str, Any]:
+    """What of its node a container sees and may use."""
+    told: dict[str, Any] = {
+        "Devices": [_device(each) for each in options.devices],
+        "DeviceCgroupRules": list(options.device_rules),
+        "GroupAdd": list(options.groups),
+        "IpcMode": options.ipc,
+        "PidMode": options.pid,
+        "UTSMode": options.uts,
+        "UsernsMode": options.userns,
+        "CgroupnsMode": options.cgroupns,
+        "CpusetCpus": options.cpuset,
+        "CpuShares": options.cpu_shares,
+        "OomScoreAdj": options.oom_score_adj,
+    }
+    return {key: value for key, value in told.items() if value is not None and value != []}
+
+
+def _device(text: str) -> dict[str, str]:
+    """`SOURCE[:PATH][:rwm]`"""
+    source, *rest = text.split(":")
+    inside = rest[0] if rest and rest[0].startswith("/") else source
+    powers = rest[-1] if rest and not rest[-1].startswith("/") else "rwm"
+    return {"PathOnHost": source, "PathInContainer": inside, "CgroupPermissions": powers}

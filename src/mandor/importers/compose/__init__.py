@@ -120,11 +120,10 @@ def _completed(services: Part) -> frozenset[str]:
 
 
 def _network(part: Part) -> None:
-    part.text("name")
     if isinstance(part.peek("external"), dict):
         part.part("external").text("name")
-    else:
-        part.flag("external")
+    elif part.flag("external"):
+        part.text("name")
     if (driver := part.text("driver", "bridge")) not in {"bridge", "default"}:
         part.guess("driver", f"not {driver}: a network is the engine's")
     part.drop_rest("a network is the engine's")

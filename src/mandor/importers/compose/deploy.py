@@ -33,7 +33,7 @@ def read_deploy(draft: Draft, service: Part) -> None:
     _settle(draft)
     _restart(draft, service, deploy.part("restart_policy"))
     _update(draft, deploy.part("update_config"))
-    deploy.drop("rollback_config", "a roll-back goes the way of an update")
+    _rollback(deploy.part("rollback_config"), deploy.part("update_config"))
     if deploy.text("endpoint_mode", "vip") != "vip":
         deploy.guess("endpoint_mode", "instances have addresses of their own, and no common one")
 
@@ -41,6 +41,8 @@ def read_deploy(draft: Draft, service: Part) -> None:
 def _count(draft: Draft, service: Part, deploy: Part) -> None:
     scale, count = service.whole("scale"), deploy.whole("replicas")
     replicas = count if count is not None else scale
+    if count is not None and scale is not None and scale != count:
+        raise service.wrong("scale", f"`deploy.replicas` is {count}")
     mode = deploy.text("mode", "replicated")
     if mode in {"global", "global-job"}:
         if "daemon" not in get_args(WorkloadType):
@@ -126,6 +128,8 @@ def _device(part: Part) -> dict[str, Any]:
         part.guess("device_ids", "so many are asked for; which of them is not decided")
     if count == "all" and not ids:
         part.guess("count" if "count" in part else "capabilities", "one is asked for: there is no word for all of them")
+    if ids and "count" in part:
+        raise part.wrong("count", "`device_ids` says which, and so how many")
     number = len(ids) or (int(count) if count and count.isdecimal() else 1)
     if number < 1:
         raise part.wrong("count", "at least one device")
@@ -137,15 +141,23 @@ def _device(part: Part) -> dict[str, Any]:
 
 def _older_resources(draft: Draft, service: Part) -> None:
     """The keys of version 2, which `deploy` counts above."""
-    draft.limits = (
-        filled(
-            cpu=_quota(service) or take_cpu(service, "cpus"),
-            memory=take_size(service, "mem_limit"),
-            processes=_positive(service, "pids_limit"),
-        )
-        | draft.limits
+    cores, quota = take_cpu(service, "cpus"), _quota(service)
+    if cores and quota:
+        service.guess("cpus", "`cpu_quota` counts")
+    limits = filled(
+        cpu=quota or cores, memory=take_size(service, "mem_limit"), processes=_positive(service, "pids_limit")
     )
-    draft.requests = filled(memory=take_size(service, "mem_reservation")) | draft.requests
+    requests = filled(memory=take_size(service, "mem_reservation"))
+    for key, older, newer, name in (
+        ("cpus", limits, draft.limits, "cpu"),
+        ("cpu_quota", limits, draft.limits, "cpu"),
+        ("mem_limit", limits, draft.limits, "memory"),
+        ("pids_limit", limits, draft.limits, "processes"),
+        ("mem_reservation", requests, draft.requests, "memory"),
+    ):
+        if key in service and newer.get(name, older.get(name)) != older.get(name):
+            service.guess(key, "`deploy.resources` says otherwise, and counts")
+    draft.limits, draft.requests = limits | draft.limits, requests | draft.requests
     gpus = service.peek("gpus")
     if gpus is not None:
         found = (
@@ -202,6 +214,8 @@ def _restart(draft: Draft, service: Part, policy: Part) -> None:
                 "restart", "a service that ends is begun anew elsewhere", "write `type: batch` if it is to end"
             )
     if policy:
+        if word:
+            service.guess("restart", "`deploy.restart_policy` counts")
         condition = policy.text("condition", "any") or "any"
         if condition not in _POLICY:
             raise policy.wrong("condition", f"{condition[:40]!r} is none of none, on-failure, any")
@@ -234,10 +248,13 @@ def _update(draft: Draft, part: Part) -> None:
         raise part.wrong("order", f"{order!r} is neither stop-first nor start-first")
     share: int | str = at_once or "100%"
     action, watched = part.text("failure_action", "pause"), take_seconds(part, "monitor")
-    if part.peek("delay") not in {None, 0, "0", "0s"}:
-        part.drop("delay", "the next ones follow when those before are available", "see `update.min_healthy`")
-    else:
-        part.text("delay")
+    pause = take_seconds(part, "delay")
+    if pause is not None and Seconds.parse(pause) > (Seconds.parse(watched) if watched else 10):
+        part.guess("delay", "the next ones follow when those before have been well for so long")
+        part.guess("monitor", "as long as `delay`, which is more")
+        watched = pause
+    elif pause is not None and Seconds.parse(pause) > 0:
+        part.guess("delay", "the next ones follow when those before have been well for `monitor`")
     part.drop("max_failure_ratio", "one instance that does not become available fails a roll-out")
     if action == "continue":
         part.guess("failure_action", "a roll-out that fails stops where it is")
@@ -248,3 +265,12 @@ def _update(draft: Draft, part: Part) -> None:
         min_healthy=watched,
         deadline=str(Seconds(2 * Seconds.parse(watched))) if watched and Seconds.parse(watched) >= 300 else None,
     ) | {"auto_rollback": action == "rollback"}
+
+
+def _rollback(part: Part, update: Part) -> None:
+    """A roll-back goes the way of an update: what is different about it is told."""
+    for key in part:
+        if key in update and part.peek(key) == update.peek(key):
+            part.take(key)
+        else:
+            part.drop(key, "a roll-back goes the way of an update")

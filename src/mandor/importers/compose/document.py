@@ -122,6 +122,10 @@ class Loader:
         made = []
         for each in value if isinstance(value, list) else [value]:
             long = each if isinstance(each, dict) else {"path": each}
+            if "project_directory" in long:
+                hint = "leave it out: paths are below the folder of the file that names them"
+                message = "`include.project_directory` is not supported yet"
+                raise Invalid(message, hint=hint, file=file.name, line=line)
             if odd := long.keys() - {"path", "env_file"}:
                 raise Invalid(f"`include` has no key {min(odd)!r}", file=file.name, line=line)
             paths = long.get("path")

@@ -6,11 +6,12 @@ from typing import Any
 
 from mandor.importers.base import Options, filled, fitting_name, knows
 from mandor.importers.compose.amounts import take_seconds, take_size
+from mandor.importers.compose.container import read_container
 from mandor.importers.compose.deploy import read_deploy
 from mandor.importers.compose.document import Loader, beside
 from mandor.importers.compose.draft import Draft
 from mandor.importers.compose.ports import read_ports
-from mandor.importers.compose.storage import Storage, labels_of, pairs_of
+from mandor.importers.compose.storage import Storage, labels_of
 from mandor.importers.compose.texts import Texts
 from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds, Size
@@ -26,47 +27,32 @@ _LOG_DRIVERS = frozenset({"json-file", "local"})
 _ARCH = {"amd64", "arm64"}
 
 DROPPED = {
-    "annotations": "containers have labels of Mandor's own",
     "attach": "it is about what `docker compose up` shows",
     "blkio_config": "disk speed has no limit here",
-    "cgroup": "the engine decides on control groups",
     "cgroup_parent": "the engine decides on control groups",
     "cpu_count": "cores are asked for with `cpus`",
     "cpu_percent": "cores are asked for with `cpus`",
     "cpu_rt_period": "there is no real-time scheduling here",
     "cpu_rt_runtime": "there is no real-time scheduling here",
-    "cpu_shares": "shares follow from what is asked for: `deploy.resources.reservations.cpus`",
-    "cpuset": "which cores it gets is not decided",
     "credential_spec": "there is no such thing on Linux",
     "develop": "it is about `docker compose watch`",
-    "device_cgroup_rules": "devices of the node are not passed through",
-    "devices": "devices of the node are not passed through; `privileged` gives all of them",
-    "dns_opt": "the engine's name servers are used",
-    "domainname": "a host has a name only",
     "external_links": "other containers are not known here",
-    "group_add": "a task has the groups of its user",
-    "ipc": "each container has its own",
     "isolation": "there is no such thing on Linux",
-    "label_file": "write the labels under `labels`",
     "mac_address": "addresses are the engine's",
     "mem_swappiness": "swapping is the node's",
     "memswap_limit": "swapping is the node's",
     "models": "models are run by another tool",
     "oom_kill_disable": "a task over its memory limit is killed",
-    "oom_score_adj": "the agent decides who is killed first",
-    "pid": "each container has its own",
     "post_start": "there are no hooks; put it into the command",
     "pre_stop": "there are no hooks; let the program heed its stop signal",
     "provider": "it is run by another tool",
-    "stdin_open": "a task has no input; `mandor exec -it` gives a terminal",
+    "pull_refresh_after": "an image is fetched when it is not there, or at every start",
     "storage_opt": "the engine decides how it stores",
-    "tty": "a task has no terminal; `mandor exec -it` gives one",
     "use_api_socket": "the engine's socket is not handed in; bind it, if a node allows that",
-    "userns_mode": "the engine decides on user namespaces",
-    "uts": "each container has its own",
-    "volumes_from": "name the volumes under `volumes`",
 }
 """Keys that have no counterpart, and why."""
+_SO_ANYWAY = frozenset({"oom_kill_disable", "use_api_socket"})
+"""Of these, those that say nothing when they are false."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,28 +76,63 @@ class Reader:
         draft = Draft(fitting_name(name), type="batch" if name in self.completed else None)
         if draft.name != name:
             self.services.guess(name, f"it is called {draft.name}: names are in small letters here")
-        draft.labels |= labels_of(service, "labels")
+        self._labels(draft, service)
         self._image(draft, name, service)
         self._program(draft, service)
         self._environment(draft, service)
         self._identity(draft, service)
-        self._container(draft, service)
+        read_container(draft, service)
         self._network(draft, service)
         _logging(draft, service.part("logging"))
         read_ports(draft, service)
         self.storage.read(draft, service)
+        self._borrowed(draft, service)
         self.texts.read(draft, service)
         read_deploy(draft, service)
         _health(draft, service.part("healthcheck"))
         self._order(draft, service)
         service.texts("profiles")
         for key in service:
-            if key in DROPPED:
+            if key in DROPPED and service.peek(key) is False and key in _SO_ANYWAY:
+                service.take(key)
+            elif key in DROPPED:
                 service.drop(key, DROPPED[key])
             elif key.startswith("x-"):
                 service.ignore(key)
         _settle_update(draft, service)
         return draft.manifest(self.project)
+
+    def _labels(self, draft: Draft, service: Part) -> None:
+        for path in service.texts("label_file"):
+            name = beside(service.file_of("label_file"), path)
+            text = self.options.read(name)
+            if text is None:
+                raise service.wrong("label_file", f"there is no file {name}")
+            draft.labels |= self.loader.pairs(name, text, self.loader.around)
+        draft.labels |= labels_of(service, "annotations")
+        if draft.labels and "annotations" in service:
+            service.guess("annotations", "they are kept as labels")
+        draft.labels |= labels_of(service, "labels")
+
+    def _borrowed(self, draft: Draft, service: Part) -> None:
+        """What another service mounts, at the same places: what they can share is volumes, and folders of the node."""
+        taken = {each["path"] for each in draft.mounts}
+        for index, text in enumerate(service.texts("volumes_from")):
+            name, _, mode = text.partition(":")
+            if name == "container":
+                service.drop_item("volumes_from", index, "other containers are not known here")
+                continue
+            if name not in self.services:
+                raise service.wrong("volumes_from", f"there is no service {name!r}")
+            other = Draft(name)
+            self.storage.read(other, self.services.part(name))
+            shared = {key for key, each in other.volumes.items() if {"volume", "path"} & each.keys()}
+            if shared < other.volumes.keys() or other.files:
+                service.guess("volumes_from", f"only what has a name, or is the node's, is shared with {name}")
+            for mount in other.mounts:
+                if mount.get("volume") in shared and mount["path"] not in taken:
+                    draft.volumes.setdefault(mount["volume"], other.volumes[mount["volume"]])
+                    draft.mounts.append(mount | ({"read_only": True} if mode == "ro" else {}))
 
     # What runs.
 
@@ -185,20 +206,6 @@ class Reader:
             draft.labels["container_name"] = name
             service.guess("container_name", "instances have names of their own; it is kept as a label")
         draft.options |= filled(hostname=service.text("hostname"))
-
-    def _container(self, draft: Draft, service: Part) -> None:
-        if service.flag("init"):
-            draft.options["init"] = True
-        _walls(draft, service)
-        draft.options |= filled(
-            ulimits=_ulimits(service),
-            sysctls=pairs_of(service, "sysctls"),
-            dns=service.texts("dns"),
-            dns_search=service.texts("dns_search"),
-            shm_size=take_size(service, "shm_size"),
-            runtime=service.text("runtime"),
-            extra_hosts=_hosts(service),
-        )
 
     def _network(self, draft: Draft, service: Part) -> None:
         mode = service.text("network_mode")
@@ -340,46 +347,6 @@ def _words(service: Part, key: str) -> list[str] | None:
         return shlex.split(text)
     except ValueError as error:
         raise service.wrong(key, f"it cannot be split into words: {error}") from None
-
-
-def _walls(draft: Draft, service: Part) -> None:
-    if service.flag("read_only"):
-        draft.security["read_only_root"] = True
-    added, dropped = _powers(service, "cap_add"), _powers(service, "cap_drop")
-    if service.flag("privileged"):
-        draft.security["privileged"] = True
-        if added or dropped:
-            service.guess("cap_add" if added else "cap_drop", "`privileged` has all powers")
-    else:
-        draft.security |= filled(cap_add=added, cap_drop=dropped)
-    for index, text in enumerate(service.texts("security_opt")):
-        name, _, value = text.replace("=", ":").partition(":")
-        if name == "no-new-privileges":
-            draft.security |= filled(no_new_privileges=value != "false" or None)
-        else:
-            service.drop_item("security_opt", index, "the engine's own profile is used")
-
-
-def _powers(service: Part, key: str) -> list[str]:
-    return [text.upper().removeprefix("CAP_") for text in service.texts(key)]
-
-
-def _ulimits(service: Part) -> dict[str, dict[str, int]]:
-    under, found = service.part("ulimits"), {}
-    for name in under:
-        if isinstance(under.peek(name), dict):
-            each = under.part(name)
-            soft, hard = each.whole("soft", -1), each.whole("hard", -1)
-        else:
-            soft = hard = under.whole(name, -1)
-        found[name] = {"soft": max(-1, -1 if soft is None else soft), "hard": max(-1, -1 if hard is None else hard)}
-    return found
-
-
-def _hosts(service: Part) -> list[str]:
-    if isinstance(service.peek("extra_hosts"), dict):
-        return [f"{name}:{address}" for name, address in service.text_map("extra_hosts").items()]
-    return [text.replace("=", ":", 1) if "=" in text else text for text in service.texts("extra_hosts")]
 
 
 def _signal(text: str | None) -> str | None:

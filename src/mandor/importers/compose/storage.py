@@ -63,6 +63,7 @@ class Storage:
                 self._short(draft, service, index, each)
         for text in service.texts("tmpfs"):
             self._tmpfs(draft, service, text)
+        _settle(draft, service)
 
     def _short(self, draft: Draft, service: Part, index: int, text: str) -> None:
         words = text.split(":")
@@ -93,17 +94,19 @@ class Storage:
             return
         if kind == "bind":
             bind = part.part("bind")
-            bind.flag("create_host_path")
+            if bind.flag("create_host_path"):
+                bind.guess("create_host_path", "it has to be there already")
             bind.drop("propagation", "mounts inside it are not passed on")
             bind.drop("selinux", "there are no SELinux labels here")
             bind.drop("recursive", "mounts inside it are not passed on")
         elif kind == "volume":
             volume = part.part("volume")
-            volume.flag("nocopy")
+            if "nocopy" in volume and not volume.flag("nocopy"):
+                volume.guess("nocopy", "nothing is copied from the image: a volume begins empty")
             volume.drop("subpath", "a volume is mounted as a whole")
             volume.drop("labels", "labels belong to volumes, not to mounts")
         else:
-            part.drop("type", f"{kind} is no kind of volume here")
+            part.drop_all("type", f"{kind} is no kind of volume here")
             return
         if not source:
             self._own(draft, target, read_only=read_only)
@@ -186,6 +189,18 @@ class Storage:
         else:
             service.guess("tmpfs", f"{path} has at most {TMPFS}: memory has a limit here", "say so: PATH:size=128m")
         draft.mounts.append({"tmpfs": size, "path": path})
+
+
+def _settle(draft: Draft, service: Part) -> None:
+    """Of two for the same place the last one counts."""
+    last = {each["path"]: each for each in draft.mounts}
+    if len(last) < len(draft.mounts):
+        paths = [each["path"] for each in draft.mounts]
+        double = next(path for path in paths if paths.count(path) > 1)
+        service.guess("volumes" if "volumes" in service else "tmpfs", f"two are for {double}: the last one counts")
+        draft.mounts = list(last.values())
+        used = {each.get("volume") for each in draft.mounts}
+        draft.volumes = {name: each for name, each in draft.volumes.items() if name in used}
 
 
 def _tmpfs_size(part: Part) -> str:

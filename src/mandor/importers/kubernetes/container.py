@@ -10,10 +10,10 @@ from mandor.importers.kubernetes.amounts import resources
 from mandor.importers.kubernetes.env import environment, expanded_words
 from mandor.importers.kubernetes.probe import probe
 from mandor.importers.kubernetes.security import security
+from mandor.importers.kubernetes.sharing import container_sharing, with_sharing
 from mandor.importers.kubernetes.shelf import Owner, Shelf
 from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.volumes import Volumes
-from mandor.importers.kubernetes.words import ENGINES
 from mandor.importers.part import Part
 
 _TERMINAL = "a task has no terminal; `mandor exec` opens one"
@@ -24,9 +24,7 @@ _OF_CONTAINERS: Unusual = {
     "terminationMessagePolicy": ("what a task says at its end is in its logs", ("File",)),
     "resizePolicy": ("a change of its resources makes a new release", ()),
     "restartPolicyRules": ("all tasks of an instance are restarted in the same way", ()),
-    "stdin": (_TERMINAL, ()),
     "stdinOnce": (_TERMINAL, ()),
-    "tty": (_TERMINAL, ()),
 }
 _SIGNAL = re.compile(r"SIG[A-Z0-9]+")
 
@@ -83,6 +81,8 @@ class ContainerReader:
     """The pod's own."""
     options: dict[str, Any]
     """What the pod asks of the engine."""
+    sharing: dict[str, Any]
+    """What it asks of engines that know Docker's options."""
     grace: str
 
     def task(self, part: Part, role: str) -> dict[str, Any]:
@@ -90,6 +90,7 @@ class ContainerReader:
         env = environment(part, self.owner, self.shelf)
         mounts, files = self.volumes.mounts(part)
         options = self.options | self._pull(part)
+        more = self.sharing | container_sharing(part)
         lifecycle = part.part("lifecycle")
         for key in ("postStart", "preStop"):
             lifecycle.drop(key, "nothing is run beside a task when it starts or stops")
@@ -108,7 +109,7 @@ class ContainerReader:
             **self._probes(part, role, self._find_port(names)),
             stop=self._stop(lifecycle),
             security=security(self.security, part.part("securityContext")),
-            options=dict.fromkeys(ENGINES, options) if options else None,
+            options=with_sharing(options, more),
         )
 
     def _pull(self, part: Part) -> dict[str, Any]:

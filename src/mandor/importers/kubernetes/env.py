@@ -142,10 +142,12 @@ def _config_key(reference: Part, owner: Owner, shelf: Shelf) -> str | None:
 
 
 def field_value(reference: Part, owner: Owner) -> str | None:
-    reference.text("apiVersion")
+    reference.ignore("apiVersion")
     path = reference.text("fieldPath") or ""
     if path in FIELDS:
         return FIELDS[path]
+    if path in {"status.podIP", "status.podIPs"} and owner.host_network:
+        return FIELDS["status.hostIP"]
     if path == "spec.serviceAccountName":
         return owner.account
     keyed = _KEYED.fullmatch(path)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from mandor.errors import Invalid, TooLarge
 from mandor.importers.base import Imported, Importer, Made, Options, Source
+from mandor.importers.kubernetes.api import known_api
 from mandor.importers.kubernetes.joined import JOINED_KINDS, join
 from mandor.importers.kubernetes.meta import drop_labels, read_meta
 from mandor.importers.kubernetes.placement import PlacementReader
@@ -16,7 +17,7 @@ from mandor.importers.kubernetes.secret import read_secret
 from mandor.importers.kubernetes.shelf import Shelf, config_texts
 from mandor.importers.kubernetes.work import WORK_KINDS, Work, read_work
 from mandor.importers.part import Ledger, Part
-from mandor.lib.yaml12 import Malformed, load_all
+from mandor.lib.yaml12 import Malformed, Parsed, load_all
 from mandor.model.manifest import OBJECTS_MOST
 
 _KEYS = re.compile(r"^(\"?apiVersion\"?|\"?kind\"?)\s*:", re.MULTILINE)
@@ -52,9 +53,13 @@ class KubernetesImporter(Importer):
         return len({match[1].strip('"') for match in _KEYS.finditer(text)}) == 2
 
     def read(self, files: Sequence[Source], options: Options) -> Imported:
+        return self.read_documents([(file.name, _documents(file)) for file in files])
+
+    def read_documents(self, files: Sequence[tuple[str, Sequence[Parsed]]]) -> Imported:
+        """The documents of some files, by their names."""
         ledger, shelf, pile = Ledger(), Shelf(), _Pile()
-        for file in files:
-            for part in _objects(ledger, file):
+        for name, documents in files:
+            for part in _objects(ledger, name, documents):
                 _sort(part, pile, shelf)
         pods = PodReader(shelf, PlacementReader(shelf.labelled))
         works = _named_apart([read_work(part, kind, pods) for part, kind in pile.works])
@@ -73,21 +78,21 @@ def _made(part: Part, manifest: dict[str, Any]) -> Made:
     return Made(manifest, part.file, part.line)
 
 
-def _objects(ledger: Ledger, file: Source) -> Iterator[Part]:
+def _objects(ledger: Ledger, file: str, documents: Sequence[Parsed]) -> Iterator[Part]:
     """Each object of a file; a list counts as its items."""
     count = 0
-    for document in _documents(file):
-        part = ledger.open(document.value, file.name, "", document.line)
+    for document in documents:
+        part = ledger.open(document.value, file, "", document.line)
         for each in _items(part):
             count += 1
             if count > OBJECTS_MOST:
-                raise TooLarge(f"at most {OBJECTS_MOST} objects are allowed", file=file.name, line=each.line)
+                raise TooLarge(f"at most {OBJECTS_MOST} objects are allowed", file=file, line=each.line)
             yield each
 
 
-def _documents(file: Source) -> list[Any]:
+def _documents(file: Source) -> list[Parsed]:
     try:
-        return list(load_all(file.text))
+        return load_all(file.text)
     except Malformed as error:
         templates = "render the templates first: `helm template`" if "{{" in file.text else None
         kind = TooLarge if error.over else Invalid
@@ -111,6 +116,9 @@ def _items(part: Part) -> Iterator[Part]:
 
 def _sort(part: Part, pile: _Pile, shelf: Shelf) -> None:
     kind = part.peek("kind")
+    if not known_api(part, kind):
+        part.drop_all("kind", f"there is nothing like a {kind} of {str(part.peek('apiVersion'))[:60]} here")
+        return
     meta = part.peek("metadata")
     told = meta if isinstance(meta, dict) else {}
     namespace, name = str(told.get("namespace") or ""), str(told.get("name") or "")

@@ -41,6 +41,8 @@ def join(part: Part, kind: str, works: Sequence[Work]) -> None:
     part.text("apiVersion"), part.text("kind")
     part.ignore("status")
     meta = read_meta(part)
+    if kind != "Service":
+        part.part("metadata").ignore("name")  # nobody asks for it by its name
     _JOINS[kind](part, meta, [each for each in works if each.namespace == meta.namespace])
 
 
@@ -84,12 +86,18 @@ def _port(part: Part, work: Work, *, published: bool) -> None:
     if asked.isdecimal():
         wanted = int(asked)
         name = ports.numbers.get((protocol, wanted)) or _new_port(work, given, protocol, wanted)
+        if given and fitting_name(given) != name:
+            part.guess("name", f"the port is called {name}")
     else:
         name = fitting_name(asked)
         if name not in ports.found:
             part.drop("targetPort", f"{work.manifest['name']} has no port {asked}")
             return
         wanted = ports.found[name]["port"]
+        if ports.found[name].get("protocol", "tcp") != protocol:
+            part.guess("protocol", f"the port {name} is of another protocol")
+        if given and fitting_name(given) != name:
+            part.guess("name", f"the port is called {name}")
     if number != wanted:
         part.guess("port", f"callers use the port that it listens on, {wanted}")
     if published and "host" not in ports.found[name]:
@@ -155,7 +163,7 @@ def _autoscaler(part: Part, meta: ObjectMeta, works: list[Work]) -> None:
     spec = part.part("spec")
     target = spec.part("scaleTargetRef")
     kind, name = target.text("kind"), target.text("name")
-    target.text("apiVersion")
+    target.ignore("apiVersion")
     work = next((each for each in works if (each.kind, each.name) == (kind, name)), None)
     if work is None:
         part.drop_all("kind", f"there is no {kind} {name} among these files")
@@ -188,8 +196,11 @@ def _targets(spec: Part) -> dict[str, str]:
         target = resource.part("target") if resource is not None else None
         name = resource.text("name") if resource is not None else None
         share = target.whole("averageUtilization") if target is not None else None
+        if share is None and resource is not None:
+            share = resource.whole("targetAverageUtilization")  # as version v2beta1 has it
         if name in {"cpu", "memory"} and share is not None and target is not None:
-            target.text("type")
+            if (target.text("type") or "Utilization") != "Utilization":
+                raise target.wrong("type", "a share of what is asked for is a `Utilization`")
             found[name or ""] = f"{share}%"
         else:
             each.drop_all("type", "only shares of the CPU and memory asked for are measured")

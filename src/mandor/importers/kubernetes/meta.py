@@ -1,10 +1,12 @@
 """What every object says about itself: name, namespace, labels."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from mandor.importers.part import Part
 
+_KEY, _KEY_MOST, _TEXT_MOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9./_-]*[A-Za-z0-9])?"), 128, 256
 _OF_THE_CLUSTER = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid")
 
 
@@ -24,16 +26,32 @@ def drop_labels(owner: Part, kept: Iterable[Mapping[str, str]] = ()) -> None:
         part.drop("labels", "it is no object of its own here")
 
 
-def read_meta(owner: Part) -> ObjectMeta:
-    """The `metadata` of an object, or of a template."""
+def kept_annotations(owner: Part, room: int) -> dict[str, str]:
+    """Those of an object that can be labels, for there are no annotations; the others are told."""
+    part = owner.part("metadata")
+    found: dict[str, str] = {}
+    for key, value in part.text_map("annotations").items():
+        if len(found) < room and len(value) <= _TEXT_MOST and len(key) <= _KEY_MOST and _KEY.fullmatch(key):
+            found[key] = value
+        else:
+            part.note("annotations", "dropped", f"{key[:60]} cannot be a label, and there are no annotations")
+    if found:
+        part.guess("annotations", "they are kept as labels")
+    elif part.peek("annotations"):
+        part.drop("annotations", "there are no annotations")
+    return found
+
+
+def read_meta(owner: Part, *, keeps: bool = False) -> ObjectMeta:
+    """The `metadata` of an object, or of a template; `keeps`: its annotations are looked after."""
     part = owner.part("metadata")
     for key in _OF_THE_CLUSTER:
         part.ignore(key)
     for key in ("finalizers", "ownerReferences", "deletionTimestamp", "deletionGracePeriodSeconds", "clusterName"):
         part.drop(key, "is the cluster's own")
     annotations = part.text_map("annotations")
-    if annotations:
-        part.drop("annotations", "there are no annotations")
+    if annotations and not keeps:
+        part.drop("annotations", "it is no object of its own here")
     name, stem = part.text("name"), part.text("generateName")
     if name is None and stem is not None:
         part.guess("generateName", "the name is not made unique")

@@ -8,10 +8,11 @@ from mandor.importers.base import filled, fitting_name
 from mandor.importers.kubernetes.amounts import duration
 from mandor.importers.kubernetes.container import ContainerReader, Ports
 from mandor.importers.kubernetes.placement import PlacementReader
+from mandor.importers.kubernetes.sharing import engines_of, pod_sharing
 from mandor.importers.kubernetes.shelf import Owner, Shelf, containers_of, mounts_of
 from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.volumes import Volumes
-from mandor.importers.kubernetes.words import PROFILES, SYSTEM_PRIORITIES, closer, plain_name
+from mandor.importers.kubernetes.words import ENGINES, PROFILES, SYSTEM_PRIORITIES, closer, plain_name
 from mandor.importers.part import Part
 from mandor.model.workload import FLAT
 
@@ -20,14 +21,9 @@ _GRACE = "30s"
 NO_IDENTITY = "tasks have no identity yet"
 _OF_PODS: Unusual = {
     "imagePullSecrets": ("an engine has its own credentials for registries", ()),
-    "hostAliases": ("names are those of the namespace's workloads", ()),
-    "hostname": ("an instance is called by its own name", ()),
     "subdomain": ("an instance is called by its own name", ()),
     "setHostnameAsFQDN": ("an instance is called by its own name", ()),
-    "hostPID": ("tasks see their own processes", ()),
-    "hostIPC": ("tasks share no memory with their node", ()),
     "shareProcessNamespace": ("tasks see their own processes", ()),
-    "dnsConfig": ("names are resolved as the engine does it", ()),
     "readinessGates": ("an instance is ready when its tasks are", ()),
     "overhead": ("has no counterpart", ()),
     "ephemeralContainers": ("`mandor exec` opens a shell in a task", ()),
@@ -52,6 +48,7 @@ class Pod:
     deadline: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
     ports: Ports = field(default_factory=Ports)
+    engines: tuple[str, ...] = ENGINES
 
     @property
     def forms(self) -> dict[str, Any]:
@@ -82,8 +79,11 @@ class PodReader:
         grace = duration(spec, "terminationGracePeriodSeconds")
         if grace is None and "terminationGracePeriodSeconds" in spec:
             grace = "0s"
-        reader = ContainerReader(owner, self.shelf, volumes, ports, security, options, grace or _GRACE)
+        sharing = pod_sharing(spec, security)
+        reader = ContainerReader(owner, self.shelf, volumes, ports, security, options, sharing, grace or _GRACE)
         tasks = self._tasks(spec, reader)
+        if len(tasks) == 1:
+            spec.parts("containers")[0].ignore("name")  # it is the workload's only one
         self._rest(spec)
         return Pod(
             tasks=tasks,
@@ -93,6 +93,7 @@ class PodReader:
             deadline=duration(spec, "activeDeadlineSeconds"),
             labels=owner.labels,
             ports=ports,
+            engines=engines_of(tasks),
         )
 
     def _add_claim(self, volumes: Volumes, claim: Part, spec: Part, *, keep: bool) -> None:
@@ -126,7 +127,8 @@ class PodReader:
     def _rest(self, spec: Part) -> None:
         """What has no counterpart, unless it says what is so anyway."""
         drop_unusual(spec, _OF_PODS)
-        spec.flag("enableServiceLinks", True)
+        if spec.flag("enableServiceLinks"):
+            spec.drop("enableServiceLinks", "no variables tell about services")
         if spec.text("preemptionPolicy") == "Never":
             spec.drop("preemptionPolicy", "a priority class says it", "`preempt: never` of a priority class")
         if (spec.part("os").text("name") or "linux") != "linux":
@@ -141,6 +143,7 @@ def _with_containers(spec: Part, owner: Owner) -> Owner:
         owner.annotations,
         account if isinstance(account, str) else "default",
         {each["name"]: each for each in containers_of(spec.source) if isinstance(each.get("name"), str)},
+        spec.peek("hostNetwork") is True,
     )
 
 

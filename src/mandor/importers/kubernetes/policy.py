@@ -35,9 +35,16 @@ def _priority_class(part: Part, meta: ObjectMeta) -> Manifest:
     return _head("priority-class", meta, namespaced=False) | filled(
         value=closer(value),
         default=part.flag("globalDefault") or None,
-        preempt="never" if part.text("preemptionPolicy") == "Never" else None,
+        preempt="never" if _preemption(part) == "Never" else None,
         description=(part.text("description") or "")[:1024] or None,
     )
+
+
+def _preemption(part: Part) -> str | None:
+    told = part.text("preemptionPolicy")
+    if told not in {None, "Never", "PreemptLowerPriority"}:
+        raise part.wrong("preemptionPolicy", f"{told!r} is neither Never nor PreemptLowerPriority")
+    return told
 
 
 def _namespace(part: Part, meta: ObjectMeta) -> Manifest:

@@ -49,6 +49,7 @@ def _http(http: Part, port: FindPort) -> dict[str, Any]:
     path, asked = http.text("path") or "/", port(http.text("port") or "")
     if (http.text("scheme") or "HTTP").upper() == "HTTPS":
         http.guess("scheme", "a probe speaks no TLS: only asked whether somebody listens")
+        http.drop("path", "a probe speaks no TLS")
         return {"tcp": asked}
     return {"http": path if path.startswith("/") else f"/{path}", "port": asked}
 

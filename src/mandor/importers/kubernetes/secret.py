@@ -20,6 +20,8 @@ def read_secret(part: Part) -> dict[str, Any] | None:
     meta = read_meta(part)
     if part.flag("immutable"):
         part.drop("immutable", "whoever may write a secret may change it")
+    if (part.text("type") or "Opaque") != "Opaque":
+        part.guess("type", "secrets have no type: its values are kept")
     values = secret_texts(part)
     if not values:
         part.drop_all("kind", "it has no values yet; whoever makes them applies `kind: secret`")

@@ -42,11 +42,10 @@ def _non_root(part: Part, user: int | None) -> None:
 def _profiles(part: Part) -> None:
     """The engine's own profile is the one there is."""
     for key, usual in (("seccompProfile", "RuntimeDefault"), ("appArmorProfile", "RuntimeDefault")):
-        if part.peek(key) is not None and part.part(key).text("type") != usual:
+        if part.peek(key) is not None and part.part(key).text("type") not in {usual, "Unconfined"}:
             part.drop(key, "the engine's own profile is used")
-    for key in ("seLinuxOptions", "windowsOptions", "sysctls", "supplementalGroupsPolicy", "seLinuxChangePolicy"):
+    for key in ("seLinuxOptions", "windowsOptions", "supplementalGroupsPolicy", "seLinuxChangePolicy"):
         part.drop(key, "has no counterpart")
-    part.drop("supplementalGroups", "a task has one user and one group")
 
 
 def _bare(capability: str) -> str:

@@ -37,6 +37,8 @@ class Owner:
     account: str = "default"
     containers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """As they are written, by name."""
+    host_network: bool = False
+    """Its address is its node's."""
 
 
 @dataclass(slots=True)
@@ -69,7 +71,7 @@ class Shelf:
 
 def config_texts(part: Part) -> dict[str, str]:
     """`data`, and of `binaryData` what is text."""
-    part.flag("immutable")
+    part.ignore("immutable")  # its texts go along with their tasks
     return part.text_map("data") | decoded(part, "binaryData")
 
 

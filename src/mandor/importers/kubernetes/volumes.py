@@ -13,6 +13,7 @@ from mandor.importers.part import Part
 
 _MEMORY = "64Mi"
 """How large a folder in memory is that has no limit."""
+_ACCESS = frozenset({"ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"})
 _FOLDERS = {"", "Directory", "File", "Socket"}
 
 
@@ -34,6 +35,8 @@ class Volume:
     files: dict[str, Content] = field(default_factory=dict)
     mounted: int = 0
     """How often containers mount it."""
+    read_only: bool = False
+    """For whoever mounts it."""
 
 
 @dataclass(slots=True)
@@ -93,11 +96,11 @@ class Volumes:
 
     def _claim(self, source: Part) -> Volume:
         name = source.text("claimName") or ""
-        source.flag("readOnly")
+        read_only = source.flag("readOnly")
         claim = self.shelf.claim(self.owner.namespace, name)
         if claim is None:
             source.guess("claimName", "it is not among these files: a volume of this name has to be there")
-        return Volume({"volume": fitting_name(name, most=253)})
+        return Volume({"volume": fitting_name(name, most=253)}, read_only=read_only)
 
     # Files.
 
@@ -137,13 +140,14 @@ class Volumes:
         if "resourceFieldRef" in item:
             return resource_value(item.part("resourceFieldRef"), item, self.owner)
         field_ref = item.part("fieldRef")
+        field_ref.ignore("apiVersion")
         path = field_ref.peek("fieldPath")
         if path in {"metadata.labels", "metadata.annotations"}:
-            field_ref.text("fieldPath"), field_ref.text("apiVersion")
+            field_ref.text("fieldPath")
             told = self.owner.labels if path == "metadata.labels" else self.owner.annotations
             return "\n".join(f'{key}="{value}"' for key, value in told.items())
         if path == "metadata.namespace" and self.owner.namespace:
-            field_ref.text("fieldPath"), field_ref.text("apiVersion")
+            field_ref.text("fieldPath")
             return self.owner.namespace
         return field_value(field_ref, self.owner)
 
@@ -175,18 +179,19 @@ class Volumes:
                     each.drop(key, "has no counterpart")
             volume = self.found.get(name)
             if volume is None:
-                each.drop("name", f"the pod has no volume {name}")
+                each.drop_all("name", f"the pod has no volume {name}")
             elif volume.group is not None and "subPathExpr" not in each:
                 if below and volume.mounted > 1:
                     each.drop("subPath", "a volume is mounted as a whole, and this one is mounted more than once")
                     continue
                 if below:
                     each.guess("subPath", "a volume is mounted as a whole")
-                mounts.append(filled(volume=fitting_name(name), path=path, read_only=read_only or None))
+                locked = read_only or volume.read_only or None
+                mounts.append(filled(volume=fitting_name(name), path=path, read_only=locked))
             elif volume.files:
                 files += _placed(each, path, below, volume.files)
             else:
-                each.drop("name", f"the volume {name} has nothing in it here")
+                each.drop_all("name", f"the volume {name} has nothing in it here")
         container.drop("volumeDevices", "there are no block devices")
         return mounts, files
 
@@ -213,6 +218,8 @@ def claim_volume(spec: Part) -> dict[str, Any]:
     room = asked.text_map("requests").get("storage")
     asked.drop("limits", "a volume keeps room, and is not limited")
     modes = spec.texts("accessModes")
+    if odd := set(modes) - _ACCESS:
+        raise spec.wrong("accessModes", f"{min(odd)[:40]!r} is none of {', '.join(sorted(_ACCESS))}")
     if {"ReadWriteMany", "ReadOnlyMany"} & set(modes):
         spec.guess("accessModes", "whoever shares a volume runs on its node")
     if spec.text("volumeMode") == "Block":

@@ -6,11 +6,12 @@ from typing import Any
 
 from mandor.importers.base import filled, fitting_name, knows
 from mandor.importers.kubernetes.amounts import duration, seconds, share
-from mandor.importers.kubernetes.meta import ObjectMeta, read_meta
+from mandor.importers.kubernetes.meta import ObjectMeta, kept_annotations, read_meta
 from mandor.importers.kubernetes.pod import Pod, PodReader
+from mandor.importers.kubernetes.selector import chooses
 from mandor.importers.kubernetes.shelf import Owner
 from mandor.importers.kubernetes.usual import Unusual, drop_unusual
-from mandor.importers.kubernetes.words import ENGINES, renamed
+from mandor.importers.kubernetes.words import renamed
 from mandor.importers.part import Part
 from mandor.lib.quantity import Seconds
 from mandor.model.batch import Batch
@@ -20,6 +21,7 @@ from mandor.model.workload import FLAT
 _RETRIES, _RETRIES_MOST = 6, 1000
 _MIN_HEALTHY = 10.0
 _KEEP = 3
+_LABELS_MOST = 48
 _OVERLAPS = {"Allow": "allow", "Forbid": "forbid", "Replace": "replace"}
 
 
@@ -59,7 +61,7 @@ class _Form:
 def read_work(part: Part, kind: str, pods: PodReader) -> Work:
     part.text("apiVersion"), part.text("kind")
     part.ignore("status")
-    meta = read_meta(part)
+    meta = read_meta(part, keeps=True)
     return _KINDS[kind](part, kind, meta, pods)
 
 
@@ -72,7 +74,6 @@ _OF_SERVICES: Unusual = {
 def _service(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
     """Deployment, ReplicaSet, ReplicationController, StatefulSet, DaemonSet."""
     spec = part.part("spec")
-    _selector(spec)
     form = _Form(replicas=spec.whole("replicas"))
     if kind == "DaemonSet":
         form = _Form(type="daemon")
@@ -80,25 +81,32 @@ def _service(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
     drop_unusual(spec, _OF_SERVICES)
     claims, keep = _claims(spec) if kind == "StatefulSet" else ([], True)
     pod, labels = _template(spec, meta, pods, claims, keep=keep)
+    _selector(spec, labels)
+    inner = spec.part("template").part("spec")
+    inner.drop("activeDeadlineSeconds", "a service has no end")
+    if pod.restart != "Always":
+        raise inner.wrong("restartPolicy", f"the pods of a {kind} are always restarted: `Always`")
     if kind == "DaemonSet" and pod.group.get("placement", {}).pop("spread", None):
         spec.part("template").part("spec").drop("topologySpreadConstraints", "a daemon is on every node that matches")
     update = _update(spec, kind)
     if any(each.get("per_instance") for each in pod.group.get("volumes", {}).values()) and "max_surge" in update:
         _strategy(spec).guess("rollingUpdate", "each instance has its own volumes, so none is started beside it")
-        update = {"order": "stop-first"} | {key: each for key, each in update.items() if key == "min_healthy"}
+        update = {"order": "stop-first"} | {key: update[key] for key in ("min_healthy", "deadline") if key in update}
     form.group = filled(update=update)
     return _made(part, kind, meta, pod, labels, form)
 
 
-def _selector(spec: Part) -> None:
-    """It says which pods are its own: those of its template."""
-    if isinstance(spec.peek("selector"), dict):
-        selector = spec.part("selector")
-        for each in selector.parts("matchExpressions"):
-            each.text("key"), each.text("operator"), each.texts("values")
-        for key in selector.keys():  # noqa: SIM118 - a part is no dict
-            if key != "matchExpressions":
-                selector.take(key)
+def _selector(spec: Part, labels: Mapping[str, str]) -> None:
+    """It says which pods are its own: those of its template, and no others."""
+    selector = spec.part("selector")
+    if {"matchLabels", "matchExpressions"} & set(selector.keys()):
+        fits = chooses(selector, labels)
+    else:  # a ReplicationController's is labels alone
+        fits = spec.text_map("selector").items() <= labels.items()
+    if not fits:
+        raise spec.wrong(
+            "selector", "it does not choose the pods of its own template", "see `template.metadata.labels`"
+        )
 
 
 def _strategy(spec: Part) -> Part:
@@ -150,7 +158,8 @@ def _template(
     spec: Part, meta: ObjectMeta, pods: PodReader, claims: list[Part] | None = None, *, keep: bool = True
 ) -> tuple[Pod, dict[str, str]]:
     template = spec.part("template")
-    inner = read_meta(template)
+    inner = read_meta(template, keeps=True)
+    template.part("metadata").ignore("name")  # Kubernetes itself does not heed it
     owner = Owner(meta.namespace, inner.labels, inner.annotations)
     return pods.read(template.part("spec"), owner, claims, keep=keep), dict(inner.labels)
 
@@ -228,7 +237,8 @@ def _job_spec(spec: Part, meta: ObjectMeta, pods: PodReader) -> tuple[Pod, dict[
     if spec.flag("suspend"):
         spec.drop("suspend", "a batch begins when it is applied", "`gates` keep it waiting")
     spec.flag("manualSelector")
-    _selector(spec)
+    if spec.peek("selector"):
+        _selector(spec, labels)
     indexed = spec.text("completionMode") == "Indexed"
     if indexed and not knows(Batch, "indexed"):
         spec.drop("completionMode", "is not supported yet")
@@ -273,6 +283,8 @@ def _made(part: Part, kind: str, meta: ObjectMeta, pod: Pod, labels: dict[str, s
     for key, value in meta.labels.items():
         if labels.setdefault(key, value) != value:
             part.part("metadata").guess("labels", f"{key} is {labels[key]!r}, as its pods have it")
+    for owner in _described(part):
+        labels = kept_annotations(owner, _LABELS_MOST - len(labels)) | labels
     head: dict[str, Any] = filled(
         name=name,
         namespace=meta.namespace or None,
@@ -281,13 +293,21 @@ def _made(part: Part, kind: str, meta: ObjectMeta, pod: Pod, labels: dict[str, s
         **pod.workload,
         **form.workload,
     )
-    group = filled(replicas=form.replicas, engine=list(ENGINES), **form.group)
+    group = filled(replicas=form.replicas, engine=list(pod.engines), **form.group)
     forms = pod.forms
     if "groups" in forms:
         forms = {"groups": {FLAT: {**group, **forms["groups"][FLAT]}}}
         group = {}
     manifest = {**head, **group, **forms}
     return Work(part, kind, meta.name, meta.namespace, labels, pod, manifest, form.replicas)
+
+
+def _described(part: Part) -> list[Part]:
+    """Where annotations of a workload can stand: on itself, and on its template."""
+    found, spec = [part], part.part("spec")
+    if "jobTemplate" in spec:
+        spec = spec.part("jobTemplate").part("spec")
+    return [*found, spec.part("template")] if "template" in spec else found
 
 
 Maker = Callable[[Part, str, ObjectMeta, PodReader], Work]

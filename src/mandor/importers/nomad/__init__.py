@@ -39,23 +39,32 @@ class NomadImporter(Importer):
 def _file(file: Source, options: Options, ledger: Ledger) -> list[Made]:
     if _JSON.match(file.text):
         return _json(file, ledger)
-    body = parse(file.text, file.name)
-    evaluator = Evaluator(file.name, options)
+    jobs = trees_of_jobs(file.text, options, file.name)
+    return [each for name, job in jobs.items() for each in read_job(ledger, job, file.name, name)]
+
+
+def trees_of_jobs(text: str, options: Options, file: str = "") -> dict[str, Map]:
+    """Each job of a file, with everything evaluated that can be."""
+    body = parse(text, file)
+    evaluator = Evaluator(file, options)
     evaluator.names["var"] = _variables(body, evaluator)
     evaluator.names["local"] = _locals(body, evaluator)
     jobs = [each for each in body.blocks if each.kind == "job"]
     if not jobs:
-        raise Invalid("there is no job in it", file=file.name, line=1)
+        raise Invalid("there is no job in it", file=file, line=1)
     for each in body.blocks:
         if each.kind not in {"job", "variable", "locals"}:
-            raise Invalid(f"there is no block `{each.kind}` in a job file", file=file.name, line=each.line)
-    made: list[Made] = []
+            raise Invalid(f"there is no block `{each.kind}` in a job file", file=file, line=each.line)
+    found: dict[str, Map] = {}
     for each in jobs:
-        if len(each.labels) != 1:
-            raise Invalid('a job has a name: `job "NAME" { … }`', file=file.name, line=each.line)
-        part = ledger.open(evaluator.body(each.body, each.line), file.name, f"job.{each.labels[0]}", each.line)
-        made += JobReader(part, each.labels[0]).made()
-    return made
+        if len(each.labels) != 1 or each.labels[0] in found:
+            raise Invalid('a job has a name of its own: `job "NAME" { … }`', file=file, line=each.line)
+        found[each.labels[0]] = evaluator.body(each.body, each.line)
+    return found
+
+
+def read_job(ledger: Ledger, tree: Map, file: str, name: str) -> list[Made]:
+    return JobReader(ledger.open(tree, file, f"job.{name}", tree.line), name).made()
 
 
 def _json(file: Source, ledger: Ledger) -> list[Made]:

@@ -46,6 +46,8 @@ class Fetching:
         place = runtime.fill(part.text("destination") or "local/", part, "destination", now=True)
         mode, options = part.text("mode") or "any", pairs(part, "options")
         headers = [word for name, value in pairs(part, "headers").items() for word in ("-H", f"{name}: {value}")]
+        if mode not in {"any", "file", "dir"}:
+            raise part.wrong("mode", f"{mode[:40]!r} is none of any, file, dir")
         for key in ("chown", "insecure"):
             part.drop(key, "what is fetched belongs to the task's user")
         why = _refusal(source, options, container=container, headers=bool(headers))

@@ -59,7 +59,10 @@ class JobReader:
         name = fitting_name(part.text("name") or self.name)
         workload: dict[str, Any] = {"name": name}
         self._type(part)
-        part.text("id")
+        if part.text("id", self.name) != self.name:
+            part.guess("id", f"it is called {name}")
+        else:
+            part.ignore("id")
         workload |= filled(namespace=part.text("namespace"))
         priority = part.whole("priority")
         if priority is not None and priority != USUAL_PRIORITY:
@@ -150,6 +153,8 @@ class JobReader:
         ports: dict[str, dict[str, Any]] = {}
         options: dict[str, Any] = {}
         group: dict[str, Any] = filled(replicas=part.whole("count"))
+        if self.type == "daemon" and part.whole("count", 1) != 1:
+            part.drop("count", "a daemon has one instance on each node")
         read_rules(placement, part, "self")
         for each in blocks(part, "network"):
             read_network(ports, options, each)
@@ -175,7 +180,9 @@ class JobReader:
         self._disk(disk, group)
         self._looked_after(part, group, shared)
         if gang:
-            group["gang"] = {}
+            group["gang"] = {"min": group.get("replicas") or 1}
+        if gang and self.type == "daemon":
+            self.part.drop("all_at_once", "a daemon is on each node by itself")
         self._scaling(part, block(part, "scaling"), group)
         drop_all(part, _GROUP)
         made = filled(**group, ports=ports, placement=placement)
@@ -201,6 +208,8 @@ class JobReader:
             draft.env.setdefault(f"NOMAD_META_{key.replace('.', '_').replace('-', '_')}", value)
         if draft.engine in {"docker", "podman"}:
             draft.options = {**options, **draft.options}
+        elif options:
+            part.guess("driver", f"{', '.join(options)} of the group's `network` is not for {draft.engine}")
         for each in blocks(part, "service"):
             services.read(each, name, self.name)
         return draft
@@ -236,8 +245,11 @@ class JobReader:
         for each in blocks(part, "volume"):
             name, source = fitting_name(label(each, "volume")), each.text("source")
             kind, own = each.text("type", "host"), each.flag("per_alloc")
-            each.flag("read_only")
-            each.flag("sticky")
+            sticky = each.flag("sticky")
+            if each.flag("read_only"):
+                _lock(group["tasks"], name)
+            if sticky:
+                each.guess("sticky", "whoever uses a volume runs on its node at any rate")
             if not (each.text("access_mode") or "single-node").startswith("single-node"):
                 each.guess("access_mode", "whoever shares a volume runs on its node")
             if each.text("attachment_mode", "file-system") != "file-system":
@@ -246,11 +258,13 @@ class JobReader:
             if own:
                 volumes[name] = {"per_instance": True}
                 each.guess("per_alloc", "each instance gets a new volume of its own")
+                for key in ("source", "type"):
+                    each.drop(key, "each instance gets a new volume of its own")
                 continue
             named = fitting_name(source or name, most=253)
             volumes[name] = {"volume": named}
             self.volumes[named] = Made({"kind": "volume", "name": named}, each.file, each.line)
-            where = "source" if "source" in each else "type"
+            where = "type" if "type" in each else "source"
             each.guess(where, f"a volume {named} is made for it, and is empty: it is not the {kind} volume of Nomad")
         for draft in drafts:
             volumes |= {name: each for name, each in draft.volumes.items() if name not in volumes}
@@ -272,7 +286,9 @@ class JobReader:
             attempts=restart.whole("attempts"), interval=duration(restart, "interval"), delay=duration(restart, "delay")
         )
         group["restart"]["max_delay"] = group["restart"]["delay"]
-        if restart.text("mode", "fail") == "delay":
+        if (mode := restart.text("mode", "fail")) not in {"fail", "delay"}:
+            raise restart.wrong("mode", f"{mode!r} is neither fail nor delay")
+        if mode == "delay":
             restart.guess("mode", "after its attempts an instance has failed, and another one is made")
         if "render_templates" in restart:
             restart.drop("render_templates", "texts are filled in once")
@@ -300,6 +316,8 @@ class JobReader:
         found = usual | filled(delay=duration(part, "delay"), max_delay=duration(part, "max_delay"))
         if how == "constant":
             found["max_delay"] = found["delay"]
+        elif how not in {"exponential", "fibonacci"}:
+            raise part.wrong("delay_function", f"{how!r} is none of constant, exponential, fibonacci")
         elif how == "fibonacci":
             part.guess("delay_function", "the wait doubles")
         if Seconds.parse(found["max_delay"]) < Seconds.parse(found["delay"]):
@@ -308,22 +326,30 @@ class JobReader:
         attempts, unlimited = part.whole("attempts"), part.flag("unlimited", default=kind == "service")
         if kind == "batch":
             self.retries = min(1000, attempts if attempts is not None else 1)
-            part.text("interval")
-        elif not unlimited and attempts is not None:
-            part.drop("attempts", "a service is replaced as often as it takes")
-            part.drop("interval", "a service is replaced as often as it takes")
+            part.drop("interval", "attempts are not forgiven after a while")
+        elif not unlimited:
+            for key in ("attempts", "interval", "unlimited"):
+                part.drop(key, "a service is replaced as often as it takes")
         else:
-            part.text("interval")
+            for key in ("attempts", "interval"):
+                part.ignore(key)  # Nomad does not count when there is no limit
 
     def _update(self, part: Part, group: dict[str, Any]) -> None:
         at_once, canary = part.whole("max_parallel", 1), part.whole("canary", 0) or 0
         healthy = duration(part, "min_healthy_time") or "10s"
         deadline, total = seconds(part, "healthy_deadline"), seconds(part, "progress_deadline")
-        if part.text("health_check", "checks") == "manual":
+        told = part.text("health_check", "checks")
+        if told != "checks":
             part.guess("health_check", "an instance that is ready counts as healthy")
-        stagger = duration(part, "stagger")  # Nomad itself heeds it for system jobs alone
-        if stagger and self.type == "daemon" and "min_healthy_time" not in part:
+        if told not in {"checks", "task_states", "manual"}:
+            raise part.wrong("health_check", f"{told!r} is none of checks, task_states, manual")
+        stagger = duration(part, "stagger")
+        if self.type != "daemon":
+            part.ignore("stagger")  # Nomad itself heeds it for system jobs alone
+        elif stagger and "min_healthy_time" not in part:
             healthy = stagger
+        elif stagger:
+            part.drop("stagger", "the next one follows when those before are healthy")
         count = group.get("replicas") or 1
         found = filled(
             min_healthy=healthy,
@@ -332,12 +358,15 @@ class JobReader:
         ) | {"auto_rollback": part.flag("auto_revert")}
         if canary and canary >= count:
             found["strategy"] = "blue-green"
+            part.drop("max_parallel", "a whole second set takes over at once")
         elif not canary:
             found |= {"max_unavailable": at_once or "100%", "order": "stop-first"}
         elif at_once:
             found["max_unavailable"] = at_once
         limit = max(deadline or 300, total or 600 if "progress_deadline" in part else 0)
         least = Seconds.parse(healthy) + 1
+        if "healthy_deadline" in part and (deadline or 300) < limit:
+            part.guess("healthy_deadline", f"a roll-out has {Seconds(limit)} for each step, its `progress_deadline`")
         found["deadline"] = "never" if total == 0 else str(Seconds(max(limit, least)))
         group["update"] = found
 
@@ -374,3 +403,11 @@ class JobReader:
         part.drop("policy", "its rules are those of another tool")
         group["autoscale"] = {"min": max(1, low or 1), "max": max(high, low or 1), "cpu": "70%"}
         part.guess("max", "the count follows the use of CPU, at 70 %", "see `autoscale`")
+
+
+def _lock(tasks: dict[str, dict[str, Any]], volume: str) -> None:
+    """Nobody writes to it, whatever a mount says."""
+    for task in tasks.values():
+        for mount in task.get("mounts", []):
+            if mount.get("volume") == volume:
+                mount["read_only"] = True

@@ -55,7 +55,11 @@ def read_network(ports: dict[str, dict[str, Any]], options: dict[str, Any], part
         each.drop("ignore_collision", "two instances with the same port go to different nodes")
         ports[fitting_name(name)] = filled(port=to if to and to > 0 else None, host=static or "auto")
     part.ignore("mbits")  # Nomad itself has not heeded it since 0.12
-    drop_all(part, {"dns": "the engine's name servers are used", "cni": "networks of CNI are the node's"})
+    names = block(part, "dns")
+    options |= filled(
+        dns=names.texts("servers"), dns_search=names.texts("searches"), dns_options=names.texts("options")
+    )
+    drop_all(part, {"cni": "networks of CNI are the node's"})
 
 
 class Services:
@@ -72,7 +76,8 @@ class Services:
         name = part.text("name") or f"{job}-{self.group}-{task}"
         name = name.replace("${JOB}", job).replace("${TASKGROUP}", self.group).replace("${BASE}", f"{job}-{self.group}")
         port, tags = part.text("port"), part.texts("tags")
-        part.text("provider")
+        if part.text("provider", "consul") not in {"consul", "nomad"}:
+            raise part.wrong("provider", "it is `consul` or `nomad`")
         part.text("task")
         meta = pairs(part, "meta")
         key = fitting_name(name, most=60)
@@ -89,12 +94,18 @@ class Services:
         restart = block(part, "check_restart")
         for each in sorted(blocks(part, "check"), key=lambda check: check.peek("type") == "tcp"):
             self._check(each, port, each.text("task") or task, restart)
+            if (called := each.text("name")) is not None:
+                self._name(f"service-check/{key}", called)
         _drain(restart)
         drop_all(part, _SERVICE)
 
+    def _name(self, key: str, called: str) -> None:
+        """Names that people chose are kept as a label, as long as there is room in it."""
+        names = [*filter(None, self.labels.get(key, "").split(",")), called]
+        self.labels[key] = merged_text(names)[:256]
+
     def _check(self, part: Part, port: str | None, task: str, outer: Part) -> None:
         kind = part.text("type", "") or ""
-        part.text("name")
         inner = block(part, "check_restart")
         probe = self._probe(part, kind, part.text("port") or port)
         interval, timeout = duration(part, "interval"), duration(part, "timeout")
@@ -107,12 +118,12 @@ class Services:
         drop_all(part, _CHECK)
         taken = self.asked.get(task)
         if probe is not None and taken is not None and _covered(probe, taken["readiness"]):
-            _drain(inner)
             part.guess("type", "another check asks more of the same port")
+            for key in ("interval", "timeout", "check_restart"):
+                part.drop(key, "another check asks more of the same port")
             return
         if probe is None or taken is not None:
             why = "there is no such probe" if probe is None else "a task answers one question, and has one already"
-            _drain(inner)
             for key in ("type", "path", "command", "args", "port", "interval", "timeout", "check_restart"):
                 part.drop(key, why)
             return
@@ -126,7 +137,8 @@ class Services:
         restart = inner or outer
         if restart and (limit := restart.whole("limit", 0)):
             asked["health"] = probe | filled(failures=limit, start_period=str(Seconds(seconds(restart, "grace") or 1)))
-            restart.flag("ignore_warnings")
+            if restart.flag("ignore_warnings"):
+                restart.drop("ignore_warnings", "there are no warnings")
         self.asked[task] = asked
 
     def _probe(self, part: Part, kind: str, port: str | None) -> dict[str, Any] | None:

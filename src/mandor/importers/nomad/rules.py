@@ -105,7 +105,7 @@ def _spread(placement: Placement, part: Part) -> None:
     fact, known = fact_of(part.text("attribute") or "")
     if not known:
         _tell_label(part, fact)
-    part.whole("weight")
+    part.drop("weight", "spreads count the same")
     if targets := blocks(part, "target"):
         for each in targets:
             each.text("value")

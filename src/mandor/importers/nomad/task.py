@@ -7,6 +7,7 @@ from mandor.importers.base import filled, fitting_name
 from mandor.importers.nomad.artifact import Fetching
 from mandor.importers.nomad.blocks import block, blocks, drop_all, duration, label, pairs
 from mandor.importers.nomad.runtime import Runtime
+from mandor.importers.nomad.sharing import SHARING, sharing
 from mandor.importers.nomad.template import Told, read_template
 from mandor.importers.part import Part
 from mandor.lib.quantity import Cpu, Size
@@ -41,33 +42,19 @@ DROPPED = {
 }
 _CONFIG = {
     "auth": "images are pulled with the node's own logins",
-    "auth_soft_fail": "images are pulled with the node's own logins",
     "advertise_ipv6_address": "addresses are the engine's",
-    "cgroupns": "the engine decides on control groups",
     "container_exists_attempts": "the agent tries as often as it takes",
     "cpu_cfs_period": "a limit of cores is what there is",
-    "cpuset_cpus": "which cores it gets is not decided",
-    "devices": "devices of the node are not passed through",
     "dns": "the engine's name servers are used",
-    "dns_options": "the engine's name servers are used",
-    "group_add": "a task has the groups of its user",
     "healthchecks": "the image's own test is not asked",
     "image_pull_timeout": "a pull may take as long as it goes on",
-    "interactive": "a task has no input; `mandor exec -it` gives a terminal",
-    "ipc_mode": "each container has its own",
     "ipv4_address": "addresses are the engine's",
     "ipv6_address": "addresses are the engine's",
     "isolation": "there is no such thing on Linux",
     "mac_address": "addresses are the engine's",
     "network_aliases": "addresses are the engine's",
     "no_cgroups": "the engine decides on control groups",
-    "oom_score_adj": "the agent decides who is killed first",
-    "pid_mode": "each container has its own",
-    "security_opt": "the engine's own profile is used",
     "storage_opt": "the engine decides how it stores",
-    "tty": "a task has no terminal; `mandor exec -it` gives one",
-    "userns_mode": "the engine decides on user namespaces",
-    "uts_mode": "each container has its own",
     "volume_driver": "volumes are folders that the node's agent makes",
     "memory_swap": "swapping is the node's",
     "memory_swappiness": "swapping is the node's",
@@ -285,10 +272,16 @@ def _container(draft: TaskDraft, part: Part, runtime: Runtime, command: str | No
         extra_hosts=hosts,
         shm_size=str(Size(size)) if size else None,
     )
+    draft.options |= sharing(part)
+    if not part.flag("auth_soft_fail", default=True):
+        part.drop("auth_soft_fail", "images are pulled without a login where the node has none")
     if draft.engine == "cri":
         for key in ("init", "hostname", "shm_size", "extra_hosts", "dns", "dns_search", "ulimits", "sysctls"):
             draft.options.pop(key, None)
             part.drop(key, "the engine cri does not know it")
+        for key in SHARING:
+            draft.options.pop(key, None)
+            part.drop(SHARING[key], "the engine cri does not know it")
     if (hard := part.text("memory_hard_limit")) is not None and hard.isdecimal() and int(hard):
         draft.limits["memory"] = str(max(Size.parse(draft.requests["memory"]), Size(int(hard) << 20)))
     if (processes := part.whole("pids_limit")) is not None and processes > 0:
@@ -358,6 +351,8 @@ def _long_mount(draft: TaskDraft, part: Part) -> None:
     told.drop("mode", "a tmpfs belongs to its task")
     for key in ("bind_options", "volume_options"):
         part.drop(key, "a mount has no options here")
+    if kind not in {"bind", "volume", "tmpfs"}:
+        raise part.wrong("type", f"{kind!r} is none of bind, volume, tmpfs")
     if kind == "tmpfs":
         draft.mounts.append({"tmpfs": str(Size(size)) if size else "64Mi", "path": target})
     else:

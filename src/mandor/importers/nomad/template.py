@@ -117,8 +117,9 @@ def read_template(told: Told, part: Part, runtime: Runtime, env: dict[str, str])
     """`env`: the task's own variables."""
     data, path = part.text("data"), part.text("destination", "") or ""
     as_env, mode = part.flag("env"), part.text("perms")
-    for key in _OF_TEMPLATES:
-        part.take(key)  # about texts that change by themselves; these do not
+    change = part.text("change_mode")
+    if change not in {None, "noop", "restart", "signal", "script"}:
+        raise part.wrong("change_mode", f"{change[:40]!r} is none of restart, noop, signal, script")
     left, right = part.text("left_delimiter") or "{{", part.text("right_delimiter") or "}}"
     for key in ("uid", "gid", "vault_grace", "source"):
         part.drop(key, "a file is written with the task, as its user")
@@ -135,9 +136,16 @@ def read_template(told: Told, part: Part, runtime: Runtime, env: dict[str, str])
         for key in ("data", "destination", "env", "perms", *_OF_TEMPLATES):
             part.drop(key, str(why), "write the text itself, or let the program find it out")
         return
+    for key in _OF_TEMPLATES:
+        if found.secrets and not (key == "change_mode" and change == "noop"):
+            part.drop(key, "a secret is read when the task starts")
+        elif not found.secrets:
+            part.ignore(key)  # about texts that change; this one never does, there as here
     for name, keys in found.secrets.items():
         part.guess("data", f"a secret {name} has to be there, with {', '.join(sorted(keys))}", "`kind: secret`")
     if as_env:
+        if path:
+            part.guess("destination", "its variables are set; no file is written")
         _variables(told, part, found.text)
     else:
         place = runtime.fill(path, part, "destination", now=True).lstrip("/")
@@ -171,7 +179,6 @@ def read_vault(part: Part, told: Sequence[Told]) -> None:
         part.drop("vault", "secrets of Vault are not fetched", "`kind: secret`")
         return
     for each in blocks(part, "vault"):
-        for key in each:
-            each.take(key)
+        each.drop_rest("whoever names a secret of its namespace gets it")
     if "vault" in part:
         part.guess("vault", "whoever names a secret of its namespace gets it")

@@ -206,7 +206,7 @@ DROPPED = [
         "volumeMounts: [{name: v, mountPath: /c}]",
         "spec.volumes[0].nfs",
     ),
-    ("hostPID: true", "", "spec.hostPID"),
+    ("shareProcessNamespace: true", "", "spec.shareProcessNamespace"),
 ]
 
 
@@ -274,3 +274,35 @@ def test_names_that_are_known_only_when_it_starts_are_told_by_the_agent() -> Non
     found = imported(pod("", "env: [{name: H, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]"))
     assert found.made[0].manifest["env"] == {"H": "${MANDOR_NODE}"}
     assert told(found) == {}
+
+
+SHARED = [
+    ("hostPID: true", "", {"pid": "host"}),
+    ("hostIPC: true", "", {"ipc": "host"}),
+    ("hostAliases: [{ip: 10.0.0.1, hostnames: [a, b]}]", "", {"extra_hosts": ["a:10.0.0.1", "b:10.0.0.1"]}),
+    ("hostname: h", "", {"hostname": "h"}),
+    ("dnsConfig: {nameservers: [1.1.1.1], searches: [x], options: [{name: ndots, value: '2'}, {name: rotate}]}", "",
+     {"dns": ["1.1.1.1"], "dns_search": ["x"], "dns_options": ["ndots:2", "rotate"]}),
+    ("securityContext: {supplementalGroups: [5], sysctls: [{name: net.core.somaxconn, value: '9'}]}", "",
+     {"groups": ["5"], "sysctls": {"net.core.somaxconn": "9"}}),
+    ("securityContext: {seccompProfile: {type: Unconfined}}", "", {"security_opt": ["seccomp=unconfined"]}),
+    ("", "stdin: true", {"stdin": True}),
+    ("", "tty: true", {"stdin": True}),
+]  # fmt: skip
+
+
+@pytest.mark.req("S0-32")
+@pytest.mark.parametrize(("spec", "container", "options"), SHARED)
+def test_what_only_docker_and_podman_can_do_is_asked_of_them(
+    spec: str, container: str, options: dict[str, Any]
+) -> None:
+    found = imported(pod(spec, container))
+    made = found.made[0].manifest
+    assert made["engine"] == ["docker", "podman"]
+    assert made["options"] == {"docker": options, "podman": options}
+    assert found.report.dropped == 0
+
+
+def test_a_pod_in_the_network_of_its_node_has_its_address() -> None:
+    env = "env: [{name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]"
+    assert only(pod("hostNetwork: true", env))["env"] == {"IP": "${MANDOR_NODE_ADDRESS}"}

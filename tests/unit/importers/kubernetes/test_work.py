@@ -15,8 +15,17 @@ TEMPLATE = "template: {metadata: {labels: {app: web}}, spec: {containers: [{name
 ONCE = TEMPLATE.replace("spec: {", "spec: {restartPolicy: Never, ")
 
 
+API = dict.fromkeys(("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"), "apps/v1") | {
+    "Job": "batch/v1",
+    "CronJob": "batch/v1",
+    "PriorityClass": "scheduling.k8s.io/v1",
+    "PodDisruptionBudget": "policy/v1",
+    "HorizontalPodAutoscaler": "autoscaling/v2",
+}
+
+
 def work(kind: str, spec: str, name: str = "web") -> str:
-    return f"apiVersion: x/v1\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:\n{indented(spec, 2)}"
+    return f"apiVersion: {API.get(kind, 'v1')}\nkind: {kind}\nmetadata: {{name: {name}}}\nspec:\n{indented(spec, 2)}"
 
 
 @pytest.mark.req("S0-32")
@@ -255,7 +264,7 @@ POLICIES: list[tuple[str, str, dict[str, Any]]] = [
 @pytest.mark.req("S0-32")
 @pytest.mark.parametrize(("kind", "more", "wanted"), POLICIES, ids=[each[0] for each in POLICIES])
 def test_objects_of_their_own_have_their_counterparts(kind: str, more: str, wanted: dict[str, Any]) -> None:
-    found = imported(f"apiVersion: v1\nkind: {kind}\nmetadata: {{name: x}}\n{more}\n")
+    found = imported(f"apiVersion: {API.get(kind, 'v1')}\nkind: {kind}\nmetadata: {{name: x}}\n{more}\n")
     assert [each.manifest for each in found.made] == [wanted]
     assert found.report.dropped == 0
 
@@ -291,3 +300,39 @@ def test_a_volume_that_nobody_mounts_is_told() -> None:
     found = imported(deployment(pod_spec="volumes: [{name: a, emptyDir: {}}]"))
     assert "no container mounts it" in told(found)["spec.template.spec.volumes[0].name"]
     assert "volumes" not in found.made[0].manifest
+
+
+def test_a_kind_of_another_api_is_another_thing() -> None:
+    found = imported("apiVersion: serving.knative.dev/v1\nkind: Service\nmetadata: {name: a}\nspec: {template: {}}\n")
+    assert not found.made
+    assert "serving.knative.dev/v1" in told(found)["kind"]
+
+
+def test_a_version_that_nobody_knows_is_refused_with_those_there_are() -> None:
+    with pytest.raises(Invalid, match="apps/v9") as caught:
+        imported(deployment().replace("apps/v1", "apps/v9"))
+    assert caught.value.facts["line"] == 1
+    assert "apps/v1beta2" in str(caught.value.hint)
+
+
+def test_a_selector_of_other_pods_is_refused() -> None:
+    with pytest.raises(Invalid, match="own template"):
+        imported(deployment().replace("matchLabels: {app: web}", "matchLabels: {app: other}"))
+
+
+def test_annotations_are_kept_as_labels_where_they_fit() -> None:
+    text = deployment().replace("{name: web}", f"{{name: web, annotations: {{note: short, long: {'x' * 300}}}}}", 1)
+    found = imported(text)
+    assert found.made[0].manifest["labels"] == {"app": "web", "note": "short"}
+    assert [note.fate for note in found.report.notes if note.path == "metadata.annotations"] == ["dropped", "guessed"]
+
+
+def test_the_older_form_of_an_autoscaler_is_read() -> None:
+    scaler = (
+        "apiVersion: autoscaling/v2beta1\nkind: HorizontalPodAutoscaler\nmetadata: {name: a}\n"
+        "spec:\n  scaleTargetRef: {kind: Deployment, name: web}\n  maxReplicas: 5\n"
+        "  metrics: [{type: Resource, resource: {name: cpu, targetAverageUtilization: 60}}]\n"
+    )
+    found = imported(deployment(), scaler)
+    assert found.made[0].manifest["autoscale"] == {"max": 5, "cpu": "60%"}
+    assert found.report.dropped == 0

@@ -1,0 +1,42 @@
+"""Which API a kind belongs to: one of the same name in another API is another thing."""
+
+from mandor.importers.part import Part
+
+_CORE, _APPS, _BATCH = ("v1",), ("v1", "v1beta2", "v1beta1"), ("v1", "v1beta1", "v2alpha1")
+VERSIONS: dict[str, tuple[str, ...]] = {
+    "": _CORE,
+    "apps": _APPS,
+    "batch": _BATCH,
+    "extensions": ("v1beta1",),
+    "policy": ("v1", "v1beta1"),
+    "autoscaling": ("v2", "v1", "v2beta2", "v2beta1"),
+    "scheduling.k8s.io": ("v1", "v1beta1", "v1alpha1"),
+}
+"""By API: its versions that can be read."""
+_APIS: dict[str, tuple[str, ...]] = {
+    "": (
+        "Pod", "ReplicationController", "Service", "ConfigMap", "Secret", "PersistentVolumeClaim", "ResourceQuota",
+        "LimitRange", "Namespace",
+    ),
+    "apps": ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"),
+    "extensions": ("Deployment", "ReplicaSet", "DaemonSet"),
+    "batch": ("Job", "CronJob"),
+    "policy": ("PodDisruptionBudget",),
+    "autoscaling": ("HorizontalPodAutoscaler",),
+    "scheduling.k8s.io": ("PriorityClass",),
+}  # fmt: skip
+_KINDS = {kind: [api for api, held in _APIS.items() if kind in held] for kinds in _APIS.values() for kind in kinds}
+
+
+def known_api(part: Part, kind: str) -> bool:
+    """Whether it is the kind that is known here by this name; `Invalid` for a version that nobody knows."""
+    told = part.peek("apiVersion")
+    if kind not in _KINDS or told is None:
+        return True
+    group, _, version = str(told).rpartition("/")
+    if group not in _KINDS[kind]:
+        return False
+    if version not in VERSIONS[group]:
+        known = ", ".join(f"{group}/{each}" if group else each for each in VERSIONS[group])
+        raise part.wrong("apiVersion", f"{str(told)[:60]!r} is no version that is known here", f"known: {known}")
+    return True

@@ -1,0 +1,159 @@
+"""Spares through a real server: made by a real playbook, told to the upgrade controller, undone whatever happens."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.components.ports import free_port
+from tests.e2e.cluster import Cluster, Program, eventually
+from tests.e2e.hook import Hook, hooked
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "baremetal"
+RECEIVER = """\
+kind: secret
+name: hook
+value: change-me-to-what-openssl-rand-says
+---
+kind: webhook
+name: upgrades
+url: http://localhost:{port}/
+secret: hook
+events: ["spare.*", "task.TaskFailed"]
+"""
+PIPELINES = """\
+slow: {fake: {takes: 3s}, ready: at-once}
+endless: {fake: {hangs: true}, ready: at-once, create_timeout: 1s, attempts: 1}
+lonely: {fake: {}, ready: node, ready_timeout: 1s}
+"""
+
+
+@contextmanager
+def placing(folder: Path) -> Iterator[tuple[Cluster, Hook, Path]]:
+    """The machines and pipelines of the example as they stand, and a few clusters where things go wrong."""
+    port, made = free_port(), folder / "made"
+    pipelines = folder / "pipelines.yaml"
+    pipelines.write_text(
+        (EXAMPLE / "pipelines.yaml").read_text().replace("examples/baremetal", str(EXAMPLE)) + PIPELINES
+    )
+    nodes = Program("node api", [sys.executable, str(EXAMPLE / "node_api.py"), str(port)], folder / "nodes.log")
+    settings = {
+        "MANDOR_INVENTORY": f"http://127.0.0.1:{port}/nodes",
+        "MANDOR_INVENTORY_EVERY": "1s",
+        "MANDOR_PIPELINES": str(pipelines),
+        "MANDOR_TASK_ATTEMPTS": "1",
+        "MANDOR_EXAMPLE_VMS": str(made),
+    }
+    nodes.start()
+    try:
+        with Cluster(folder, settings=settings) as cluster, hooked() as hook:
+            cluster.start_server()
+            cluster.apply(RECEIVER.format(port=hook.server_port))
+            eventually("its machines are known", lambda: len(cluster.items("nodes")) == 12)
+            yield cluster, hook, made
+    finally:
+        nodes.kill()
+
+
+def prepare(cluster: Cluster, name: str, **more: Any) -> str:
+    body = {"size": {"cpu": 2, "memory": 1024}, "pool": "general", "cluster": name, **more}
+    status, spare = cluster.call("POST", "/spare/prepare", body)
+    assert (status, spare["status"]) == (200, "Preparing"), spare
+    return str(spare["id"])
+
+
+def phase(cluster: Cluster, spare: str, *wanted: str) -> dict[str, Any]:
+    def so() -> dict[str, Any] | None:
+        status, story = cluster.call("GET", f"/spare/{spare}")
+        assert status == 200, story
+        return story if story["status"] in wanted else None
+
+    found: dict[str, Any] = eventually(f"the spare is {wanted}", so)
+    return found
+
+
+def told(hook: Hook, spare: str) -> list[str]:
+    return [each["data"]["reason"] for each in hook.messages if each["subject"] == f"default/{spare}"]
+
+
+@pytest.mark.req("S4-28", "S4-29", "S4-30", "S4-32", "S4-35")
+def test_the_upgrade_controller_is_told_that_spares_are_ready_and_has_them_taken_away(tmp_path: Path) -> None:
+    with placing(tmp_path) as (cluster, hook, made):
+        spare = prepare(cluster, "lab", count=2)
+        eventually("the controller is told", lambda: "SpareReady" in told(hook, spare))
+        story = phase(cluster, spare, "Ready")
+        for machine in story["machines"]:
+            order = json.loads((made / f"{machine['name']}.json").read_text())
+            assert (order["node"], order["address"], order["cpu"]) == (machine["node"], machine["ip"], 2)
+            assert cluster.call("GET", f"/schedule/{machine['task_id']}")[1]["state"] == "Confirmed"
+
+        done = cluster.call("POST", f"/spare/{spare}/release", {"reason": "upgrade 1.32 is done"})
+        assert done[0] == 200
+        eventually("the controller is told", lambda: "SpareReleased" in told(hook, spare))
+        assert phase(cluster, spare, "Released")["message"] == "upgrade 1.32 is done"
+        assert list(made.iterdir()) == []
+        assert cluster.items("instances") == []
+        assert [step["phase"] for step in cluster.call("GET", f"/spare/{spare}")[1]["history"]] == [
+            "Preparing",
+            "Ready",
+            "Releasing",
+            "Released",
+        ]
+
+
+@pytest.mark.req("S4-26", "S4-32", "S4-34")
+def test_what_goes_wrong_is_undone_and_told(tmp_path: Path) -> None:
+    with placing(tmp_path) as (cluster, hook, _):
+        slow, endless, lonely = (prepare(cluster, each) for each in ("slow", "endless", "lonely"))
+        brief = prepare(cluster, "rehearsal", release_after_seconds=0.1)
+        (server,) = cluster.servers
+        eventually("one is being made", lambda: "Creating" in str(cluster.call("GET", f"/spare/{slow}")[1]))
+        server.kill()
+        server.start()
+        cluster.wait_ready()
+        huge = prepare(cluster, "rehearsal", size={"cpu": 1024, "memory": 1})
+        assert phase(cluster, brief, "Released")["message"] == "100ms are over"
+        for spare, why in (
+            (endless, "not made within 1s"),
+            (lonely, "not ready within 1s: it has not joined"),
+            (huge, "No available nodes"),
+        ):
+            assert why in phase(cluster, spare, "Failed")["message"]
+            eventually("it is told", lambda spare=spare: "SpareFailed" in told(hook, spare))  # type: ignore[misc]
+        failed = cluster.call("GET", f"/spare/{huge}")[1]["machines"][0]["task_id"]
+        eventually("so is what found no machine", lambda: told(hook, failed) == ["TaskFailed"])
+        assert f"task default/{failed} failed" in server.text()
+        phase(cluster, slow, "Ready")
+        held = [each["spec"]["claim"]["task"] for each in cluster.items("instances")]
+        known = {each["task_id"] for each in cluster.call("GET", f"/spare/{slow}")[1]["machines"]}
+        assert set(held) <= known, "nothing is held for anybody else"
+
+
+@pytest.mark.req("S4-28", "S4-35")
+def test_a_person_prepares_lists_and_releases_them(tmp_path: Path) -> None:
+    with placing(tmp_path) as (cluster, *_):
+        words = ("--cpu", "2", "--memory", "1024", "--pool", "general", "--cluster")
+        made = cluster.mandor("spare", "prepare", "--count", "2", *words, "rehearsal", "--wait")
+        assert made.returncode == 0, made.stderr
+        assert "-0 Ready" in made.stderr
+        spare = made.stdout.strip()
+        listed = cluster.mandor("spare", "list").stdout
+        assert spare in listed
+        assert "Ready" in listed
+        gone = cluster.mandor("spare", "release", spare, "--wait")
+        assert gone.stdout == f"spare {spare} is released\n", gone.stderr
+        assert cluster.items("instances") == []
+
+        failed = cluster.mandor("spare", "prepare", *words, "endless", "--wait")
+        assert failed.returncode == 1
+        assert "not made within 1s" in failed.stderr
+        wrong = cluster.mandor("spare", "prepare", *words, "rehersal")
+        assert wrong.returncode != 0
+        assert "rehearsal" in wrong.stderr, "it says what was meant"
