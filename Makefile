@@ -75,6 +75,10 @@ reference: setup ## Write docs/reference anew from the code
 	@$(BIN)/python scripts/reference.py
 	@$(BIN)/python scripts/imported_keys.py
 
+.PHONY: docs
+docs: setup ## Build the documentation as a site in build/docs/html; a link that leads nowhere is an error
+	@$(BIN)/python scripts/site.py $(ARGS)
+
 .PHONY: bench
 bench: setup ## Measure: runs bench/run.py (ARGS="--help" for its options)
 	@$(BIN)/python bench/run.py $(ARGS)

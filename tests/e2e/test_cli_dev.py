@@ -61,6 +61,7 @@ def dev(folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], li
 def test_a_dev_cluster_runs_work_that_outlives_it_until_it_is_stopped(tmp_path: Path) -> None:
     with dev(tmp_path, "--nodes", "2") as (process, said):
         assert said[0].startswith("mandor is at http://127.0.0.1:")
+        assert "/ui/" in said[0]
         assert "apply -f" in said[1]
 
         def ready() -> bool:

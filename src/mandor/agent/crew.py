@@ -313,6 +313,8 @@ class Crew:
         if begun:
             self._room.keep(order.uid, order.template.request)
             return Answer()
+        if any(each.leaves and each.order.instance.key == order.instance.key for each in self.workers.values()):
+            return Answer(wait="an earlier instance of its name is still stopping here")
         return self._room.ask(order.uid, order.template.request)
 
     def leave_room(self, uid: str, *, over: bool) -> None:

@@ -437,6 +437,11 @@ class Worker:
         return BACKOFF.pause(self._repeats) if self._repeats else 0.0
 
     @property
+    def leaves(self) -> bool:
+        """It is to end, and something of it still runs."""
+        return (self.gone or self.memory.ending is not None) and self.alive
+
+    @property
     def alive(self) -> bool:
         """Something of it runs, as far as the engine says."""
         _, units = self._around.look(self.uid, self.memory.engine)

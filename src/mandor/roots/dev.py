@@ -189,7 +189,7 @@ def _ready(host: str, port: int) -> bool:
 
 
 def _greet(url: str, directory: Path, say: Say) -> None:
-    say(f"mandor is at {url} (API documentation: {url}/docs; data: {directory})")
+    say(f"mandor is at {url} (panel: {url}/ui/; API documentation: {url}/docs; data: {directory})")
     example = "examples/hello.yaml" if Path("examples/hello.yaml").exists() else "FILE"
     server = "" if url == "http://127.0.0.1:8080" else f" --server {url}"
     say(f"next, in another terminal: {_command()}{server} apply -f {example}")
