@@ -79,6 +79,7 @@ class Crew:
         self.turns = Turns(settings.starts_most)
         self.measures = Measures()
         self.quick_seconds = settings.quick_seconds
+        self.otlp = settings.otlp
         self.workers: dict[str, Worker] = {}
         self._names: dict[str, str] = {}
         self.reporter = Reporter(store, clock)
@@ -316,6 +317,8 @@ class Crew:
         if begun:
             self._room.keep(order.uid, order.template.request)
             return Answer()
+        if any(each.leaves and each.order.instance.key == order.instance.key for each in self.workers.values()):
+            return Answer(wait="an earlier instance of its name is still stopping here")
         return self._room.ask(order.uid, order.template.request)
 
     def leave_room(self, uid: str, *, over: bool) -> None:
