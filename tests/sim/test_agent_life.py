@@ -297,6 +297,23 @@ async def test_what_fits_once_another_has_stopped_waits_for_that(tmp_path: Path)
         assert len(await world.live()) == 1
 
 
+async def test_a_successor_of_the_same_name_begins_when_the_one_before_it_runs_no_more(world: World) -> None:
+    await world.apply(options={"fake": {"stop_delay": "5s"}})
+    old = await world.order()
+    await world.until_phase(Phase.RUNNING)
+    made = Instance(
+        meta=Meta(name=old.meta.name, namespace="default", version=(await world.instance()).meta.version),
+        spec=old.spec,
+        status=InstanceStatus(phase=Phase.RESERVED, since=world.clock.now()),
+    )
+    await world.store.commit(Put(made))
+    for _ in range(8):
+        await world.pass_time(0.5, step=0.5)
+        assert {each.uid for each in await world.live()} == {old.meta.uid}
+    await world.until_phase(Phase.RUNNING)
+    assert {each.uid for each in await world.live()} == {(await world.instance()).meta.uid} != {old.meta.uid}
+
+
 # Engines that misbehave.
 
 

@@ -85,11 +85,36 @@ def test_the_scenario_is_the_platform_as_it_is_described(piece: Piece) -> None:
         assert placement.tolerate
 
 
-@pytest.mark.req("S3-44", "S3-45", "S3-23", "S3-36", "S3-47")
+@pytest.mark.req("S3-44", "S3-45", "S3-23", "S3-36")
 def test_the_answer_keeps_everything_that_is_expected_of_it_in_every_order_of_arrival(
     answers: list[RunResult],
 ) -> None:
     assert [failure for run in answers for failure in run.failures] == []
+
+
+@pytest.mark.req("S3-47")
+def test_gitops_has_service_levels_whose_error_budgets_the_answer_keeps_and_hard_rules_spend(
+    piece: Piece, answers: list[RunResult], others: dict[str, RunResult]
+) -> None:
+    levels = [each for each in piece.scenario.expect if each.availability_least]
+    assert {name for each in levels for name in each.availability_least} == {*ARGOCD, "argo-events"}
+
+    def spent(run: RunResult) -> list[tuple[str, str]]:
+        """Which service, in which phase, was down for longer than its budget."""
+        return [
+            (name, state.name)
+            for each in levels
+            for state in run.phases
+            if state.name in each.phase
+            for name, least in each.availability_least.items()
+            if state.workloads[name].down_seconds > (100 - least) / 100 * (state.end - state.begin)
+        ]
+
+    for run in answers:
+        assert spent(run) == []
+        # A failure is part of life: it costs a part of the budget, and is over before all of it is gone.
+        assert phase(run, "both down").workloads["argocd-redis"].down_seconds > 0
+    assert ("argocd-server", "agent-0 down") in spent(others["must"])
 
 
 @pytest.mark.req("S3-6", "S3-14", "S3-20", "S3-44")

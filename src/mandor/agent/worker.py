@@ -50,6 +50,7 @@ class Surroundings(Protocol):
     turns: Turns
     measures: Measures
     quick_seconds: float
+    otlp: str
     ask: Ask
 
     @property
@@ -278,6 +279,7 @@ class Worker:
             refused_as=refused_as,
             published=self._published,
             host=around.address,
+            otlp=around.otlp,
             names=known,
             mounts_hosts="hosts" in self._extras,
             wait=wait,
@@ -433,6 +435,11 @@ class Worker:
         self._repeats = self._repeats + 1 if decision.actions == self._last else 0
         self._last = decision.actions
         return BACKOFF.pause(self._repeats) if self._repeats else 0.0
+
+    @property
+    def leaves(self) -> bool:
+        """It is to end, and something of it still runs."""
+        return (self.gone or self.memory.ending is not None) and self.alive
 
     @property
     def alive(self) -> bool:

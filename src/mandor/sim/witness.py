@@ -230,8 +230,9 @@ class Witness:
                     raise Broken(f"{title} runs on {where[uid]} and on {name}")
                 by_name.setdefault((namespace, title), set()).add(uid)
         for (namespace, title), uids in by_name.items():
-            if len({where[uid] for uid in uids - self._excused}) > 1 and self._single(namespace, title):
-                raise Broken(f"{title} runs on two nodes, which its `stop_after` rules out")
+            if len(uids - self._excused) > 1 and self._single(namespace, title):
+                places = " and ".join(sorted({where[uid] for uid in uids}))
+                raise Broken(f"{title} runs twice, on {places}, which its `stop_after` rules out")
 
     def _live(self, node: str) -> Iterator[tuple[str, str, str, str]]:
         """Uid, task, namespace and name of what runs there."""

@@ -236,6 +236,7 @@ def test_a_workload_tells_its_story(api: LiveApi, mandor: Mandor) -> None:
         instance("web-1", Phase.PENDING, on="", reason="Unschedulable", message="no node fits"),
         event("e1", "workload default/web", "web.1 follows web.0", at=time.time() - 120),
         event("e2", "workload default/other", "not about it"),
+        event("e3", "instance default/web-1", "no node has room", at=time.time() - 60),
     )
     told = mandor("describe", "workload", "web")
     assert told.code == 0, told.err
@@ -247,6 +248,7 @@ def test_a_workload_tells_its_story(api: LiveApi, mandor: Mandor) -> None:
     assert any(line.split()[:2] == ["web-0", "Running"] for line in lines)
     assert "2m ago" in told.out
     assert "not about it" not in told.out
+    assert lines[-1].endswith("web-1: no node has room"), "what happens to its instances is part of it"
 
 
 def test_the_same_thing_again_and_again_is_one_line_and_a_first_release_is_no_roll_out(

@@ -31,6 +31,8 @@ class Told(NamedTuple):
     lines: list[str] = []
     """What stands below the facts."""
     advice: Advice = NOTHING
+    instances: list[str] = []
+    """Whose events are part of its story."""
 
 
 @click.command("describe")
@@ -58,27 +60,33 @@ def story(client: "Client", kind: Kind, item: Object) -> list[str]:
     told = _STORIES.get(kind.name, _tell_spec)(client, item)
     now = [("now", told.advice.now), ("what to do", told.advice.do)] if told.advice.now else _why(item)
     lines = [f"{full}: {_headline(kind, item)}", *_facts([*now, *_about(item), *told.facts]), *told.lines]
-    events = events_about(client, full, namespace or None) if kind.name != "event" else []
+    about = {full, *(f"instance {namespace}/{name}" for name in told.instances)}
+    events = events_about(client, about, namespace or None) if kind.name != "event" else []
     lines += ["", "events:"] if events else ["", "no events are kept about it"]
-    return [*lines, *aligned(_event_rows(events))]
+    return [*lines, *aligned(_event_rows(events, full))]
 
 
-def _event_rows(events: list[Object]) -> list[tuple[str, ...]]:
-    """The same thing again and again is told once, as it was last, with how often."""
+def _event_rows(events: list[Object], own: str) -> list[tuple[str, ...]]:
+    """The same thing again and again is told once, as it was last, with how often; of others, with their names."""
     merged: list[tuple[Object, int]] = []
     for event in events:
         count = event["spec"].get("count", 1)
-        if merged and merged[-1][0]["spec"]["reason"] == event["spec"]["reason"]:
+        if merged and _alike(merged[-1][0], event):
             count += merged.pop()[1]
         merged.append((event, count))
     return [
         (
             f"  {age(when(event), time.time())} ago",
             event["spec"]["reason"] + (f" x{count}" if count > 1 else ""),
-            " ".join(event["spec"]["message"].split()),
+            ("" if (about := event["spec"]["about"]) == own else f"{about.rpartition('/')[2]}: ")
+            + " ".join(event["spec"]["message"].split()),
         )
         for event, count in merged[-EVENTS_SHOWN:]
     ]
+
+
+def _alike(first: Object, second: Object) -> bool:
+    return all(first["spec"][key] == second["spec"][key] for key in ("about", "reason"))
 
 
 def _headline(kind: Kind, item: Object) -> str:
@@ -161,7 +169,7 @@ def _tell_workload(client: "Client", item: Object) -> Told:
         lines += [f"  {line}" for line in aligned(rows)]
         if len(own) > INSTANCES_SHOWN:
             lines.append(f"  … and {len(own) - INSTANCES_SHOWN} more")
-    return Told(facts, lines, advice.of_workload(item, own))
+    return Told(facts, lines, advice.of_workload(item, own), [each["meta"]["name"] for each in own])
 
 
 def _first(item: Object) -> bool:

@@ -1,5 +1,6 @@
 """`mandor events`: what happened and why, or who changed what."""
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -55,9 +56,9 @@ def _of_the_cluster(client: "Client") -> list[dict[str, Any]]:
     return [item for item in items if not item["meta"].get("namespace")]
 
 
-def events_about(client: "Client", wanted: str, namespace: str | None) -> list[dict[str, Any]]:
+def events_about(client: "Client", wanted: Collection[str], namespace: str | None) -> list[dict[str, Any]]:
     items, _ = client.list("events", {"namespace": namespace})
-    return sorted((item for item in items if item["spec"]["about"] == wanted), key=when)
+    return sorted((item for item in items if item["spec"]["about"] in wanted), key=when)
 
 
 def full_name(about: str, namespace: str) -> str:
