@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections.abc import Iterable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -95,12 +96,41 @@ def test_brokers_for_development_come_when_they_are_asked_for(brokers: tuple[str
     assert not [each for each in objects if "affinity" in str(each)]
 
 
+@pytest.mark.req("S4-27")
+def test_the_servers_of_the_chart_find_its_broker_by_the_secret_it_makes() -> None:
+    values = {"rabbitmq": {"enabled": True, "password": "s3cret"}, "taskQueueSecret": "seed-1-rabbitmq"}
+    objects = {
+        (each["kind"], each["metadata"]["name"]): each for each in render(CHART, values=values, release="seed-1")
+    }
+    (container,) = objects["StatefulSet", "seed-1"]["spec"]["template"]["spec"]["containers"]
+    (entry,) = [each for each in container["env"] if each["name"] == "MANDOR_TASK_QUEUE"]
+    where = entry["valueFrom"]["secretKeyRef"]
+    secret = objects["Secret", where["name"]]["stringData"]
+    settings = load(ServerSettings, "server", environ={"MANDOR_TASK_QUEUE": secret[where["key"]]}, flags={})
+    queue = urlsplit(settings.task_queue)
+    assert (queue.username, queue.password) == (secret["user"], secret["password"]) == ("mandor", "s3cret")
+    service = objects["Service", str(queue.hostname)]["spec"]
+    assert queue.port in {each["port"] for each in service["ports"]}
+    assert "MANDOR_TASK_QUEUE" not in str(render(CHART)), "without a secret, whoever leads works on them"
+
+
 def test_our_own_importer_reads_what_the_chart_makes() -> None:
     values = {"rabbitmq": {"enabled": True}, "nats": {"enabled": True}}
     text = yaml.safe_dump_all(render(CHART, values=values))
     made = KubernetesImporter().read([Source("chart.yaml", text)], Options())
     names = {each.manifest["name"] for each in made.made if each.manifest.get("kind", "workload") == "workload"}
     assert names == {"mandor", "mandor-rabbitmq", "mandor-nats"}
+
+
+def _filled(text: str) -> str:
+    """`${NAME-otherwise}` as Compose fills it in, where NAME is not set."""
+    return re.sub(r"\$\{\w+-([^}]*)\}", r"\1", text)
+
+
+def test_the_image_holds_what_the_settings_need() -> None:
+    (extras,) = re.findall(r"'/src\[([\w,]+)\]'", (ROOT / "deploy" / "docker" / "Dockerfile").read_text())
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert {"etcd", "rabbitmq", "nats"} <= set(extras.split(",")) <= known.keys()
 
 
 @pytest.mark.req("S4-27", "S4-41")
@@ -112,8 +142,13 @@ def test_compose_starts_several_servers_on_one_store_with_settings_that_exist() 
     for name, each in servers.items():
         settings_known(each["environment"])
         assert each["environment"]["MANDOR_ADDRESS"] == f"https://{name}:8443"
-        flags = {key.removeprefix("MANDOR_").lower(): value for key, value in each["environment"].items()}
-        load(ServerSettings, "server", environ={}, flags=flags)
+        environ = {key: _filled(value) for key, value in each["environment"].items()}
+        settings = load(ServerSettings, "server", environ=environ, flags={})
+        queue = urlsplit(settings.task_queue)
+        assert queue.hostname in services, "tasks go through the broker that is started here"
+        broker = services[queue.hostname]["environment"]
+        assert (queue.username, queue.password) == (broker["RABBITMQ_DEFAULT_USER"], broker["RABBITMQ_DEFAULT_PASS"])
+        assert {"etcd", queue.hostname} <= set(each["depends_on"])
     assert len({each["environment"]["MANDOR_STORE"] for each in servers.values()}) == 1
     assert all(port.startswith("127.0.0.1:") for each in services.values() for port in each.get("ports", ()))
 

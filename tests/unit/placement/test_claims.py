@@ -14,9 +14,13 @@ from mandor.model.node import Node, Occupied, Taint
 from mandor.model.vm_task import MIB, VmTask, VmTaskSpec
 from mandor.placement import claims
 from mandor.placement.board import Board
+from mandor.placement.config import read_config
 from mandor.placement.cycle import decide
 from mandor.placement.framework.handle import DETACHED
+from mandor.placement.framework.profile import Profile
+from mandor.placement.plugin_source import find_plugins
 from mandor.placement.profiles import made_with
+from mandor.placement.workshop import Workshop
 from tests.scenarios.make import make_node
 
 GIB = 1024**3
@@ -48,12 +52,12 @@ def task(name: str, cpu: int = 4, memory_mib: int = 8192, **more: object) -> VmT
     return VmTask(meta=Meta(name=name, namespace="default"), spec=spec)
 
 
-def place(board: Board, wanted: VmTask) -> str:
+def place(board: Board, wanted: VmTask, profile: Profile = PROFILE) -> str:
     """Where it goes; it is counted there. Empty: nowhere."""
     claim = wanted.claim
     ask = board.ask(claim)
     assert ask is not None
-    node = decide(PROFILE, ask, board.table.snapshot()).node
+    node = decide(profile, ask, board.table.snapshot()).node
     if node:
         board.put(claim.bound(node, at=1.0))
     return node or ""
@@ -86,6 +90,47 @@ def test_the_quota_counts_the_machines_of_others_and_the_claims() -> None:
 def test_the_fullest_machine_that_has_room_is_best() -> None:
     nodes = [machine("empty"), machine("half", used=(8, 32, 1)), machine("full", used=(14, 60, 1))]
     assert place(Board(nodes), task("t1")) == "half"
+
+
+WEIGHED = """
+profiles:
+- schedulerName: baremetal
+  plugins:
+    multiPoint:
+      disabled: [{{name: "*"}}]
+      enabled:
+      - name: PrioritySort
+      - {{name: NodeResourcesFit, weight: 1}}
+      - {{name: VMQuota, weight: {quota}}}
+      - name: DefaultBinder
+  pluginConfig:
+  - name: NodeResourcesFit
+    args:
+      scoringStrategy:
+        type: MostAllocated
+        resources: [{{name: cpu, weight: {cpu}}}, {{name: memory, weight: {memory}}}]
+"""
+
+
+@pytest.mark.req("S4-11", "S4-12", "S4-47")
+@pytest.mark.parametrize(
+    ("weights", "best"),
+    [
+        ({"quota": 1, "cpu": 99, "memory": 1}, "much-cpu"),
+        ({"quota": 1, "cpu": 1, "memory": 99}, "much-memory"),
+        ({"quota": 50, "cpu": 1, "memory": 1}, "much-quota"),
+    ],
+)
+def test_the_weights_of_a_configuration_decide_which_machine_is_best(weights: dict[str, int], best: str) -> None:
+    nodes = [
+        machine("much-cpu", used=(15, 0, 3), quota=4),
+        machine("much-memory", used=(0, 60, 3), quota=4),
+        machine("much-quota", used=(1, 1, 3), quota=6),
+    ]
+    known = find_plugins(points=[])
+    profile = Workshop(DETACHED).profiles(read_config(WEIGHED.format(**weights), known), known)["baremetal"]
+    for order in (nodes, nodes[::-1]):
+        assert place(Board(order), task("t1", cpu=1, memory_mib=1024), profile) == best
 
 
 def test_small_ones_fill_a_machine_before_they_begin_another() -> None:
