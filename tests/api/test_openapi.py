@@ -60,6 +60,7 @@ def test_every_schema_is_a_valid_json_schema() -> None:
         jsonschema_rs.validator_for({"$ref": f"#/components/schemas/{name}", "components": DOCUMENT["components"]})
 
 
+@pytest.mark.req("S4-17")
 async def test_the_page_of_documentation_needs_no_internet(dev: Api) -> None:
     session = await dev.session()
     async with session.get("/docs") as answer:

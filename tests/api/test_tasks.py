@@ -91,6 +91,7 @@ async def test_a_task_gets_a_machine_and_its_story_is_told(dev: Api, tasks: Back
     assert (await read(session, f"/schedule/{task}", "DELETE"))["state"] == "Released"
 
 
+@pytest.mark.req("S4-2")
 @pytest.mark.req("S4-5")
 async def test_without_a_worker_it_says_that_it_is_being_processed(dev: Api) -> None:
     await dev.store.commit(Put(make_node("bm-0")))
@@ -141,6 +142,7 @@ async def test_forty_at_once_never_get_the_same_room(dev: Api, tasks: Background
     assert sorted(machines) == sorted(["bm-0", "bm-1", "bm-2"] * 4)
 
 
+@pytest.mark.req("S4-2")
 async def test_tasks_that_were_left_undone_are_taken_up(dev: Api, tasks: Background) -> None:
     """Queued, or in the hands of a worker that died: the claim is there already."""
     node = make_node("bm-0", cpu=8, memory=32 * GIB)

@@ -79,7 +79,9 @@ class Crew:
         self.turns = Turns(settings.starts_most)
         self.measures = Measures()
         self.quick_seconds = settings.quick_seconds
+        self.otlp = settings.otlp
         self.workers: dict[str, Worker] = {}
+        self._names: dict[str, str] = {}
         self.reporter = Reporter(store, clock)
         self.volumes = VolumeKeeper(
             settings.name,
@@ -243,9 +245,12 @@ class Crew:
         known = self._capabilities.get(engine)
         return known is None or known.up
 
-    def names(self) -> dict[str, str]:
-        found = ((uid, worker.order.instance.meta) for uid, worker in self.workers.items())
-        return {uid: f"{meta.namespace}/{meta.name}" for uid, meta in found}
+    def names(self) -> Mapping[str, str]:
+        """The same object as long as they are the same."""
+        if self._names.keys() != self.workers.keys():
+            found = ((uid, worker.order.instance.meta) for uid, worker in self.workers.items())
+            self._names = {uid: f"{meta.namespace}/{meta.name}" for uid, meta in found}
+        return self._names
 
     def ready(self) -> frozenset[str]:
         """The uids of those that serve."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from urllib.parse import quote
 
 import msgspec
 
@@ -47,6 +48,7 @@ def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch
         args=tuple(filled_in(each, told) for each in task.args),
         env={
             **told,
+            **(_telemetry(order, task_name, filled_in(seen.otlp, told)) if seen.otlp else {}),
             **{name: with_secrets(filled_in(each, told), seen.secrets) for name, each in task.env.items()},
             **{name: seen.secrets[reference] for name, reference in task.secrets.items()},
         },
@@ -99,6 +101,22 @@ def _about(order: Order, task_name: str) -> dict[str, str]:
         "MANDOR_INDEX": str(spec.index),
         "MANDOR_TASK": task_name,
         "MANDOR_NODE": spec.node,
+    }
+
+
+def _telemetry(order: Order, task_name: str, endpoint: str) -> dict[str, str]:
+    """What OpenTelemetry's libraries read: where to send, and as whom. Log sinks say the same of its lines."""
+    meta, spec = order.instance.meta, order.instance.spec
+    about = {
+        "service.namespace": meta.namespace,
+        "service.instance.id": meta.name,
+        "host.name": spec.node,
+        "mandor.task": task_name,
+    }
+    return {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        "OTEL_SERVICE_NAME": spec.workload,
+        "OTEL_RESOURCE_ATTRIBUTES": ",".join(f"{name}={quote(value, safe='')}" for name, value in about.items()),
     }
 
 

@@ -47,6 +47,8 @@ class Load:
     def _due(self, used: Resources, capacity: Resources, here: frozenset[str], passed: float) -> bool:
         if self.told is None:
             return True
+        if used == self.told and here == self._instances:
+            return False
         if passed >= STEADY_SECONDS and (here != self._instances or _moved(self.told, used, capacity, NOTABLE)):
             return True
         return passed >= SUDDEN_SECONDS and _moved(self.told, used, capacity, SUDDEN)

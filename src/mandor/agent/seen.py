@@ -42,6 +42,8 @@ class Seen:
     """Its engine leads ports of the node to it; see `publishes`."""
     host: str = ""
     """The address of this node."""
+    otlp: str = ""
+    """Where its tasks send traces and metrics of their own; empty: nobody says."""
     names: Known = NOBODY_KNOWN
     """How it finds others of its namespace."""
     mounts_hosts: bool = False

@@ -39,6 +39,8 @@ class AgentSettings:
     """When the host is short of memory, disk or inodes; what is absent is not looked at."""
     names: bool = False
     """Instances find others of their namespace by name: each has a hosts file that follows changes."""
+    otlp: str = ""
+    """The OTLP receiver that tasks are told of; empty: none."""
     heartbeat_seconds: float = 10.0
     look_seconds: float = 2.0
     """How often the host is looked at for what it is short of."""

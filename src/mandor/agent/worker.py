@@ -50,6 +50,7 @@ class Surroundings(Protocol):
     turns: Turns
     measures: Measures
     quick_seconds: float
+    otlp: str
     ask: Ask
 
     @property
@@ -278,6 +279,7 @@ class Worker:
             refused_as=refused_as,
             published=self._published,
             host=around.address,
+            otlp=around.otlp,
             names=known,
             mounts_hosts="hosts" in self._extras,
             wait=wait,

@@ -1,6 +1,6 @@
 """The ASGI application: every operation under its path, and what they share."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -66,16 +66,32 @@ def build_app(parts: ApiParts) -> Starlette:
     grouped: dict[str, list[Operation]] = {}
     for each in [*OPERATIONS, *_documentation()]:
         grouped.setdefault(each.path, []).append(each)
-    routes: list[BaseRoute] = [Route(path, Endpoint(parts, group)) for path, group in grouped.items()]
+    endpoints = {path: Endpoint(parts, group) for path, group in grouped.items()}
+    routes: list[BaseRoute] = [Route(path, endpoint) for path, endpoint in endpoints.items()]
     sockets = sessions.WEBSOCKETS | images.WEBSOCKETS
     routes += [WebSocketRoute(path, _Socket(partial(run, parts))) for path, run in sockets.items()]
     routes += [Route("/", ToPanel()), Route("/ui", ToPanel()), Route("/ui/{rest:path}", Panel())]
     routes.append(Route("/{rest:path}", _nothing_here))
 
-    app = Starlette(routes=routes)
+    app = _App({path: endpoint for path, endpoint in endpoints.items() if "{" not in path}, routes)
     app.router.redirect_slashes = False
     app.state.closing = parts.streams
     return app
+
+
+class _App(Starlette):
+    """A path without parameters is looked up; only the others are tried one after another."""
+
+    def __init__(self, fixed: Mapping[str, Endpoint], routes: Sequence[BaseRoute]) -> None:
+        super().__init__(routes=routes)
+        self._fixed = fixed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = self._fixed.get(scope["path"]) if scope["type"] == "http" else None
+        if endpoint is not None:
+            await endpoint(scope, receive, send)
+        else:
+            await super().__call__(scope, receive, send)
 
 
 class _Socket:

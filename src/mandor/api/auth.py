@@ -5,6 +5,7 @@ import hmac
 import ipaddress
 import secrets
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from mandor.api.caller import LOCAL, Caller
@@ -80,14 +81,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def check_local(headers: Headers) -> None:
-    """A web page can make a browser send requests here; what it cannot do is forge Host and Origin."""
-    host = header(headers, b"host") or ""
+@lru_cache(maxsize=64)
+def _names_loopback(host: str) -> bool:
     try:
         name = urlsplit(f"//{host}").hostname or ""
     except ValueError:
-        name = ""
-    if not is_loopback(name):
+        return False
+    return is_loopback(name)
+
+
+def check_local(headers: Headers) -> None:
+    """A web page can make a browser send requests here; what it cannot do is forge Host and Origin."""
+    host = header(headers, b"host") or ""
+    if not _names_loopback(host):
         raise Forbidden(
             f"the host {host!r} is not this machine",
             hint="without tokens the server answers only to 127.0.0.1, [::1] and localhost",

@@ -1,16 +1,17 @@
 """Tasks as callers see them: who may ask, whether there is such a pool, how many are under way."""
 
 from dataclasses import dataclass, field
-from uuid import uuid4
 
 from mandor.api.caller import Caller
 from mandor.errors import Forbidden, Invalid, TooMany
 from mandor.lib.clock import Clock
+from mandor.lib.ids import random_uuid
 from mandor.lib.words import did_you_mean
 from mandor.model.meta import Meta
 from mandor.model.node import Node
 from mandor.model.vm_task import Step, VmTask, VmTaskSpec, VmTaskStatus
 from mandor.store.base import Put, Store
+from mandor.store.gathered import GatheredStore
 
 OPEN_MOST = 100_000
 """So many tasks may be under way; who comes then is told to slow down."""
@@ -24,9 +25,14 @@ class TaskDesk:
 
     store: Store
     clock: Clock
+    _gathered: Store = field(init=False)
+    """Those who ask at the same moment are stored together."""
     _looked_at: float = field(default=float("-inf"), init=False)
     _pools: frozenset[str] = field(default=frozenset(), init=False)
     _open: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self._gathered = GatheredStore(self.store)
 
     async def take(self, caller: Caller, spec: VmTaskSpec, namespace: str) -> VmTask:
         """Stored when this returns."""
@@ -38,11 +44,11 @@ class TaskDesk:
         now = self.clock.now()
         first = Step("Queued", now, f"asked for by {caller.identity}")
         task = VmTask(
-            meta=Meta(name=str(uuid4()), namespace=namespace),
+            meta=Meta(name=random_uuid(), namespace=namespace),
             spec=spec,
             status=VmTaskStatus(since=now, history=(first,)),
         )
-        await self.store.commit(Put(task))
+        await self._gathered.commit(Put(task))
         return task
 
     async def check_pool(self, pool: str) -> None:

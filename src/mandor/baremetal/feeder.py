@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from itertools import islice
 
 from mandor.baremetal.queue import TaskQueue
 from mandor.errors import MandorError
@@ -15,8 +16,10 @@ from mandor.store.mirror import Mirror
 
 log = logging.getLogger(__name__)
 
-AT_ONCE = 64
-"""So many are on their way at the same time."""
+TOGETHER = 256
+"""So many are published together, and confirmed together."""
+AT_ONCE = 4
+"""So many times so many are on their way."""
 BACKOFF = Backoff(first_seconds=0.5, most_seconds=15.0, jitter=0.3)
 
 
@@ -51,13 +54,14 @@ class Feeder:
             while not self._due:
                 self._wake.clear()
                 await self._wake.wait()
-            name = next(iter(self._due))
-            del self._due[name]
+            names = list(islice(self._due, TOGETHER))
+            for name in names:
+                del self._due[name]
             try:
-                await self._queue.publish(name)
+                await self._queue.publish(*names)
                 failures = 0
             except MandorError as error:
-                self._due[name] = None
+                self._due.update(dict.fromkeys(names))
                 failures += 1
                 log.warning("%d tasks wait for the queue: %s", len(self._due), error)
                 await self._clock.sleep(BACKOFF.pause(failures))

@@ -13,8 +13,9 @@ class InProcessQueue(TaskQueue):
     def __init__(self, clock: Clock) -> None:
         self._queue: KeyedQueue[str] = KeyedQueue(clock)
 
-    async def publish(self, task: str) -> None:
-        self._queue.add(task)
+    async def publish(self, *tasks: str) -> None:
+        for task in tasks:
+            self._queue.add(task)
 
     async def deliveries(self) -> AsyncIterator[Delivery]:
         while True:

@@ -1,7 +1,7 @@
 """The queue interface: how a task gets from whoever stored it to whoever works on it.
 
 * A queue carries names. What is true of a task stands in the store alone, so a name that comes twice does no harm.
-* `publish` returns when the queue has it for good (or as good as the queue can), and raises `Unavailable` otherwise.
+* `publish` returns when the queue has them for good (or as good as the queue can), and raises `Unavailable` otherwise.
 * Every delivery is answered once, with `done`, `again` or `bury`; one that is not (its taker died) comes again.
 """
 
@@ -35,7 +35,8 @@ class TaskQueue(ABC):
     """Use as `async with`: the block begins when the queue is ready, or is being tried for in the background."""
 
     @abstractmethod
-    async def publish(self, task: str) -> None: ...
+    async def publish(self, *tasks: str) -> None:
+        """All of them; if it fails, some may be on their way all the same."""
 
     @abstractmethod
     def deliveries(self) -> AsyncIterator[Delivery]:

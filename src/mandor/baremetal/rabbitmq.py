@@ -9,13 +9,14 @@ twice does no harm.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage, AbstractQueue
+from aiormq import Channel, spec
 from aiormq.exceptions import AMQPError
 
 from mandor.baremetal.queue import Delivery, TaskQueue
@@ -42,7 +43,7 @@ class RabbitQueue(TaskQueue):
     def __init__(self, url: str, *, prefetch: int = 256, prefix: str = EXCHANGE) -> None:
         self._url, self._prefetch, self._prefix = url, prefetch, prefix
         self._tasks = Background()
-        self._exchange: AbstractExchange | None = None
+        self._channel: AbstractChannel | None = None
         self._queue: AbstractQueue | None = None
         self._inbox: asyncio.Queue[Delivery] = asyncio.Queue()
         self._consuming = False
@@ -62,24 +63,29 @@ class RabbitQueue(TaskQueue):
     ) -> None:
         await self._tasks.__aexit__(kind, error, trace)
 
-    async def publish(self, task: str) -> None:
-        await self.send(task, ROUTING_KEY)
+    async def publish(self, *tasks: str) -> None:
+        await self.send(tasks, ROUTING_KEY)
 
-    async def send(self, task: str, routing_key: str, seconds: float | None = None, why: str = "") -> None:
-        """Confirmed by the broker when this returns."""
-        exchange = self._exchange
-        if exchange is None:
+    async def send(self, tasks: Sequence[str], routing_key: str, seconds: float | None = None, why: str = "") -> None:
+        """Confirmed by the broker when this returns: all are sent, and then their confirms are waited for."""
+        opened = self._channel
+        if opened is None:
             raise Unavailable(self.trouble or "RabbitMQ: not connected")
-        message = aio_pika.Message(
-            task.encode(),
-            message_id=task,
-            delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
-            expiration=seconds,
-            headers={"why": why[:500]} if why else None,
-        )
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                await exchange.publish(message, routing_key)
+                channel = cast("Channel", await opened.get_underlay_channel())
+                sending = (
+                    channel.basic_publish(
+                        task.encode(),
+                        exchange=self._prefix,
+                        routing_key=routing_key,
+                        properties=_properties(task, seconds, why),
+                        mandatory=True,
+                        wait=False,
+                    )
+                    for task in tasks
+                )
+                await asyncio.gather(*sending)
         except (*TROUBLE, asyncio.CancelledError) as error:
             _raise_if_ended()
             raise Unavailable(f"RabbitMQ did not take a task: {str(error) or type(error).__name__}") from error
@@ -121,7 +127,7 @@ class RabbitQueue(TaskQueue):
             await lost.wait()
             self._trouble = "the connection was lost"
         finally:
-            self._exchange = self._queue = None
+            self._channel = self._queue = None
             with suppress(*TROUBLE):
                 async with asyncio.timeout(CLOSE_SECONDS):  # a broker that was killed does not say goodbye
                     await connection.close()
@@ -138,7 +144,7 @@ class RabbitQueue(TaskQueue):
             await self._declare(channel, exchange, f"delay.{number}", f"{DELAYED}.{number}", back)
         if self._consuming:
             await queue.consume(self._received, no_ack=False)
-        self._exchange, self._queue = exchange, queue
+        self._channel, self._queue = channel, queue
 
     async def _declare(
         self,
@@ -154,6 +160,16 @@ class RabbitQueue(TaskQueue):
 
     async def _received(self, message: AbstractIncomingMessage) -> None:
         await self._inbox.put(_Delivery(self, message))
+
+
+def _properties(task: str, seconds: float | None, why: str) -> spec.Basic.Properties:
+    return aio_pika.Message(
+        b"",
+        message_id=task,
+        delivery_mode=aio_pika.DeliveryMode.PERSISTENT,
+        expiration=seconds,
+        headers={"why": why[:500]} if why else None,
+    ).properties
 
 
 def _raise_if_ended() -> None:
@@ -186,7 +202,7 @@ class _Delivery(Delivery):
 
     async def _pass_on(self, routing_key: str, seconds: float | None = None, why: str = "") -> None:
         try:
-            await self._queue.send(self.task, routing_key, seconds, why)
+            await self._queue.send([self.task], routing_key, seconds, why)
         except MandorError as error:
             log.info("task %s comes again, for it was not acknowledged: %s", self.task, error)
             return

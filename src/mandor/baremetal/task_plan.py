@@ -106,8 +106,11 @@ def _fault(task: VmTask, nodes: set[str], now: float) -> tuple[Literal["Timeout"
 
 def _stuck(task: VmTask, settings: TaskSettings, now: float) -> bool:
     """Longer than the longest pause between two tries."""
-    patience = settings.stuck_seconds + settings.pause.pause(max(task.status.attempts, 1), chance=1.0)
-    return task.status.state in {"Queued", "Processing"} and now - task.status.since > patience
+    status = task.status
+    idle = now - status.since
+    if idle <= settings.stuck_seconds or status.state not in {"Queued", "Processing"}:
+        return False
+    return idle > settings.stuck_seconds + settings.pause.pause(max(status.attempts, 1), chance=1.0)
 
 
 def address_of(node: Node | None) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mandor.baremetal.queue import Delivery, TaskQueue
 from mandor.baremetal.settings import TaskSettings
@@ -16,6 +16,7 @@ from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.vm_task import VmTask
 from mandor.store.base import Change, Filter, Put, Store, Write
+from mandor.store.gathered import GatheredStore
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 from mandor.store.tasks import change_task, read_task, task_key
@@ -23,18 +24,42 @@ from mandor.store.tasks import change_task, read_task, task_key
 log = logging.getLogger(__name__)
 
 CLAIMS = Filter(labels=LABELS)
+NO_ANSWER = Verdict("", "the scheduler did not answer")
+
+
+Crowded = Callable[[], bool]
+"""Whether others in this process have a crowd waiting."""
+ROUND = 64
+"""So many tasks are begun before it is looked again whether others have a crowd waiting."""
+COURTESY_SECONDS = 0.1
+"""So long a round waits for them, and no longer: a server under a constant load places virtual machines, too."""
+LOOK_SECONDS = 0.01
+
+
+def nobody_waits() -> bool:
+    return False
 
 
 class Worker:
     """Several of them, in several processes, may take from the same queue: what is true stands in the store."""
 
     def __init__(
-        self, store: Store, clock: Clock, queue: TaskQueue, recorder: Recorder, settings: TaskSettings | None = None
+        self,
+        store: Store,
+        clock: Clock,
+        queue: TaskQueue,
+        recorder: Recorder,
+        settings: TaskSettings | None = None,
+        crowded: Crowded = nobody_waits,
     ) -> None:
-        self._store, self._clock, self._queue, self._recorder = store, clock, queue, recorder
+        self._store = GatheredStore(store)
+        """Steps of several tasks at the same moment are written together."""
+        self._clock, self._queue, self._recorder = clock, queue, recorder
         self._settings = settings or TaskSettings()
         self._claims = Mirror(store, Instance.kind, CLAIMS)
         self._waiting: dict[Key, asyncio.Future[Verdict]] = {}
+        self._in_hand: set[str] = set()
+        self._crowded = crowded
         self._hands = asyncio.Semaphore(self._settings.workers)
 
     async def run(self) -> None:
@@ -42,9 +67,23 @@ class Worker:
         self._claims.listen(self._heard)
         async with self._claims, Background() as tasks:
             await self._claims.synced()
+            taken = 0
             async for delivery in self._queue.deliveries():
+                taken += 1
+                if taken % ROUND == 0:
+                    await self._let_others_pass()
+                if delivery.task in self._in_hand:
+                    await delivery.done()  # it came again while somebody here works on it
+                    continue
                 await self._hands.acquire()
+                self._in_hand.add(delivery.task)
                 tasks.start(self._handle(delivery), delivery.task)
+
+    async def _let_others_pass(self) -> None:
+        """A burst is taken in first, and placed then: who asks waits for an answer, who has asked looks later."""
+        until = self._clock.monotonic() + COURTESY_SECONDS
+        while self._crowded() and self._clock.monotonic() < until:
+            await self._clock.sleep(LOOK_SECONDS)
 
     async def _handle(self, delivery: Delivery) -> None:
         try:
@@ -53,6 +92,7 @@ class Worker:
             log.warning("task %s waits: %s", delivery.task, error, extra={"facts": error.facts})
             await delivery.again(0, self._settings.pause.pause(1))
         finally:
+            self._in_hand.discard(delivery.task)
             self._hands.release()
 
     async def _work(self, delivery: Delivery) -> None:
@@ -86,26 +126,24 @@ class Worker:
         found = verdict(known) if isinstance(known, Instance) else None
         if found is not None:
             return found
-        waiter = self._waiting.get(key)
-        if waiter is None:
-            waiter = self._waiting[key] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        self._waiting[key] = waiter
+        alarm = self._clock.alarm(self._settings.verdict_seconds, lambda: _tell(waiter, NO_ANSWER))
         try:
-            async with asyncio.timeout(self._settings.verdict_seconds):
-                return await asyncio.shield(waiter)
-        except TimeoutError:
-            return Verdict("", "the scheduler did not answer")
+            return await waiter
         finally:
-            self._waiting.pop(key, None)
+            alarm.cancel()
+            del self._waiting[key]
 
     def _heard(self, changes: Sequence[Change]) -> None:
         for change in changes:
             waiter = self._waiting.get(change.key)
-            if waiter is None or waiter.done():
+            if waiter is None:
                 continue
             after = change.after
             found = verdict(after) if isinstance(after, Instance) else Verdict("", "its claim was taken away")
             if found is not None:
-                waiter.set_result(found)
+                _tell(waiter, found)
 
     async def _decide(self, delivery: Delivery, task: VmTask, found: Verdict) -> None:
         if found.node:
@@ -133,3 +171,8 @@ class Worker:
 
         written = await change_task(self._store, before.key, unless_moved, free=free, first=before)
         return written if written.status == after.status else None
+
+
+def _tell(waiter: "asyncio.Future[Verdict]", found: Verdict) -> None:
+    if not waiter.done():
+        waiter.set_result(found)

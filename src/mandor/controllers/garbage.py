@@ -77,10 +77,9 @@ class GarbageController(Controller[str]):
         releases = await self._list(Release)
         instances = await self._list(Instance)
         workloads = {(each.meta.namespace, each.meta.name): each for each in await self._list(Workload)}
-        in_use = {(each.meta.namespace, each.spec.workload) for each in instances}
         return [
             *garbage_plan.finished_instances(instances, workloads, self._keep, self._clock.now()),
-            *garbage_plan.orphaned_releases(releases, workloads.keys(), in_use),
+            *garbage_plan.orphaned_releases(releases, workloads.keys(), instances),
         ]
 
     def _unchanged(self, values: Iterable[Object]) -> dict[str, float]:

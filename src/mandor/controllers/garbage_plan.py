@@ -55,6 +55,8 @@ def old_audits(audits: Sequence[Audit], keep: Keep, now: float) -> list[Object]:
 
 def _old(values: Sequence[Object], times: Sequence[float], before: float, most: int) -> list[Object]:
     """Older than that, and the oldest of what is too much."""
+    if len(values) <= most and min(times, default=before) >= before:
+        return []
     by_age = sorted(zip(times, range(len(values)), strict=True), reverse=True)
     return [values[index] for place, (at, index) in enumerate(by_age) if at < before or place >= most]
 
@@ -98,16 +100,19 @@ def finished_instances(
     instances: Iterable[Instance], workloads: Mapping[tuple[str, str], Workload], keep: Keep, now: float
 ) -> list[Object]:
     """Those of a batch that has ended; while it runs, they are how it knows what is done."""
+    ended = {owner for owner, each in workloads.items() if _ended(each)}
+    if not ended:
+        return []
     by_batch: dict[tuple[str, str], list[Instance]] = {}
     for each in instances:
         owner = (each.meta.namespace, each.spec.workload)
-        if each.phase.over and _ended(workloads.get(owner)):
+        if owner in ended and each.phase.over:
             by_batch.setdefault(owner, []).append(each)
     return list(chain.from_iterable(_old_instances(each, keep, now) for each in by_batch.values()))
 
 
-def _ended(workload: Workload | None) -> bool:
-    return workload is not None and workload.spec.type == "batch" and workload.status.phase in {"Succeeded", "Failed"}
+def _ended(workload: Workload) -> bool:
+    return workload.spec.type == "batch" and workload.status.phase in {"Succeeded", "Failed"}
 
 
 def _old_instances(instances: Sequence[Instance], keep: Keep, now: float) -> list[Object]:
@@ -120,11 +125,11 @@ def _old_instances(instances: Sequence[Instance], keep: Keep, now: float) -> lis
 
 
 def orphaned_releases(
-    releases: Iterable[Release], workloads: Set[tuple[str, str]], in_use: Set[tuple[str, str]]
+    releases: Iterable[Release], workloads: Set[tuple[str, str]], instances: Iterable[Instance]
 ) -> list[Object]:
     """Of workloads that are gone, with no instance left."""
-    return [
-        release
-        for release in releases
-        if (owner := (release.meta.namespace, release.spec.workload)) not in workloads and owner not in in_use
-    ]
+    alone = [each for each in releases if (each.meta.namespace, each.spec.workload) not in workloads]
+    if not alone:
+        return []
+    in_use = {(each.meta.namespace, each.spec.workload) for each in instances}
+    return [each for each in alone if (each.meta.namespace, each.spec.workload) not in in_use]

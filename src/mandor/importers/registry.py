@@ -8,7 +8,7 @@ from mandor.importers.base import Imported, Importer, Made, Options, Source
 from mandor.importers.report import Report
 from mandor.lib import registry
 from mandor.lib.words import did_you_mean
-from mandor.lib.yaml12 import dump
+from mandor.lib.yaml12 import Malformed, dump, load_all
 from mandor.model.manifest import load_manifests
 
 GROUP = "mandor.importers"
@@ -59,6 +59,7 @@ def import_files(files: Sequence[Source], options: Options, format_name: str | N
     for file in files:
         importer = find_importer(format_name) if format_name else detect(file)
         if importer is None:
+            _check_yaml(file)
             hint = f"say what it is with --format: {', '.join(known_importers())}"
             raise Invalid("this is no file of a tool that is known here", hint=hint, file=file.name, line=1)
         found.setdefault(importer.name, importer)
@@ -67,6 +68,14 @@ def import_files(files: Sequence[Source], options: Options, format_name: str | N
     for name, group in groups.items():
         total += convert(found[name], group, options)
     return total
+
+
+def _check_yaml(file: Source) -> None:
+    """A file that nobody can read says more by its first mistake than by its being unknown."""
+    try:
+        load_all(file.text)
+    except Malformed as error:
+        raise Invalid(error.message, hint=error.hint, file=file.name, line=error.line) from None
 
 
 def _check(made: Made) -> None:

@@ -42,6 +42,14 @@ class OrderedIds:
             self._low += 1
         return f"{self._prefix}{self._low:012x}"
 
+    def uuid(self) -> str:
+        """A random UUID (version 4), in its usual form."""
+        bits = self._random.getrandbits(128) & ~(0xF << 76) & ~(0x3 << 62) | (0x4 << 76) | (0x2 << 62)
+        text = f"{bits:032x}"
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
-ordered_uid: NewId = OrderedIds()
+
+_ids = OrderedIds()
+ordered_uid: NewId = _ids
 """What the stores give to new objects."""
+random_uuid: NewId = _ids.uuid

@@ -3,6 +3,8 @@
 from mandor.lib.yaml12 import Map, load_all
 from mandor.model.claim import BAREMETAL
 
+# A hundredth of fullness outweighs the whole of the quota, which so decides between machines that are equally full:
+# otherwise a machine is left with room for nothing, and fewer find one.
 _TEXT = f"""
 schedulerName: {BAREMETAL}
 plugins:
@@ -17,12 +19,12 @@ plugins:
     - name: Reservation
     - name: PoolFit
     - name: ControlPlane
-      weight: 100
+      weight: 1000
     - name: TaintToleration
-      weight: 3
+      weight: 30
     - name: NodeAffinity
     - name: NodeResourcesFit
-      weight: 10
+      weight: 101
     - name: VMQuota
     - name: DefaultBinder
 pluginConfig:

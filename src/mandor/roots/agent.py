@@ -131,6 +131,7 @@ def agent_settings(settings: AgentRootSettings) -> AgentSettings:
         devices=_devices(settings.device),
         host_paths=settings.allow_host_path,
         names=settings.names,
+        otlp=settings.otlp,
         ports=PortRange.parse(settings.port_range),
         thresholds=_thresholds(settings.pressure),
         heartbeat_seconds=float(settings.heartbeat),

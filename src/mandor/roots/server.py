@@ -68,6 +68,8 @@ from mandor.store.recording import check_recordable
 
 log = logging.getLogger("mandor.server")
 
+CROWD = 16
+
 
 @dataclass(slots=True)
 class Inside:
@@ -83,6 +85,12 @@ class Inside:
     """Through which tasks reach all servers; None: there is none."""
     metrics: Metrics = field(default_factory=Metrics)
     """What the parts of this process count, while they run."""
+    measures: Measures = field(default_factory=Measures)
+    """What the API of this process counts of itself."""
+
+    def crowded(self) -> bool:
+        """So many wait for an answer that what nobody waits for comes after them."""
+        return self.measures.in_flight > CROWD
 
     def troubles(self) -> tuple[str, ...]:
         return tuple(each.trouble for each in (self.queue, self.backups) if each is not None and each.trouble)
@@ -136,7 +144,7 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
                 await claim(store, clock, _pools(settings))
             async with tasks.shared_queue(settings) as inside.queue, Background() as background:
                 if inside.queue is not None:
-                    background.start(tasks.work(store, clock, settings, inside.queue), "tasks")
+                    background.start(tasks.work(store, clock, settings, inside.queue, inside.crowded), "tasks")
                 if inside.backups is not None:
                     background.start(inside.backups.run(), "backups")
                 for role, work in WORK.items():
@@ -183,7 +191,6 @@ async def _serve_api(
     api = ApiSettings(address=url, tokens_required=not dev, image_bytes_most=int(settings.image_most))
     sealer = _sealer(settings)
     gauges = ClusterGauges(store, heartbeats)
-    measures = Measures()
 
     async def metrics() -> bytes:
         await gauges.prepare()
@@ -201,12 +208,12 @@ async def _serve_api(
             troubles=inside.troubles,
             compare_table=inside.compare_table,
             metrics=metrics,
-            measures=measures,
+            measures=inside.measures,
             sealer=sealer,
             spare_clusters=frozenset(read_targets(settings.pipelines)),
             try_receiver=Messages(store, clock, sealer).try_out,
         )
-        inside.metrics.add(lambda: measures.families(len(parts.streams)))
+        inside.metrics.add(lambda: inside.measures.families(len(parts.streams)))
         inside.metrics.add(gauges.families)
         tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
         server = ApiServer(build_app(parts), parts, listener, tls=tls)
@@ -313,7 +320,7 @@ def _sealer(settings: ServerSettings) -> Sealer:
 
 
 async def _tasks(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
-    await tasks.lead(store, clock, settings, inside.queue)
+    await tasks.lead(store, clock, settings, inside.queue, inside.crowded)
 
 
 WORK = {"scheduler": _schedule, "controllers": _control, "tasks": _tasks}

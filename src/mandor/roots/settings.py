@@ -185,9 +185,14 @@ class AgentRootSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fiel
     metrics: str = ""
     """`HOST:PORT` where Prometheus reads what the agent counts and its instances use, for everybody who gets there;
     empty: nowhere."""
+    otlp: str = ""
+    """`http://HOST:4318`: the OTLP receiver that tasks are told of (OTEL_EXPORTER_OTLP_ENDPOINT), with who they are;
+    `${MANDOR_NODE_ADDRESS}` in it is filled in. Empty: they are told nothing."""
 
     def __post_init__(self) -> None:
         PortRange.parse(self.port_range)
+        if self.otlp and not self.otlp.startswith(("http://", "https://")):
+            raise ValueError(f"otlp is {self.otlp!r}; it is an address as http://HOST:4318")
 
 
 def load(

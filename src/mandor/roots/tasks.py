@@ -11,7 +11,7 @@ from mandor.baremetal.queue import TaskQueue
 from mandor.baremetal.settings import TaskSettings
 from mandor.baremetal.spares import Spares
 from mandor.baremetal.targets import make_target, read_targets
-from mandor.baremetal.worker import CLAIMS, Worker
+from mandor.baremetal.worker import CLAIMS, Crowded, Worker, nobody_waits
 from mandor.errors import Invalid
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
@@ -44,16 +44,22 @@ async def shared_queue(settings: ServerSettings) -> AsyncIterator[TaskQueue | No
         yield queue
 
 
-async def work(store: Store, clock: Clock, settings: ServerSettings, queue: TaskQueue) -> None:
+async def work(store: Store, clock: Clock, settings: ServerSettings, queue: TaskQueue, crowded: Crowded) -> None:
     """What every server does, where the queue reaches them all."""
     recorder = Recorder(store, "tasks", clock)
     async with Background() as background:
         background.start(recorder.run(), "recorder")
-        background.start(Worker(store, clock, queue, recorder, task_settings(settings)).run(), "worker")
+        background.start(Worker(store, clock, queue, recorder, task_settings(settings), crowded).run(), "worker")
         await background.wait()
 
 
-async def lead(store: Store, clock: Clock, settings: ServerSettings, shared: TaskQueue | None = None) -> None:
+async def lead(
+    store: Store,
+    clock: Clock,
+    settings: ServerSettings,
+    shared: TaskQueue | None = None,
+    crowded: Crowded = nobody_waits,
+) -> None:
     """What one server does for all. `shared`: the queue that reaches all servers; None: tasks are worked on here."""
     tasks = task_settings(settings)
     async with AsyncExitStack() as stack:
@@ -81,5 +87,5 @@ async def lead(store: Store, clock: Clock, settings: ServerSettings, shared: Tas
         # Also without any: what was made for a cluster that is not in the file any more has to be seen.
         background.start(Spares(store, clock, recorder, targets, tasks).run(), "spares")
         if shared is None:
-            background.start(Worker(store, clock, queue, recorder, tasks).run(), "worker")
+            background.start(Worker(store, clock, queue, recorder, tasks, crowded).run(), "worker")
         await background.wait()

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from mandor.lib.clock import Clock
 from mandor.model.codec import encode_stable
@@ -159,8 +160,8 @@ class Chronicle:
     # Who made room for whom: told in one commit.
 
     def _see_preemptions(self, batch: Sequence[Change]) -> None:
-        for revision in dict.fromkeys(each.revision for each in batch):
-            together = [each for each in batch if each.revision == revision]
+        for _, commit in groupby(batch, key=lambda each: each.revision):
+            together = list(commit)
             victims = [each.after for each in together if isinstance(each.after, Instance) and _displaced(each)]
             takers = [
                 each.after for each in together if isinstance(each.after, Instance) and each.after.status.nominated

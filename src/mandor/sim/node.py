@@ -122,10 +122,12 @@ class SimNode:
         self._units = {name: SimUnits() for name in self.kind.engines}
 
     def _used(self) -> Resources:
+        if len(self.engines) == 1:
+            return next(iter(self.engines.values())).used()
         parts = [each.used() for each in self.engines.values()]
-        if len(parts) != 1 and not (len(parts) == len(self._parts) and all(map(is_, parts, self._parts))):
+        if not (len(parts) == len(self._parts) and all(map(is_, parts, self._parts))):
             self._parts, self._sum = parts, sum(parts, Resources())
-        return parts[0] if len(parts) == 1 else self._sum
+        return self._sum
 
     def _measurable(self) -> object:
         """The same object as long as its units use the same; an engine that does not answer is asked each time."""

@@ -269,13 +269,7 @@ class _Run:
             memory_percent=_percent(asked.memory_bytes, may.memory_bytes),
             used_percent=_percent(sim.machine.in_use.memory_bytes, memory) if sim.up else 0.0,
             peak_percent=round(100 * self._peak.get(name, 0.0), 1),
-            instances=tuple(
-                sorted(
-                    each.meta.name
-                    for each in self._cluster.instances()
-                    if each.node == name and each.phase is Phase.RUNNING
-                )
-            ),
+            instances=tuple(settled.running(name)),
         )
 
     def _workloads(self, settled: Settled, begin: float, end: float) -> dict[str, WorkloadState]:

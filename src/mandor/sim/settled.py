@@ -34,6 +34,9 @@ class Settled:
         self._classes = {each.meta.name: each.spec.value for each in world.all(PriorityClass)}
         seats = [seat for each in world.instances() if (seat := self._seat(each)) is not None]
         self.placed = [each for each in seats if each.instance.node and not each.instance.phase.over]
+        self._by_node: dict[str, list[Seat]] = {}
+        for each in self.placed:
+            self._by_node.setdefault(each.instance.node, []).append(each)
         self.pending = [
             each
             for each in seats
@@ -56,7 +59,12 @@ class Settled:
         return Seat(instance, form, self.priority_of(instance.spec.workload, instance.meta.namespace))
 
     def used(self, node: str) -> Resources:
-        return sum((each.request for each in self.placed if each.instance.node == node), Resources())
+        return sum((each.request for each in self._by_node.get(node, ())), Resources())
+
+    def running(self, node: str) -> list[str]:
+        """The names of those that run there, in order."""
+        here = self._by_node.get(node, ())
+        return sorted(each.instance.meta.name for each in here if each.instance.phase is Phase.RUNNING)
 
     # The two questions.
 
@@ -85,9 +93,7 @@ class Settled:
         ]
 
     def _on(self, node: Node) -> Sequence[Seat]:
-        return [
-            each for each in self.placed if each.instance.node == node.meta.name and each.instance.spec.stop is None
-        ]
+        return [each for each in self._by_node.get(node.meta.name, ()) if each.instance.spec.stop is None]
 
     def _may(self, seat: Seat, node: Node) -> bool:
         """By what is `must`; of neighbours, those that stand there now."""

@@ -49,7 +49,7 @@ class _Timer(_Step, asyncio.TimerHandle):
         context: Context | None,
     ) -> None:
         _Step.__init__(self, callback, args, loop, context)
-        self._when, self._scheduled = when, False
+        self._when, self._scheduled = when, True
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -63,7 +63,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self._now = START
         self._ready: deque[Any] = deque()
-        self._due: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._due: list[tuple[float, int, Any]] = []
         self._count = 0
         self._cancelled = 0
 
@@ -91,6 +91,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.call_at(self._now + delay, callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        if not handle._scheduled:  # type: ignore[attr-defined]
+            return  # it has rung
         self._cancelled += 1
         if self._cancelled > CANCELLED_MOST and 2 * self._cancelled > len(self._due):
             self._due = [each for each in self._due if not each[2].cancelled()]
@@ -129,7 +131,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 self._cancelled -= 1
                 continue
             self._now = max(self._now, when)
+            timer._scheduled = False
             self._ready.append(timer)
+
+
+def _ring(wake: "asyncio.Future[None]") -> None:
+    if not wake.done():
+        wake.set_result(None)
 
 
 class VirtualClock(LoopAlarm):
@@ -147,7 +155,15 @@ class VirtualClock(LoopAlarm):
 
     async def sleep(self, seconds: float) -> None:
         """Time passes, however short: what rounding leaves of a wait would be due at once, again and again."""
-        await asyncio.sleep(max(seconds, 2 * RESOLUTION) if seconds > 0 else 0.0)
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        wake: asyncio.Future[None] = self._loop.create_future()
+        timer = self._loop.call_later(max(seconds, 2 * RESOLUTION), _ring, wake)
+        try:
+            await wake
+        finally:
+            timer.cancel()
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
         return super().alarm(max(seconds, 2 * RESOLUTION) if seconds > 0 else seconds, ring)

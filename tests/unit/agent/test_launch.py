@@ -50,6 +50,20 @@ def test_a_task_is_told_everything_and_who_it_is() -> None:
     assert launch.env["MANDOR_NODE"] == "mine", "what the author wrote counts"
 
 
+def test_a_task_is_told_where_telemetry_goes_and_who_it_is_if_the_node_says_so() -> None:
+    seen = dataclasses.replace(NOTHING_SEEN, otlp="http://${MANDOR_NODE}:4318")
+    env = make_launch(make_order(), "main", "fake", seen).env
+    assert env["OTEL_EXPORTER_OTLP_ENDPOINT"] == f"http://{env['MANDOR_NODE']}:4318"
+    assert env["OTEL_SERVICE_NAME"] == "web"
+    about = dict(each.split("=") for each in env["OTEL_RESOURCE_ATTRIBUTES"].split(","))
+    assert about["service.namespace"] == "default"
+    assert about["service.instance.id"] == "web-0"
+    assert about["mandor.task"] == "main"
+    mine = {"main": {"command": ["run"], "env": {"OTEL_SERVICE_NAME": "mine"}}}
+    assert make_launch(make_order(mine), "main", "fake", seen).env["OTEL_SERVICE_NAME"] == "mine"
+    assert not [each for each in make_launch(make_order(), "main", "fake", NOTHING_SEEN).env if each.startswith("OTEL")]
+
+
 def test_without_limits_there_is_no_limit() -> None:
     launch = make_launch(make_order(), "main", "fake", NOTHING_SEEN)
     assert (launch.cpu_milli, launch.memory_bytes, launch.processes) == (None, None, None)

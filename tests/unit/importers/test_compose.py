@@ -14,7 +14,7 @@ from mandor.errors import Invalid
 from mandor.importers.base import Imported, Options, Source, knows
 from mandor.importers.compose import ComposeImporter
 from mandor.importers.compose.service import DROPPED
-from mandor.importers.registry import convert, detect
+from mandor.importers.registry import convert, detect, import_files
 from mandor.lib.yaml12 import dump, load_all
 from mandor.model.workload import Group
 
@@ -412,7 +412,10 @@ def test_what_makes_no_sense_is_an_error_with_its_line(text: str, message: str) 
         ("name: web\nimage: a\n", False),
         ("name: web\ngroups: {a: {services: [{name: x}]}}\n", False),
         ("apiVersion: v1\nkind: List\nservices: {}\n", False),
-        ("services: [", False),
+        ("services: [", True),
+        ("services:\n  web: {image: [a\n", True),
+        ("apiVersion: v1\nkind: X\nservices: [", False),
+        ("services:\n", True),
         ("", False),
     ],
 )
@@ -498,3 +501,101 @@ KNOWN = {"image", "build", "ports", "volumes", "environment", "env_file", "deplo
     "tmpfs",
     "logging",
 }
+
+
+OPTIONS = [
+    ("devices: [/dev/f, {source: /dev/a, target: /dev/b, permissions: r}]", "devices", ["/dev/f", "/dev/a:/dev/b:r"]),
+    ("device_cgroup_rules: ['c 1:3 mr']", "device_rules", ["c 1:3 mr"]),
+    ("group_add: [video, 20]", "groups", ["video", "20"]),
+    ("ipc: host", "ipc", "host"),
+    ("pid: host", "pid", "host"),
+    ("uts: host", "uts", "host"),
+    ("userns_mode: host", "userns", "host"),
+    ("cgroup: private", "cgroupns", "private"),
+    ("cpuset: 0-1", "cpuset", "0-1"),
+    ("cpu_shares: 512", "cpu_shares", 512),
+    ("oom_score_adj: -5", "oom_score_adj", -5),
+    ("dns_opt: [ndots:2]", "dns_options", ["ndots:2"]),
+    ("domainname: example", "domainname", "example"),
+    ("security_opt: [seccomp:unconfined]", "security_opt", ["seccomp=unconfined"]),
+    ("stdin_open: true", "stdin", True),
+    ("tty: true", "stdin", True),
+]  # fmt: skip
+
+
+@pytest.mark.req("S0-32")
+@pytest.mark.parametrize(("text", "option", "value"), OPTIONS)
+def test_what_a_container_shares_with_its_node_is_an_option_of_its_engine(text: str, option: str, value: Any) -> None:
+    assert service(text)["options"]["podman"][option] == value
+
+
+@pytest.mark.parametrize("text", ["ipc: service:db", "pid: container:x", "devices: [vendor.com/gpu=all]"])
+def test_what_it_shares_with_another_container_is_told(text: str) -> None:
+    found = imported(f"services: {{web: {{image: a, {text}}}}}")
+    assert [note.fate for note in found.report.notes] == ["dropped"]
+
+
+@pytest.mark.req("S0-32")
+def test_volumes_of_another_service_are_mounted_at_the_same_places() -> None:
+    text = (
+        "services:\n"
+        "  db: {image: a, volumes: ['data:/data', '/srv/x:/x', '/own']}\n"
+        "  backup: {image: b, volumes_from: ['db:ro']}\n"
+        "volumes: {data: }\n"
+    )
+    found = imported(text)
+    assert found.made[-1].manifest["mounts"] == [
+        {"volume": "data", "path": "/data", "read_only": True},
+        {"volume": "srv-x", "path": "/x", "read_only": True},
+    ]
+    assert [note.path for note in found.report.notes if "shared with db" in note.text] == [
+        "services.backup.volumes_from"
+    ]
+
+
+def test_labels_are_read_from_a_file() -> None:
+    assert service("label_file: ./l", {"shop/l": "a=b\n"})["labels"]["a"] == "b"
+
+
+def test_of_two_volumes_for_one_place_the_last_one_counts() -> None:
+    found = imported("services: {web: {image: a, volumes: ['one:/d', 'two:/d']}}\nvolumes: {one: , two: }")
+    assert found.made[-1].manifest["mounts"] == [{"volume": "two", "path": "/d"}]
+    assert any("/d" in note.text for note in found.report.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("scale: 2\ndeploy: {replicas: 3}", "deploy.replicas"),
+        ("gpus: [{count: 1, device_ids: ['0']}]", "device_ids"),
+        ("label_file: ./none", "no file"),
+        ("volumes_from: [other]", "no service"),
+    ],
+)
+def test_what_says_two_things_or_names_nothing_is_an_error(text: str, message: str) -> None:
+    with pytest.raises(Invalid, match=message) as caught:
+        service(text)
+    assert caught.value.facts["line"] in {4, 5}
+
+
+def test_what_deploy_says_otherwise_is_told() -> None:
+    text = "services: {web: {image: a, mem_limit: 1g, deploy: {resources: {limits: {memory: 2g}}}}}"
+    found = imported(text)
+    assert found.made[-1].manifest["resources"] == {"limits": {"memory": "2Gi"}}
+    assert [note.path for note in found.report.notes] == ["services.web.mem_limit"]
+
+
+BROKEN = [
+    ("services:\n  web:\n    image: [a\n", 3),
+    ("services:\n  web: &a\n    image: x\n    deploy: *a\n", 4),
+    ("services:\n", 1),
+    ("a: b: c\n", 1),
+]
+
+
+@pytest.mark.parametrize(("text", "line"), BROKEN)
+def test_a_broken_file_is_refused_with_the_line_where_it_breaks(text: str, line: int) -> None:
+    with pytest.raises(Invalid) as caught:
+        import_files([Source("compose.yaml", text)], Options())
+    assert caught.value.facts["line"] in {line, line + 1}
+    assert "no file of a tool" not in caught.value.message

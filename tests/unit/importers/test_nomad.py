@@ -495,3 +495,33 @@ def test_no_key_of_any_group_is_lost(blocks: list[tuple[str, list[tuple[str, str
     for kind, keys in blocks:
         assert kind != "x" or not keys or {"x"} & paths
         assert kind == "x" or "y" not in dict(keys) or "y" in paths or kind in paths
+
+
+def test_all_at_once_is_a_gang() -> None:
+    assert group_of("count = 3", inside="all_at_once = true")["gang"] == {"min": 3}
+
+
+def test_a_volume_that_is_read_only_is_so_for_every_mount() -> None:
+    volume = 'volume "d" {\ntype = "host"\nsource = "d"\nread_only = true\n}'
+    task = f'{CONFIG}\nvolume_mount {{\nvolume = "d"\ndestination = "/d"\n}}'
+    assert task_of(task, volume)["mounts"] == [{"volume": "d", "path": "/d", "read_only": True}]
+
+
+def test_devices_and_names_of_checks_are_kept() -> None:
+    device = 'devices = [{\nhost_path = "/dev/a"\ncontainer_path = "/dev/b"\n}]'
+    assert task_of(f'driver = "docker"\nconfig {{\nimage = "a"\n{device}\n}}')["options"]["docker"]["devices"] == [
+        "/dev/a:/dev/b"
+    ]
+    check = 'check {\nname = "alive"\ntype = "tcp"\ninterval = "9s"\ntimeout = "1s"\n}'
+    service = f'network {{\nport "p" {{}}\n}}\nservice {{\nname = "s"\nport = "p"\n{check}\n}}'
+    assert job("", service)["labels"]["service-check/s"] == "alive"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['restart {\nmode = "x"\n}', 'reschedule {\ndelay_function = "x"\n}', 'update {\nhealth_check = "x"\n}'],
+)
+def test_a_word_that_nomad_does_not_know_is_an_error_with_its_line(text: str) -> None:
+    with pytest.raises(Invalid, match="'x'") as caught:
+        job("", text)
+    assert caught.value.facts["line"] not in {None, 1}

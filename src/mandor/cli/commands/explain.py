@@ -12,12 +12,23 @@ from mandor.errors import NotFound
 if TYPE_CHECKING:
     from mandor.client.sync import Client
 
-KINDS = {"instance": "instances", "instances": "instances", "workload": "workloads", "workloads": "workloads"}
+KINDS = {
+    "instance": "instances",
+    "instances": "instances",
+    "workload": "workloads",
+    "workloads": "workloads",
+    "task": "tasks",
+    "tasks": "tasks",
+}
 
 
 @click.command("explain")
 @click.argument(
-    "words", metavar="[instance|workload] NAME", nargs=-1, required=True, shell_complete=complete_names("instances")
+    "words",
+    metavar="[instance|workload|task] NAME",
+    nargs=-1,
+    required=True,
+    shell_complete=complete_names("instances"),
 )
 @namespace_option
 @click.option("--nodes", is_flag=True, help="Also tell what was said of each node.")
@@ -29,7 +40,7 @@ def explain_command(client: "Client", words: tuple[str, ...], namespace: str, no
     For a pending instance: who said no and to how many nodes, and the smallest change that would let it run; each
     proposed change was tried on a copy of the cluster. For a placed one: how the best nodes compare as things stand
     now, and what has changed since it was decided. NAME is an instance, or a workload, of which one instance of
-    each kind is explained.
+    each kind is explained. A task that asked for a machine is explained by the claim that holds room for it.
     """
     answer = ask(client, words, {"namespace": namespace, "nodes": nodes or None})
     if output != "text":
@@ -40,6 +51,8 @@ def explain_command(client: "Client", words: tuple[str, ...], namespace: str, no
 
 def ask(client: "Client", words: tuple[str, ...], query: dict[str, Any]) -> dict[str, Any]:
     kind, name = _split(words)
+    if kind == "tasks":
+        return _ask_task(client, name, query)
     if kind:
         return client.read(f"/v1/explain/{kind}/{name}", query)
     try:
@@ -61,11 +74,24 @@ def ask(client: "Client", words: tuple[str, ...], query: dict[str, Any]) -> dict
         ) from None
 
 
+def _ask_task(client: "Client", name: str, query: dict[str, Any]) -> dict[str, Any]:
+    """What holds room for it is an instance like others; one that waits for its next try, or has ended, has none."""
+    story: dict[str, Any] = client.read(f"/schedule/{name}", {"namespace": query["namespace"]})
+    try:
+        return client.read(f"/v1/explain/instances/vm-{name}", query)
+    except NotFound:
+        why = story["history"][-1].get("why", "")
+        raise NotFound(
+            f"nothing is held for task {name}, which is {story['state']}" + (f": {why}" if why else ""),
+            hint=f"`mandor describe task {name}` tells its story",
+        ) from None
+
+
 def _split(words: tuple[str, ...]) -> tuple[str, str]:
     """The kind, if it is named, and the name: `web-0`, `instance web-0` or `instance/web-0`."""
     if len(words) == 1:
         kind, slash, name = words[0].partition("/")
         words = (kind, name) if slash else ("", kind)
     if len(words) != 2 or not words[1] or (words[0] and words[0] not in KINDS):
-        raise click.UsageError("name one instance or one workload")
+        raise click.UsageError("name one instance, one workload or one task")
     return KINDS.get(words[0], ""), words[1]

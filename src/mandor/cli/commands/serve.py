@@ -147,6 +147,7 @@ def server_command(
 @click.option("--names/--no-names", default=None, help="Hosts files for instances.  [default: names]")
 @click.option("--heartbeat", metavar="DURATION", help="How often it says that it lives.  [default: 10s]")
 @click.option("--metrics", metavar="HOST:PORT", help="Where Prometheus reads /metrics.  [default: nowhere]")
+@click.option("--otlp", metavar="URL", help="The OTLP receiver that tasks are told of.  [default: none]")
 @_log_options
 def agent_command(
     config: str | None,

@@ -102,7 +102,7 @@ class Page(Screen[None]):
         line.placeholder = "a view: nodes, wl, inst, ev …" if sign == COMMAND else "text, or !text"
         self.query_one("#foot", Static).display = False
         line.display = True
-        line.focus()
+        self.set_focus(line)  # not `focus`, which comes after the keys that wait already
 
     def on_input_changed(self, event: Input.Changed) -> None:
         if event.input.display and event.input.border_title == FILTER:

@@ -14,6 +14,8 @@ from mandor.importers.part import Ledger, Part
 from mandor.importers.report import Report
 from mandor.lib.yaml12 import Malformed, load_all
 
+_SERVICES = re.compile(r"^services\s*:", re.MULTILINE)
+_FOREIGN = re.compile(r"^(apiVersion|kind|groups)\s*:", re.MULTILINE)
 _OURS = frozenset({"kind", "image", "command", "groups", "apiVersion", "spec", "meta"})
 
 
@@ -26,12 +28,13 @@ class ComposeImporter(Importer):
             return False
         try:
             documents = load_all(text)
-        except Malformed:
-            return False
+        except Malformed:  # it is said where: whoever reads it finds that out again
+            return _SERVICES.search(text) is not None and not _FOREIGN.search(text)
         first = documents[0].value if documents else None
         if not isinstance(first, dict) or _OURS & first.keys():
             return False
-        return isinstance(first.get("services"), dict) or isinstance(first.get("include"), list)
+        services = first.get("services", False)
+        return services is None or isinstance(services, dict) or isinstance(first.get("include"), list)
 
     def read(self, files: Sequence[Source], options: Options) -> Imported:
         folders: dict[str, list[Source]] = {}
@@ -58,6 +61,8 @@ def _project(files: Sequence[Source], options: Options) -> Imported:
         if key.startswith("x-"):
             top.ignore(key)
     services = top.part("services")
+    if not services:
+        raise top.wrong("services", "there are no services in it", "services: {web: {image: nginx}}")
     reader = Reader(project, services, storage, texts, loader, _completed(services), networks)
     made = [
         Made(reader.manifest(name, services.part(name)), services.file_of(name), services.line_of(name))

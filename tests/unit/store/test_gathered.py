@@ -1,0 +1,98 @@
+"""Commits that go to the store together: each caller's fate is its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from mandor.errors import Conflict, Unavailable
+from mandor.model.meta import Key
+from mandor.model.node import Node
+from mandor.store.base import WRITES_MOST, Check, Put, Write
+from mandor.store.fence import FencedStore
+from mandor.store.gathered import GatheredStore
+from mandor.store.memory import MemoryStore
+from tests.scenarios.make import make_node
+
+
+class Watched(MemoryStore):
+    """Remembers how many writes each commit had."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+        self.away = False
+
+    async def commit(self, *writes: Write) -> int:
+        self.sizes.append(len(writes))
+        await asyncio.sleep(0)
+        if self.away:
+            raise Unavailable("away")
+        return await super().commit(*writes)
+
+
+async def put_all(store: GatheredStore, names: Sequence[str]) -> list[int | BaseException]:
+    return await asyncio.gather(*(store.commit(Put(make_node(name))) for name in names), return_exceptions=True)
+
+
+async def test_what_comes_together_is_stored_together() -> None:
+    async with Watched() as inner:
+        found = await put_all(GatheredStore(inner), [f"n{number}" for number in range(50)])
+        assert inner.sizes == [50]
+        assert set(found) == {1}
+        assert len((await inner.list(Node.kind)).items) == 50
+
+
+async def test_a_crowd_is_split_into_commits_that_a_store_takes() -> None:
+    async with Watched() as inner:
+        found = await put_all(GatheredStore(inner), [f"n{number}" for number in range(2 * WRITES_MOST + 50)])
+        assert inner.sizes == [WRITES_MOST, WRITES_MOST, 50]
+        assert not [each for each in found if isinstance(each, BaseException)]
+
+
+async def test_only_the_loser_of_a_race_is_refused() -> None:
+    async with Watched() as inner:
+        await inner.commit(Put(make_node("n1")))
+        found = await put_all(GatheredStore(inner), ["n0", "n1", "n2"])
+        assert [isinstance(each, Conflict) for each in found] == [False, True, False]
+        assert isinstance(found[1], Conflict)
+        assert found[1].facts["key"] == make_node("n1").key
+        assert {each.meta.name for each in (await inner.list(Node.kind)).items} == {"n0", "n1", "n2"}
+
+
+async def test_of_two_who_write_the_same_at_the_same_moment_one_is_refused() -> None:
+    async with Watched() as inner:
+        found = await put_all(GatheredStore(inner), ["n0", "n0", "n1"])
+        assert [isinstance(each, Conflict) for each in found] == [False, True, False]
+
+
+async def test_a_store_that_is_away_refuses_them_all_and_takes_the_next() -> None:
+    async with Watched() as inner:
+        store = GatheredStore(inner)
+        inner.away = True
+        found = await put_all(store, ["n0", "n1"])
+        assert [type(each) for each in found] == [Unavailable, Unavailable]
+        inner.away = False
+        assert await put_all(store, ["n0", "n1"]) == [1, 1]
+
+
+async def test_who_leads_no_more_writes_nothing() -> None:
+    async with Watched() as inner:
+        fence = Check(Key("lease", "", "leader"), 7)
+        found = await put_all(GatheredStore(FencedStore(inner, fence)), ["n0", "n1"])
+        assert [type(each) for each in found] == [Conflict, Conflict]
+        assert not (await inner.list(Node.kind)).items
+
+
+async def test_one_that_gives_up_does_not_hold_up_the_others() -> None:
+    async with Watched() as inner:
+        store = GatheredStore(inner)
+        first = asyncio.ensure_future(store.commit(Put(make_node("n0"))))
+        second = asyncio.ensure_future(store.commit(Put(make_node("n1"))))
+        await asyncio.sleep(0)
+        first.cancel()
+        assert await second == 1
+        with pytest.raises(asyncio.CancelledError):
+            await first
