@@ -19,7 +19,7 @@ from mandor.testing.log_sink import LogSinkSuite, line
 from tests.components import log_receivers as receivers
 from tests.components.log_receivers import Receiver, make_line, serving
 
-pytestmark = pytest.mark.req("S2-43")
+pytestmark = pytest.mark.req("S2-40")
 
 
 async def secret(reference: str, namespace: str) -> str:

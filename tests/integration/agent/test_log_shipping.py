@@ -21,7 +21,7 @@ from mandor.store.base import Delete, Put
 from tests.components.log_receivers import Fluent, Loki, Otlp, Receiver, SyslogTcp, serving
 from tests.integration.agent.test_over_http import Place, eventually
 
-pytestmark = pytest.mark.req("S2-43")
+pytestmark = pytest.mark.req("S2-40")
 
 
 @pytest.fixture
@@ -65,7 +65,6 @@ async def got(receiver: Receiver, last: int) -> list[int]:
     return [int(each.text[1:]) for each in receiver.lines]
 
 
-@pytest.mark.req("S0-30")
 @pytest.mark.parametrize(
     ("kind", "url"), [(Fluent, "fluent"), (Loki, "loki+http"), (Otlp, "otlp+http"), (SyslogTcp, "syslog+tcp")]
 )
@@ -184,7 +183,6 @@ async def test_the_last_words_of_what_ends_at_once_arrive_and_only_those_who_are
         await place.end()
 
 
-@pytest.mark.req("S0-33")
 async def test_the_agent_ships_its_own_words_with_facts_and_no_secret_is_in_them(
     place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:

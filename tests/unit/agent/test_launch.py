@@ -50,7 +50,6 @@ def test_a_task_is_told_everything_and_who_it_is() -> None:
     assert launch.env["MANDOR_NODE"] == "mine", "what the author wrote counts"
 
 
-@pytest.mark.req("S2-43")
 def test_a_task_is_told_where_telemetry_goes_and_who_it_is_if_the_node_says_so() -> None:
     seen = dataclasses.replace(NOTHING_SEEN, otlp="http://${MANDOR_NODE}:4318")
     env = make_launch(make_order(), "main", "fake", seen).env

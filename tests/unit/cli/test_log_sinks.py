@@ -9,7 +9,7 @@ from mandor.model.node import Node, NodePhase, NodeStatus
 from tests.unit.cli.conftest import LiveApi, Mandor
 
 
-@pytest.mark.req("S2-43", "S0-30")
+@pytest.mark.req("S2-40")
 def test_a_sink_is_described_with_its_health_on_every_node_those_that_fail_first(api: LiveApi, mandor: Mandor) -> None:
     failing = SinkHealth(state="Failing", message="no answer within 10s", shipped=5, dropped=7, waiting=900)
     serving = SinkHealth(state="Serving", shipped=100)

@@ -38,7 +38,7 @@ def test_a_record_for_machines_is_one_json_object_a_line(capsys: pytest.CaptureF
     assert "KeyError" in entry["trace"]
 
 
-@pytest.mark.req("S0-30")
+@pytest.mark.req("S2-40")
 async def test_what_a_task_is_about_and_who_speaks_are_fields_for_machines(capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_up("json", "info", node="n1")
     log = logging.getLogger("mandor.agent.worker")

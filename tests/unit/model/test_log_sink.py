@@ -81,7 +81,7 @@ def test_the_example_is_understood() -> None:
     assert sinks[0].spec.secrets == ["loki"]
 
 
-@pytest.mark.req("S2-43")
+@pytest.mark.req("S2-40")
 def test_a_sink_gets_those_that_all_its_choices_name() -> None:
     spec = LogSinkSpec(
         url="fluent://h", namespaces=("shop", "team-*"), workloads=("web*",), workload_labels={"tier": "front"}

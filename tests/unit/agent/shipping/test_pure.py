@@ -11,7 +11,7 @@ from mandor.agent.shipping.rate import Bucket
 times = st.lists(st.integers(0, 2000), min_size=1, max_size=200).map(lambda found: [each / 100 for each in found])
 
 
-@pytest.mark.req("S2-43")
+@pytest.mark.req("S2-40")
 @given(times.map(sorted), st.integers(1, 20))
 def test_no_stretch_of_time_lets_more_through_than_the_rate_and_the_burst(at: list[float], rate: int) -> None:
     bucket = Bucket(rate)

@@ -75,7 +75,7 @@ class SpoolMachine(RuleBasedStateMachine):
         assert sum(each.stat().st_size for each in self.path.glob("*.lines")) <= MOST
 
 
-TestSpool = pytest.mark.req("S2-43")(SpoolMachine.TestCase)
+TestSpool = pytest.mark.req("S2-40")(SpoolMachine.TestCase)
 SpoolMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
