@@ -8,7 +8,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -22,22 +22,33 @@ class Server:
     url: str
     tokens: dict[str, str]
 
-    def usage(self) -> dict[str, Any]:
-        """CPU since its start, memory now, and the longest hold of its loop since the last question."""
+    def usage(self, profile: str = "") -> dict[str, Any]:
+        """CPU since its start, memory now, and the longest hold of its loop since the last question. `profile`: begin
+        to look where its time goes, or end that and write it to this file."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write("\n")
+        self.process.stdin.write(f"{profile}\n")
         self.process.stdin.flush()
         found: dict[str, Any] = json.loads(self.process.stdout.readline())
         return found
 
 
-@contextmanager
-def server(store: str = "memory:", *, trace: bool = False) -> Iterator[Server]:
+def server(store: str = "memory:", *, trace: bool = False) -> AbstractContextManager[Server]:
+    """Only the API, on a store of its own."""
+    return started("_server.py", "--store", store, *(["--trace"] if trace else []))
+
+
+def allow_files() -> None:
+    """As many connections as this machine lets anybody have."""
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    command = [sys.executable, str(Path(__file__).with_name("_server.py")), "--store", store]
-    command += ["--trace"] if trace else []
+
+
+@contextmanager
+def started(program: str, *options: str) -> Iterator[Server]:
+    """A server of this folder, which says where it is and is asked by `usage`."""
+    allow_files()
+    command = [sys.executable, str(Path(__file__).with_name(program)), *options]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -81,7 +92,7 @@ def request(method: str, path: str, host: str, token: str, body: bytes = b"") ->
 
 def report(name: str, result: dict[str, Any], path: str | None) -> None:
     """Print it, and keep it with the machine it was measured on."""
-    from machine import machine  # type: ignore[import-not-found]
+    from mandor.bench.machine import machine
 
     print(json.dumps(result, indent=2))
     if path:

@@ -5,13 +5,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import resource
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import psutil
 import uvloop
 
+from bench._api import allow_files
+from bench._sampler import Sampler
 from mandor.api.app import build_app
 from mandor.api.auth import make_token
 from mandor.api.heartbeat import Heartbeats
@@ -26,6 +32,10 @@ from mandor.store.base import Put
 from mandor.store.open import open_store
 
 LONGEST = 5
+HOLD_SECONDS = 0.005
+"""So often it is looked how late the event loop is."""
+SHOWN = 25
+"""So many lines each part of a profile has."""
 
 
 class Holds:
@@ -66,9 +76,43 @@ def _name(owner: object) -> str:
 HOLDS = Holds()
 
 
+async def lateness(found: list[float]) -> None:
+    """How much later than asked for this is woken: what others held the loop for."""
+    while True:
+        begun = time.monotonic()
+        await asyncio.sleep(HOLD_SECONDS)
+        found.append((time.monotonic() - begun - HOLD_SECONDS) * 1000)
+
+
+async def answer_questions(more: Callable[[], dict[str, Any]]) -> None:
+    """What this process uses, a line of JSON for each line on stdin, until that ends; a line that names a file begins a
+    profile, and the next one ends it."""
+    process = psutil.Process()
+    sampler: Sampler | None = None
+    while asked := await asyncio.to_thread(sys.stdin.readline):
+        if path := asked.strip():
+            if sampler is None:
+                sampler = Sampler()
+                sampler.start()
+            else:
+                sampler.stop()
+                with Path(path).open("w") as out:
+                    sampler.show(out, most=SHOWN)
+                sampler = None
+        times = process.cpu_times()
+        told = {
+            "cpu_seconds": times.user + times.system,
+            "memory_bytes": process.memory_info().rss,
+            "hold_wall_ms": HOLDS.wall_ms,
+            "holds": HOLDS.longest,
+            **more(),
+        }
+        HOLDS.reset()
+        print(json.dumps(told), flush=True)
+
+
 async def main(store_url: str) -> None:
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    allow_files()
     clock = SystemClock()
     listener = open_socket("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -85,18 +129,7 @@ async def main(store_url: str) -> None:
         tasks = [asyncio.create_task(each) for each in work]
         await server.listening()
         print(json.dumps({"url": url, "tokens": tokens}), flush=True)
-        process = psutil.Process()
-        while await asyncio.to_thread(sys.stdin.readline):
-            times = process.cpu_times()
-            told = {
-                "cpu_seconds": times.user + times.system,
-                "memory_bytes": process.memory_info().rss,
-                "streams": len(parts.streams),
-                "hold_wall_ms": HOLDS.wall_ms,
-                "holds": HOLDS.longest,
-            }
-            HOLDS.reset()
-            print(json.dumps(told), flush=True)
+        await answer_questions(lambda: {"streams": len(parts.streams)})
         server.stop()
         await tasks[0]
         for task in tasks[1:]:

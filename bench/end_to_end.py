@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import json
 import sys
-import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,7 +21,7 @@ import uvloop
 
 from bench._api import report
 from bench._sampler import Sampler
-from bench._server import HOLDS
+from bench._server import HOLDS, lateness
 from mandor.bench.home import open_home
 from mandor.bench.meter import Meter, Scope, percentiles
 from mandor.client.aio import Client
@@ -38,8 +37,6 @@ from mandor.roots.settings import ServerSettings
 from mandor.store.base import WRITES_MOST, Put, Store
 
 GI = 1024**3
-HOLD_SECONDS = 0.005
-"""So often it is looked how late the event loop is."""
 
 
 def node(index: int) -> Node:
@@ -54,8 +51,9 @@ def node(index: int) -> Node:
     )
 
 
-def manifest(name: str, replicas: int) -> dict[str, Any]:
-    return {"name": name, "image": "web:1", "replicas": replicas, "resources": {"cpu": "100m", "memory": "500Mi"}}
+def manifest(name: str, replicas: int, engine: str = "docker") -> dict[str, Any]:
+    size = {"cpu": "100m", "memory": "500Mi"}
+    return {"name": name, "engine": engine, "image": "web:1", "replicas": replicas, "resources": size}
 
 
 async def watch(store: Store, meter: Meter, wanted: int, done: asyncio.Event) -> None:
@@ -67,14 +65,6 @@ async def watch(store: Store, meter: Meter, wanted: int, done: asyncio.Event) ->
                 meter.told(after)
         if len(meter.bound) >= wanted:
             done.set()
-
-
-async def lateness(found: list[float]) -> None:
-    """How much later than asked for this is woken: what others held the loop for."""
-    while True:
-        begun = time.monotonic()
-        await asyncio.sleep(HOLD_SECONDS)
-        found.append((time.monotonic() - begun - HOLD_SECONDS) * 1000)
 
 
 async def measure(home: str, nodes: int, count: int, workloads: int, profile: str) -> dict[str, Any]:

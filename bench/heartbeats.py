@@ -12,11 +12,15 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, cast
 
-import uvloop
-from _api import Server, report, request, server
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+import uvloop
+
+from bench._api import Server, report, request, server
 from mandor.client.aio import Client
 
 CORES_MOST = 0.5
@@ -66,6 +70,13 @@ class Beating(asyncio.Protocol):
             self._transport.abort()
 
 
+def beat_body(cluster: str, instances: Iterable[str]) -> bytes:
+    """A heartbeat, with what the node and each of its instances use."""
+    usage = {"cpu_milli": 1500, "memory_bytes": 2**33, "disk_bytes": 2**38, "network_in_bytes": 12_345}
+    each = {name: {"cpu_milli": 12, "memory_bytes": 2**26} for name in instances}
+    return json.dumps({"cluster": cluster, "usage": usage, "instances": each}).encode()
+
+
 async def join(target: Server, count: int) -> list[str]:
     """Each node's own credential."""
     async with Client([target.url], token=target.tokens["join"]) as client:
@@ -81,9 +92,7 @@ async def join(target: Server, count: int) -> list[str]:
 
 async def connect(target: Server, credentials: list[str], every_seconds: float) -> list[Beating]:
     loop = asyncio.get_running_loop()
-    usage = {"cpu_milli": 1500, "memory_bytes": 2**33, "disk_bytes": 2**38, "network_in_bytes": 12_345}
-    instances = {f"default/web-{number}": {"cpu_milli": 12, "memory_bytes": 2**26} for number in range(20)}
-    body = json.dumps({"cluster": "bench", "usage": usage, "instances": instances}).encode()
+    body = beat_body("bench", [f"default/web-{number}" for number in range(20)])
     agents: list[Beating] = []
     for number, credential in enumerate(credentials):
         beat = request("POST", f"/v1/nodes/n{number}/heartbeat", target.host, credential, body)

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from mandor.client.aio import Client
-from mandor.errors import Expired, Forbidden, MandorError, TooMany, Unauthenticated, Unavailable
+from mandor.errors import Expired, Forbidden, Invalid, MandorError, TooMany, Unauthenticated, Unavailable
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta
 from mandor.store.base import ALL, Change, Delete, Filter, Put
@@ -95,6 +95,20 @@ async def test_a_watch_by_plural_namespace_and_node_sees_only_that(dev: Api) -> 
             Put(make_instance("x-1", namespace="a", node="n1")),
         )
         assert await lines.change() == ("created", "x-1")
+
+
+async def test_a_watch_of_several_kinds_keeps_their_order(dev: Api) -> None:
+    async with watching(dev, kind="instances,node", node="n1") as lines:
+        await dev.store.commit(Put(make_workload("web")), Put(make_node("n1")))
+        await dev.store.commit(Put(make_instance("x-0", node="n1")))
+        assert await lines.change() == ("created", "n1")
+        assert await lines.change() == ("created", "x-0")
+
+
+async def test_one_unknown_kind_among_several_is_refused(dev: Api) -> None:
+    client = await dev.client()
+    with pytest.raises(Invalid, match="no kind 'nodez'"):
+        await client.request("GET", "/v1/snapshot", query={"kind": "instance,nodez"})
 
 
 async def test_a_watch_by_selector_shows_entering_and_leaving(dev: Api) -> None:
@@ -280,10 +294,14 @@ async def test_a_node_sees_only_what_concerns_it(api: Api) -> None:
         anext(store.watch("workload", since=0)),
         anext(store.watch(None, since=0)),
         anext(store.watch("instance", since=0, where=Filter(node="n2"))),
+        anext(store.watch(None, since=0, where=Filter(node="n2", kinds=frozenset({"instance", "node"})))),
+        anext(store.watch(None, since=0, where=Filter(node="n1", kinds=frozenset({"instance", "token"})))),
     ]
     for each in refused:
         with pytest.raises(Forbidden):
             await each
+    own = Filter(kinds=frozenset({"instance", "node"}))
+    assert [item.meta.name for item in (await store.list(None, own)).items] == ["web-0", "n1"]
     start = (await store.list("instance")).revision
     watch = store.watch("instance", since=start)
     await anext(watch)

@@ -11,7 +11,7 @@ from mandor.agent.absence import Source
 from mandor.agent.crew import Crew
 from mandor.agent.defence import Defence
 from mandor.agent.disks import EngineDisks
-from mandor.agent.feed import Feed
+from mandor.agent.feed import ByKind, Feed, Reader
 from mandor.agent.fingerprint import boot_id
 from mandor.agent.heartbeat import Heart
 from mandor.agent.image import ImageLoader
@@ -189,22 +189,19 @@ class Agent:
         )
 
     def _duties(self) -> list[tuple[Any, str]]:
-        readers = (
-            (Instance.kind, self),
-            (Node.kind, self.node),
-            (Session.kind, self.streams),
-            (Volume.kind, self.crew.volumes),
-        )
-        where, stall = Filter(node=self._settings.name), self._settings.stall_seconds
-        feeds = [
-            Feed(self._store, kind, where, self._clock, reader, self._whose, stall_seconds=stall)
-            for kind, reader in readers
-        ]
+        readers: dict[str, Reader] = {
+            Instance.kind: self,
+            Node.kind: self.node,
+            Session.kind: self.streams,
+            Volume.kind: self.crew.volumes,
+        }
+        where = Filter(node=self._settings.name, kinds=frozenset(readers))
+        stall = self._settings.stall_seconds
+        feed = Feed(self._store, None, where, self._clock, ByKind(readers), self._whose, stall_seconds=stall)
+        shipping = []
         if self._shipper is not None:
             sinks = Feed(self._store, LogSink.kind, ALL, self._clock, self._shipper, self._whose, stall_seconds=stall)
             shipping = [(sinks.run(), f"feed of {LogSink.plural}")]
-        else:
-            shipping = []
         names = [(self.crew.names_kept.run(), "names")] if self.crew.names_kept is not None else []
         return [
             (self.node.run(), "node"),
@@ -213,7 +210,7 @@ class Agent:
             (self.crew.volumes.run(), "volumes"),
             *names,
             *shipping,
-            *((feed.run(), f"feed of {kind}s") for feed, (kind, _) in zip(feeds, readers, strict=True)),
+            (feed.run(), "feed"),
         ]
 
     async def _join_once(self) -> None:

@@ -11,6 +11,8 @@ log = logging.getLogger(__name__)
 
 KEEP_SECONDS = 5.0
 """The time of the last answer is written down no more often than that."""
+TOLD_SECONDS = 3.0
+"""A server that hears a node tells the others once a second: by then none of them gives it up any more, or it has."""
 
 
 class Presence:
@@ -20,6 +22,8 @@ class Presence:
         contact = journal.contact
         same_boot = contact is not None and contact.boot == boot and contact.monotonic <= clock.monotonic()
         self._heard: float | None = contact.monotonic if contact is not None and same_boot else None
+        self._first = self._heard
+        """When the first heartbeat since the boot was answered."""
         self._began = clock.monotonic()
         self._kept = -KEEP_SECONDS
         self.foreign = False
@@ -31,7 +35,8 @@ class Presence:
 
     @property
     def heard_since_boot(self) -> bool:
-        return self._heard is not None
+        """For so long that the whole control plane knows."""
+        return self._first is not None and self._clock.monotonic() - self._first >= TOLD_SECONDS
 
     @property
     def silence(self) -> float:
@@ -59,6 +64,7 @@ class Presence:
     def heard(self, at: float) -> None:
         """A heartbeat that was sent then has been answered."""
         self._heard = max(at, self._heard) if self._heard is not None else at
+        self._first = self._heard if self._first is None else self._first
         if self._clock.monotonic() - self._kept >= KEEP_SECONDS:
             self._kept = self._clock.monotonic()
             try:

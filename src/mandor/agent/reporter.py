@@ -1,6 +1,7 @@
 """Brings statuses to the control plane: the newest of each instance, for as long as it takes."""
 
 import logging
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -16,7 +17,9 @@ from mandor.store.base import Put, Store
 
 log = logging.getLogger(__name__)
 
-SENDERS = 4
+SENDERS = 2
+TOGETHER_MOST = 50
+"""So many instances are told of in one commit: while one is on its way, the next ones gather."""
 TRIES_MOST = 5
 """Conflicts in a row before an instance waits its turn again."""
 AGAIN_SECONDS = 1.0
@@ -69,42 +72,79 @@ class Reporter:
 
     async def _send_on(self) -> None:
         while True:
-            uid = await self._queue.get()
+            first = await self._queue.get()
+            uids = [first, *self._queue.more(TOGETHER_MOST - 1)]
             try:
-                await self._send(uid)
-                self._queue.failures.pop(uid, None)
-            except MandorError as error:
-                failures = self._queue.failures[uid] = self._queue.failures.get(uid, 0) + 1
-                if not isinstance(error, Unavailable):
-                    log.warning("the status of %s was not taken: %s", uid, error, extra={"facts": error.facts})
-                self._queue.add_after(uid, Backoff(0.5, 30, jitter=0.3).pause(failures))
+                away = await self._send_together(uids)
+                for uid in uids:
+                    if away is not None:
+                        self._put_off(uid, away)
+                    else:
+                        await self._send_alone(uid)
             finally:
-                self._queue.done(uid)
+                for uid in uids:
+                    self._queue.done(uid)
+
+    async def _send_together(self, uids: Sequence[str]) -> Unavailable | None:
+        """The next step of each in one commit, while there is more than one to tell of. If it is refused, nobody knows
+        because of which: each is then sent alone. Not None: there is nobody to send to."""
+        for _ in range(TRIES_MOST):
+            steps = {uid: step for uid in uids if (step := self._step(uid)) is not None}
+            if len(steps) < 2:
+                return None
+            try:
+                await self._write(steps)
+            except Unavailable as error:
+                return error
+            except MandorError:
+                return None
+        return None
+
+    async def _send_alone(self, uid: str) -> None:
+        try:
+            await self._send(uid)
+            self._queue.failures.pop(uid, None)
+        except MandorError as error:
+            self._put_off(uid, error)
+
+    def _put_off(self, uid: str, error: MandorError) -> None:
+        failures = self._queue.failures[uid] = self._queue.failures.get(uid, 0) + 1
+        if not isinstance(error, Unavailable):
+            log.warning("the status of %s was not taken: %s", uid, error, extra={"facts": error.facts})
+        self._queue.add_after(uid, Backoff(0.5, 30, jitter=0.3).pause(failures))
+
+    def _step(self, uid: str) -> tuple[Instance, InstanceStatus] | None:
+        """What is stored, and what is to be next; None: nothing, or nothing that may be."""
+        if not self._differs(uid):
+            return None
+        stored, wanted = self._stored[uid], self._wanted[uid]
+        steps = path(stored.phase, wanted.phase)
+        return (stored, _on_the_way(wanted, steps[0])) if steps else None
 
     async def _send(self, uid: str) -> None:
         for _ in range(TRIES_MOST):
             if not self._differs(uid):
                 return
-            stored, wanted = self._stored[uid], self._wanted[uid]
-            steps = path(stored.phase, wanted.phase)
-            if not steps:
+            step = self._step(uid)
+            if step is None:
+                stored = self._stored[uid]
                 log.debug("%s is %s in the store for good", stored.meta.name, stored.phase)
                 self._wanted.pop(uid, None)
                 return
             try:
-                await self._write(stored, _on_the_way(wanted, steps[0]))
+                await self._write({uid: step})
             except Conflict:
-                await self._read_again(stored)
+                await self._read_again(step[0])
         if self._differs(uid):
             self._queue.add_after(uid, AGAIN_SECONDS)
 
-    async def _write(self, stored: Instance, status: InstanceStatus) -> None:
-        value = stored.reported(status)
-        revision = await self._store.commit(Put(value))
-        uid = stored.meta.uid
-        now = self._stored.get(uid)
-        if now is not None and now.meta.version < revision:
-            self._stored[uid] = value.stamped(version=revision)
+    async def _write(self, steps: Mapping[str, tuple[Instance, InstanceStatus]]) -> None:
+        values = {uid: stored.reported(status) for uid, (stored, status) in steps.items()}
+        revision = await self._store.commit(*map(Put, values.values()))
+        for uid, value in values.items():
+            now = self._stored.get(uid)
+            if now is not None and now.meta.version < revision:
+                self._stored[uid] = value.stamped(version=revision)
 
     async def _read_again(self, stored: Instance) -> None:
         found = await self._store.get(stored.key)

@@ -26,6 +26,8 @@ GRACE_UNKNOWN = 10.0
 """For units whose order nobody has any more."""
 SOON_SECONDS = 0.001
 """Nobody is looked at again sooner, for a rest that rounding left."""
+ALONE_SECONDS = 1.0
+"""So often one that must not run alone looks whether the control plane is there."""
 LACKS_SECONDS = 5.0
 """So often an instance that lacks a volume is looked at again."""
 
@@ -253,8 +255,10 @@ def _begin(step: _Step, order: Order, unit: Unit, known: TaskMemory, seen: Seen,
     if known.due > now:
         step.wake(known.due)
         return
-    # Whoever must not run alone does not begin before the control plane was heard.
+    # Whoever must not run alone does not begin before the control plane was heard: it may just be giving this node up.
     alone = order.care.stop_after != float("inf") and not seen.heard
+    if alone:
+        step.wake(now + ALONE_SECONDS)
     if not seen.settled or alone or (seen.wait and known.attempt == 0):
         return
     if seen.lacks or seen.silence >= order.care.stop_after:

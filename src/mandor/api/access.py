@@ -69,8 +69,8 @@ def may_show(caller: Caller, value: Object) -> bool:
 async def _sight_of_node(store: Store, caller: Caller, kind: str | None, where: Filter, *, live: bool) -> Sight:
     if where.node not in {None, caller.node}:
         raise Forbidden(f"{caller.identity} may not look at the node {where.node}")
-    if kind in OF_A_NODE:
-        return Sight(Filter(where.namespace, caller.node, where.labels))
+    if kind in OF_A_NODE or (kind is None and where.kinds and where.kinds <= OF_A_NODE):
+        return Sight(Filter(where.namespace, caller.node, where.labels, where.kinds))
     if kind in {"cluster", "log-sink"} or (kind == "priority-class" and not live):
         return Sight(where)
     if kind in {"workload", "release"} and not live:

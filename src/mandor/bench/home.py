@@ -45,7 +45,7 @@ async def open_home(home: str, endpoints: str = "") -> AsyncIterator[tuple[Store
                 finally:
                     await _clear(store)
         else:
-            with _private_etcd(Path(folder)) as (address, cpu):
+            with private_etcd(Path(folder)) as (address, cpu):
                 async with await open_store(f"etcd://{address}/mandor") as store:
                     yield store, cpu
 
@@ -58,11 +58,11 @@ async def _clear(store: Store) -> None:
 
 
 @contextmanager
-def _private_etcd(folder: Path) -> Iterator[tuple[str, CpuSeconds]]:
+def private_etcd(folder: Path) -> Iterator[tuple[str, CpuSeconds]]:
     program = shutil.which("etcd") or (str(_BESIDE) if _BESIDE.exists() else None)
     if program is None:
         raise Invalid("there is no etcd on this machine", hint="install it, or give --etcd HOST:PORT of a running one")
-    client, peer = _free_port(), _free_port()
+    client, peer = free_port(), free_port()
     urls = {"client": f"http://127.0.0.1:{client}", "peer": f"http://127.0.0.1:{peer}"}
     command = [program, "--name=bench", f"--data-dir={folder / 'etcd'}", "--log-level=error"]
     command += [f"--{each}-{side}-urls={urls[side]}" for side in urls for each in ("listen",)]
@@ -100,7 +100,7 @@ def _cpu_seconds(pid: int) -> float:
     return float(times.user + times.system)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

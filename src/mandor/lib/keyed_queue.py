@@ -72,6 +72,13 @@ class KeyedQueue(Generic[K]):
         while not self._ready:
             await self._rest()
             self._promote()
+        return self._take()
+
+    def more(self, most: int) -> list[K]:
+        """Others that are ready now, marked in the same way, for whoever handles several at once."""
+        return [self._take() for _ in range(min(most, len(self._ready)))]
+
+    def _take(self) -> K:
         key = self._ready.popleft()
         self._queued.discard(key)
         self._busy.add(key)

@@ -64,11 +64,14 @@ class Filter:
     namespace: str | None = None
     node: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    kinds: frozenset[str] = frozenset()
+    """For a list or watch of every kind: only of these; empty: of all."""
 
     def matches(self, value: Object) -> bool:
         return (
             (self.namespace is None or value.meta.namespace == self.namespace)
             and (self.node is None or value.node == self.node)
+            and (not self.kinds or value.kind in self.kinds)
             and all(value.labels.get(key) == wanted for key, wanted in self.labels.items())
         )
 

@@ -120,7 +120,8 @@ class Index:
     def snapshot(self, kind: str | None, where: Filter = ALL) -> Sequence[Object]:
         """The objects in order, narrowed by namespace and node; labels are left to the caller."""
         if kind is None:
-            return [item for each in sorted(self._shelves) for item in self.snapshot(each, where)]
+            kinds = self._shelves.keys() & where.kinds if where.kinds else self._shelves
+            return [item for each in sorted(kinds) for item in self.snapshot(each, where)]
         shelf = self._shelves.get(kind)
         if shelf is None:
             return ()

@@ -88,7 +88,7 @@ class RemoteStore(Store):
 
 
 def _query(kind: str | None, where: Filter) -> dict[str, str | int | float | bool | None]:
-    return {"kind": kind, "namespace": where.namespace, "node": where.node}
+    return {"kind": kind or ",".join(sorted(where.kinds)) or None, "namespace": where.namespace, "node": where.node}
 
 
 async def _split(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:

@@ -12,12 +12,14 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import pairwise
 
+import msgspec
 import pytest
 
 from mandor.errors import Conflict, Expired, Invalid
 from mandor.model.instance import Instance, InstanceSpec
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Node, NodeSpec
+from mandor.model.record import Session, SessionSpec
 from mandor.model.workload import Workload, WorkloadSpec
 from mandor.store.base import ALL, WRITES_MOST, Change, Check, Delete, Filter, Put, Store, Write
 
@@ -152,6 +154,23 @@ class StoreSuite:
         assert await names("instance", Filter(node="n1")) == ["a/web-0", "b/web-0"]
         assert await names("instance", Filter(node="n1", namespace="b")) == ["b/web-0"]
         assert await names("instance", Filter(node="")) == ["a/web-2"]
+
+    async def test_several_kinds_come_in_one_list_and_one_watch(self, store: Store) -> None:
+        where = Filter(node="n1", kinds=frozenset({"node", "instance"}))
+        await store.commit(Put(make_node("n1")), Put(make_node("n2")), Put(make_instance("web-0", node="n1")))
+        listing = await store.list(None, where)
+        assert [item.key for item in listing.items] == [Key("instance", "default", "web-0"), Key("node", "", "n1")]
+        async with Watcher(store, None, since=listing.revision, where=where) as watcher:
+            spec = SessionSpec(verb="logs", node="n1", server="http://s", secret="x")
+            await store.commit(
+                Put(Session(meta=Meta(name="s1", namespace="default"), spec=spec)),
+                Put(make_instance("web-1", node="n1")),
+            )
+            await store.commit(Put(make_instance("web-2", node="n2")))
+            node = await store.get(Key("node", "", "n1"))
+            assert node is not None
+            await store.commit(Put(node.changed(meta=msgspec.structs.replace(node.meta, labels={"zone": "a"}))))
+            assert seen(await watcher.count(2)) == [("created", "web-1"), ("changed", "n1")]
 
     async def test_a_listing_does_not_change_afterwards(self, store: Store) -> None:
         await store.commit(Put(make_node("n1")))

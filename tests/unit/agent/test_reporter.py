@@ -16,7 +16,7 @@ from mandor.lib.clock import ManualClock
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Meta
 from mandor.model.phase import MOVES, Phase, may_move
-from mandor.store.base import Put
+from mandor.store.base import Delete, Put
 from tests.unit.agent.world import World
 
 pytestmark = pytest.mark.req("S0-30")
@@ -134,3 +134,42 @@ async def test_what_is_over_in_the_store_stays_so(world: World, reporter: Report
     reporter.report(instance.meta.uid, RUNNING)
     await world.clock.advance(60)
     assert (await world.status()).phase is Phase.STOPPED
+
+
+async def orders(world: World, count: int) -> list[Instance]:
+    return [await world.order(index=index) for index in range(count)]
+
+
+async def test_instances_that_start_together_are_told_of_together(world: World, reporter: Reporter) -> None:
+    instances = await orders(world, 20)
+    for each in instances:
+        reporter.saw(each)
+        reporter.report(each.meta.uid, RUNNING)
+    await world.clock.advance(1)
+    stored = [item for item in (await world.store.list("instance")).items if isinstance(item, Instance)]
+    assert [each.status for each in stored] == [RUNNING] * 20
+    assert world.wire.commits == 2, "one for Starting, one for Running"
+
+
+async def test_one_of_them_that_is_refused_does_not_hold_up_the_others(world: World, reporter: Reporter) -> None:
+    instances = await orders(world, 5)
+    await world.store.commit(Delete(instances[2].key, instances[2].meta.version))
+    for each in instances:
+        reporter.saw(each)
+        reporter.report(each.meta.uid, RUNNING)
+    await world.clock.advance(1)
+    stored = [item for item in (await world.store.list("instance")).items if isinstance(item, Instance)]
+    assert [each.status for each in stored] == [RUNNING] * 4
+
+
+async def test_all_of_them_wait_while_the_control_plane_is_away(world: World, reporter: Reporter) -> None:
+    world.wire.cut()
+    instances = await orders(world, 5)
+    for each in instances:
+        reporter.saw(each)
+        reporter.report(each.meta.uid, RUNNING)
+    await world.clock.advance(60)
+    assert reporter.waiting == 5
+    world.wire.mend()
+    await world.clock.advance(60)
+    assert reporter.waiting == 0

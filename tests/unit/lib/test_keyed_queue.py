@@ -111,3 +111,14 @@ async def test_workers_that_wait_for_the_same_hour_all_get_their_key() -> None:
     workers = [asyncio.ensure_future(queue.get()) for _ in range(3)]
     await clock.advance(6)
     assert sorted(await asyncio.wait_for(asyncio.gather(*workers), 10)) == list("abc")
+
+
+async def test_whoever_takes_several_has_them_all_in_hand() -> None:
+    queue: KeyedQueue[str] = KeyedQueue(ManualClock())
+    for key in "abc":
+        queue.add(key)
+    assert [await taken(queue), *queue.more(1)] == ["a", "b"]
+    queue.add("b")
+    assert queue.more(9) == ["c"]
+    queue.done("b")
+    assert queue.more(9) == ["b"]

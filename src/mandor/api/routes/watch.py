@@ -22,21 +22,32 @@ _PLURALS = {kind.plural: name for name, kind in KINDS.items()}
 
 
 class SnapshotQuery(Struct, frozen=True, forbid_unknown_fields=True):
-    kind: Annotated[str, Note(description="Absent: every kind.", max_length=63)] = ""
+    kind: Annotated[
+        str, Note(description="One, or several with commas between; absent: every kind.", max_length=255)
+    ] = ""
     namespace: Annotated[str, Note(max_length=63)] | None = None
     node: Annotated[str, Note(description="Only what belongs to this node.", max_length=253)] | None = None
     labels: Labels = ""
 
     @property
     def of_kind(self) -> str | None:
-        kind = _PLURALS.get(self.kind, self.kind)
-        if kind and kind not in KINDS:
-            raise Invalid(f"there is no kind {kind!r}", hint=did_you_mean(kind, KINDS), parameter="kind")
-        return kind or None
+        """None: of several, which `where` names, or of all."""
+        kinds = self._kinds()
+        return next(iter(kinds)) if len(kinds) == 1 else None
 
     @property
     def where(self) -> Filter:
-        return ALL if self.namespace is None and self.node is None else Filter(self.namespace, self.node)
+        kinds = self._kinds()
+        several = kinds if len(kinds) > 1 else frozenset[str]()
+        if self.namespace is None and self.node is None and not several:
+            return ALL
+        return Filter(self.namespace, self.node, kinds=several)
+
+    def _kinds(self) -> frozenset[str]:
+        kinds = frozenset(_PLURALS.get(each, each) for each in self.kind.split(",")) if self.kind else frozenset[str]()
+        for kind in kinds - KINDS.keys():
+            raise Invalid(f"there is no kind {kind!r}", hint=did_you_mean(kind, KINDS), parameter="kind")
+        return kinds
 
 
 class WatchQuery(SnapshotQuery, frozen=True, forbid_unknown_fields=True):
