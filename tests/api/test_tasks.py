@@ -9,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from mandor.baremetal import worker
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import SystemClock
 from mandor.lib.tasks import Background
@@ -27,12 +28,12 @@ Session = aiohttp.ClientSession
 AT_ONCE = ServerSettings(task_attempts=1)
 
 
-async def schedule_all(store: Store, settings: ServerSettings) -> None:
+async def schedule_all(store: Store, settings: ServerSettings, crowded: worker.Crowded = worker.nobody_waits) -> None:
     clock = SystemClock()
     async with Background() as tasks:
         pause = Backoff(first_seconds=0.05, most_seconds=0.2)
         tasks.start(Scheduler(store, clock, Recorder(store, "scheduler", clock), pause=pause).run())
-        tasks.start(lead(store, clock, settings))
+        tasks.start(lead(store, clock, settings, None, crowded))
         await tasks.wait()
 
 
@@ -140,6 +141,17 @@ async def test_forty_at_once_never_get_the_same_room(dev: Api, tasks: Background
     found = [await result(session, name) for name in names]
     machines = [each["result"]["name"] for each in found if each["status"] == "completed"]
     assert sorted(machines) == sorted(["bm-0", "bm-1", "bm-2"] * 4)
+
+
+async def test_a_crowd_that_never_goes_does_not_keep_tasks_from_their_machines(
+    dev: Api, tasks: Background, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "COURTESY_SECONDS", 0.2)
+    await dev.store.commit(Put(make_node("bm-0", cpu=200, memory=200 * GIB)))
+    session = await dev.session()
+    names = await asyncio.gather(*(ask(session, wanted(cpu=1, memory=1)) for _ in range(2 * worker.ROUND + 1)))
+    tasks.start(schedule_all(dev.store, AT_ONCE, lambda: True))
+    assert {(await result(session, name))["status"] for name in names} == {"completed"}
 
 
 @pytest.mark.req("S4-2")

@@ -40,10 +40,11 @@ class IncusPipeline(Pipeline):
     async def create(self, order: VmOrder, run: Run) -> None:
         api = self._client(order)
         try:
+            if run.id:  # It is listed before it is finished.
+                await _finish(api, run)
             found = await _find(api, order.name)
             if found is None:
-                if not run.id:
-                    await run.keep((await api.call("POST", "/1.0/instances", self._body(order)))["operation"])
+                await run.keep((await api.call("POST", "/1.0/instances", self._body(order)))["operation"])
                 await _finish(api, run)
                 found = await _find(api, order.name)
             if found is None:

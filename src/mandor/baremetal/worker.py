@@ -31,8 +31,8 @@ Crowded = Callable[[], bool]
 """Whether others in this process have a crowd waiting."""
 ROUND = 64
 """So many tasks are begun before it is looked again whether others have a crowd waiting."""
-COURTESY_SECONDS = 0.1
-"""So long a round waits for them, and no longer: a server under a constant load places virtual machines, too."""
+COURTESY_SECONDS = 5.0
+"""So long it waits for a crowd; what it has waited comes back as it works, so that at worst it waits half the time."""
 LOOK_SECONDS = 0.01
 
 
@@ -60,6 +60,7 @@ class Worker:
         self._waiting: dict[Key, asyncio.Future[Verdict]] = {}
         self._in_hand: set[str] = set()
         self._crowded = crowded
+        self._courtesy, self._looked_at = COURTESY_SECONDS, clock.monotonic()
         self._hands = asyncio.Semaphore(self._settings.workers)
 
     async def run(self) -> None:
@@ -81,9 +82,12 @@ class Worker:
 
     async def _let_others_pass(self) -> None:
         """A burst is taken in first, and placed then: who asks waits for an answer, who has asked looks later."""
-        until = self._clock.monotonic() + COURTESY_SECONDS
-        while self._crowded() and self._clock.monotonic() < until:
+        now = self._clock.monotonic()
+        self._courtesy = min(COURTESY_SECONDS, self._courtesy + now - self._looked_at)
+        while self._crowded() and self._courtesy > 0:
             await self._clock.sleep(LOOK_SECONDS)
+            self._courtesy -= LOOK_SECONDS
+        self._looked_at = self._clock.monotonic()
 
     async def _handle(self, delivery: Delivery) -> None:
         try:
