@@ -151,6 +151,8 @@ def _show(report: dict[str, Any]) -> None:
         _show_texts(strategy)
     if len(report["strategies"]) > 1:
         _show_comparison(report)
+    elif (only := report["strategies"][0])["runs"] > 1:
+        click.echo(f"\nworst seed {only['worst_seed']}, typical seed {only['typical_seed']}")
     if report["replay"] is not None:
         _show_replay(report["replay"])
 
