@@ -22,7 +22,7 @@ def may_move(instance: Instance, workload: Workload | None, members: Sequence[In
     if workload is None or workload.spec.type != "service" or workload.spec.gates or instance.spec.volumes:
         return False  # what it keeps on its node does not move
     group = workload.spec.groups.get(instance.spec.group)
-    if group is None or not group.restore or group.gang is not None:
+    if group is None or not group.restore or group.stops_first:
         return False
     rollout = workload.status.rollout
     if rollout is None or rollout.settled_on != instance.spec.release:
