@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -15,6 +16,7 @@ from mandor.model.node import Drain, DrainPhase, DrainStatus, Node
 from mandor.model.phase import Phase
 from mandor.model.workload import Workload
 from mandor.placement.budgets import may_stop
+from mandor.placement.movable import stops_first
 
 REASONS_MOST = 5
 """So many reasons to wait are told, the most frequent first."""
@@ -152,8 +154,8 @@ class _Leaving:
         return ""
 
     def _order(self, each: Instance, workload: Workload) -> None:
-        stops_first = workload.spec.groups[each.spec.group].stops_first
-        order = Move(reason=self._reason, at=self._now, first="stop" if stops_first else "start")
+        first: Literal["start", "stop"] = "stop" if stops_first(workload.spec.groups[each.spec.group]) else "start"
+        order = Move(reason=self._reason, at=self._now, first=first)
         self._draft.put(each.changed(spec=replace(each.spec, move=order)))
 
     def _heir(self, name: GroupName, each: Instance) -> Instance | None:
@@ -171,7 +173,7 @@ class _Leaving:
 def _budget(name: GroupName, workload: Workload) -> str:
     spec, group = workload.spec, workload.spec.groups[name.group]
     disruption = group.disruption
-    if (spec.type == "batch" or group.stops_first) and disruption.most_unavailable(spec.together(name.group)) == 0:
+    if (spec.type == "batch" or stops_first(group)) and disruption.most_unavailable(spec.together(name.group)) == 0:
         return f"{name}: its budget lets none go, ever (max_unavailable 0, and it cannot start another one first)"
     if group.update.order == "stop-first":
         return f"{name}: it stops first, and no more of it may be away now (max_unavailable {group.update_room()[1]})"

@@ -383,13 +383,6 @@ class Group(GroupTemplate, frozen=True, gc=False, omit_defaults=True, forbid_unk
     def _apart(self) -> bool:
         return self.apart or self.gang is not None
 
-    @property
-    def stops_first(self) -> bool:
-        """Nobody can take an instance's place on another node before it has ended: its author wants it so, a gang is
-        placed as a whole, and data of its own goes with a name."""
-        own = any(volume.per_instance for volume in self.volumes.values())
-        return self.update.order == "stop-first" or self.gang is not None or own
-
     def update_room(self) -> tuple[int, int]:
         """During an update: how many more than wanted there may be, and how many fewer available."""
         surge, away = self.update.room(self.count, apart=self._apart)
