@@ -241,6 +241,21 @@ async def test_tasks_are_listed_by_state_pool_and_machine(dev: Api, tasks: Backg
     assert await listed("pool=other") == set()
 
 
+async def test_who_comes_when_too_many_are_under_way_is_told_when_to_come_again(
+    dev: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mandor.api.tasks.OPEN_MOST", 3)
+    await dev.store.commit(Put(make_node("bm-0", cpu=8, memory=32 * GIB)))
+    session = await dev.session()
+    for _ in range(3):
+        await ask(session, wanted())
+    async with session.post("/schedule", json=wanted()) as response:
+        assert response.status == 429
+        assert int(response.headers["Retry-After"]) >= 1
+        assert (await response.json())["code"] == "too_many"
+    assert len((await dev.store.list(VmTask.kind)).items) == 3
+
+
 async def test_a_viewer_may_look_and_not_ask(start_api: StartApi) -> None:
     api = await start_api(tokens_required=True)
     await api.store.commit(Put(make_node("bm-0")))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import sysconfig
+import venv
 import zipfile
 from pathlib import Path
 
@@ -42,3 +45,24 @@ def test_the_wheel_brings_the_command_and_the_extension_points(wheel: zipfile.Zi
 
 def test_the_wheel_holds_nothing_but_the_package(wheel: zipfile.ZipFile) -> None:
     assert {name.split("/")[0].split("-")[0] for name in wheel.namelist()} == {"mandor"}
+
+
+@pytest.mark.req("S4-14")
+def test_pip_puts_the_wheel_into_a_virtual_environment_and_the_command_runs_there(
+    wheel: zipfile.ZipFile, tmp_path: Path
+) -> None:
+    """What it depends on comes from the environment that runs the tests, so that no network is needed."""
+    venv.create(tmp_path / "venv", with_pip=False)
+    python, mandor = (tmp_path / "venv" / "bin" / name for name in ("python", "mandor"))
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", "--no-index"]
+    subprocess.run([*pip, str(wheel.filename)], check=True, capture_output=True, timeout=150)
+    # Appended, not put first: the package itself has to come from the wheel.
+    (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    (site / "others.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    env = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+
+    def said(*command: str | Path) -> str:
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=env, timeout=60).stdout
+
+    assert said(mandor, "version", "--client").startswith("mandor ")
+    assert said(python, "-c", "import mandor; print(mandor.__file__)").startswith(str(tmp_path))

@@ -146,3 +146,17 @@ def test_a_pool_that_does_not_exist_is_refused_with_a_guess(cluster: Cluster) ->
     assert refused.returncode != 0
     assert "there is no pool defautl" in refused.stderr
     assert "default" in refused.stderr.partition("defautl")[2]
+
+
+def test_with_a_broker_that_is_away_tasks_are_taken_and_the_server_says_what_is_wrong(tmp_path: Path) -> None:
+    away = {"MANDOR_TASK_QUEUE": f"amqp://guest:guest@127.0.0.1:{free_port()}/"}
+    with Cluster(tmp_path, settings=away) as cluster:
+        cluster.start_server()
+        cluster.start_agent("bm-0", engines=("fake",))
+        cluster.wait_nodes("bm-0")
+        told = eventually("it says so", lambda: cluster.call("GET", "/readyz")[1].get("notes"))
+        assert any("RabbitMQ" in each for each in told)
+        ask = json.dumps({"requested_cpu": 1, "requested_memory": 64, "requested_pool": "default", "dedicated": False})
+        status, body = cluster.call("POST", "/schedule", ask)
+        assert status == 200
+        assert cluster.call("GET", f"/result/{body['task_id']}")[1] == {"status": "processing"}

@@ -11,6 +11,7 @@ from playwright.sync_api import Page, expect
 
 from tests.components.browser import WAIT_MILLISECONDS, open_page
 from tests.e2e.cluster import Cluster
+from tests.e2e.test_spares import placing, prepare
 
 WORK = """name: talker
 count: 2
@@ -119,3 +120,42 @@ def test_a_viewer_logs_in_by_token_and_sees_no_button_that_is_not_for_them(tmp_p
             expect(page.get_by_role("heading", name="Pengaturan")).to_be_visible()
             page.get_by_label("Tema").select_option("dark")
             check_accessible(page)
+
+
+@pytest.mark.real("chromium")
+@pytest.mark.req("S2-10", "S4-35")
+def test_an_operator_watches_bare_metal_calls_a_task_off_and_releases_spares(tmp_path: Path) -> None:
+    with placing(tmp_path) as (cluster, *_):
+        ask = {"requested_cpu": 2, "requested_memory": 1024, "requested_pool": "general"}
+        task = str(cluster.call("POST", "/schedule", ask)[1]["task_id"])
+        with open_page(tmp_path) as page:
+            page.on("dialog", lambda dialog: dialog.accept())
+            go(page, cluster, "baremetal?state=Placed")
+            tasks = page.get_by_role("table", name="Tasks")
+            expect(tasks.get_by_role("link", name=task)).to_be_visible()
+            spare = prepare(cluster, "rehearsal")
+            expect(page.get_by_role("row").filter(has_text=spare)).to_contain_text("1/1")
+            expect(tasks.get_by_role("link")).to_have_count(2)  # the task, and its machine: the spare's are confirmed
+            check_accessible(page)
+            page.screenshot(path=str(tmp_path / "baremetal.png"))
+
+            tasks.get_by_role("link", name=task).click()
+            expect(page.get_by_role("heading", name=f"{task} Placed")).to_be_visible()
+            expect(page.get_by_text("asked for by")).to_be_visible()
+            check_accessible(page)
+            page.get_by_role("button", name="Cancel").click()
+            expect(page.get_by_role("heading", name=f"{task} Cancelled")).to_be_visible()
+            assert page.get_by_role("button", name="Cancel").count() == 0
+            page.screenshot(path=str(tmp_path / "task.png"))
+
+            go(page, cluster, f"spares/default/{spare}")
+            machines = page.get_by_role("table", name="Machines")
+            expect(machines).to_contain_text("Ready")
+            check_accessible(page)
+            page.screenshot(path=str(tmp_path / "spare.png"))
+            page.get_by_role("button", name="Release machines").click()
+            expect(page.get_by_role("heading", name=f"{spare} Released")).to_be_visible()
+            expect(machines).to_contain_text("Gone")
+            machines.get_by_role("row").nth(1).get_by_role("link").last.click()
+            expect(page.get_by_role("link", name=spare)).to_be_visible()
+            expect(page.get_by_role("heading", name="Released")).to_be_visible()

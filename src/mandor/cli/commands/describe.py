@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from mandor.cli import advice, log_sinks, pools, receivers, tables
+from mandor.cli import advice, log_sinks, machines, pools, receivers, tables
 from mandor.cli.advice import NOTHING, Advice
 from mandor.cli.commands.drain import shown
 from mandor.cli.commands.events import events_about, when
@@ -96,7 +96,7 @@ def _headline(kind: Kind, item: Object) -> str:
 
 
 def _state(kind: Kind, item: Object, status: Object) -> str:
-    phase = str(status.get("phase", "")) or "there"
+    phase = str(status.get("phase") or status.get("state") or "there")
     if kind.name == "workload":
         if "schedule" in item["spec"]:
             next_at = status.get("next_at", 0.0)
@@ -464,6 +464,14 @@ def _tell_receiver(client: "Client", item: Object) -> Told:
     return Told([], [*receivers.story(item), *_spec(item)], NOTHING)
 
 
+def _tell_task(client: "Client", item: Object) -> Told:
+    return Told(machines.task_facts(item), machines.steps(item))
+
+
+def _tell_spare(client: "Client", item: Object) -> Told:
+    return Told(machines.spare_facts(item), [*machines.spare_machines(item), *machines.steps(item)])
+
+
 def _tell_log_sink(client: "Client", item: Object) -> Told:
     nodes, _ = client.list("nodes", {})
     return Told([], [*log_sinks.story(item, nodes), *_spec(item)], NOTHING)
@@ -478,4 +486,6 @@ _STORIES: dict[str, Callable[["Client", Object], Told]] = {
     find_kind("webhook").name: _tell_receiver,
     find_kind("event-bus").name: _tell_receiver,
     find_kind("log-sink").name: _tell_log_sink,
+    find_kind("task").name: _tell_task,
+    find_kind("spare").name: _tell_spare,
 }

@@ -16,11 +16,14 @@ export function fill(element, ...children) {
   element.replaceChildren(...children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false));
 }
 
-export function bar(share, label) {
+// How full something is: much is a warning. For what is good when it is whole, see `progress`.
+export const bar = (share, label) => line(share, label, (percent) => (percent >= 95 ? "full" : percent >= 80 ? "high" : ""));
+export const progress = (share, label) => line(share, label, () => "");
+
+function line(share, label, kind) {
   const percent = Math.max(0, Math.min(100, Math.round(100 * share)));
-  const kind = percent >= 95 ? "full" : percent >= 80 ? "high" : "";
   return h("span", { class: "bar", role: "img", "aria-label": `${label} ${percent} %`, title: `${percent} %` },
-    h("i", { class: kind, "width%": percent }));
+    h("i", { class: kind(percent), "width%": percent }));
 }
 
 const LINE = 36;

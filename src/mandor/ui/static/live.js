@@ -2,10 +2,12 @@
 
 import * as api from "./api.js";
 
-const KINDS = ["node", "workload", "instance", "event", "priority-class"];
+const ALWAYS = ["node", "workload", "instance", "event", "priority-class"];
+// There may be very many of these: only the pages that show them have them followed.
+export const BARE_METAL = ["task", "spare"];
 const EVENTS_MOST = 2000;
 
-export const objects = Object.fromEntries(KINDS.map((kind) => [kind, new Map()]));
+export const objects = Object.fromEntries([...ALWAYS, ...BARE_METAL].map((kind) => [kind, new Map()]));
 export const state = { connected: false };
 
 const listeners = new Set();
@@ -19,6 +21,10 @@ export const find = (kind, namespace, name) => objects[kind].get(`${namespace ??
 export function listen(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
+}
+
+export function forget(kinds) {
+  for (const kind of kinds) objects[kind].clear();
 }
 
 function tell(kind) {
@@ -69,23 +75,22 @@ function take(text) {
 }
 
 // For ever: list, follow, and list again when the watch fell behind or the server went away.
-export async function follow(signal, refused) {
+export async function follow(signal, refused, kinds = ALWAYS) {
+  const light = (connected) => { if (kinds === ALWAYS) { state.connected = connected; tell("connection"); } };
   let pause = 500;
   while (!signal.aborted) {
     try {
       const revisions = [];
-      for (const kind of KINDS) revisions.push(await snapshot(kind, signal));
+      for (const kind of kinds) revisions.push(await snapshot(kind, signal));
       trim();
-      state.connected = true;
-      tell("connection");
+      light(true);
       pause = 500;
-      await api.lines(`/v1/watch?${api.query({ since: Math.min(...revisions) })}`, take, { signal });
+      await api.lines(`/v1/watch?${api.query({ kind: kinds.join(","), since: Math.min(...revisions) })}`, take, { signal });
     } catch (error) {
       if (signal.aborted) return;
       if (error.status === 401 || error.status === 403) { refused(error); return; }
     }
-    state.connected = false;
-    tell("connection");
+    light(false);
     await new Promise((done) => setTimeout(done, pause * (0.5 + Math.random())));
     pause = Math.min(10000, pause * 2);
   }

@@ -4,6 +4,7 @@ import * as api from "./api.js";
 import * as live from "./live.js";
 import { fill, h } from "./dom.js";
 import { current, speak, t } from "./words.js";
+import { BareMetalPage, SparePage, TaskPage } from "./pages/baremetal.js";
 import { EventsPage } from "./pages/events.js";
 import { InstancePage, InstancesPage } from "./pages/instances.js";
 import { NodePage, NodesPage } from "./pages/nodes.js";
@@ -17,6 +18,9 @@ const PAGES = [
   { path: "nodes", name: "Nodes", key: "n", page: NodesPage, one: NodePage },
   { path: "workloads", name: "Workloads", key: "w", page: WorkloadsPage, one: WorkloadPage },
   { path: "instances", name: "Instances", key: "i", page: InstancesPage, one: InstancePage },
+  { path: "baremetal", name: "Bare metal", key: "b", page: BareMetalPage, kinds: live.BARE_METAL },
+  { path: "tasks", within: "baremetal", name: "Tasks", page: BareMetalPage, one: TaskPage, kinds: live.BARE_METAL },
+  { path: "spares", within: "baremetal", name: "Spares", page: BareMetalPage, one: SparePage, kinds: live.BARE_METAL },
   { path: "plan", name: "Plan", key: "p", page: PlanPage },
   { path: "events", name: "Events", key: "e", page: EventsPage },
   { path: "settings", name: "Settings", key: "s", page: SettingsPage },
@@ -26,6 +30,7 @@ const app = document.getElementById("app");
 export const session = { you: null, cluster: null, version: "" };
 let page = null;
 let following = null;
+let also = null;
 
 export const mayChange = () => ["admin", "operator"].includes(session.you?.role);
 export const seesAll = () => session.you?.namespaces?.includes("*");
@@ -60,14 +65,31 @@ async function begin() {
     }
     return;
   }
-  following?.abort();
+  stop();
   following = new AbortController();
   live.follow(following.signal, logIn);
   draw();
 }
 
-function logIn(error) {
+function stop() {
   following?.abort();
+  followAlso(undefined);
+}
+
+// What only some pages show is followed as long as one of them is open.
+function followAlso(kinds) {
+  if (kinds && !also) {
+    also = new AbortController();
+    live.follow(also.signal, logIn, kinds);
+  } else if (!kinds && also) {
+    also.abort();
+    also = null;
+    live.forget(live.BARE_METAL);
+  }
+}
+
+function logIn(error) {
+  stop();
   const field = h("input", { type: "password", id: "token", autocomplete: "current-password", required: true });
   const form = h("form", { onsubmit: (event) => { event.preventDefault(); api.use(field.value.trim()); begin(); } },
     h("label", { for: "token" }, t("Token")), field,
@@ -94,6 +116,7 @@ export function draw() {
   page?.leave?.();
   const { found, page: next } = route();
   page = next;
+  followAlso(found.kinds);
   const search = h("input", { type: "search", id: "search", "aria-label": t("Search"), placeholder: `${t("Search")}  /`, list: "names" });
   const names = h("datalist", { id: "names" });
   search.addEventListener("input", () => suggest(search.value, names));
@@ -102,7 +125,8 @@ export function draw() {
   fill(app,
     h("header", {},
       h("a", { class: "brand", href: "#/" }, "Mandor"),
-      h("nav", { "aria-label": "Mandor" }, PAGES.map((each) => h("a", { href: `#/${each.path}`, "aria-current": each === found ? "page" : null }, t(each.name)))),
+      h("nav", { "aria-label": "Mandor" }, PAGES.filter((each) => !each.within).map((each) =>
+        h("a", { href: `#/${each.path}`, "aria-current": each.path === (found.within ?? found.path) ? "page" : null }, t(each.name)))),
       h("form", { role: "search", onsubmit: (event) => { event.preventDefault(); go(search.value); } }, search, names),
       light),
     main);
@@ -115,7 +139,7 @@ function showLight(light) {
   light.textContent = live.state.connected ? `● ${t("Connected")}` : `○ ${t("Connecting…")}`;
 }
 
-const PLACES = { node: "nodes", workload: "workloads", instance: "instances" };
+const PLACES = { node: "nodes", workload: "workloads", instance: "instances", task: "tasks", spare: "spares" };
 
 export const place = (object) =>
   `#/${PLACES[object.kind]}/${[...(object.meta.namespace ? [object.meta.namespace] : []), object.meta.name].map(encodeURIComponent).join("/")}`;

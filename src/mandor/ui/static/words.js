@@ -21,6 +21,10 @@ const INDONESIAN = {
   "Keys": "Tombol", "There is nothing here.": "Tidak ada apa-apa di sini.", "Connected": "Tersambung", "Connecting…": "Menyambung…",
   "You are": "Anda", "Skip to the content": "Langsung ke isi", "shortcuts": "pintasan", "Labels": "Label", "Address": "Alamat", "all": "semua",
   "History": "Riwayat", "Release": "Rilis", "Task": "Tugas", "Used": "Terpakai", "Save": "Simpan", "Cluster map": "Peta klaster",
+  "Bare metal": "Mesin fisik", "Tasks": "Tugas", "Spares": "Cadangan", "Spare": "Cadangan", "State": "Keadaan", "Machine": "Mesin fisik",
+  "Machines": "Mesin", "Cluster": "Klaster", "Dedicated": "Khusus", "Only where": "Hanya bila", "Virtual machine": "Mesin virtual",
+  "Failed tries": "Percobaan gagal", "Cancel": "Batalkan", "Give back": "Kembalikan mesin", "Release machines": "Lepaskan mesin",
+  "This cannot be undone. Go on?": "Ini tidak dapat dibatalkan. Lanjutkan?",
 };
 
 let language = localStorage.getItem("mandor.language") || (navigator.language.startsWith("id") ? "id" : "en");

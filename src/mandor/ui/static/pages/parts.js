@@ -4,10 +4,12 @@ import * as live from "../live.js";
 import { h } from "../dom.js";
 import { age, t } from "../words.js";
 
-const GOOD = new Set(["Ready", "Running", "Succeeded", "Done"]);
+const GOOD = new Set(["Ready", "Running", "Succeeded", "Done", "Placed", "Confirmed"]);
 const BAD = new Set(["Failed", "Lost", "Down", "RolledBack"]);
+const OVER = new Set(["Released", "Cancelled", "Gone"]);
 
-export const phase = (text) => h("span", { class: GOOD.has(text) ? "good" : BAD.has(text) ? "bad" : "warn" }, text ?? "-");
+const tone = (text) => (GOOD.has(text) ? "good" : BAD.has(text) ? "bad" : OVER.has(text) ? "soft" : "warn");
+export const phase = (text) => h("span", { class: tone(text) }, text ?? "-");
 export const link = (href, text) => h("a", { href }, text);
 export const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter(([, value]) => value !== undefined && value !== "" && value !== null)
   .map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));

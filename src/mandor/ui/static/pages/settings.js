@@ -19,10 +19,10 @@ export class SettingsPage {
         h("p", { class: "row" }, h("label", { for: "theme" }, t("Theme")), theme),
         h("p", { class: "row" }, h("label", { for: "language" }, t("Language")), language)),
       h("div", { class: "sheet" }, facts([
-        [t("You are"), `${session.you.identity} (${session.you.role})`], ["Mandor", session.version], ["Cluster", session.cluster?.id ?? ""],
+        [t("You are"), `${session.you.identity} (${session.you.role})`], ["Mandor", session.version], [t("Cluster"), session.cluster?.id ?? ""],
       ]), h("p"), h("button", { onclick: logOut }, t("Log out"))),
       h("div", { class: "sheet" }, h("h2", {}, t("Keys")),
-        h("p", {}, [["/", "Search"], ["o", "Overview"], ["n", "Nodes"], ["w", "Workloads"], ["i", "Instances"], ["p", "Plan"], ["e", "Events"], ["s", "Settings"]]
+        h("p", {}, [["/", "Search"], ["o", "Overview"], ["n", "Nodes"], ["w", "Workloads"], ["i", "Instances"], ["b", "Bare metal"], ["p", "Plan"], ["e", "Events"], ["s", "Settings"]]
           .map(([key, name]) => [h("kbd", {}, key), ` ${t(name)}  `]))));
   }
 }

@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import * as live from "../live.js";
-import { bar, fill, h, List } from "../dom.js";
+import { fill, h, List, progress } from "../dom.js";
 import { attempt, mayChange, place } from "../main.js";
 import { age, t } from "../words.js";
 import { Explained } from "./explain.js";
@@ -15,7 +15,7 @@ export class WorkloadsPage {
       { name: t("Namespace"), of: (each) => each.meta.namespace },
       { name: t("Type"), width: "6rem", of: (each) => each.spec.type ?? "service" },
       { name: t("Phase"), width: "7rem", of: (each) => phase(each.status?.phase) },
-      { name: t("Ready"), width: "12rem", of: (each) => [bar(each.status?.wanted ? (each.status.ready ?? 0) / each.status.wanted : 0, t("Ready")), ` ${each.status?.ready ?? 0}/${each.status?.wanted ?? 0}`] },
+      { name: t("Ready"), width: "12rem", of: (each) => [progress(each.status?.wanted ? (each.status.ready ?? 0) / each.status.wanted : 0, t("Ready")), ` ${each.status?.ready ?? 0}/${each.status?.wanted ?? 0}`] },
       { name: t("Says"), width: "3fr", of: (each) => each.status?.rollout?.message || each.status?.message || "" },
       { name: t("Age"), width: "4rem", of: (each) => age(each.meta.created_at) },
     ], t("Workloads"));
