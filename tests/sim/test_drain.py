@@ -279,12 +279,43 @@ async def test_who_wants_to_stop_first_does_so_and_there_is_never_one_more(world
     world.checks.append(lambda: most.append(len(world.instances("web"))))
     await drain(world, "n1")
     await world.run(1)
+    await world.until(lambda: bool(told(world, "n1").waiting))
     assert told(world, "n1").waiting == (
         "6 of default/web: it stops first, and no more of it may be away now (max_unavailable 2)",
     )
     await world.until(lambda: empty(world, "n1") and world.serving_count("web") == 8)
     assert (min(least), max(most)) == (6, 8)
     assert {each.meta.name for each in world.instances("web")} == {f"web-{index}" for index in range(8)}
+
+
+@pytest.mark.parametrize("order", ["start-first", "stop-first"])
+async def test_the_next_one_leaves_when_the_one_before_it_has_been_healthy_for_long_enough(
+    world: World, order: str
+) -> None:
+    await world.add_nodes("n1")
+    await serve(world, "web", 3, update={"order": order, "min_healthy": "60s", "deadline": "5m"})
+    await world.add_nodes("n2")
+    await world.run(3)
+    first: dict[str, float] = {}
+    """Since when each serves there."""
+    left: list[float] = []
+
+    def look() -> None:
+        now, found = world.clock.now(), world.instances("web")
+        for each in found:
+            if each.node == "n2" and each.phase is Phase.RUNNING and each.status.ready:
+                first.setdefault(each.meta.uid, now)
+        stays = sum(each.node == "n1" and each.spec.stop is None for each in found)
+        left.extend([now] * (3 - stays - len(left)))
+
+    world.checks.append(look)
+    await drain(world, "n1")
+    await world.run(1)
+    await world.until(lambda: empty(world, "n1") and world.serving_count("web") == 3)
+    healthy = sorted(first.values())
+    gone = left if order == "start-first" else left[1:]
+    assert len(left) == 3
+    assert all(when >= since + 59 for when, since in zip(gone, healthy, strict=False))
 
 
 async def test_a_single_one_that_stops_first_leaves_and_begins_elsewhere(world: World) -> None:

@@ -69,6 +69,29 @@ async def test_an_order_moves_the_few_that_gain_most_and_never_fewer_serve(world
     assert {each.meta.uid for each in world.instances()} == uids, "an order is carried out once"
 
 
+async def test_the_next_one_moves_when_the_one_before_it_has_been_healthy_for_long_enough(world: World) -> None:
+    await crowd(world, update={"min_healthy": "90s"})
+    await world.run(90)
+    await order(world, moves=2, min_gain=5)
+    began: dict[str, float] = {}
+    """When each that takes another's place began to serve."""
+    ended: dict[str, float] = {}
+    """When each that moved was told to stop."""
+
+    def look() -> None:
+        for each in world.instances("web"):
+            if each.spec.instead_of and each.status.ready:
+                began.setdefault(each.spec.instead_of, world.clock.now())
+            if each.spec.stop is not None:
+                ended.setdefault(each.meta.uid, world.clock.now())
+
+    world.checks.append(look)
+    await world.until(lambda: found(world).status.phase == "Done", seconds=900)
+    assert found(world).status.moved == len(ended) == 2
+    assert all(ended[uid] >= began[uid] + 89 for uid in ended)
+    assert max(began.values()) >= min(ended.values()), "one after the other"
+
+
 def _serve(world: World, wanted: int) -> None:
     ready = [each for each in world.instances("web") if each.status.ready and each.spec.stop is None]
     assert len(ready) >= wanted, "the budget lets none be missing"

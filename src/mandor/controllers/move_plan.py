@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from msgspec.structs import replace
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
+from mandor.controllers.slot import World
 from mandor.model.instance import Instance, InstanceSpec, Move, instance_name
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase
@@ -14,7 +16,7 @@ from mandor.model.workload import Release, Workload
 from mandor.placement.budgets import may_stop
 
 MOVE_SECONDS = 300.0
-"""Whoever was sent to a certain node and does not serve by then was sent in vain."""
+"""Whoever was sent to a certain node and does not serve by then was sent in vain; `min_healthy` comes on top."""
 AT_ONCE_PERCENT = 10
 """So much of a group is on its way at the same time when it has to leave; at least one."""
 AT_ONCE_MOST = 50
@@ -47,14 +49,14 @@ def plan_moves(
     members: Sequence[Instance],
     release: Release,
     free: Iterator[int],
-    now: float,
+    world: World,
 ) -> set[str]:
     """The uids of those who are on the move: nobody else replaces or updates them meanwhile. `free`: indices for new
     ones, from which each is taken once."""
     if not leaving:
         return set()
     pairs = _pairs(leaving, members)
-    moves = _Moves(draft, workload, group, members, release, free, now)
+    moves = _Moves(draft, workload, group, members, release, free, world)
     busy: set[str] = set()
     for old, heir in pairs:
         moves.follow(old, heir)
@@ -64,7 +66,7 @@ def plan_moves(
     under_way = len(pairs)
     for each in _waiting(leaving, pairs):
         if moves.ends_first(each):
-            moves.stop(each, _order(each).reason)
+            moves.stop(each, _order(each).reason, young=moves.young)
         elif under_way < moves.at_once and (not under_way or not _order(each).to):
             under_way += moves.begin(each)
             busy.add(each.meta.uid)
@@ -83,7 +85,7 @@ def _order(instance: Instance) -> Move:
     return instance.spec.move
 
 
-@dataclass(slots=True)
+@dataclass
 class _Moves:
     """The moves of one group, in one plan: what one of them takes of the budget, the next one does not have."""
 
@@ -93,7 +95,7 @@ class _Moves:
     members: Sequence[Instance]
     release: Release
     free: Iterator[int]
-    now: float
+    world: World
     taken: int = 0
 
     @property
@@ -101,14 +103,26 @@ class _Moves:
         count = self.workload.spec.groups[self.group].count
         return min(AT_ONCE_MOST, max(1, count * AT_ONCE_PERCENT // 100))
 
-    def stop(self, each: Instance, reason: str) -> bool:
-        """If the budget lets it go; one that does not serve costs nothing."""
+    def _healthy(self, each: Instance) -> bool:
+        return slot.healthy(self.draft, each, self.workload.spec.groups[self.group], self.world)
+
+    @property
+    def _patience(self) -> float:
+        return MOVE_SECONDS + self.workload.spec.groups[self.group].update.min_healthy
+
+    @cached_property
+    def young(self) -> int:
+        """So many serve, and have not done so for long enough to be counted on."""
+        return sum(slot.serving(each) and not self._healthy(each) for each in self.members)
+
+    def stop(self, each: Instance, reason: str, *, young: int = 0) -> bool:
+        """If the budget lets it go; one that does not serve costs nothing. `young`: so many do not count for it."""
         if slot.serving(each):
             left = may_stop(self.workload.spec, self.group, self.members)
-            if left is not None and left <= self.taken:
+            if left is not None and left - young <= self.taken:
                 return False
             self.taken += 1
-        slot.lose(self.draft, each, reason, self.now)
+        slot.lose(self.draft, each, reason, self.world.now)
         return True
 
     def ends_first(self, each: Instance) -> bool:
@@ -148,7 +162,7 @@ class _Moves:
         if leaving.spec.stop is not None:
             return
         order = _order(leaving)
-        if slot.serving(heir) and not (order.to and _no_better(leaving, heir)):
+        if self._healthy(heir) and not (order.to and _no_better(leaving, heir)):
             if self.stop(leaving, f"moved to {heir.spec.node}: {order.reason}"):
                 self.draft.note(leaving, "Moved", f"{heir.meta.name} has taken its place on {heir.spec.node}")
         elif not order.to:
@@ -157,7 +171,7 @@ class _Moves:
         elif why := self._in_vain(leaving, heir):
             self._call_off(leaving, why)
         else:
-            self.draft.again(max(0.0, order.at + MOVE_SECONDS - self.now))
+            self.draft.again(max(0.0, order.at + self._patience - self.world.now))
 
     def _in_vain(self, leaving: Instance, heir: Instance) -> str:
         order = _order(leaving)
@@ -169,7 +183,7 @@ class _Moves:
             return f"{heir.meta.name} ended on {heir.spec.node or order.to}"
         if heir.spec.node and (why := _no_better(leaving, heir)):
             return why
-        if self.now >= order.at + MOVE_SECONDS:
+        if self.world.now >= order.at + self._patience:
             return f"{heir.meta.name} did not serve in time"
         return ""
 

@@ -37,7 +37,7 @@ def _plan_one_release(
     free = slot.free_indices(workload.meta.name, name, members, world)
     moving: set[str] = set()
     if leaving and not surplus:
-        moving = plan_moves(draft, workload, name, leaving, kept, release, free, world.now)
+        moving = plan_moves(draft, workload, name, leaving, kept, release, free, world)
     for each in slot.unsettled(kept, release.meta.name):
         if each.meta.uid not in moving:
             slot.renew(draft, each, group, release, world)

@@ -154,7 +154,7 @@ def _move(
     followed = {each.spec.instead_of for each in members}
     rest = {uid: each for uid, each in leaving.items() if uid in followed or not _updated_instead(each, step)}
     start = len(draft.writes)
-    moving = plan_moves(draft, workload, name, rest, members, step.target, sides.free, world.now)
+    moving = plan_moves(draft, workload, name, rest, members, step.target, sides.free, world)
     written = {write.key: write for write in draft.writes[start:]}
     sides.new, sides.old = (_as_written(side, written) for side in (sides.new, sides.old))
     return moving

@@ -60,7 +60,7 @@ class WorkloadController(Controller[Name]):
         self._dependencies = Dependencies()
         self._rest_until: dict[Name, float] = {}
         self._ready_since: dict[Name, dict[str, float]] = {}
-        """Of workloads that are being rolled out: since when instances, by uid, have been ready, on the monotonic
+        """Of workloads that are rolled out or moved: since when instances, by uid, have been ready, on the monotonic
         clock of this process. A successor counts anew: agents' clocks are not to be trusted with it."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
@@ -147,8 +147,8 @@ class WorkloadController(Controller[Name]):
         if workload is None or workload.spec.type != "daemon":
             self._homes.forget(*key)
             # Daemons are updated at any time: on nodes that come back.
-            if workload is None or (workload.status.rollout is not None and workload.status.rollout.settled_on):
-                self._ready_since.pop(key, None)
+            if key in self._ready_since and _at_rest(workload, instances):
+                del self._ready_since[key]
         if draft.unfinished:
             self._rest_until.pop(key, None)  # It has only begun.
         if draft.writes:
@@ -205,6 +205,15 @@ class WorkloadController(Controller[Name]):
 
     def _tell(self, note: Note) -> None:
         self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
+
+
+def _at_rest(workload: Workload | None, instances: Iterable[Instance]) -> bool:
+    """Nobody asks for how long its instances have been ready."""
+    if workload is None:
+        return True
+    rollout = workload.status.rollout
+    settled = rollout is not None and bool(rollout.settled_on)
+    return settled and not any(each.spec.move is not None for each in instances)
 
 
 def _is_claim(value: Object | None) -> bool:

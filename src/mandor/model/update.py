@@ -29,7 +29,7 @@ class Update(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_f
     """So many fewer than wanted may be available, or so many percent (rounded down); absent: none, or 25% and at least
     one if others stop first."""
     min_healthy: Seconds = Seconds(10)
-    """An instance counts as available when it has been ready for so long."""
+    """An instance counts as available when it has been ready for so long; one that moves stops only then, too."""
     deadline: SecondsOrNever = SecondsOrNever(300)
     """If no further instance becomes available for so long, the roll-out has failed."""
     canary: Annotated[int, Bounds(ge=0, le=100_000)] = 0

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from mandor.controllers.draft import Draft
-from mandor.controllers.slot import World
+from mandor.controllers.slot import World, always_was
 from mandor.controllers.workload_plan import Seen, plan, plan_in_steps
 from mandor.model.instance import Instance, Move
 from mandor.model.phase import Phase
@@ -25,9 +25,10 @@ def run(
     releases: Sequence[Release] | None = None,
     ready: frozenset[str] = frozenset({"n1", "n2"}),
     now: float = NOW,
+    healthy: Callable[[Instance], float] = always_was,
 ) -> Draft:
     known = [make_stored_release(workload)] if releases is None and workload else releases or []
-    return plan(Seen(workload, known, instances), World(now, ready))
+    return plan(Seen(workload, known, instances), World(now, ready, ready_seconds=healthy))
 
 
 def words(draft: Draft) -> list[str]:
@@ -329,3 +330,35 @@ def test_a_move_that_is_called_off_for_an_update_makes_no_room_for_one_more() ->
     heir = heir.changed(spec=replace(heir.spec, pin="n2", instead_of=first.meta.uid))
     draft = run(new, [sent, second, heir], releases=[before, make_stored_release(new, 2)])
     assert not [said for said in words(draft) if said.startswith("create")], "with the heir there are three"
+
+
+@pytest.mark.parametrize("to", ["", "n2"], ids=["drained", "sent"])
+def test_the_old_one_stops_when_the_one_in_its_place_has_been_healthy_for_long_enough(to: str) -> None:
+    workload = make_workload(replicas=2, update={"min_healthy": "30s"})
+    old, heir = ready(0), ready(2, node="n2")
+    old = old.changed(spec=replace(old.spec, move=Move(reason="why not", to=to, at=NOW)))
+    heir = heir.changed(spec=replace(heir.spec, pin=to, instead_of=old.meta.uid))
+    members = [old, ready(1), heir]
+    early = run(workload, members, healthy=lambda each: 20.0)
+    assert words(early) == []
+    assert early.again_seconds == 10
+    assert words(run(workload, members, healthy=lambda each: 30.0)) == ["stop web-0: moved to n2: why not"]
+
+
+def test_a_move_is_not_in_vain_while_the_one_in_its_place_only_has_to_prove_itself() -> None:
+    workload = make_workload(replicas=1, update={"min_healthy": "20m", "deadline": "1h"})
+    old, heir = ready(0), ready(1, node="n2")
+    old = old.changed(spec=replace(old.spec, move=Move(reason="why not", to="n2", at=NOW)))
+    heir = heir.changed(spec=replace(heir.spec, pin="n2", instead_of=old.meta.uid))
+    assert words(run(workload, [old, heir], now=NOW + 1000, healthy=lambda each: 990.0)) == []
+
+
+def test_who_stops_first_counts_on_nobody_who_has_just_begun() -> None:
+    workload = make_workload(replicas=2, update={"order": "stop-first", "min_healthy": "30s"})
+    old, young = ready(0), ready(1, node="n2")
+    old = old.changed(spec=replace(old.spec, move=Move(reason="drained", first="stop", at=NOW)))
+    seconds = {old.meta.uid: 500.0, young.meta.uid: 5.0}
+    assert words(run(workload, [old, young], healthy=lambda each: seconds[each.meta.uid])) == []
+    seconds[young.meta.uid] = 30.0
+    gone = run(workload, [old, young], healthy=lambda each: seconds[each.meta.uid])
+    assert words(gone) == ["stop web-0: drained"]
