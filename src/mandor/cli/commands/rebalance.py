@@ -109,7 +109,7 @@ def _wait(client: "Client", patience: float | None) -> None:
             status = order.get("status", {})
             for move in status.get("moves", ()):
                 text = _told(move)
-                if move.get("state", "Waiting") != "Waiting" and said.get(move["uid"]) != text:
+                if text and said.get(move["uid"]) != text:
                     click.echo(text, err=True)
                     said[move["uid"]] = progress.text = text
             if _phase(order) in _OVER:
@@ -121,10 +121,13 @@ def _wait(client: "Client", patience: float | None) -> None:
 
 
 def _told(move: dict[str, Any]) -> str:
-    name = f"{move['namespace']}/{move['instance']}"
-    if move["state"] == "CalledOff":
+    """Nothing of one that waits."""
+    name, state = f"{move['namespace']}/{move['instance']}", move.get("state", "Waiting")
+    if state == "Waiting":
+        return ""
+    if state == "CalledOff":
         return f"{name}: called off: {move.get('why', '')}"
-    verb = "moves" if move["state"] == "Moving" else "has moved"
+    verb = "moves" if state == "Moving" else "has moved"
     return f"{name} {verb} from {move['source']} to {move['to']}, for {move['gain']} points"
 
 
