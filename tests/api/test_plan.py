@@ -257,3 +257,55 @@ async def test_ten_thousand_instances_are_planned_while_the_server_answers_other
     found = await planning
     assert found["groups"][0]["placed"] == 10_000
     assert answered > 3
+
+
+def kept(count: int, **more: str) -> str:
+    fields = {"end": '"2099-01-01T00:00:00Z"', "resources": "{cpu: 1}", "workload": "web", **more}
+    return f"kind: reservation\nname: kept\ncount: {count}\n" + "".join(f"{k}: {v}\n" for k, v in fields.items())
+
+
+async def test_a_plan_tells_what_a_reservation_would_hold_and_what_it_would_keep_from_others(dev: Api) -> None:
+    await put(dev, make_node("n1", cpu=2), make_node("n2", cpu=2))
+    other = WEB.replace("web", "other")
+    found = await plan(dev, files(kept(3), other))
+    [told] = found["reservations"]
+    assert (told["phase"], told["count"], sum(told["held"].values())) == ("Active", 3, 3)
+    assert told["held"].keys() == {"n1", "n2"}
+    assert told["each"] == {"cpu_milli": 1000}
+    assert told["message"] == "3 of 3 places are held until 2099-01-01T00:00:00Z"
+    assert len(found["placements"]) == 1
+    assert all("reserved for default/web (kept)" in each["message"] for each in found["pending"])
+    found = await plan(dev, files(kept(3), WEB))
+    assert found["fits"] is True, "whom it is held for has it"
+    assert not (await dev.store.list("reservation")).items
+
+
+async def test_a_plan_tells_why_a_reservation_cannot_be_held_in_full(dev: Api) -> None:
+    await put(dev, make_node("n1", cpu=2), make_node("n2", cpu=2))
+    await running(dev, "n1")
+    found = await plan(dev, files(kept(4)), query="?without=n2")
+    assert found["fits"] is False
+    [told] = found["reservations"]
+    assert told["held"] == {"n1": 2}
+    assert "others are still on 1 of them" in told["message"]
+    assert "2 more do not fit: no node that may hold it has cpu 1, memory 0 left" in told["message"]
+    [told] = (await plan(dev, files(kept(1, pool="gpu"))))["reservations"]
+    assert "held" not in told
+    assert "there is no such node" in told["message"]
+
+
+async def test_a_reservation_that_begins_later_keeps_nothing_from_anybody_yet(dev: Api) -> None:
+    await put(dev, make_node("n1", cpu=2))
+    later = kept(2, start='"2098-01-01T00:00:00Z"')
+    found = await plan(dev, files(later, "name: other\ncommand: [run]\nresources: {cpu: 1}\n"))
+    assert found["fits"] is True
+    [told] = found["reservations"]
+    assert (told["phase"], told["held"]) == ("Waiting", {"n1": 2})
+    assert told["message"].startswith("holds room from 2098-01-01T00:00:00Z on; as things are now, 2 of 2 places")
+
+
+async def test_two_reservations_of_one_plan_do_not_hold_the_same_room(dev: Api) -> None:
+    await put(dev, make_node("n1", cpu=2))
+    found = await plan(dev, files(kept(2), kept(1).replace("name: kept", "name: second")))
+    assert [each.get("held", {}) for each in found["reservations"]] == [{"n1": 2}, {}]
+    assert found["fits"] is False

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mandor.controllers.reservation_plan import NodeRoom, plan_reservation
+from mandor.controllers.reservation_plan import plan_reservation
 from mandor.lib.quantity import Cpu
 from mandor.model.meta import Meta, Misfit
 from mandor.model.phase import Phase
@@ -14,6 +14,7 @@ from mandor.model.reservation import Reservation, ReservationSpec, ReservationSt
 from mandor.model.resources import Resources, TaskResources
 from mandor.placement.board import Board
 from mandor.placement.cycle import decide
+from mandor.placement.holding import NodeRoom
 from mandor.placement.profiles import default_profile
 from mandor.store.base import Put
 from tests.scenarios.make import make_instance, make_node, make_stored_release, make_workload

@@ -269,6 +269,37 @@ async def test_a_gang_leaves_within_its_budget(world: World) -> None:
     assert min(least) == 2
 
 
+async def test_who_wants_to_stop_first_does_so_and_there_is_never_one_more(world: World) -> None:
+    """Without a budget of its own it takes away what an update may: a quarter."""
+    await world.add_nodes("n1", cpu=8)
+    await serve(world, "web", 8, cpu="1", update={"order": "stop-first"})
+    await world.add_nodes("n2", cpu=8)
+    await world.run(3)
+    least, most = watch_least(world, "web"), list[int]()
+    world.checks.append(lambda: most.append(len(world.instances("web"))))
+    await drain(world, "n1")
+    await world.run(1)
+    assert told(world, "n1").waiting == (
+        "6 of default/web: it stops first, and no more of it may be away now (max_unavailable 2)",
+    )
+    await world.until(lambda: empty(world, "n1") and world.serving_count("web") == 8)
+    assert (min(least), max(most)) == (6, 8)
+    assert {each.meta.name for each in world.instances("web")} == {f"web-{index}" for index in range(8)}
+
+
+async def test_a_single_one_that_stops_first_leaves_and_begins_elsewhere(world: World) -> None:
+    await world.add_nodes("n1")
+    await serve(world, "leader", 1, update={"order": "stop-first"}, disruption={"max_unavailable": 1})
+    await world.add_nodes("n2")
+    await world.run(3)
+    alive: list[int] = []
+    world.checks.append(lambda: alive.append(len(on(world, "n1")) + len(on(world, "n2"))))
+    await drain(world, "n1")
+    await world.until(lambda: world.serving_count("leader") == 1 and not on(world, "n1"))
+    assert max(alive) == 1, "two of it never were there at the same time"
+    assert empty(world, "n1")
+
+
 async def test_a_budget_that_forbids_every_drain_is_told_as_such(world: World) -> None:
     await world.add_nodes("n1", "n2")
     await world.apply(make_workload("job", **BATCH, disruption={"max_unavailable": 0}))
@@ -303,6 +334,7 @@ async def test_two_hundred_leave_a_node_and_ninety_percent_serve_at_every_step(w
 
 NODES = [f"n{number}" for number in range(1, 6)]
 CALM = ["drain", "cancel", "scale", "update", "controllers crash", "scheduler crash", "wait"]
+ORDERS = ["start-first", "stop-first"]
 FAULTS = [*CALM, "lose", "return", "fail"]
 
 
@@ -313,8 +345,9 @@ def steps(kinds: list[str]) -> st.SearchStrategy[list[tuple[str, str]]]:
 class Trouble:
     """A service of 10 with a budget of 20 % on five nodes, and what happens to it."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, order: str = "start-first") -> None:
         self.world = world
+        self.order = order
         self.count = 10
         self.update = 1
 
@@ -324,7 +357,7 @@ class Trouble:
         await self.world.until(lambda: self.world.serving_count("web") == self.count)
 
     async def _apply(self) -> None:
-        fields: dict[str, Any] = {"cpu": "1", "disruption": {"max_unavailable": "20%"}}
+        fields: dict[str, Any] = {"cpu": "1", "disruption": {"max_unavailable": "20%"}, "update": {"order": self.order}}
         await self.world.apply(make_workload("web", replicas=self.count, env={"RUN": str(self.update)}, **fields))
 
     async def do(self, kind: str, name: str) -> None:
@@ -365,11 +398,13 @@ class Trouble:
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(steps(FAULTS))
-async def test_once_faults_stop_the_drained_node_is_empty_and_all_serve(what: list[tuple[str, str]]) -> None:
+@given(steps(FAULTS), st.sampled_from(ORDERS))
+async def test_once_faults_stop_the_drained_node_is_empty_and_all_serve(
+    what: list[tuple[str, str]], order: str
+) -> None:
     async with World() as world:
         world.checks = [world.check_capacity]
-        trouble = Trouble(world)
+        trouble = Trouble(world, order)
         await trouble.begin()
         for kind, name in what:
             await trouble.do(kind, name)
@@ -382,13 +417,15 @@ async def test_once_faults_stop_the_drained_node_is_empty_and_all_serve(what: li
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(steps([each for each in CALM if each not in {"scale", "update"}]))
-async def test_drains_never_break_a_budget_whoever_crashes(what: list[tuple[str, str]]) -> None:
+@given(steps([each for each in CALM if each not in {"scale", "update"}]), st.sampled_from(ORDERS))
+async def test_drains_never_break_a_budget_whoever_crashes(what: list[tuple[str, str]], order: str) -> None:
     async with World() as world:
         world.checks = [world.check_capacity]
-        trouble = Trouble(world)
+        trouble = Trouble(world, order)
         await trouble.begin()
-        least = watch_least(world, "web")
+        least, most = watch_least(world, "web"), list[int]()
+        world.checks.append(lambda: most.append(len(world.instances("web"))))
         for kind, name in what:
             await trouble.do(kind, name)
         assert min(least) >= 8
+        assert order == "start-first" or max(most) == 10

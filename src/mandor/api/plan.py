@@ -10,6 +10,7 @@ from mandor.api.apply import Result
 from mandor.api.foreign import ImportReport
 from mandor.api.scheduling import Bench
 from mandor.model.meta import Key, Object
+from mandor.model.resources import Resources
 from mandor.placement.board import Board
 from mandor.placement.config import SchedulerConfig
 from mandor.placement.forecast import Controls, Forecast, Left, Outcome
@@ -58,6 +59,25 @@ class Victim(Struct, frozen=True, kw_only=True):
     namespace: str
     instance: str
     makes_room_for: str
+
+
+class Holding(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a reservation would hold; one that begins later: if it began as things are now."""
+
+    namespace: str
+    reservation: str
+    phase: str
+    each: Resources
+    """What each place holds."""
+    count: int
+    """So many places are wanted."""
+    held: dict[str, int] = {}
+    """So many places on each node."""
+    message: str
+
+    @property
+    def short(self) -> bool:
+        return self.phase != "Over" and sum(self.held.values()) < self.count
 
 
 class GroupPlan(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -116,7 +136,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
 
 class PlanReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     fits: bool
-    """Everything that this concerns would have a node."""
+    """Everything that this concerns would have a node, and reservations all their places."""
     revision: int
     results: tuple[Result, ...] = ()
     """What an apply would write, as it would tell."""
@@ -129,6 +149,7 @@ class PlanReport(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Who waits already, and would go on waiting."""
     ended: tuple[Ending, ...] = ()
     victims: tuple[Victim, ...] = ()
+    reservations: tuple[Holding, ...] = ()
     nodes: tuple[NodeUse, ...] = ()
     hidden: int = 0
     """Instances of namespaces that the caller does not see."""
@@ -184,8 +205,9 @@ def report(
     outcome, left = act.outcome, act.left(everyone=wish.concerns_all)
     owner = _owners(act.board)
     keys = (*outcome.placed, *left, *outcome.ended)
+    reservations = tuple(_holdings(outcome))
     return PlanReport(
-        fits=not left and outcome.complete,
+        fits=not left and outcome.complete and not any(each.short for each in reservations),
         revision=revision,
         results=results,
         imported=imported,
@@ -212,6 +234,7 @@ def report(
             Victim(namespace=key.namespace, instance=key.name, makes_room_for=by.name)
             for key, by in _seen(outcome.victims, sees)
         ),
+        reservations=reservations,
         nodes=tuple(_node_uses(act)),
         hidden=sum(not sees(key.namespace) for key in keys),
         complete=outcome.complete,
@@ -287,6 +310,19 @@ def _pending(left: Mapping[Key, Left], owner: Callable[[Key], str], sees: Callab
     for key, each in _seen(left, sees):
         yield Pending(
             namespace=key.namespace, instance=key.name, workload=owner(key), message=each.message, before=each.before
+        )
+
+
+def _holdings(outcome: Outcome) -> Iterable[Holding]:
+    for key, each in outcome.held.items():
+        yield Holding(
+            namespace=key.namespace,
+            reservation=key.name,
+            phase=each.status.phase,
+            each=each.spec.resources.request,
+            count=each.spec.count,
+            held=dict(sorted(each.status.held.items())),
+            message=each.status.message,
         )
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -14,7 +15,8 @@ from mandor.model.instance import Instance, Move
 from mandor.model.node import Drain, DrainPhase, DrainStatus, Node
 from mandor.model.phase import Phase
 from mandor.model.workload import Workload
-from mandor.placement.budgets import spare
+from mandor.placement.budgets import may_stop
+from mandor.placement.movable import stops_first
 
 REASONS_MOST = 5
 """So many reasons to wait are told, the most frequent first."""
@@ -112,7 +114,7 @@ class _Leaving:
             self._stop(each)
             return ""
         workload = self._seen.workload(each)
-        if workload is None:
+        if workload is None or each.spec.group not in workload.spec.groups:
             return ""  # whoever sees that it is gone stops them
         if self._seen.rooted(each):
             return f"{group_of(each)}: its data ({', '.join(each.spec.volumes)}) is on this node"
@@ -152,10 +154,8 @@ class _Leaving:
         return ""
 
     def _order(self, each: Instance, workload: Workload) -> None:
-        """Of a gang nobody can begin before there is a place for all."""
-        order = Move(reason=self._reason, at=self._now)
-        if workload.spec.gang_of(each.spec.group):
-            order = replace(order, first="stop")
+        first: Literal["start", "stop"] = "stop" if stops_first(workload.spec.groups[each.spec.group]) else "start"
+        order = Move(reason=self._reason, at=self._now, first=first)
         self._draft.put(each.changed(spec=replace(each.spec, move=order)))
 
     def _heir(self, name: GroupName, each: Instance) -> Instance | None:
@@ -165,17 +165,18 @@ class _Leaving:
 
     def _may_go(self, name: GroupName, workload: Workload, each: Instance) -> bool:
         if name not in self._spares:
-            self._spares[name] = spare(workload.spec, name.group, self._seen.members(name))
+            self._spares[name] = may_stop(workload.spec, name.group, self._seen.members(name))
         left = self._spares[name]
         return left is None or not slot.serving(each) or left > self._taken[name]
 
 
 def _budget(name: GroupName, workload: Workload) -> str:
-    spec = workload.spec
-    disruption = spec.groups[name.group].disruption
-    stops_first = spec.type == "batch" or bool(spec.gang_of(name.group))
-    if stops_first and disruption.most_unavailable(spec.together(name.group)) == 0:
+    spec, group = workload.spec, workload.spec.groups[name.group]
+    disruption = group.disruption
+    if (spec.type == "batch" or stops_first(group)) and disruption.most_unavailable(spec.together(name.group)) == 0:
         return f"{name}: its budget lets none go, ever (max_unavailable 0, and it cannot start another one first)"
+    if group.update.order == "stop-first":
+        return f"{name}: it stops first, and no more of it may be away now (max_unavailable {group.update_room()[1]})"
     return f"{name}: its budget lets no more go now (max_unavailable {disruption.max_unavailable})"
 
 

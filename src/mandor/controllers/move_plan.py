@@ -11,7 +11,7 @@ from mandor.model.instance import Instance, InstanceSpec, Move, instance_name
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase
 from mandor.model.workload import Release, Workload
-from mandor.placement.budgets import spare
+from mandor.placement.budgets import may_stop
 
 MOVE_SECONDS = 300.0
 """Whoever was sent to a certain node and does not serve by then was sent in vain."""
@@ -104,7 +104,7 @@ class _Moves:
     def stop(self, each: Instance, reason: str) -> bool:
         """If the budget lets it go; one that does not serve costs nothing."""
         if slot.serving(each):
-            left = spare(self.workload.spec, self.group, self.members)
+            left = may_stop(self.workload.spec, self.group, self.members)
             if left is not None and left <= self.taken:
                 return False
             self.taken += 1

@@ -68,8 +68,18 @@ def _five_fields(text: str) -> str:
         raise ValueError(
             f"{text[:40]!r} is not a cron expression; it has five fields: {_FIELDS}; or @daily and the like"
         )
+    wrong = _wrong(line)
+    if wrong is None:
+        return line
+    minute, hour, day, month, weekday = line.split()
+    if _wrong(f"{minute} {hour} {day} * {weekday}") is None and _wrong(f"0 0 1 {month} *") is None:
+        raise ValueError(f"the cron expression {line!r} never fires: there is no such day in its months")
+    raise ValueError(f"{text[:40]!r} is not a cron expression: {wrong}")
+
+
+def _wrong(line: str) -> str | None:
     try:
         CronSim(line, datetime.now(UTC))
     except (CronSimError, ValueError, AssertionError) as error:
-        raise ValueError(f"{text[:40]!r} is not a cron expression: {str(error).lower() or 'unreadable'}") from None
-    return line
+        return str(error).lower() or "unreadable"
+    return None

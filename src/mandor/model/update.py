@@ -40,7 +40,8 @@ class Update(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_f
     """Go back to the last release that was healthy when a roll-out fails; else it stops where it is."""
     order: Order | None = None
     """`start-first`: a new one is available before an old one stops. `stop-first`: the other way round. Absent:
-    start-first, unless two of them could not run beside each other: volumes, fixed ports, gangs."""
+    start-first, unless two of them could not run beside each other: volumes, fixed ports, gangs. With `stop-first`
+    a drain stops first, too, and nobody moves for a better place."""
 
     def __post_init__(self) -> None:
         check_share(self.max_surge, "max_surge")

@@ -19,6 +19,15 @@ def spare(spec: WorkloadSpec, group: str, members: Iterable[Instance]) -> int | 
     return None if least is None else sum(map(available, members)) - least
 
 
+def may_stop(spec: WorkloadSpec, group: str, members: Iterable[Instance]) -> int | None:
+    """The same for whoever moves them. What stops first because its author wants it so keeps to the limit of an update,
+    too: without a budget, all of it would be away at once."""
+    wish = spec.groups[group]
+    if spec.type != "service" or wish.update.order != "stop-first":
+        return spare(spec, group, members)
+    return sum(map(available, members)) - (wish.count - wish.update_room()[1])
+
+
 def available(instance: Instance) -> bool:
     return instance.phase is Phase.RUNNING and instance.status.ready and instance.spec.stop is None
 

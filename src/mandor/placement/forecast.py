@@ -14,6 +14,7 @@ from mandor.model.meta import Key, Object
 from mandor.model.node import Drain, NodePhase
 from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass
+from mandor.model.reservation import Reservation
 from mandor.model.workload import Release, Workload
 from mandor.placement.board import Board, Waiting
 from mandor.placement.consult import Consult
@@ -23,6 +24,7 @@ from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault, blamed
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Unwatched, Watch
+from mandor.placement.holding import rooms_for, status_at
 from mandor.placement.home import Site
 from mandor.placement.standing import NOTHING, Standing, standing, workload_key
 from mandor.placement.together import Gathered, decide_together
@@ -85,6 +87,8 @@ class Outcome:
     """Those who wait already, whom the change does not concern."""
     victims: dict[Key, Key] = field(default_factory=dict)
     """Those who have to make room, and for whom; what becomes of their successors is told like of all others."""
+    held: dict[Key, Reservation] = field(default_factory=dict)
+    """The reservations that somebody applies, and what they would hold."""
     complete: bool = True
     """False: it was broken off, because it takes too long to rehearse in full."""
 
@@ -128,11 +132,24 @@ class Forecast:
 
     def put(self, value: Object) -> None:
         """Somebody applies this."""
+        if isinstance(value, Reservation):
+            self._hold(value)
+            return
         self.board.put(value)
         if isinstance(value, Workload):
             self._touched[value.key] = None
         if isinstance(value, Workload | PriorityClass):
             self._ask_again()
+
+    def _hold(self, value: Reservation) -> None:
+        rooms = rooms_for(value, self.board)
+        status = status_at(value, rooms, self._now)
+        self.board.put(value.changed(status=status))
+        if status.phase == "Waiting":
+            then = status_at(value, rooms, value.spec.begins_at)
+            message = f"{status.message}; as things are now, {then.message}"
+            status = msgspec.structs.replace(then, phase="Waiting", message=message)
+        self._outcome.held[value.key] = value.changed(status=status)
 
     def delete(self, key: Key) -> None:
         self.board.remove(key)

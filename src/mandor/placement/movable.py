@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase
-from mandor.model.workload import Workload
+from mandor.model.workload import Group, Workload
 from mandor.placement.cycle import AVOIDED, DISLIKED
 
 NOT_ITS_OWN = frozenset({AVOIDED, DISLIKED})
@@ -17,12 +17,19 @@ def relaxed(instance: Instance) -> tuple[str, ...]:
     return tuple(rule for rule in given_up if rule not in NOT_ITS_OWN) if given_up else ()
 
 
+def stops_first(group: Group) -> bool:
+    """Nobody can take an instance's place on another node before it has ended: its author wants it so, a gang is placed
+    as a whole, and data of its own goes with a name."""
+    own = any(volume.per_instance for volume in group.volumes.values())
+    return group.update.order == "stop-first" or group.gang is not None or own
+
+
 def may_move(instance: Instance, workload: Workload | None, members: Sequence[Instance]) -> bool:
     """Its service is whole, nobody of it is on the move, and nobody has said that it stays."""
     if workload is None or workload.spec.type != "service" or workload.spec.gates or instance.spec.volumes:
         return False  # what it keeps on its node does not move
     group = workload.spec.groups.get(instance.spec.group)
-    if group is None or not group.restore or group.gang is not None:
+    if group is None or not group.restore or stops_first(group):
         return False
     rollout = workload.status.rollout
     if rollout is None or rollout.settled_on != instance.spec.release:

@@ -100,6 +100,24 @@ def test_many_placements_are_counted_by_node(api: LiveApi, mandor: Mandor, tmp_p
     assert "many      60      0        n1: 30, n2: 30" in told.out
 
 
+def test_a_plan_of_a_reservation_shows_what_it_would_hold_where_and_what_is_missing(
+    filled: LiveApi, mandor: Mandor, tmp_path: Path
+) -> None:
+    text = "kind: reservation\nname: kept\ncount: 2\nresources: {cpu: 1, memory: 1Gi}\nend: 2099-01-01T00:00:00Z\n"
+    (tmp_path / "kept.yaml").write_text(text)
+    told = mandor("plan", "-f", str(tmp_path / "kept.yaml"))
+    assert told.code == 0, told
+    assert "reservation default/kept would be created" in told.out
+    assert "RESERVATION  PLACES  OF                 NODES\nkept         2/2     cpu 1, memory 1Gi  n1: 2\n" in told.out
+    assert "kept: 2 of 2 places are held until 2099-01-01T00:00:00Z; others are still on 1 of them" in told.out
+    (tmp_path / "kept.yaml").write_text(text.replace("memory: 1Gi", "memory: 8Gi"))
+    told = mandor("plan", "-f", str(tmp_path / "kept.yaml"))
+    assert told.code == 1
+    assert "kept         0/2" in told.out
+    assert "2 more do not fit: no node that may hold it has cpu 1, memory 8Gi left" in told.out
+    assert mandor("get", "reservations", "-o", "name").out == ""
+
+
 def test_what_is_no_plan_is_wrong_usage(filled: LiveApi, mandor: Mandor) -> None:
     assert mandor("plan").code == 2
     assert mandor("plan", "drain").code == 2

@@ -68,7 +68,7 @@ def test_the_latest_is_never_after_and_the_next_never_before(moment: float, text
         ("* * * * * *", "five fields"),
         ("61 * * * *", "bad minute"),
         ("*/0 * * * *", "bad minute"),
-        ("0 0 30 2 *", "bad day-of-month"),
+        ("0 0 30 2 *", "no such day in its months"),
         ("0 0 * * 9", "bad day-of-week"),
         ("0 0 L/2 * L", "bad day-of-week"),
     ],

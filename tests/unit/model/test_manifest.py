@@ -478,7 +478,7 @@ def test_one_bad_file_spoils_the_set() -> None:
     ("text", "line", "words"),
     [
         ("schedule: often", 4, "five fields"),
-        ("schedule: {cron: '0 0 30 2 *'}", 4, "bad day-of-month"),
+        ("schedule: {cron: '0 0 30 2 *'}", 4, "no such day in its months"),
         ("schedule:\n  cron: '@daily'\n  timezone: Mars/Olympus", 6, "not a time zone"),
         ("schedule:\n  cron: ['@daily', '61 * * * *']", 5, "bad minute"),
         ("schedule: {cron: '@daily', overlap: never}", 4, "none of forbid, allow, replace"),

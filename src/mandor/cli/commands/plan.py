@@ -50,7 +50,8 @@ def plan_command(
     write and where each instance would go, what draining or losing nodes would move, how another scheduler
     configuration would decide. -f, drain, without and --profile may be combined.
 
-    The exit status is 0 if everything fits, and 1 if something would stay pending.
+    The exit status is 0 if everything fits, and 1 if something would stay pending, or a reservation would not hold all
+    its places.
     """
     query: dict[str, Any] = {"namespace": namespace, **_nodes(words)}
     if not files and not words and not profile:
@@ -88,6 +89,7 @@ def _show(answer: dict[str, Any]) -> None:
     if answer.get("results"):
         show_results(answer)
         click.echo()
+    _show_reservations(answer)
     _show_placements(answer)
     _show_victims(answer)
     _show_ends(answer)
@@ -103,6 +105,22 @@ def _block(titles: Sequence[str], rows: Iterable[Sequence[str]], *more: str) -> 
     for line in more:
         click.echo(line)
     click.echo()
+
+
+def _show_reservations(answer: dict[str, Any]) -> None:
+    reservations = answer.get("reservations", ())
+    if not reservations:
+        return
+    from mandor.model.codec import from_plain
+    from mandor.model.resources import Resources
+
+    rows = []
+    for each in reservations:
+        held = each.get("held", {})
+        places = f"{sum(held.values())}/{each['count']}"
+        rows.append((each["reservation"], places, str(from_plain(each["each"], Resources)), _by_node(held) or "-"))
+    said = [f"{each['reservation']}: {each['message']}" for each in reservations]
+    _block(("RESERVATION", "PLACES", "OF", "NODES"), rows, *said)
 
 
 def _show_placements(answer: dict[str, Any]) -> None:
@@ -127,10 +145,8 @@ def _show_groups(answer: dict[str, Any]) -> None:
     rows = []
     for group in answer["groups"]:
         name = group["workload"] if group["group"] == "main" else f"{group['workload']}/{group['group']}"
-        nodes = sorted(group.get("nodes", {}).items(), key=lambda item: (-item[1], item[0]))
-        shown = ", ".join(f"{node}: {count}" for node, count in nodes[:SHOWN])
-        more = f" … and {len(nodes) - SHOWN} nodes more" if len(nodes) > SHOWN else ""
-        rows.append((name, str(group.get("placed", 0)), str(group.get("pending", 0)), shown + more))
+        nodes = _by_node(group.get("nodes", {}))
+        rows.append((name, str(group.get("placed", 0)), str(group.get("pending", 0)), nodes))
     given_up: dict[str, int] = {}
     for each in answer["placements"]:
         for rule in each.get("relaxed", ()):
@@ -139,6 +155,12 @@ def _show_groups(answer: dict[str, Any]) -> None:
     said = [f"{count} as {form}" for form, count in forms.items()]
     said += [f"{count} without `{rule}`" for rule, count in given_up.items()]
     _block(("WORKLOAD", "PLACED", "PENDING", "NODES"), rows, *said)
+
+
+def _by_node(counts: dict[str, int]) -> str:
+    nodes = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    shown = ", ".join(f"{node}: {count}" for node, count in nodes[:SHOWN])
+    return shown + (f" … and {len(nodes) - SHOWN} nodes more" if len(nodes) > SHOWN else "")
 
 
 def _rules(rules: list[str] | tuple[()]) -> str:

@@ -1,0 +1,57 @@
+"""What a drain orders of whom, from what it sees."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from mandor.controllers.drain_plan import DrainSeen, plan_drain
+from mandor.controllers.residents import GroupName
+from mandor.model.instance import Instance
+from mandor.model.node import Drain
+from mandor.model.rollout import Rollout
+from mandor.model.workload import Workload, WorkloadStatus
+from mandor.placement.movable import may_move
+from mandor.store.base import Put
+from tests.scenarios.make import NOW, make_instance, make_node, make_workload
+
+OWN_DATA = {"data": {"type": "local", "per_instance": True}}
+
+
+def ordered(workload: Workload, *here: Instance) -> list[str]:
+    """What each has to do first."""
+    seen = DrainSeen(make_node("n1"), here, lambda name: here, lambda each: workload)
+    draft = plan_drain(seen, Drain(), Counter[GroupName](), NOW)
+    written = (write.value for write in draft.writes if isinstance(write, Put))
+    return [each.spec.move.first for each in written if isinstance(each, Instance) and each.spec.move is not None]
+
+
+@pytest.mark.parametrize(
+    ("fields", "first"),
+    [
+        ({}, "start"),
+        ({"ports": {"http": {"host": 80}}}, "start"),
+        ({"update": {"order": "start-first"}}, "start"),
+        ({"update": {"order": "stop-first"}}, "stop"),
+        ({"gang": {"min": 1}}, "stop"),
+        ({"volumes": OWN_DATA}, "stop"),
+    ],
+    ids=["plain", "port", "start-first", "stop-first", "gang", "volume"],
+)
+def test_who_cannot_have_another_one_beside_it_stops_first(fields: dict[str, Any], first: str) -> None:
+    """A port of the node is free on any other one."""
+    assert ordered(make_workload(**fields), make_instance(0, ready=True)) == [first]
+
+
+def test_one_of_a_group_that_is_gone_is_nobody_to_send() -> None:
+    assert ordered(make_workload(), make_instance(0, group="other", ready=True)) == []
+
+
+@pytest.mark.parametrize("order", ["start-first", "stop-first"])
+def test_only_who_may_start_first_moves_for_a_better_place(order: str) -> None:
+    done = Rollout(phase="Done", release="web.1", target="web.1")
+    workload = make_workload(update={"order": order}).changed(status=WorkloadStatus(phase="Running", rollout=done))
+    one = make_instance(0, ready=True)
+    assert may_move(one, workload, [one]) == (order == "start-first")
