@@ -69,7 +69,7 @@ of their workload.
 """
 
 SOCKETS = {
-    "/v1/instances/{name}/exec": "Run a command in an instance: `?command=a&command=b&task=&terminal=&rows=&columns=&stdin=`.",
+    "/v1/instances/{name}/exec": "Run a command in an instance: `?command=a&command=b&task=&terminal=&rows=&columns=&stdin=`. A browser, which sets no headers, offers the protocols `mandor.exec` and `mandor.token.TOKEN`.",
     "/v1/sessions/{name}": "Where a node's agent dials back; header `X-Mandor-Session` with the session's secret.",
 }
 

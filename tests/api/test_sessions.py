@@ -271,6 +271,29 @@ async def test_a_session_that_cannot_be_is_refused_at_once(api: Api) -> None:
     assert list((await api.store.list("session")).items) == []
 
 
+async def test_a_browser_offers_its_token_as_a_protocol(api: Api) -> None:
+    await running_instance(api.store)
+
+    async def serve(session: Session, line: Line) -> None:
+        await line.send(END + b'{"code":0}')
+
+    session, path = await api.session(), "/v1/instances/web-0/exec?command=sh"
+    viewer, operator = await api.token("viewer", "user:budi"), await api.token("operator", "user:ani")
+    for protocols, status in (
+        (("mandor.exec",), 401),
+        (("mandor.exec", "mandor.token.of.nobody"), 401),
+        (("mandor.exec", f"mandor.token.{viewer}"), 403),
+    ):
+        with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
+            await session.ws_connect(path, protocols=protocols)
+        assert caught.value.status == status
+    async with agent(api.url, await api.token("node", "node:n1"), serve):
+        offered = ("mandor.exec", f"mandor.token.{operator}")
+        async with session.ws_connect(path, protocols=offered) as socket:
+            assert socket.protocol == "mandor.exec", "the token is not said again"
+            assert await socket.receive_bytes() == END + b'{"code":0}'
+
+
 async def test_a_task_that_does_not_exist_is_refused_with_a_guess(dev: Api) -> None:
     client = await dev.client()
     await client.request(

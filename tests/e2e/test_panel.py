@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,16 @@ def test_an_operator_applies_watches_reads_scales_drains_and_asks_why(cluster: C
         page.get_by_role("link", name="talker-0").click()
         expect(page.get_by_label("Logs")).to_contain_text("selamat pagi")
         expect(page.get_by_text("it is on")).to_be_visible()
+        check_accessible(page)
+        page.get_by_role("button", name="Open a shell").click()
+        page.get_by_label("Input").fill("echo $((6*7)) && printf '\\033[31mme\\033[0mrah\\n'; exit 3")
+        expect(page.get_by_label("Shell")).not_to_be_empty()  # its prompt
+        page.screenshot(path=str(tmp_path / "shell.png"))
+        page.get_by_role("button", name="Send").click()
+        expect(page.get_by_label("Shell")).to_contain_text(
+            re.compile("^42\nmerah$.*Exit status 3", re.MULTILINE | re.DOTALL)
+        )
+        expect(page.get_by_role("button", name="Open a shell")).to_be_visible()
         check_accessible(page)
 
         page.keyboard.press("o")

@@ -130,6 +130,28 @@ def test_nodes_that_somebody_closed_or_that_are_silent_are_left_alone() -> None:
     assert seen.turns == ["n01"]
 
 
+@given(takes=st.lists(st.none() | st.integers(0, 300), min_size=2, max_size=5), at=st.integers(0, 800))
+def test_a_turn_that_somebody_ends_is_over_at_once_and_the_next_node_has_its_own(
+    takes: list[int | None], at: int
+) -> None:
+    seen = Windowed(make_pool(each="15m", drain="10m"), takes)
+    seen.look(hours(3))
+    seen.look(hours(3) + at)
+    node = seen.nodes["n00"]
+    assert node.status.maintenance is not None
+    seen.nodes["n00"] = node.changed(spec=replace(node.spec, maintained=node.status.maintenance.window))
+    seen.look(hours(3) + at)
+    assert not seen.nodes["n00"].closed
+    assert seen.pool.status.done == ("n00",)
+    assert not seen.pool.status.left_out
+    assert seen.turns == ["n00", "n01"]
+    for second in range(at, 3700, 60):
+        seen.look(hours(3) + second)
+    assert seen.turns.count("n00") == 1, "not again in this window"
+    seen.look(hours(27))
+    assert seen.turns.count("n00") == 2, "but in the next"
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from mandor.model.codec import from_plain
 from mandor.model.meta import Meta
@@ -72,3 +73,22 @@ async def test_a_window_that_is_taken_away_gives_the_nodes_back() -> None:
         await world.run(5)
         assert not in_turn(world)
         assert world.events("MaintenanceOver")
+
+
+async def test_a_turn_that_is_ended_early_gives_the_node_back_and_passes_to_the_next() -> None:
+    async with World() as world:
+        await world.add_nodes("n1", "n2", cpu=4)
+        await world.apply(make_workload("web", replicas=3, cpu="1"))
+        await world.until(lambda: world.serving_count("web") == 3)
+        spec = {"maintenance": [{"cron": "* * * * *", "duration": "10m", "each": "4m"}]}
+        await world.store.commit(Put(NodePool(meta=Meta(name="default"), spec=from_plain(spec, NodePoolSpec))))
+        await world.until(lambda: bool(world.events("UnderMaintenance")))
+        [node] = [node for node in world.all(Node) if node.status.maintenance is not None]
+        assert node.meta.name == "n1"
+        turn = node.status.maintenance
+        assert turn is not None
+        await world.store.commit(Put(node.changed(spec=replace(node.spec, maintained=turn.window))))
+        await world.until(lambda: in_turn(world) == {"n2"})
+        assert any("somebody ended its turn" in each.spec.message for each in world.events("MaintenanceOver"))
+        await world.until(lambda: {each.node for each in world.instances() if not each.phase.over} == {"n1"})
+        assert in_turn(world) == {"n2"}

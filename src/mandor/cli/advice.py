@@ -99,7 +99,10 @@ def of_node(item: Object) -> Advice:
         )
     drain = status.get("drain")
     if status.get("maintenance"):
-        return Advice("its turn in the maintenance window: it is emptied, and takes work again by itself")
+        return Advice(
+            "its turn in the maintenance window: it is emptied, and takes work again by itself",
+            f"nothing; `mandor uncordon {name}` ends its turn",
+        )
     if drain and drain["phase"] == "Drained":
         return Advice("it is empty", f"`mandor uncordon {name}` when it may take work again")
     if drain and drain.get("waiting"):

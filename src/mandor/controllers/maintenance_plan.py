@@ -96,6 +96,9 @@ class _Turns:
         if turn.window != self._opened:
             give_back(self._draft, node, "its window has closed")
             return False
+        if node.spec.maintained == self._opened:
+            self._end(node, "somebody ended its turn")
+            return False
         if not turn.empty_since:
             return self._empties(node, turn)
         if self._now >= turn.empty_since + self._window.each:
@@ -134,6 +137,7 @@ class _Turns:
         return (
             node.status.maintenance is None
             and node.meta.name not in self._done
+            and node.spec.maintained != self._opened
             and not node.closed
             and node.status.phase is NodePhase.READY
             and self._until - self._now >= self._window.each

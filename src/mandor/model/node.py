@@ -78,6 +78,8 @@ class NodeSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown
     """Kept free for the machine itself."""
     forget_before_epoch: int = 0
     """Work that was ordered before this epoch of the cluster and that nobody knows any more may be stopped."""
+    maintained: float = 0.0
+    """It needs no turn (any more) in the maintenance window of its pool that opened at this time."""
 
     def __post_init__(self) -> None:
         check_name(self.pool, "pool")

@@ -11,7 +11,7 @@ import pytest
 
 from mandor.cli.commands import drain
 from mandor.lib.quantity import Seconds
-from mandor.model.node import DrainPhase, DrainStatus, Node, NodePhase
+from mandor.model.node import Drain, DrainPhase, DrainStatus, Maintenance, Node, NodePhase
 from tests.scenarios.make import make_node
 from tests.unit.cli.conftest import PATIENCE, LiveApi, Mandor
 
@@ -124,6 +124,17 @@ def test_cancel_and_uncordon_end_a_drain(api_with_nodes: LiveApi, mandor: Mandor
     mandor("cordon", "n2")
     assert mandor("uncordon", "n2").out == "node n2 uncordoned; its drain has ended\n"
     assert not stored(api_with_nodes, "n2").closed
+
+
+def test_uncordon_ends_a_turn_in_a_maintenance_window(api_with_nodes: LiveApi, mandor: Mandor) -> None:
+    node = stored(api_with_nodes)
+    turn = Maintenance(window=1234.5, drain=Drain(since=1240.0), until=5000.0)
+    api_with_nodes.put(node.changed(status=msgspec.structs.replace(node.status, maintenance=turn)))
+    assert mandor("uncordon", "n1").out == (
+        "node n1 uncordoned; its turn in the maintenance window of the pool default is over\n"
+    )
+    assert stored(api_with_nodes).spec.maintained == 1234.5, "its controller reads this"
+    assert mandor("uncordon", "n2").out == "node n2 is not cordoned already\n"
 
 
 def test_a_wrong_use_of_drain_changes_nothing(api_with_nodes: LiveApi, mandor: Mandor) -> None:

@@ -11,7 +11,7 @@ from starlette.websockets import WebSocket
 
 from mandor.api.access import missing
 from mandor.api.audit import audit
-from mandor.api.auth import header
+from mandor.api.auth import Headers, header
 from mandor.api.caller import Caller
 from mandor.api.endpoint import Query, send_problem
 from mandor.api.operation import NDJSON, Call, Operation, Stream
@@ -199,11 +199,23 @@ def _raise_problem(data: bytes) -> None:
 
 # Exec.
 
+PROTOCOL = "mandor.exec"
+OFFERED = "mandor.token."
+"""A browser sets no headers on a socket: it offers the protocol, and its token as another."""
+
+
+def _with_offered_token(scope: Scope) -> Headers:
+    offered = [each for each in scope.get("subprotocols", ()) if each.startswith(OFFERED)]
+    if not offered or header(scope["headers"], b"authorization") is not None:
+        found: Headers = scope["headers"]
+        return found
+    return [*scope["headers"], (b"authorization", f"Bearer {offered[0].removeprefix(OFFERED)}".encode())]
+
 
 async def exec_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Send) -> None:
     websocket = WebSocket(scope, receive, send)
     try:
-        caller = await parts.auth.identify(scope["headers"])
+        caller = await parts.auth.identify(_with_offered_token(scope))
         parts.streams.check()
         query: ExecQuery = _EXEC.read(scope["query_string"])
         if caller.role == "viewer":
@@ -232,7 +244,7 @@ async def exec_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
         columns=query.columns,
         stdin=query.stdin,
     )
-    await websocket.accept()
+    await websocket.accept(PROTOCOL if PROTOCOL in scope.get("subprotocols", ()) else None)
     try:
         async with parts.sessions.dial(spec, query.namespace) as agent:
             await splice(websocket, agent, parts.settings.session_idle_seconds)

@@ -45,20 +45,20 @@ def cordon_command(client: "Client", names: tuple[str, ...]) -> None:
 def uncordon_command(client: "Client", names: tuple[str, ...]) -> None:
     """Place work on nodes again.
 
-    This ends a drain, too.
+    This ends a drain, too, and a node's turn in a maintenance window: the next node has its turn then.
     """
     for node in get_nodes(client, names):
         name, spec, turn = node["meta"]["name"], node["spec"], node["status"].get("maintenance")
-        if turn and not spec.get("cordoned", False) and "drain" not in spec:
-            raise Conflict(
-                f"it is the turn of {name} in the maintenance window of the pool {spec.get('pool', 'default')}",
-                hint="take the window out of the pool and apply it, or wait: `mandor describe node` says how long",
-            )
-        if not spec.get("cordoned", False) and "drain" not in spec:
+        if not spec.get("cordoned", False) and "drain" not in spec and not turn:
             click.echo(f"node {name} is not cordoned already")
             continue
-        client.patch("nodes", name, {"spec": {"cordoned": False, "drain": None}})
-        click.echo(f"node {name} uncordoned{'; its drain has ended' if 'drain' in spec else ''}")
+        change: Object = {"cordoned": False, "drain": None}
+        said = "; its drain has ended" if "drain" in spec else ""
+        if turn:
+            change["maintained"] = turn["window"]
+            said += f"; its turn in the maintenance window of the pool {spec.get('pool', 'default')} is over"
+        client.patch("nodes", name, {"spec": change})
+        click.echo(f"node {name} uncordoned{said}")
 
 
 def get_nodes(client: "Client", names: Sequence[str]) -> list[Object]:

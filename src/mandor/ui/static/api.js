@@ -48,4 +48,11 @@ export async function lines(path, line, { signal, accept } = {}) {
   if (rest) line(rest);
 }
 
+// A browser sets no headers here: the token goes as a protocol that is offered.
+export function socket(path) {
+  const found = new WebSocket(new URL(path, location.href.replace(/^http/, "ws")), ["mandor.exec", ...(token ? [`mandor.token.${token}`] : [])]);
+  found.binaryType = "arraybuffer";
+  return found;
+}
+
 export const query = (values) => new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "" && value !== undefined));

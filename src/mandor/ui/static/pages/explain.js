@@ -1,7 +1,7 @@
 // Why here, why not, what would help: what the scheduler says, as a picture.
 
 import * as api from "../api.js";
-import { bar, fill, h } from "../dom.js";
+import { fill, h, progress } from "../dom.js";
 import { t } from "../words.js";
 
 const MOST_OFTEN = 2000;
@@ -46,5 +46,5 @@ function scores(found) {
   return h("table", { class: "scores" }, h("caption", {}, t("Scores")),
     h("thead", {}, h("tr", {}, [t("Node"), "", ...(found.scores[0].parts ?? []).map((each) => each.plugin)].map((each) => h("th", { scope: "col" }, each)))),
     h("tbody", {}, found.scores.map((each) => h("tr", {}, h("th", { scope: "row" }, each.node === found.node ? `● ${each.node}` : each.node),
-      h("td", {}, bar(each.total / most, each.node), ` ${each.total}`), (each.parts ?? []).map((part) => h("td", {}, `${part.score}×${part.weight}`))))));
+      h("td", {}, progress(each.total / most, each.node), ` ${each.total}`), (each.parts ?? []).map((part) => h("td", {}, `${part.score}×${part.weight}`))))));
 }

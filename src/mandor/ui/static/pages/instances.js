@@ -3,13 +3,18 @@
 import * as api from "../api.js";
 import * as live from "../live.js";
 import { fill, h, List } from "../dom.js";
-import { place } from "../main.js";
+import { mayChange, place } from "../main.js";
 import { age, bytes, t } from "../words.js";
 import { Explained } from "./explain.js";
 import { about, events, facts, link, phase } from "./parts.js";
+import { Shell } from "./shell.js";
 
 const LINES_MOST = 2000;
 const USAGE_SECONDS = 10;
+
+const isMain = (task) => (task.role ?? "main") === "main";
+const tasksOf = (workload, group = "main") => Object.entries(workload.spec.groups?.[group]?.tasks ?? {})
+  .sort(([, a], [, b]) => isMain(b) - isMain(a)).map(([name]) => name);
 
 export class InstancesPage {
   enter(main) {
@@ -55,7 +60,8 @@ export class InstancePage {
     this.logs = h("pre", { class: "logs", tabindex: "0", "aria-label": t("Logs") });
     this.chart = h("div", { class: "sheet" });
     this.explained = new Explained(`/v1/explain/instances/${encodeURIComponent(this.name)}?${this.where}`);
-    fill(main, this.top, h("h2", {}, t("Logs")), this.logs,
+    this.inside = h("section");
+    fill(main, this.top, h("h2", {}, t("Logs")), this.logs, this.inside,
       h("div", { class: "two" },
         h("section", {}, h("h2", {}, t("Why")), this.explained.element),
         h("section", {}, h("h2", {}, t("Used")), this.chart, h("h2", {}, t("Events")), this.events)));
@@ -66,6 +72,7 @@ export class InstancePage {
   leave() {
     this.ending.abort();
     clearInterval(this.timer);
+    this.shell?.leave();
   }
 
   async follow() {
@@ -120,6 +127,10 @@ export class InstancePage {
       this.measure();
     }
     const workload = live.find("workload", this.namespace, spec.workload);
+    if (workload && mayChange() && status.phase === "Running" && !this.shell) {
+      this.shell = new Shell(this.namespace, this.name, tasksOf(workload, spec.group));
+      fill(this.inside, h("h2", {}, t("Shell")), this.shell.element);
+    }
     const node = live.find("node", "", spec.node);
     fill(this.top, h("h1", {}, `${this.namespace}/${this.name} `, phase(status.phase)),
       h("div", { class: "sheet" }, facts([
