@@ -15,9 +15,9 @@ services:
   web:
     image: nginx:${TAG:-1}
     deploy: {replicas: 2}
-    tty: true
+    oom_kill_disable: true
 """
-TOLD = "note: compose.yaml:6: services.web.tty: dropped: a task has no terminal; `mandor exec -it` gives one\n"
+TOLD = "note: compose.yaml:6: services.web.oom_kill_disable: dropped: a task over its memory limit is killed\n"
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_strict_fails_where_a_key_would_be_lost(mandor: Mandor, api: LiveApi, co
     for command in (("import", compose), ("apply", "-f", compose), ("plan", "-f", compose), ("diff", "-f", compose)):
         told = mandor(*command, "--strict")
         assert (told.code, told.out) == (1, "")
-        assert "error: compose.yaml:6: services.web.tty: dropped" in told.err
+        assert "error: compose.yaml:6: services.web.oom_kill_disable: dropped" in told.err
     assert api.get("workload", "web") is None
 
 
