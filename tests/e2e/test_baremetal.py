@@ -42,7 +42,9 @@ def recipe(target: str) -> tuple[list[str], dict[str, str]]:
     """What the Makefile runs for it: the command, and its environment."""
     make = shutil.which("make")
     assert make is not None
-    told = subprocess.run([make, "-n", target], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    plain = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+    ask = [make, "-n", "--no-print-directory", target]  # the tests may run inside of `make` themselves
+    told = subprocess.run(ask, cwd=ROOT, env=plain, capture_output=True, text=True, check=True).stdout
     line = told.replace("\\\n", " ").strip().splitlines()[-1]
     before, _, command = line.partition("exec ")
     words = [sys.executable if each.endswith("bin/python") else each for each in command.split()]
