@@ -43,7 +43,7 @@ def recipe(target: str) -> tuple[list[str], dict[str, str]]:
     make = shutil.which("make")
     assert make is not None
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
-    ask = [make, "-n", "--no-print-directory", target]  # the tests may run inside of `make` themselves
+    ask = [make, "-n", "--no-print-directory", "ARGS=", target]  # the tests may run inside of `make` themselves
     told = subprocess.run(ask, cwd=ROOT, env=plain, capture_output=True, text=True, check=True).stdout
     line = told.replace("\\\n", " ").strip().splitlines()[-1]
     before, _, command = line.partition("exec ")
