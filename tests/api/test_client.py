@@ -137,6 +137,21 @@ async def test_a_server_that_never_answers_is_unavailable() -> None:
                 await ended.acquire()
 
 
+@asynccontextmanager
+async def serving_tls(cert: Path, key: Path) -> AsyncIterator[str]:
+    """Its address."""
+    listener = open_socket("127.0.0.1", 0)
+    url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+    store, clock = MemoryStore(), SystemClock()
+    parts = ApiParts(store, clock, Heartbeats(store, clock, "s1", url), ApiSettings(tokens_required=False))
+    server = ApiServer(build_app(parts), parts, listener, tls=ServerTls(cert, key))
+    serving = asyncio.create_task(server.serve())
+    await server.listening()
+    yield url
+    server.stop()
+    await serving
+
+
 async def test_tls_works_with_the_right_authority_and_not_without(tmp_path: Path) -> None:
     authority, other = trustme.CA(), trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
@@ -145,23 +160,15 @@ async def test_tls_works_with_the_right_authority_and_not_without(tmp_path: Path
     issued.private_key_pem.write_to_path(str(key))
     authority.cert_pem.write_to_path(str(ca))
     other.cert_pem.write_to_path(str(wrong))
-    listener = open_socket("127.0.0.1", 0)
-    url = f"https://127.0.0.1:{listener.getsockname()[1]}"
-    store, clock = MemoryStore(), SystemClock()
-    parts = ApiParts(store, clock, Heartbeats(store, clock, "s1", url), ApiSettings(tokens_required=False))
-    server = ApiServer(build_app(parts), parts, listener, tls=ServerTls(cert, key))
-    serving = asyncio.create_task(server.serve())
-    await server.listening()
-    async with Client([url], ca_file=str(ca)) as client:
-        assert await client.request("GET", "/healthz")
-        with pytest.raises(NotFound):
-            await client.request("GET", "/v1/nodes/n1")
-    for wrong_ca in (str(wrong), ""):
-        async with Client([url], ca_file=wrong_ca) as client:
-            with pytest.raises(Unavailable, match=r"(?i)certificate"):
-                await client.request("GET", "/healthz")
-    server.stop()
-    await serving
+    async with serving_tls(cert, key) as url:
+        async with Client([url], ca_file=str(ca)) as client:
+            assert await client.request("GET", "/healthz")
+            with pytest.raises(NotFound):
+                await client.request("GET", "/v1/nodes/n1")
+        for wrong_ca in (str(wrong), ""):
+            async with Client([url], ca_file=wrong_ca) as client:
+                with pytest.raises(Unavailable, match=r"(?i)certificate"):
+                    await client.request("GET", "/healthz")
 
 
 async def test_a_new_certificate_is_taken_up_and_a_broken_one_is_not(
@@ -177,33 +184,22 @@ async def test_a_new_certificate_is_taken_up_and_a_broken_one_is_not(
         keyed.private_key_pem.write_to_path(str(key))
         issued.cert_chain_pems[0].write_to_path(str(cert))
 
-    put(old)
-    listener = open_socket("127.0.0.1", 0)
-    url = f"https://127.0.0.1:{listener.getsockname()[1]}"
-    store, clock = MemoryStore(), SystemClock()
-    parts = ApiParts(store, clock, Heartbeats(store, clock, "s1", url), ApiSettings(tokens_required=False))
-    server = ApiServer(build_app(parts), parts, listener, tls=ServerTls(cert, key))
-    serving = asyncio.create_task(server.serve())
-    await server.listening()
-
-    async def trusted() -> bool:
+    async def trusted(url: str) -> bool:
         async with Client([url], ca_file=str(new_ca)) as client:
             try:
                 return bool(await client.request("GET", "/healthz"))
             except Unavailable:
                 return False
 
-    assert not await trusted()
-    put(new, key_of=old)
-    async with asyncio.timeout(60):
+    put(old)
+    async with serving_tls(cert, key) as url, asyncio.timeout(60):
+        assert not await trusted(url)
+        put(new, key_of=old)
         while "is not taken up" not in caplog.text:
             await asyncio.sleep(0.2)
-    put(new)
-    async with asyncio.timeout(60):
-        while not await trusted():
+        put(new)
+        while not await trusted(url):
             await asyncio.sleep(0.2)
-    server.stop()
-    await serving
 
 
 async def test_a_client_knows_how_far_its_clock_is_ahead() -> None:

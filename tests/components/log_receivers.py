@@ -102,13 +102,7 @@ class SyslogTcp(Receiver):
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open.add(writer)
         try:
-            while True:
-                length = await reader.readuntil(b" ")
-                if not length[:-1].isdigit() or length[:1] == b"0":
-                    raise ValueError(f"{length!r} is no length")
-                priority, line = parse_syslog(await reader.readexactly(int(length)))
-                self.priorities.append(priority)
-                self.lines.append(line)
+            await self._read_on(reader, writer)
         except (asyncio.IncompleteReadError, OSError):
             pass
         except Exception as error:
@@ -116,6 +110,15 @@ class SyslogTcp(Receiver):
         finally:
             self._open.discard(writer)
             writer.close()
+
+    async def _read_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            length = await reader.readuntil(b" ")
+            if not length[:-1].isdigit() or length[:1] == b"0":
+                raise ValueError(f"{length!r} is no length")
+            priority, line = parse_syslog(await reader.readexactly(int(length)))
+            self.priorities.append(priority)
+            self.lines.append(line)
 
 
 @dataclass
@@ -198,29 +201,20 @@ class Fluent(SyslogTcp):
     silent: bool = False
     """It keeps everything and acknowledges nothing."""
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open.add(writer)
+    async def _read_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         unpacker = Unpacker(reader)
-        try:
-            while True:
-                tag, entries, option = await unpacker.read()
-                if not isinstance(tag, str) or option["size"] != len(entries):
-                    raise ValueError(f"no forward mode: {tag!r} {option!r}")
-                for at, record in entries:
-                    if not isinstance(at, float):
-                        raise ValueError(f"{at!r} is no EventTime")
-                    self.tags.append(tag)
-                    self.lines.append(make_line(at, record, record["message"]))
-                if not self.silent:
-                    writer.write(msgspec.msgpack.encode({"ack": option["chunk"]}))
-                    await writer.drain()
-        except (asyncio.IncompleteReadError, OSError):
-            pass
-        except Exception as error:
-            self.faults.append(repr(error))
-        finally:
-            self._open.discard(writer)
-            writer.close()
+        while True:
+            tag, entries, option = await unpacker.read()
+            if not isinstance(tag, str) or option["size"] != len(entries):
+                raise ValueError(f"no forward mode: {tag!r} {option!r}")
+            for at, record in entries:
+                if not isinstance(at, float):
+                    raise ValueError(f"{at!r} is no EventTime")
+                self.tags.append(tag)
+                self.lines.append(make_line(at, record, record["message"]))
+            if not self.silent:
+                writer.write(msgspec.msgpack.encode({"ack": option["chunk"]}))
+                await writer.drain()
 
 
 # Over HTTP: Loki, OTLP.

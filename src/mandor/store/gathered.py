@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from mandor.errors import Conflict, Invalid, MandorError
+from mandor.errors import Conflict, Invalid
 from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, WRITES_MOST, Change, Filter, Listing, Store, Write, check_writes
 
@@ -88,7 +88,7 @@ class GatheredStore(Store):
                 for wish in wishes:
                     await self._grant([wish])
                 return
-            except MandorError as error:
+            except Exception as error:  # whatever it is, nobody may wait for ever
                 _refuse(wishes, error)
                 return
             else:
@@ -98,7 +98,7 @@ class GatheredStore(Store):
                 return
 
 
-def _refuse(wishes: Sequence[_Wish], error: MandorError) -> None:
+def _refuse(wishes: Sequence[_Wish], error: Exception) -> None:
     for wish in wishes:
         if not wish.done.done():
             wish.done.set_exception(error)

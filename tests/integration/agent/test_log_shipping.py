@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,19 +18,9 @@ from mandor.model.phase import Phase
 from mandor.model.secret import Secret, SecretSpec
 from mandor.store.base import Delete, Put
 from tests.components.log_receivers import Fluent, Loki, Otlp, Receiver, SyslogTcp, serving
-from tests.integration.agent.test_over_http import Place, eventually
+from tests.integration.agent.place import Place, eventually
 
 pytestmark = pytest.mark.req("S2-40")
-
-
-@pytest.fixture
-async def place(tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(tmp_path)
-    await place.found()
-    await place.serve()
-    yield place
-    await place.go_away()
-    await place.store.close()
 
 
 async def add_sink(place: Place, url: str, name: str = "central", **fields: Any) -> LogSink:

@@ -24,12 +24,15 @@ class Watched(MemoryStore):
         super().__init__()
         self.sizes: list[int] = []
         self.away = False
+        self.broken = False
 
     async def commit(self, *writes: Write) -> int:
         self.sizes.append(len(writes))
         await asyncio.sleep(0)
         if self.away:
             raise Unavailable("away")
+        if self.broken:
+            raise RuntimeError("a defect")
         return await super().commit(*writes)
 
 
@@ -96,3 +99,11 @@ async def test_one_that_gives_up_does_not_hold_up_the_others() -> None:
         assert await second == 1
         with pytest.raises(asyncio.CancelledError):
             await first
+
+
+async def test_nobody_waits_for_ever_whatever_goes_wrong() -> None:
+    async with Watched() as inner:
+        inner.broken = True
+        async with asyncio.timeout(30):
+            found = await put_all(GatheredStore(inner), ["a", "b"])
+        assert [type(each) for each in found] == [RuntimeError, RuntimeError]
