@@ -43,7 +43,7 @@ class Observer:
         self._clock, self._changed, self._poll_seconds = clock, changed, poll_seconds
         self._units: dict[str, tuple[Observed, ...]] | None = None
         self._answer: Sequence[Observed] | None = None
-        """What the units are made of: an engine that gives the very same again has nothing new."""
+        """What the units are made of: an engine that gives the very same tuple again has nothing new."""
         self.looked = False
         """It was asked at least once, whether it answered or not."""
         self._tells = False
@@ -97,7 +97,8 @@ class Observer:
             log.info("engine %s answers again", self.engine.name)
             self._turned()
         before = self._units
-        if before is not None and found is self._answer:
+        # A list may be the engine's own, and be another one inside by now.
+        if before is not None and found is self._answer and isinstance(found, tuple):
             return
         now = _by_uid(found)
         self._units, self._answer = now, found

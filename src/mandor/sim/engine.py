@@ -80,7 +80,7 @@ class SimEngine(FakeEngine):
         now = self._clock.monotonic()
         if self._listed is None or now >= self._listed_until:
             records = self.world.all()
-            self._listed = [each.observed(now) for each in records]
+            self._listed = tuple(each.observed(now) for each in records)
             self._listed_until = _next_change(records, now)
         return self._listed
 

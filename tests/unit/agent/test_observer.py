@@ -42,6 +42,18 @@ class Silent(Counting):
     silent = True
 
 
+class Generous(Counting):
+    """Gives out its own list, which changes inside."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self._given: list[Observed] = []
+
+    async def list(self) -> Sequence[Observed]:
+        self._given[:] = await super().list()
+        return self._given
+
+
 @asynccontextmanager
 async def observing(engine: Engine, clock: ManualClock) -> AsyncIterator[tuple[Observer, list[set[str] | None]]]:
     told: list[set[str] | None] = []
@@ -57,7 +69,7 @@ async def observing(engine: Engine, clock: ManualClock) -> AsyncIterator[tuple[O
     await asyncio.gather(running, return_exceptions=True)
 
 
-@pytest.mark.parametrize("kind", [Counting, Silent])
+@pytest.mark.parametrize("kind", [Counting, Silent, Generous])
 async def test_a_change_is_noticed_and_only_its_instance_named(kind: type[Counting]) -> None:
     clock = ManualClock()
     engine = kind(clock)
