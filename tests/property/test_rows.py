@@ -163,9 +163,14 @@ def without(*names: str) -> Profile:
     return Profile("default", [Enabled(made(cls), weight) for cls, weight in DEFAULTS if cls.name not in names])
 
 
+def first_wins() -> Profile:
+    return Profile("default", [Enabled(made(cls), weight) for cls, weight in DEFAULTS], ties="first")
+
+
 CPU_ONLY = (Weighed("cpu", 3),)
 PROFILES: dict[str, Callable[[], Profile]] = {
     "default": with_others,
+    "first wins": first_wins,
     **{f"with {cls.name}": lambda cls=cls: with_others(made(cls)) for cls in OPTIONAL},  # type: ignore[misc]
     "all of them": lambda: with_others(*(made(cls) for cls in OPTIONAL)),
     "weights": lambda: with_others(NodeResourcesFit=5, NodeResourcesBalancedAllocation=3, ImageLocality=2),

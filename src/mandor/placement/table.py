@@ -20,7 +20,7 @@ from mandor.placement.framework.column import Column
 from mandor.placement.framework.identity import NOBODY, Identity
 from mandor.placement.framework.kept import Kept
 from mandor.placement.framework.lodging import SETTLED, Tenure
-from mandor.placement.framework.luck import Lots, drawn
+from mandor.placement.framework.luck import Lots, drawn, listed
 from mandor.placement.framework.points import SCORE_MOST
 from mandor.placement.framework.ports import HostPort, Ports
 from mandor.placement.framework.quotas import Quota, Quotas
@@ -122,6 +122,7 @@ class Table:
         """Within a trial: how to take back each step, the last one last."""
         self._snapshot: Snapshot | None = None
         self._order: Lots | None = None
+        self._by_name: Lots | None = None
         self.version = 0
         """Grows with every change: the same version gives the same answers."""
 
@@ -239,7 +240,7 @@ class Table:
     def _renumbered(self) -> None:
         self._census.renumbered()
         self._kept.renumbered()
-        self._order = None
+        self._order = self._by_name = None
         self._snapshot = None
 
     def _set_allocatable(self, slot: int, node: Node) -> None:
@@ -487,6 +488,7 @@ class Table:
                 allocatable=_window(self._allocatable, count),
                 counted=_window(self._sums, count)[_COUNTED],
                 order=self._drawn,
+                listed=self._listed,
                 room=self._room,
                 pools=self._pools,
                 health=self._health,
@@ -562,6 +564,12 @@ class Table:
             self._order = drawn(self._luck[: len(self._nodes)])
             self._order.flags.writeable = False
         return self._order
+
+    def _listed(self) -> Lots:
+        if self._by_name is None:
+            self._by_name = listed([node.meta.name for node in self._nodes])
+            self._by_name.flags.writeable = False
+        return self._by_name
 
     def _hash(self, name: str) -> int:
         digest = hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest()
