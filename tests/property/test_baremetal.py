@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mandor.model.vm_task import VmTask
 from mandor.placement.board import Board
 from mandor.placement.config import read_config
 from mandor.placement.framework.handle import DETACHED
@@ -81,7 +82,8 @@ def test_in_any_order_the_same_machines_come_out_as_of_the_plain_best_fit(
         )
         for each in inventory
     )
-    fleet, placed = Fleet(inventory, weighed or Weights()), []
+    fleet = Fleet(inventory, weighed or Weights())
+    placed: list[tuple[VmTask, str, Size]] = []
     for index, step in enumerate(wanted):
         if isinstance(step, int):
             if placed:
