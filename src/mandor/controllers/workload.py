@@ -168,12 +168,15 @@ class WorkloadController(Controller[Name]):
             await self._writer.commit(more)
 
     def _pace(self, key: Name, count: int) -> None:
-        """Thousands of instances that start make one plan every second or so, not one for each of them."""
-        pause = min(count * PACE_SECONDS, PACE_MOST)
-        if pause >= PACE_LEAST:
-            self._rest_until[key] = self._clock.monotonic() + pause
-        else:
+        """Thousands of instances that start make one plan every second or so, not one for each of them; and where
+        several large workloads change at the same time, each waits for all, so that together they cost what one
+        does."""
+        if count * PACE_SECONDS < PACE_LEAST:
             self._rest_until.pop(key, None)
+            return
+        now = self._clock.monotonic()
+        resting = sum(at > now for each, at in self._rest_until.items() if each != key)
+        self._rest_until[key] = now + min(count * PACE_SECONDS * (resting + 1), PACE_MOST)
 
     def _ready_seconds(self, key: Name, instance: Instance) -> float:
         now = self._clock.monotonic()
