@@ -19,8 +19,9 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
+from mandor.model.release import is_release_of
 from mandor.model.volume import Volume
-from mandor.model.workload import Release, Workload, template_hash
+from mandor.model.workload import Release, Workload
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
@@ -202,9 +203,8 @@ class WorkloadController(Controller[Name]):
         found = self._workloads.get(Key(Workload.kind, key.namespace, name))
         if not isinstance(found, Workload):
             return None
-        wanted = template_hash(found.spec.template, found.spec.restarted)
         releases = self._releases.of(Name(key.namespace, name))
-        current = any(each.meta.name == found.status.release and each.spec.hash == wanted for each in releases)
+        current = any(each.meta.name == found.status.release and is_release_of(each, found) for each in releases)
         return Other(found, current)
 
     def _rooted(self, instance: Instance) -> bool:

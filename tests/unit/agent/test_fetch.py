@@ -1,93 +1,71 @@
-"""What orders need is asked for together."""
+"""What an order needs besides its instance, also when a newer server wrote it."""
 
-import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
 
-import msgspec
 import pytest
 
-from mandor.agent.fetch import Fetch
-from mandor.errors import NotFound, Unavailable
-from mandor.lib.clock import SystemClock
-from mandor.model.instance import Instance
-from mandor.model.meta import Key, Meta, Object
-from mandor.model.workload import Release, ReleaseSpec
-from mandor.store.base import Delete, Put
-from mandor.store.memory import MemoryStore
-from mandor.testing.store import make_instance, make_workload
+from mandor.agent.journal import Journal
+from mandor.agent.order import Entry
+from mandor.model.codec import decode, encode
+from mandor.model.instance import REFUSED
+from mandor.model.phase import Phase
+from mandor.store.base import Put
+from tests.unit.agent.make import UID, make_order
+from tests.unit.agent.world import World, open_world, release_key
+
+pytestmark = pytest.mark.req("S0-19")
 
 
-class Asked(MemoryStore):
-    """Remembers the questions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.questions: list[set[Key]] = []
-        self.away = False
-        self.answers = asyncio.Event()
-        self.answers.set()
-
-    async def get_all(self, keys: Sequence[Key]) -> Sequence[Object | None]:
-        self.questions.append(set(keys))
-        await self.answers.wait()
-        if self.away:
-            raise Unavailable("nobody answers")
-        return await super().get_all(keys)
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with open_world(tmp_path) as opened:
+        yield opened
 
 
-async def filled(*names: str) -> tuple[Asked, list[Instance]]:
-    store, found = Asked(), []
-    for name in names:
-        workload = make_workload(name)
-        groups = dict(workload.spec.template)
-        spec = ReleaseSpec(workload=name, sequence=1, hash="h", groups=groups)
-        await store.commit(Put(workload), Put(Release(meta=Meta(name=f"{name}.1", namespace="default"), spec=spec)))
-        made = make_instance(f"{name}-0", node="n1")
-        found.append(made.changed(spec=msgspec.structs.replace(made.spec, release=f"{name}.1")))
-    return store, found
+async def write_more(world: World, **unknown: Any) -> None:
+    release = await world.store.get(release_key())
+    assert release is not None
+    plain = json.loads(encode(release))
+    plain["spec"]["groups"]["main"]["tasks"]["main"] |= unknown
+    await world.store.commit(Put(decode(json.dumps(plain).encode())))
 
 
-async def test_what_several_orders_need_is_one_question() -> None:
-    store, (web, db) = await filled("web", "db")
-    fetch = Fetch(store, SystemClock())
-    found = await asyncio.gather(*(fetch.template_and_care(each) for each in (web, db, web)))
-    assert all(care is not None for _, care in found)
-    names = {("release", "web.1"), ("release", "db.1"), ("workload", "web"), ("workload", "db")}
-    assert [{(key.kind, key.name) for key in each} for each in store.questions] == [names]
-    await fetch.close()
+async def test_an_agent_refuses_a_release_that_says_what_it_does_not_know(world: World) -> None:
+    await world.apply()
+    await write_more(world, cage="iron")
+    await world.order()
+    status = await world.until_phase(Phase.FAILED)
+    assert status.reason == REFUSED
+    assert "does not know what its release says: tasks.main.cage" in status.message
+    assert world.starts == []
 
 
-async def test_a_release_that_is_not_there_spoils_no_other_order() -> None:
-    store, (web, db) = await filled("web", "db")
-    lost = await store.get(Key("release", "default", "db.1"))
-    assert lost is not None
-    await store.commit(Delete(lost.key, lost.meta.version))
-    fetch = Fetch(store, SystemClock())
-    good, bad = await asyncio.gather(*(fetch.template_and_care(each) for each in (web, db)), return_exceptions=True)
-    assert not isinstance(good, BaseException)
-    assert isinstance(bad, NotFound)
-    await fetch.close()
+async def test_what_runs_already_runs_on_under_an_agent_that_knows_less(world: World) -> None:
+    await world.apply()
+    instance = await world.order()
+    await world.until_phase(Phase.RUNNING)
+    await write_more(world, cage="iron")
+    await world.kill_agent()
+    # What a newer agent wrote down before it was exchanged for this one.
+    (path,) = (world.settings.data / "orders").glob("*.json")
+    plain = json.loads(path.read_bytes())
+    plain["order"]["template"]["tasks"]["main"]["cage"] = "iron"
+    plain["order"]["instance"]["spec"]["colour"] = "red"
+    plain["memory"]["colour"] = "red"
+    path.write_text(json.dumps(plain))
+    await world.boot_agent()
+    await world.pass_time(30)
+    assert (await world.status()).phase is Phase.RUNNING
+    assert [unit.uid for unit in world.starts] == [instance.meta.uid]
+    assert [unit.uid for unit in await world.live()] == [instance.meta.uid]
 
 
-async def test_when_nobody_answers_everybody_is_told_and_may_ask_again() -> None:
-    store, (web, db) = await filled("web", "db")
-    fetch = Fetch(store, SystemClock())
-    store.away = True
-    failed = await asyncio.gather(*(fetch.template_and_care(each) for each in (web, db)), return_exceptions=True)
-    assert [type(each) for each in failed] == [Unavailable, Unavailable]
-    store.away = False
-    assert (await fetch.template_and_care(web))[0].tasks
-    await fetch.close()
-
-
-async def test_who_waits_when_it_closes_does_not_wait_for_ever() -> None:
-    store, (web,) = await filled("web")
-    fetch = Fetch(store, SystemClock())
-    store.answers.clear()
-    waiting = asyncio.ensure_future(fetch.template_and_care(web))
-    async with asyncio.timeout(20):
-        while not store.questions:
-            await asyncio.sleep(0)
-        await fetch.close()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
+def test_a_journal_of_a_newer_agent_is_read_as_far_as_it_is_known(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.write(Entry(order=make_order()))
+    path = tmp_path / "orders" / f"{UID}.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | {"more": [1]}))
+    assert list(journal.entries()) == [Entry(order=make_order())]
