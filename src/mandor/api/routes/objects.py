@@ -133,7 +133,7 @@ class KeysQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    items: Sequence[Any]
+    items: list[Any]
 
 
 async def get_several(call: Call[KeysQuery, None]) -> Found:
