@@ -13,6 +13,8 @@ from mandor.api.sessions import Sessions
 from mandor.api.settings import ApiSettings
 from mandor.api.streams import Streams
 from mandor.api.tasks import TaskDesk
+from mandor.api.turn_plan import Turns
+from mandor.api.turnstile import Turnstile
 from mandor.errors import Unavailable
 from mandor.lib.clock import Clock
 from mandor.lib.metrics import Metrics
@@ -68,6 +70,7 @@ class ApiParts:
     sessions: Sessions = field(init=False)
     desk: Desk = field(init=False)
     rates: Rates = field(init=False)
+    turnstile: Turnstile = field(init=False)
     tasks: TaskDesk = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,4 +82,12 @@ class ApiParts:
         make(self, "sessions", Sessions(self.store, self.clock, settings))
         make(self, "desk", Desk(self.store, self.scheduling))
         make(self, "tasks", TaskDesk(self.store, self.clock))
+        make(self, "turnstile", _turnstile(self.clock, settings))
         make(self, "rates", Rates(self.clock, settings.writes_per_second, settings.writes_burst))
+
+
+def _turnstile(clock: Clock, settings: ApiSettings) -> Turnstile:
+    requests = Rates(clock, settings.requests_per_second, settings.requests_burst, "asks more than {:g} times")
+    beats = Rates(clock, settings.beats_per_second, settings.beats_burst, "beats more than {:g} times")
+    strangers = Rates(clock, settings.strangers_per_second, settings.strangers_burst, "asks more than {:g} times")
+    return Turnstile(Turns(), requests, beats, strangers)

@@ -28,5 +28,14 @@ class ApiSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     writes_per_second: float = 200.0
     """Of one identity, once its burst is used up: audits and events cost room in the store."""
     writes_burst: int = 2000
+    requests_per_second: float = 5_000.0
+    """Of one identity, once its burst is used up; what fewer send at once is shared fairly, whatever this is."""
+    requests_burst: int = 20_000
+    beats_per_second: float = 10.0
+    """Of one node, which beats every ten seconds: more is a mistake, and heartbeats go before everything else."""
+    beats_burst: int = 100
+    strangers_per_second: float = 50.0
+    """From one address: requests without a token, or with one that nobody knows."""
+    strangers_burst: int = 500
     engines: tuple[str, ...] = ()
     """Engines that exist although this server does not have them installed."""

@@ -3,6 +3,7 @@
 from starlette.types import Receive, Send
 
 from mandor.api.operation import Call, Operation, Stream
+from mandor.api.turn_plan import Lane
 from mandor.store.dump import dump
 
 CONTENT_TYPE = "application/gzip"
@@ -43,5 +44,7 @@ OPERATIONS = [
         result=str,
         gives=CONTENT_TYPE,
         refuses=("too_many",),
+        lane=Lane.BULK,
+        cost=4,
     ),
 ]

@@ -10,6 +10,7 @@ from mandor.api.labels import select_for
 from mandor.api.operation import NDJSON, Call, Operation, Stream
 from mandor.api.routes.queries import Labels
 from mandor.api.selector import parse_selector
+from mandor.api.turn_plan import Lane
 from mandor.api.watch import WatchStream, send_snapshot
 from mandor.api.wire import Commit, CommitShape, Committed
 from mandor.api.writing import Author, commit_as
@@ -117,6 +118,8 @@ OPERATIONS = [
         result=Any,
         gives=NDJSON,
         refuses=("too_many",),
+        lane=Lane.BULK,
+        cost=4,
     ),
     Operation(
         method="POST",
@@ -129,5 +132,6 @@ OPERATIONS = [
         shape=CommitShape,
         result=Committed,
         refuses=("conflict",),
+        reports=True,
     ),
 ]
