@@ -78,7 +78,7 @@ class ApiParts:
         make = object.__setattr__
         if self.auth is None:
             make(self, "auth", Auth(self.store, self.clock, tokens_required=settings.tokens_required))
-        make(self, "streams", Streams(settings.watches_most))
+        make(self, "streams", Streams(settings.watches_most, settings.watches_each))
         make(self, "sessions", Sessions(self.store, self.clock, settings))
         make(self, "desk", Desk(self.store, self.scheduling))
         make(self, "tasks", TaskDesk(self.store, self.clock))

@@ -19,7 +19,12 @@ class ApiSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     list_default: int = 500
     list_most: int = 1000
     watches_most: int = 20_000
+    """Watches, logs and other answers that go on."""
+    watches_each: int = 2_000
+    """Of one identity."""
     sessions_most: int = 256
+    sessions_each: int = 64
+    """Of one identity."""
     dial_seconds: float = 30.0
     """An agent that has not dialled back by then is not coming."""
     session_seconds_most: float = 24 * 3600.0

@@ -4,8 +4,8 @@ A *turn* is the right to be worked on; so many turns are *seated* at once, and t
 
 * Between lanes importance decides: a free seat goes to the first lane that waits and may have one. Each lane may hold
   so many seats at most, and a few of them always (`kept`), so that no lane starves another however long it is busy.
-* Within a lane the identities take turns (deficit round robin): each as often as its weight says, whatever the number
-  of its requests, and what costs more counts for more.
+* Within a lane the identities take turns (start-time fair queueing): each as often as its weight says, whatever the
+  number of its requests, and what costs more counts for more.
 
 Every queue is bounded, for each identity and in all; what finds it full is refused at once. An identity never holds all
 seats of a lane, so one whose requests take long delays the others' only by what it holds.
@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from heapq import heappop, heappush
 
 from mandor.errors import TooMany
 
@@ -91,11 +92,17 @@ class Flow:
 
     identity: str
     weight: int
+    start: float = 0.0
+    """When its next turn begins, in the lane's own time: it has had so much for its weight already."""
     waiting: deque[Turn] = field(default_factory=deque)
     seated: int = 0
-    credit: int = 0
     held_bytes: int = 0
-    in_ring: bool = False
+    entry: "_Entry | None" = None
+    """Its place among those who are next; None: it waits for nothing, or may not have another seat."""
+
+
+_Entry = tuple[float, int, Flow]
+"""Earliest start first, then who came first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -104,35 +111,36 @@ class _Line:
 
     limits: LaneLimits
     flows: dict[str, Flow] = field(default_factory=dict)
-    ring: deque[Flow] = field(default_factory=deque)
-    """Those that wait and may have another seat, in the order of their turns."""
+    order: list[_Entry] = field(default_factory=list)
+    """A heap; entries that are nobody's any more stand there until they come up."""
+    now: float = 0.0
+    """The lane's own time: the start of the turn that was given last."""
+    entered: int = 0
     seated: int = 0
     waiting: int = 0
 
-    def take(self) -> Turn:
-        """The next one, by deficit round robin: who cannot pay for its request yet gets its weight, and comes again."""
-        while True:
-            flow = self.ring[0]
-            turn = flow.waiting[0]
-            if flow.credit >= turn.cost:
-                break
-            flow.credit += flow.weight
-            self.ring.rotate(-1)
-        flow.credit -= turn.cost
-        flow.waiting.popleft()
+    def next(self) -> Flow | None:
+        order = self.order
+        while order and order[0][2].entry is not order[0]:
+            heappop(order)
+        return order[0][2] if order else None
+
+    def take(self, flow: Flow) -> Turn:
+        """A turn of the one who is next."""
+        turn = flow.waiting.popleft()
         flow.held_bytes -= turn.size_bytes
         self.waiting -= 1
+        flow.entry = None
         self.seat(turn)
-        if not flow.waiting:
-            flow.credit = 0  # who does not wait saves nothing up
-        if not flow.waiting or flow.seated >= self.limits.seats_each:
-            self.ring.popleft()
-            flow.in_ring = False
+        self.line_up(flow)
         return turn
 
     def seat(self, turn: Turn) -> None:
+        flow = turn.flow
+        self.now = max(self.now, flow.start)
+        flow.start = max(self.now, flow.start) + turn.cost / flow.weight
         turn.seated = True
-        turn.flow.seated += 1
+        flow.seated += 1
         self.seated += 1
 
     def queue_up(self, turn: Turn) -> None:
@@ -143,15 +151,18 @@ class _Line:
         self.line_up(flow)
 
     def line_up(self, flow: Flow) -> None:
-        if flow.waiting and not flow.in_ring and flow.seated < self.limits.seats_each:
-            flow.in_ring = True
-            self.ring.append(flow)
+        if flow.waiting and flow.entry is None and flow.seated < self.limits.seats_each:
+            # Who did not wait for a while saved nothing up.
+            flow.start = max(flow.start, self.now)
+            self.entered += 1
+            flow.entry = (flow.start, self.entered, flow)
+            heappush(self.order, flow.entry)
 
     def line_up_anew(self) -> None:
         """What one identity may hold has changed."""
-        self.ring.clear()
+        self.order.clear()
         for flow in self.flows.values():
-            flow.in_ring = False
+            flow.entry = None
             self.line_up(flow)
 
     def withdraw(self, turn: Turn) -> None:
@@ -160,10 +171,7 @@ class _Line:
         flow.held_bytes -= turn.size_bytes
         self.waiting -= 1
         if not flow.waiting:
-            flow.credit = 0
-            if flow.in_ring:
-                self.ring.remove(flow)
-                flow.in_ring = False
+            flow.entry = None
 
     def forget(self, flow: Flow) -> None:
         if not flow.seated and not flow.waiting:
@@ -198,9 +206,9 @@ class Turns:
             raise
         line.queue_up(turn)
         self._held_bytes += size_bytes
-        if line.ring and self._may_seat(line):
-            # Those before it are of identities that hold as many seats as one may.
-            self._take(line)
+        if self._may_seat(line) and (following := line.next()) is not None:
+            # Those who came before it hold as many seats as one may.
+            self._take(line, following)
         return turn
 
     def leave(self, turn: Turn) -> list[Turn]:
@@ -251,12 +259,12 @@ class Turns:
     def _seat_more(self) -> list[Turn]:
         found = []
         for line in self._lines:
-            while line.ring and self._may_seat(line):
-                found.append(self._take(line))
+            while line.waiting and self._may_seat(line) and (flow := line.next()) is not None:
+                found.append(self._take(line, flow))
         return found
 
-    def _take(self, line: _Line) -> Turn:
-        turn = line.take()
+    def _take(self, line: _Line, flow: Flow) -> Turn:
+        turn = line.take(flow)
         self._seated += 1
         self._held_bytes -= turn.size_bytes
         return turn

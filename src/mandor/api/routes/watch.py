@@ -75,7 +75,7 @@ async def snapshot(call: Call[SnapshotQuery, None]) -> Stream:
     query, store, parts, caller = call.query, call.parts.store, call.parts, call.caller
     kind = query.of_kind
     seen = await sight(store, caller, kind, query.where, wide=True)
-    parts.streams.check()
+    parts.streams.check(caller.identity)
     select = await select_for(store, kind, query.where, parse_selector(query.labels))
     listing = await store.list(kind, seen.where)
     return Stream(lambda receive, send: send_snapshot(parts, listing, seen, select, caller, receive, send))
