@@ -17,6 +17,7 @@ from mandor.api.operation import JSON, Call, Operation, Stream, Text
 from mandor.api.parts import ApiParts
 from mandor.api.problems import STATUS, encode_problem, headers_for, misfit
 from mandor.api.settings import ApiSettings
+from mandor.api.turn_plan import Lane
 from mandor.errors import Invalid, MandorError, TooLarge, Unauthenticated, Unsupported
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import decode_as, encode
@@ -90,6 +91,8 @@ class Endpoint:
         try:
             if not turn.seated:
                 await stile.wait(turn)
+            if caller.role == "node" and turn.lane is not Lane.HEARTBEAT:
+                await parts.of_nodes.turn()
             body = _decoded(operation, data) if operation.body is not None else None
             call = Call(parts, caller, scope.get("path_params") or {}, query, body, content_type, headers, address)
             answer = await operation.handler(call)

@@ -63,11 +63,11 @@ LIMITS: Mapping[Lane, LaneLimits] = {
     Lane.HEARTBEAT: LaneLimits(NO_LIMIT, NO_LIMIT, NO_LIMIT, 0, 0),
     Lane.AGENT: LaneLimits(seats=64, kept=16, seats_each=16, waiting=20_000, waiting_each=100),
     Lane.PEOPLE: LaneLimits(seats=64, kept=4, seats_each=48, waiting=4_000, waiting_each=1_000),
-    Lane.REPORT: LaneLimits(seats=64, kept=4, seats_each=16, waiting=20_000, waiting_each=100),
+    Lane.REPORT: LaneLimits(seats=128, kept=4, seats_each=16, waiting=20_000, waiting_each=100),
     Lane.FORECAST: LaneLimits(seats=2, kept=1, seats_each=1, waiting=100, waiting_each=10),
     Lane.BULK: LaneLimits(seats=4, kept=1, seats_each=3, waiting=1_000, waiting_each=200),
 }
-SEATS = 96
+SEATS = 192
 """In all lanes together, but for what each of them keeps."""
 HELD_BYTES_MOST = 256 * MIB
 HELD_BYTES_EACH = 64 * MIB

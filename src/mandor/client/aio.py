@@ -16,7 +16,7 @@ import msgspec
 
 from mandor.client.problem import error_of, pause_before
 from mandor.errors import BY_CODE, Invalid, MandorError, TooMany, Unavailable
-from mandor.model.codec import decode_as
+from mandor.model.codec import decode_known
 
 T = TypeVar("T")
 Query = Mapping[str, str | int | float | bool | None]
@@ -72,7 +72,7 @@ class Client:
         """Ask for a value of this type; the body is sent as JSON."""
         data = msgspec.json.encode(body) if body is not None else None
         answer = await self.request(method, path, query=query, body=data, repeat=repeat)
-        return decode_as(answer, wanted)
+        return decode_known(answer, wanted)
 
     async def request(
         self,
