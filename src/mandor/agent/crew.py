@@ -254,7 +254,7 @@ class Crew:
 
     def ready(self) -> frozenset[str]:
         """The uids of those that serve."""
-        return frozenset(uid for uid, worker in self.workers.items() if worker.status.ready)
+        return frozenset([uid for uid, worker in self.workers.items() if worker.status.ready])
 
     def latest(self, worker: Worker, task: str) -> Unit:
         """The unit whose logs someone wants: the latest that its engine knows."""
