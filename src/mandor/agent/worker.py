@@ -84,6 +84,9 @@ class Surroundings(Protocol):
     async def forget(self, uid: str) -> None: ...
     def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None: ...
 
+    def ready_changed(self) -> None:
+        """One serves that did not, or the other way round."""
+
 
 class Worker:
     """Its actions come one after the other; different instances have different workers."""
@@ -120,7 +123,7 @@ class Worker:
             self.memory = msgspec.structs.replace(self.memory, held="")
             self.poke()
         if instance.status.phase is self.status.phase:
-            self.status = instance.status
+            self._take_status(instance.status)
         spec_changed = instance.spec != self.order.instance.spec
         self.order = msgspec.structs.replace(self.order, instance=instance, cluster=cluster, epoch=epoch)
         if instance.spec.stop is not None:
@@ -129,6 +132,12 @@ class Worker:
             self._must_end.clear()
         if spec_changed or self._kept is None or (self._kept.order.cluster, self._kept.order.epoch) != (cluster, epoch):
             self.poke()
+
+    def _take_status(self, status: InstanceStatus) -> None:
+        changed = status.ready != self.status.ready
+        self.status = status
+        if changed:
+            self._around.ready_changed()
 
     def dismiss(self) -> None:
         """Nobody wants it any more."""
@@ -352,7 +361,8 @@ class Worker:
             self._around.leave_room(self.uid, over=False)
         # Before the first list nothing is said: what is stored may be what would be said.
         if decision.status is not None and self._around.settled:
-            before, self.status = self.status, decision.status
+            before = self.status
+            self._take_status(decision.status)
             self._around.report(self.order, before, decision.status)
 
     async def _act(self, actions: Sequence[Action]) -> None:

@@ -5,7 +5,7 @@ import gc
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any, TypeVar, TypeVarTuple
 
 from mandor.lib.clock import Alarm
@@ -56,8 +56,8 @@ class _Timer(_Step, asyncio.TimerHandle):
 
     def cancel(self) -> None:
         if not self._cancelled:
-            self._loop._timer_handle_cancelled(self)
             _Step.cancel(self)
+            self._loop._timer_handle_cancelled(self)
 
 
 class _Nap:
@@ -107,8 +107,8 @@ class _Nap:
     def cancel(self, msg: object = None) -> bool:
         if self._rung or self._cancelled:
             return False
-        self._loop._timer_handle_cancelled(self)
         self._cancelled = True
+        self._loop._timer_handle_cancelled(self)
         self._loop.call_soon(self._wake, self, context=self._context)
         return True
 
@@ -146,9 +146,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self._now = START
         self._ready: deque[Any] = deque()
-        self._due: list[tuple[float, int, Any]] = []
-        self._count = 0
-        self._cancelled = 0
+        self._moments: list[float] = []
+        """A heap: when something is due. Of many nodes that began together, a lot is due together."""
+        self._due: dict[float, list[Any]] = {}
+        """What is due at each of them, in the order in which it was asked for."""
+        self._waiting = self._cancelled = 0
+        """How much of it there is, and how much of that is cancelled."""
 
     def time(self) -> float:
         return self._now
@@ -164,14 +167,21 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         timer = _Timer(when, callback, args, self, context)
-        self._count += 1
-        heappush(self._due, (when, self._count, timer))
+        self._wait(when, timer)
         return timer
 
     def lay_down(self, nap: _Nap, seconds: float) -> None:
         nap._rung, nap._scheduled = False, True
-        self._count += 1
-        heappush(self._due, (self._now + seconds, self._count, nap))
+        self._wait(self._now + seconds, nap)
+
+    def _wait(self, when: float, handle: Any) -> None:
+        self._waiting += 1
+        together = self._due.get(when)
+        if together is not None:
+            together.append(handle)
+        else:
+            self._due[when] = [handle]
+            heappush(self._moments, when)
 
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
@@ -182,10 +192,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         if not handle._scheduled:
             return  # it has rung
         self._cancelled += 1
-        if self._cancelled > CANCELLED_MOST and 2 * self._cancelled > len(self._due):
-            self._due = [each for each in self._due if not each[2].cancelled()]
-            heapify(self._due)
-            self._cancelled = 0
+        if self._cancelled > CANCELLED_MOST and 2 * self._cancelled > self._waiting:
+            self._sort_out()
+
+    def _sort_out(self) -> None:
+        kept = {when: [each for each in together if not each._cancelled] for when, together in self._due.items()}
+        self._due = {when: together for when, together in kept.items() if together}
+        self._moments = sorted(self._due)
+        self._waiting, self._cancelled = sum(map(len, self._due.values())), 0
 
     def _run_once(self) -> None:
         """One turn, as the loop's `run_forever` wants it."""
@@ -208,23 +222,29 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                     )
 
     def _pass_time(self, *, idle: bool) -> None:
-        due = self._due
-        while due and due[0][2]._cancelled:
-            heappop(due)
-            self._cancelled -= 1
+        moments = self._moments
         if idle:
-            if not due:
+            while moments and all(each._cancelled for each in self._due[moments[0]]):
+                self._drop(heappop(moments))
+            if not moments:
                 raise RuntimeError("nothing is due any more, and somebody still waits")
-            self._now = max(self._now, due[0][0])
+            self._now = max(self._now, moments[0])
         until = self._now + RESOLUTION
-        while due and due[0][0] < until:
-            when, _, timer = heappop(due)
-            if timer._cancelled:
-                self._cancelled -= 1
-                continue
-            self._now = max(self._now, when)
-            timer._scheduled = False
-            self._ready.append(timer)
+        while moments and moments[0] < until:
+            when = heappop(moments)
+            for each in self._drop(when):
+                if each._cancelled:
+                    continue
+                self._now = max(self._now, when)
+                each._scheduled = False
+                self._ready.append(each)
+
+    def _drop(self, when: float) -> list[Any]:
+        together = self._due.pop(when)
+        self._waiting -= len(together)
+        if self._cancelled:
+            self._cancelled -= sum(each._cancelled for each in together)
+        return together
 
 
 class VirtualClock:
