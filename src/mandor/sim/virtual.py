@@ -37,11 +37,12 @@ class _Step(asyncio.Handle):
         self._cancelled, self._repr, self._source_traceback = False, None, None
 
     def cancel(self) -> None:
-        self._cancelled, self._callback, self._args = True, None, None
+        self._cancelled, self._callback, self._args = True, None, ()  # type: ignore[assignment]
 
 
 class _Timer(_Step, asyncio.TimerHandle):
     __slots__ = ()
+    _loop: "VirtualLoop"
 
     def __init__(
         self,
@@ -82,7 +83,7 @@ class _Nap:
 
     def __init__(self, loop: "VirtualLoop", seconds: float, same: Callable[[], bool] | None = None) -> None:
         self._loop, self._seconds, self._same = loop, seconds, same
-        self._asyncio_future_blocking = self._cancelled = False
+        self._asyncio_future_blocking = self._cancelled = self._rung = self._scheduled = False
         self._error: BaseException | None = None
         loop.lay_down(self, seconds)
 
