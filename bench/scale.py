@@ -64,13 +64,19 @@ class Stretch:
 
     def __init__(self, target: Server, others: CpuSeconds, profile: str = "") -> None:
         self._target, self._others, self._profile = target, others, profile
+        self._process = psutil.Process(target.process.pid)
+        self._seen: list[tuple[float, float]] = []
         self._before = target.usage(profile)
         self._at, self._mine, self._store = time.monotonic(), own_cpu(), others()
 
-    def cpu_so_far(self) -> float:
-        """Of the server, looked at from outside: to ask it would end what it remembers of its loop."""
-        times = psutil.Process(self._target.process.pid).cpu_times()
-        return float(times.user + times.system - self._before["cpu_seconds"])
+    def look(self) -> None:
+        """What the server has used by now, from outside: to ask it would end what it remembers of its loop."""
+        times = self._process.cpu_times()
+        self._seen.append((time.time(), times.user + times.system - self._before["cpu_seconds"]))
+
+    def cpu_until(self, wall: float) -> float:
+        """By this moment, as far as somebody looked."""
+        return max((cpu for at, cpu in self._seen if at <= wall), default=self._seen[0][1])
 
     def turn(self, profile: str) -> dict[str, Any]:
         """What comes now is another part of it, with a profile of its own; how late the loop was so far."""
@@ -139,8 +145,9 @@ async def submit(
     wanted = count // WORKLOADS * WORKLOADS
     async with asyncio.timeout(ROUND_SECONDS):
         while len(tally.seen) < wanted:
+            stretch.look()
             await look(agents)
-        all_bound, while_binding = stretch.cpu_so_far(), stretch.turn(profile and f"{profile}_acknowledging.txt")
+        while_binding = stretch.turn(profile and f"{profile}_acknowledging.txt")
         while tally.running < wanted:
             await look(agents)
     bound, known = max(tally.bound_at) - wall, max(tally.acknowledged) - begun
@@ -148,7 +155,7 @@ async def submit(
     found = {
         "instances": wanted,
         "bound_a_second": round(wanted / bound),
-        "bound_a_server_cpu_second": round(wanted / all_bound),
+        "bound_a_server_cpu_second": round(wanted / stretch.cpu_until(max(tally.bound_at))),
         "acknowledged_a_second": round(wanted / (max(tally.acknowledged) - since)),
         "running_after_seconds": round(time.monotonic() - begun, 2),
         "acknowledged_after_seconds": round(known, 2),

@@ -32,8 +32,8 @@ SLICED_LEAST = 2_000
 """With so many instances, a plan is made in steps."""
 PACE_LEAST = 0.02
 PACE_MOST = 2.0
-PACED_MOST = 3
-"""Nobody waits for more others than that."""
+TOGETHER_MOST = 4.0
+"""However many others change at the same time."""
 
 _new_tuple = tuple.__new__
 _LOST = Phase.LOST  # Python 3.11 looks a member of an enum up in a function of its own each time.
@@ -215,7 +215,7 @@ def rest_seconds(count: int, others: int) -> float:
     or so, not one for each; and where others rest as well, each waits for all, so that together they cost what one
     does."""
     alone = min(count * PACE_SECONDS, PACE_MOST)
-    return alone * min(others + 1, PACED_MOST) if alone >= PACE_LEAST else 0.0
+    return min(alone * (others + 1), TOGETHER_MOST) if alone >= PACE_LEAST else 0.0
 
 
 def _at_rest(workload: Workload | None, instances: Iterable[Instance]) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from mandor.controllers.runner import run
-from mandor.controllers.workload import PACE_MOST, PACED_MOST, WorkloadController, rest_seconds
+from mandor.controllers.workload import PACE_MOST, TOGETHER_MOST, WorkloadController, rest_seconds
 from mandor.lib.clock import ManualClock, settle
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta, Object
@@ -64,4 +64,4 @@ def test_small_workloads_do_not_rest_and_large_ones_wait_for_each_other() -> Non
     alone, with_one = rest_seconds(5_000, others=0), rest_seconds(5_000, others=1)
     assert 0 < alone <= PACE_MOST
     assert with_one == 2 * alone
-    assert rest_seconds(1_000_000, others=1_000) <= PACE_MOST * PACED_MOST
+    assert rest_seconds(1_000_000, others=1_000) == TOGETHER_MOST
