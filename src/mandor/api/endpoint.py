@@ -16,6 +16,7 @@ from mandor.api.operation import JSON, Call, Operation, Stream, Text
 from mandor.api.parts import ApiParts
 from mandor.api.problems import STATUS, encode_problem, headers_for, misfit
 from mandor.api.settings import ApiSettings
+from mandor.api.tracing import request_span
 from mandor.errors import Invalid, MandorError, TooLarge, Unsupported
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import decode_as, encode
@@ -100,7 +101,10 @@ class Endpoint:
             headers,
             client[0] if client else "",
         )
-        return await operation.handler(call), operation.status
+        if parts.tracer is None:
+            return await operation.handler(call), operation.status
+        with request_span(parts.tracer, scope, operation, caller):
+            return await operation.handler(call), operation.status
 
     def _name(self, method: str) -> str:
         operation = self._by_method.get("GET" if method == "HEAD" else method)

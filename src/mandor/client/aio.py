@@ -16,6 +16,7 @@ import msgspec
 from mandor.client.problem import error_of
 from mandor.errors import BY_CODE, Invalid, MandorError, Unavailable
 from mandor.model.codec import decode_as
+from mandor.telemetry.span import headers as trace_headers
 
 T = TypeVar("T")
 Query = Mapping[str, str | int | float | bool | None]
@@ -207,6 +208,7 @@ class Client:
         return self._session
 
     def _headers(self, more: dict[str, str]) -> dict[str, str]:
+        more = {**more, **trace_headers()}
         return {**more, "authorization": f"Bearer {self.token}"} if self.token else more
 
     def _in_turn(self) -> list[str]:
