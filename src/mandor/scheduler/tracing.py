@@ -78,7 +78,8 @@ class Tracing:
             return
         wait = self._waits.get(key)
         if wait is None or wait.uid != instance.meta.uid:
-            wait = self._waits[key] = Wait(instance.meta.uid, time_ns())
+            began = time_ns() - int((perf_counter() - gate[2]) * 1e9)
+            wait = self._waits[key] = Wait(instance.meta.uid, began)
             _forget_oldest(self._waits)
         wait.gates = [*wait.gates[-SECTIONS_MOST:], gate]
 

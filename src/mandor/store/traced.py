@@ -1,5 +1,6 @@
 """TracedStore: the store itself; who writes within a span leaves a span of the commit, and a mark on what is new."""
 
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
 
 from msgspec.structs import replace
@@ -51,18 +52,20 @@ class TracedStore(Store):
         return {"db.system.name": self._home, "db.operation.name": "commit", "db.operation.batch.size": writes}
 
     def _marked(self, span: Span, put: Put) -> Put:
-        """New work, and work that a caller of the API changes: its mark is the last change's."""
+        """New work, and work that a caller of the API changes: its mark is the last change's, also where that is not
+        recorded, so that nobody begins a trace of his own for what comes of it."""
         value = put.value
-        wanted = isinstance(value, Workload | Instance) and not value.meta.uid
-        if not wanted and not (isinstance(value, Workload) and span.kind is Kind.SERVER):
+        asked = isinstance(value, Workload) and span.kind is Kind.SERVER
+        if not asked and not (isinstance(value, Workload | Instance) and not value.meta.uid):
             return put
-        mark = None
+        context = span.context
         if span.sampled and span.marked < MARKED_MOST:
             span.marked += 1
-            mark = make_mark(span.context, self._now())
-        if mark is None and value.meta.trace is None:
+        elif asked:
+            context = dataclasses.replace(context, sampled=False)
+        else:
             return put
-        return Put(value.changed(meta=replace(value.meta, trace=mark)))
+        return Put(value.changed(meta=replace(value.meta, trace=make_mark(context, self._now()))))
 
 
 def make_mark(context: SpanContext, at: float) -> TraceMark:

@@ -26,9 +26,17 @@ BUSY = frozenset({429, 502, 503, 504})
 
 
 class Exporter:
-    def __init__(self, tracer: Tracer, target: Target, resource: Mapping[str, Value]) -> None:
+    def __init__(
+        self,
+        tracer: Tracer,
+        target: Target,
+        resource: Mapping[str, Value],
+        *,
+        pause_seconds: float = PAUSE_SECONDS,
+        again: Backoff = AGAIN,
+    ) -> None:
         """`resource`: who sends, `service.name` above all."""
-        self._tracer, self._headers = tracer, target.headers
+        self._tracer, self._headers, self._pause_seconds, self._again = tracer, target.headers, pause_seconds, again
         self._receiver = HttpReceiver(target.url, ca=target.ca, seconds=TIMEOUT_SECONDS)
         self._resource: dict[str, Value] = {
             **target.resource,
@@ -44,7 +52,7 @@ class Exporter:
         try:
             while True:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(PAUSE_SECONDS):
+                    async with asyncio.timeout(self._pause_seconds):
                         await self._tracer.enough.wait()
                 while batch := self._tracer.take():
                     await self._send(batch)
@@ -56,7 +64,7 @@ class Exporter:
         try:
             for failures in range(1, TRIES_MOST + 1):
                 if failures > 1:
-                    await asyncio.sleep(AGAIN.pause(failures - 1))
+                    await asyncio.sleep(self._again.pause(failures - 1))
                 try:
                     await self._post(batch)
                     sent = True
