@@ -44,7 +44,9 @@ async def play(seed: int, tracer: Tracer | None) -> list[Any]:
                         {"priority": dice.randrange(3), "gang": {}} if dice.randrange(4) == 0 else {}
                     )
                     count, cpu = dice.randrange(5), dice.choice(["500m", "1", "2"])
-                    await world.apply(make_workload(name, replicas=count, cpu=cpu, **fields))
+                    await world.apply(
+                        make_workload(name, replicas=count, cpu=cpu, **(gang if dice.randrange(4) == 0 else {}))
+                    )
                 else:
                     await world.change_node(dice.choice(["n1", "n2"]), cordoned=dice.random() < 0.5)
                 await world.run(3)

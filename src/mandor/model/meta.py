@@ -78,6 +78,9 @@ class Meta(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, forb
     created_at: float = 0.0
     trace: TraceMark | None = None
     """Only while traces are recorded, on workloads and their instances; the server writes it."""
+    schema: int = 1
+    """The number of its kind's shape when it was written: it grows when what was there means something else, not when
+    fields are added."""
 
     def __post_init__(self) -> None:
         check_name(self.name, most=253)
@@ -87,12 +90,16 @@ class Meta(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, forb
             check_labels(self.labels)
 
 
-class Object(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag_field="kind"):
+class Object(
+    Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag_field="kind", forbid_unknown_fields=True
+):
     """A stored thing: meta, spec (what is wanted), status (what is so)."""
 
     kind: ClassVar[str]
     plural: ClassVar[str]
     namespaced: ClassVar[bool] = True
+    schema: ClassVar[int] = 1
+    """The latest shape of this kind that this version knows, and the one it writes."""
 
     meta: Meta
     spec: Any
