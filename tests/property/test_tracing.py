@@ -40,9 +40,7 @@ async def play(seed: int, tracer: Tracer | None) -> list[Any]:
             for _ in range(6):
                 name = dice.choice(["a", "b", "c"])
                 if dice.randrange(4):
-                    fields: dict[str, Any] = (
-                        {"priority": dice.randrange(3), "gang": {}} if dice.randrange(4) == 0 else {}
-                    )
+                    gang: dict[str, Any] = {"priority": dice.randrange(3), "gang": {}}
                     count, cpu = dice.randrange(5), dice.choice(["500m", "1", "2"])
                     await world.apply(
                         make_workload(name, replicas=count, cpu=cpu, **(gang if dice.randrange(4) == 0 else {}))

@@ -89,6 +89,9 @@ class Surroundings(Protocol):
     async def forget(self, uid: str) -> None: ...
     def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None: ...
 
+    def ready_changed(self) -> None:
+        """One serves that did not, or the other way round."""
+
 
 class Worker:
     """Its actions come one after the other; different instances have different workers."""
@@ -98,7 +101,8 @@ class Worker:
         self.memory = entry.memory
         self.gone = False
         self._around = around
-        self._status = entry.order.instance.status
+        self.status = entry.order.instance.status
+        """As last described."""
         self._kept: Entry | None = entry if entry.order.template is not None else None
         self._known: set[Unit] = set()
         self._refusal = ""
@@ -110,11 +114,6 @@ class Worker:
         self._nursing = Nursing(around.clock, self.poke, around.ask)
         self.story = around.tracing.ordered(self.order.instance) if around.tracing is not None else None
         """Its part of a trace; None: it is in none."""
-
-    @property
-    def status(self) -> InstanceStatus:
-        """As last described."""
-        return self._status
 
     @property
     def uid(self) -> str:
@@ -130,8 +129,8 @@ class Worker:
         if self.memory.held:
             self.memory = msgspec.structs.replace(self.memory, held="")
             self.poke()
-        if instance.status.phase is self._status.phase:
-            self._status = instance.status
+        if instance.status.phase is self.status.phase:
+            self._take_status(instance.status)
         spec_changed = instance.spec != self.order.instance.spec
         self.order = msgspec.structs.replace(self.order, instance=instance, cluster=cluster, epoch=epoch)
         if instance.spec.stop is not None:
@@ -140,6 +139,12 @@ class Worker:
             self._must_end.clear()
         if spec_changed or self._kept is None or (self._kept.order.cluster, self._kept.order.epoch) != (cluster, epoch):
             self.poke()
+
+    def _take_status(self, status: InstanceStatus) -> None:
+        changed = status.ready != self.status.ready
+        self.status = status
+        if changed:
+            self._around.ready_changed()
 
     def dismiss(self) -> None:
         """Nobody wants it any more."""
@@ -295,7 +300,7 @@ class Worker:
             down=self._down() if units is None else "",
             known=frozenset(self._known),
             opinions=self._nursing.opinions,
-            status=self._status,
+            status=self.status,
             gone=self.gone,
             refusal=refusal,
             refused_as=refused_as,
@@ -378,7 +383,8 @@ class Worker:
             self._around.leave_room(self.uid, over=False)
         # Before the first list nothing is said: what is stored may be what would be said.
         if decision.status is not None and self._around.settled:
-            before, self._status = self._status, decision.status
+            before = self.status
+            self._take_status(decision.status)
             if self.story is not None:
                 self.story.described(decision.status)
             self._around.report(self.order, before, decision.status)
