@@ -245,8 +245,7 @@ class Worker:
         if order.template is not None or not wanted:
             return True
         try:
-            template = await self._around.fetch.template(order.instance)
-            care = await self._around.fetch.care(order.instance)
+            template, care = await self._around.fetch.template_and_care(order.instance)
         except NotFound as error:
             self._refusal = str(error)
             return True
