@@ -128,6 +128,9 @@ class WorkloadController(Controller[Name]):
             found += self._with_lost
         return found
 
+    def subject(self, key: Name) -> Object | None:
+        return self._workloads.get(Key(Workload.kind, key.namespace, key.workload))
+
     async def reconcile(self, key: Name) -> float | None:
         rest = self._rest_until.get(key, 0.0) - self._clock.monotonic()
         if rest > 0:
