@@ -16,6 +16,7 @@ from mandor.api.operation import JSON, Call, Operation, Stream, Text
 from mandor.api.parts import ApiParts
 from mandor.api.problems import STATUS, encode_problem, headers_for, misfit
 from mandor.api.settings import ApiSettings
+from mandor.api.versions import check_skew, note_newer
 from mandor.errors import Invalid, MandorError, TooLarge, Unsupported
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import decode_as, encode
@@ -52,6 +53,7 @@ class Endpoint:
         except Gone:
             return
         except MandorError as error:
+            note_newer(error, scope["headers"])
             status, more = self._refusal(error)
             await send_problem(send, error, status=status, more=more)
             return
@@ -85,6 +87,8 @@ class Endpoint:
                 check_local(headers)
         else:
             caller = await parts.auth.identify(headers)
+            if caller.user:
+                check_skew(headers)
             if caller.role == "node" and not operation.urgent:
                 await parts.of_nodes.turn()
         query = self._queries[operation.method].read(scope["query_string"])

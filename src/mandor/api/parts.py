@@ -18,6 +18,7 @@ from mandor.lib.clock import Clock
 from mandor.lib.metrics import Metrics
 from mandor.lib.sealing import Sealer
 from mandor.lib.trickle import Trickle
+from mandor.model.features import FEATURES
 from mandor.model.meta import Object
 from mandor.model.receiver import Receiver
 from mandor.model.table_report import TableReport
@@ -64,6 +65,8 @@ class ApiParts:
     metrics: Callable[[], Awaitable[bytes]] = Metrics().text
     """What this process counts, as text."""
     measures: Measures = field(default_factory=Measures)
+    everywhere: Callable[[], frozenset[str]] = lambda: frozenset(FEATURES)
+    """The features that every server of the cluster has."""
     notes: tuple[str, ...] = ()
     """What is not as it was configured, for people who ask whether the server is ready."""
     troubles: Callable[[], tuple[str, ...]] = tuple
