@@ -16,7 +16,6 @@ from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState, of_form
 from mandor.placement.framework.identity import NOBODY
 from mandor.placement.framework.lodging import Lodger, Lodging
-from mandor.placement.framework.luck import lots
 from mandor.placement.framework.points import ANYTHING, Happening, Nomination, Plugin
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.rehearsal import Rehearsal, run_post_filters
@@ -397,7 +396,7 @@ def _best(
         totals = run_scores(profile, state, ask, nodes, verdict.feasible, among, watch)
         among = among[totals == totals[totals.argmax()]]
     if len(among) > 1:
-        among = among[[lots(ask.who, nodes.order()[among], len(nodes)).argmax()]]
+        among = among[[profile.lots(ask, nodes, among).argmax()]]
     return nodes.nodes[int(among[0])].meta.name
 
 
