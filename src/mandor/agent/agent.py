@@ -43,6 +43,7 @@ from mandor.model.log_sink import LogSink
 from mandor.model.meta import Object
 from mandor.model.node import CLOCK_AHEAD, Node
 from mandor.model.record import ClusterSpec, Session
+from mandor.model.resources import Resources
 from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.model.volume import HOST_PATHS, Volume
 from mandor.store.base import ALL, Change, Filter, Store
@@ -81,6 +82,7 @@ class Agent:
         clock is ahead of the servers'. `own_logs`: what the agent says, for log sinks; None: nothing is shipped, its
         own words or others'."""
         self._settings, self._link, self._clock, self._ahead = settings, link, clock, ahead
+        self._shared = settings.shared
         self._machine = machine or ThisMachine(clock, settings.data)
         self._engines = dict(engines)
         self._journal = journal or Journal(settings.data)
@@ -127,6 +129,7 @@ class Agent:
         self.node.pressure = lambda: self.defence.shown
         self._own_memory: int | None = None
         self._last_usage = NodeUsage()
+        self._used = Resources()
         self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
         self._meter = meter or InstanceMeter(clock)
         self._shipper = self._make_shipper(own_logs, blocking) if own_logs is not None else None
@@ -303,19 +306,21 @@ class Agent:
     def _readings(self) -> Sequence[Reading]:
         """A node that is a part of its machine is short of memory when its part is used up, or the machine's."""
         machine = self._machine.readings()
-        if not self._disks.known and not self._settings.shared:
+        if not self._shared and not self._disks.known:
             return machine
         found = [*machine, *self._disks.readings()]
         has = self.node.capacity.memory_bytes
-        if self._settings.shared and self._own_memory is not None and has:
+        if self._shared and self._own_memory is not None and has:
             found.append(Reading("memory", max(0, has - self._own_memory), has))
         return found
 
     def _measured(self, machine: NodeUsage, instances: Mapping[str, InstanceUsage]) -> None:
-        self._last_usage = machine
-        if not self._settings.shared:
-            self.node.measured(used_by_all(machine), instances)
+        if not self._shared:
+            if machine is not self._last_usage:
+                self._last_usage, self._used = machine, used_by_all(machine)
+            self.node.measured(self._used, instances)
             return
+        self._last_usage = machine
         own = used_by_own(instances)
         self._own_memory = own.memory_bytes
         self.node.measured(own, instances)

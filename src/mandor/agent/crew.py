@@ -81,7 +81,8 @@ class Crew:
         self.quick_seconds = settings.quick_seconds
         self.otlp = settings.otlp
         self.workers: dict[str, Worker] = {}
-        self._names: dict[str, str] = {}
+        self._names: dict[str, str] | None = None
+        self._ready: frozenset[str] | None = None
         self.reporter = Reporter(store, clock)
         self.volumes = VolumeKeeper(
             settings.name,
@@ -197,6 +198,7 @@ class Crew:
         assert self._tasks is not None, "the crew begins before it gets orders"
         worker = Worker(entry, self)
         self.workers[worker.uid] = worker
+        self._names = self._ready = None
         self._tasks.start(worker.run(), f"instance {worker.order.name}")
         return worker
 
@@ -247,14 +249,19 @@ class Crew:
 
     def names(self) -> Mapping[str, str]:
         """The same object as long as they are the same."""
-        if self._names.keys() != self.workers.keys():
+        if self._names is None:
             found = ((uid, worker.order.instance.meta) for uid, worker in self.workers.items())
             self._names = {uid: f"{meta.namespace}/{meta.name}" for uid, meta in found}
         return self._names
 
     def ready(self) -> frozenset[str]:
-        """The uids of those that serve."""
-        return frozenset(uid for uid, worker in self.workers.items() if worker.status.ready)
+        """The uids of those that serve; the same object as long as they are the same."""
+        if self._ready is None:
+            self._ready = frozenset(uid for uid, worker in self.workers.items() if worker.status.ready)
+        return self._ready
+
+    def ready_changed(self) -> None:
+        self._ready = None
 
     def latest(self, worker: Worker, task: str) -> Unit:
         """The unit whose logs someone wants: the latest that its engine knows."""
@@ -364,6 +371,7 @@ class Crew:
         await self._blocking(self._journal.forget, uid)
         self.reporter.drop(uid)
         self.workers.pop(uid, None)
+        self._names = self._ready = None
         self.volumes.left(uid)
         if self.names_kept is not None:
             await self.names_kept.forget(uid)

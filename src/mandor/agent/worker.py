@@ -84,6 +84,9 @@ class Surroundings(Protocol):
     async def forget(self, uid: str) -> None: ...
     def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None: ...
 
+    def ready_changed(self) -> None:
+        """One serves that did not, or the other way round."""
+
 
 class Worker:
     """Its actions come one after the other; different instances have different workers."""
@@ -93,7 +96,8 @@ class Worker:
         self.memory = entry.memory
         self.gone = False
         self._around = around
-        self._status = entry.order.instance.status
+        self.status = entry.order.instance.status
+        """As last described."""
         self._kept: Entry | None = entry if entry.order.template is not None else None
         self._known: set[Unit] = set()
         self._refusal = ""
@@ -103,11 +107,6 @@ class Worker:
         self._last: tuple[Action, ...] = ()
         self._repeats = 0
         self._nursing = Nursing(around.clock, self.poke, around.ask)
-
-    @property
-    def status(self) -> InstanceStatus:
-        """As last described."""
-        return self._status
 
     @property
     def uid(self) -> str:
@@ -123,8 +122,8 @@ class Worker:
         if self.memory.held:
             self.memory = msgspec.structs.replace(self.memory, held="")
             self.poke()
-        if instance.status.phase is self._status.phase:
-            self._status = instance.status
+        if instance.status.phase is self.status.phase:
+            self._take_status(instance.status)
         spec_changed = instance.spec != self.order.instance.spec
         self.order = msgspec.structs.replace(self.order, instance=instance, cluster=cluster, epoch=epoch)
         if instance.spec.stop is not None:
@@ -133,6 +132,12 @@ class Worker:
             self._must_end.clear()
         if spec_changed or self._kept is None or (self._kept.order.cluster, self._kept.order.epoch) != (cluster, epoch):
             self.poke()
+
+    def _take_status(self, status: InstanceStatus) -> None:
+        changed = status.ready != self.status.ready
+        self.status = status
+        if changed:
+            self._around.ready_changed()
 
     def dismiss(self) -> None:
         """Nobody wants it any more."""
@@ -273,7 +278,7 @@ class Worker:
             down=self._down() if units is None else "",
             known=frozenset(self._known),
             opinions=self._nursing.opinions,
-            status=self._status,
+            status=self.status,
             gone=self.gone,
             refusal=refusal,
             refused_as=refused_as,
@@ -356,7 +361,8 @@ class Worker:
             self._around.leave_room(self.uid, over=False)
         # Before the first list nothing is said: what is stored may be what would be said.
         if decision.status is not None and self._around.settled:
-            before, self._status = self._status, decision.status
+            before = self.status
+            self._take_status(decision.status)
             self._around.report(self.order, before, decision.status)
 
     async def _act(self, actions: Sequence[Action]) -> None:

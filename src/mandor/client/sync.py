@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from itertools import count
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from mandor import __version__
-from mandor.client.problem import error_of
+from mandor.client.problem import error_of, pause_before
 from mandor.errors import Invalid, MandorError, Unavailable
 
 JSON = "application/json"
@@ -220,14 +221,31 @@ class Client:
         headers: dict[str, str],
         seconds: float | None,
     ) -> Iterator[HTTPResponse]:
-        connection, answer = self._ask(method, path + _encoded_query(query), data, headers, seconds)
+        connection, answer = self._patiently(method, path + _encoded_query(query), data, headers, seconds)
         try:
-            if answer.status >= 400:
-                raise _problem(answer)
             yield answer
         finally:
             answer.close()
             connection.close()
+
+    def _patiently(
+        self, method: str, target: str, data: bytes | None, headers: dict[str, str], seconds: float | None
+    ) -> tuple[HTTPConnection, HTTPResponse]:
+        """An answer that is no problem; a server that has too much to do is asked again a few times."""
+        for tries in count(1):
+            connection, answer = self._ask(method, target, data, headers, seconds)
+            if answer.status < 400:
+                return connection, answer
+            try:
+                error = _problem(answer)
+            finally:
+                answer.close()
+                connection.close()
+            pause = pause_before(tries, error)
+            if pause is None:
+                raise error
+            time.sleep(pause)
+        raise AssertionError("unreachable")
 
     def _ask(
         self, method: str, target: str, data: bytes | None, headers: dict[str, str], seconds: float | None

@@ -73,6 +73,8 @@ from mandor.store.register import Register
 log = logging.getLogger("mandor.server")
 
 CROWD = 16
+BURST_SECONDS = 4
+"""Whoever was quiet may send as many requests at once as are taken in so long."""
 
 
 @dataclass(slots=True)
@@ -204,7 +206,7 @@ async def _serve_api(
 ) -> None:
     recorder = Recorder(store, f"server {server_id}", clock)
     heartbeats = Heartbeats(store, clock, server_id, url)
-    api = ApiSettings(address=url, tokens_required=not dev, image_bytes_most=int(settings.image_most))
+    api = api_settings(settings, url, tokens_required=not dev)
     sealer = _sealer(settings)
     gauges = ClusterGauges(store, heartbeats)
 
@@ -231,6 +233,7 @@ async def _serve_api(
             try_receiver=Messages(store, clock, sealer).try_out,
         )
         inside.metrics.add(lambda: inside.measures.families(len(parts.streams)))
+        inside.metrics.add(parts.turnstile.families)
         inside.metrics.add(gauges.families)
         tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
         server = ApiServer(build_app(parts), parts, listener, tls=tls)
@@ -244,6 +247,18 @@ async def _serve_api(
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
         server.stop()
         await serving
+
+
+def api_settings(settings: ServerSettings, url: str, *, tokens_required: bool) -> ApiSettings:
+    return ApiSettings(
+        address=url,
+        tokens_required=tokens_required,
+        image_bytes_most=int(settings.image_most),
+        requests_per_second=float(settings.requests_each),
+        requests_burst=settings.requests_each * BURST_SECONDS,
+        watches_most=settings.streams_most,
+        watches_each=settings.streams_each,
+    )
 
 
 async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:

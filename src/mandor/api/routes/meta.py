@@ -7,6 +7,7 @@ from msgspec import Struct
 from mandor import __version__
 from mandor.api.cluster import read_cluster
 from mandor.api.operation import Call, Operation, Text
+from mandor.api.turn_plan import Lane
 from mandor.errors import Unavailable
 from mandor.lib.metrics import CONTENT_TYPE
 from mandor.model.features import FEATURES
@@ -78,6 +79,7 @@ OPERATIONS = [
         handler=metrics,
         result=str,
         gives="text/plain",
+        lane=Lane.BULK,
     ),
     Operation(
         method="GET",
@@ -88,6 +90,7 @@ OPERATIONS = [
         handler=healthz,
         result=Health,
         open=True,
+        lane=Lane.HEARTBEAT,
     ),
     Operation(
         method="GET",
@@ -98,6 +101,7 @@ OPERATIONS = [
         handler=readyz,
         result=Health,
         open=True,
+        lane=Lane.HEARTBEAT,
     ),
     Operation(
         method="GET",

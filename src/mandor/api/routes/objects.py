@@ -15,6 +15,7 @@ from mandor.api.problems import misfit
 from mandor.api.routes.queries import ListQuery, NameQuery, VersionQuery
 from mandor.api.secret import opened
 from mandor.api.selector import parse_selector
+from mandor.api.turn_plan import Lane
 from mandor.api.writers import check_kind
 from mandor.api.writing import Author, commit_as, moved
 from mandor.errors import Conflict, Invalid
@@ -329,6 +330,7 @@ def _operations(kind: type[Object]) -> list[Operation]:
             handler=bind(list_kind),
             query=ListQuery,
             result=page_of(kind),
+            lane=Lane.BULK,
         ),
         Operation(
             method="GET",

@@ -73,6 +73,9 @@ def dev_command(data: str, listen: str, nodes: int, record: str | None, stop: bo
 @click.option("--lease", metavar="DURATION", help="Silence after which another server leads.  [default: 10s]")
 @click.option("--secrets-key", metavar="FILE", help="The key that seals secrets, shared by all servers.")
 @click.option("--image-most", metavar="SIZE", help="How large an image to be loaded may be.  [default: 32Gi]")
+@click.option("--requests-each", type=int, metavar="COUNT", help="Requests of one identity a second.  [default: 5000]")
+@click.option("--streams-most", type=int, metavar="COUNT", help="Watches and logs open at once.  [default: 20000]")
+@click.option("--streams-each", type=int, metavar="COUNT", help="Of one identity.  [default: 2000]")
 @click.option("--pools", metavar="POOL[,POOL]", multiple=True, help="What this scheduler owns.  [default: all]")
 @click.option(
     "--restore-after", metavar="DURATION", help="How long a rule is keepable before its work moves.  [default: 60s]"
