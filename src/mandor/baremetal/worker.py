@@ -3,7 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from mandor.baremetal.failure import failure_of
 from mandor.baremetal.queue import Delivery, TaskQueue
 from mandor.baremetal.settings import TaskSettings
 from mandor.baremetal.task_plan import Verdict, address_of, begun, placed, refused, verdict
@@ -183,7 +185,6 @@ class Worker:
             tries = after.status.attempts
             await delivery.again(tries, self._settings.pause.pause(tries))
         else:
-            self._recorder.note(after, "TaskFailed", f"{after.status.error}: {found.why}", type="warning")
             log.warning("task %s failed after %d tries: %s", delivery.task, after.status.attempts, found.why)
             await delivery.bury(found.why)
 
@@ -193,7 +194,9 @@ class Worker:
         def unless_moved(now: VmTask) -> VmTask:
             return after if now.meta.version == before.meta.version else now
 
-        written = await change_task(self._store, before.key, unless_moved, free=free, first=before)
+        written = await change_task(
+            self._store, before.key, unless_moved, free=free, first=before, tell=partial(failure_of, self._recorder)
+        )
         return written if written.status == after.status else None
 
 
