@@ -2,7 +2,7 @@
 
 const INDONESIAN = {
   "Overview": "Ikhtisar", "Nodes": "Node", "Workloads": "Beban kerja", "Instances": "Instans", "Plan": "Rencana",
-  "Events": "Peristiwa", "Settings": "Pengaturan", "Search": "Cari", "Log in": "Masuk", "Log out": "Keluar",
+  "Events": "Peristiwa", "Settings": "Pengaturan", "Search": "Cari", "Found": "Ditemukan", "node": "node", "instance": "instans", "task": "tugas", "spare": "cadangan", "Log in": "Masuk", "Log out": "Keluar",
   "Token": "Token", "A token, as `mandor token create` prints it": "Token, seperti dicetak `mandor token create`",
   "Ready nodes": "Node siap", "Running": "Berjalan", "Waiting": "Menunggu", "Ready instances": "Instans siap",
   "Processors": "Prosesor", "Memory": "Memori", "Colour by": "Warna menurut", "workload": "beban kerja", "phase": "fase",
