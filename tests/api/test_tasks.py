@@ -209,13 +209,14 @@ async def test_a_machine_that_is_gone_fails_what_was_placed_there(dev: Api, task
         ({"requested_cpu": 1}, None),
     ],
 )
-async def test_bad_input_is_refused_with_a_code(dev: Api, body: dict[str, Any], path: str | None) -> None:
+async def test_bad_input_is_refused_with_a_code_and_a_hint(dev: Api, body: dict[str, Any], path: str | None) -> None:
     await dev.store.commit(Put(make_node("bm-0")))
     async with (await dev.session()).post("/schedule", json=body) as response:
         problem = await response.json()
     assert (response.status, problem["code"]) == (400, "invalid")
     assert path is None or problem["path"] == path
     assert not (await dev.store.list(VmTask.kind)).items
+    assert path is None or problem["hint"], problem
 
 
 @pytest.mark.req("S4-46")

@@ -152,9 +152,10 @@ class RabbitQueue(TaskQueue):
 
     async def _consume(self, channel: Channel, answers: "_Answers") -> None:
         async def received(message: DeliveredMessage) -> None:
-            tag = message.delivery.delivery_tag
-            assert tag is not None
-            self._inbox.put_nowait(_Delivery(self, answers, tag, message.body))
+            delivery = message.delivery
+            assert isinstance(delivery, spec.Basic.Deliver)
+            assert delivery.delivery_tag is not None
+            self._inbox.put_nowait(_Delivery(self, answers, delivery.delivery_tag, message.body))
 
         await channel.basic_consume(f"{self._prefix}.{SCHEDULE}", received, no_ack=False)
 
