@@ -102,7 +102,8 @@ def _number_at(name: str, wanted: Any) -> str | None:
             continue
         info, about = field.type, ""
         if isinstance(info, msgspec.inspect.Metadata):
-            info, about = info.type, (info.extra_json_schema or {}).get("description", "")
+            about = (info.extra_json_schema or {}).get("description", "")
+            info = info.type
         if isinstance(info, msgspec.inspect.IntType | msgspec.inspect.FloatType):
             kind = "a whole number" if isinstance(info, msgspec.inspect.IntType) else "a number"
             least = f" from {info.ge}" if info.ge is not None else f" above {info.gt}" if info.gt is not None else ""
