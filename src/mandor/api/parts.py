@@ -64,6 +64,8 @@ class ApiParts:
     """Clusters that have a pipeline which makes machines for them."""
     try_receiver: Callable[[Receiver], Awaitable[str]] = tell_nobody
     """Sends a test message; what the receiver answered."""
+    simulate: Callable[[str, int], Awaitable[tuple[bytes, str]]] | None = None
+    """Runs a scenario with so many seeds: the report, as JSON and as a page; None: this server does not."""
     metrics: Callable[[], Awaitable[bytes]] = Metrics().text
     """What this process counts, as text."""
     measures: Measures = field(default_factory=Measures)
