@@ -23,6 +23,7 @@ from mandor.lib.sealing import Sealer
 from mandor.model.meta import Meta
 from mandor.model.record import ALL_NAMESPACES, Cluster, ClusterSpec, Role
 from mandor.roots.forecast import make_scheduling
+from mandor.roots.simulation import Simulations
 from mandor.scheduler.consulting import Inquire, ask_nobody
 from mandor.scheduler.reload import ConfigSource
 from mandor.store.base import Put, Store
@@ -69,6 +70,7 @@ async def running_api(
     config: ConfigSource | None = None,
     inquire: Inquire = ask_nobody,
     clusters: tuple[str, ...] = (),
+    simulate: Simulations | None = None,
 ) -> AsyncIterator[Api]:
     listener = open_socket("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -82,6 +84,7 @@ async def running_api(
         scheduling=make_scheduling(config or ConfigSource(), inquire),
         sealer=Sealer.of("a key for tests"),
         spare_clusters=frozenset(clusters),
+        simulate=simulate,
     )
     server = ApiServer(build_app(parts), parts, listener)
     serving = asyncio.create_task(server.serve())
@@ -109,13 +112,14 @@ async def start_api() -> AsyncIterator[StartApi]:
             config: ConfigSource | None = None,
             inquire: Inquire = ask_nobody,
             clusters: tuple[str, ...] = (),
+            simulate: Simulations | None = None,
             **settings: object,
         ) -> Api:
             store = store if store is not None else await stack.enter_async_context(MemoryStore())
             if await store.get(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1")).key) is None:
                 await store.commit(Put(Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("c1"))))
             made = ApiSettings(**settings)  # type: ignore[arg-type]
-            running = running_api(store, made, config=config, inquire=inquire, clusters=clusters)
+            running = running_api(store, made, config=config, inquire=inquire, clusters=clusters, simulate=simulate)
             return await stack.enter_async_context(running)
 
         yield start

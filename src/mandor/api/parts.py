@@ -68,6 +68,8 @@ class ApiParts:
     """Sends a test message; what the receiver answered."""
     placing: Callable[[], bool] = bool
     """Whether instances wait for the scheduler of this process to decide: it comes before what nodes ask."""
+    simulate: Callable[[str, int], Awaitable[tuple[bytes, str]]] | None = None
+    """Runs a scenario with so many seeds: the report, as JSON and as a page; None: this server does not."""
     metrics: Callable[[], Awaitable[bytes]] = Metrics().text
     """What this process counts, as text."""
     measures: Measures = field(default_factory=Measures)

@@ -55,6 +55,7 @@ from mandor.roots.messages import Messages
 from mandor.roots.prometheus import Prometheus
 from mandor.roots.recording import start_recording
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
+from mandor.roots.simulation import Simulations
 from mandor.roots.supervisor import Pulse, supervised
 from mandor.roots.tracing import target_of, tracing
 from mandor.scheduler.last_good import ProfilesOf
@@ -253,6 +254,7 @@ async def _serve_api(
             sealer=sealer,
             spare_clusters=frozenset(read_targets(settings.pipelines)),
             try_receiver=Messages(store, clock, sealer).try_out,
+            simulate=Simulations(),
         )
         inside.metrics.add(lambda: inside.measures.families(len(parts.streams)))
         inside.metrics.add(parts.turnstile.families)

@@ -6,6 +6,7 @@ export class Problem extends Error {
     this.status = status;
     this.code = body.code ?? "";
     this.hint = body.hint ?? "";
+    this.line = body.line ?? 0;
   }
 }
 
@@ -34,8 +35,9 @@ export const post = async (path, body, type = "application/json") =>
   (await send(path, { method: "POST", body: typeof body === "string" ? body : JSON.stringify(body), headers: { "content-type": type } })).json();
 
 // Calls `line` with each line until the answer ends, or the signal says so.
-export async function lines(path, line, { signal, accept } = {}) {
-  const answer = await send(path, { signal, headers: accept ? { accept } : {} });
+export async function lines(path, line, { signal, accept, body, type } = {}) {
+  const headers = { ...(accept ? { accept } : {}), ...(type ? { "content-type": type } : {}) };
+  const answer = await send(path, { signal, headers, body, method: body === undefined ? "GET" : "POST" });
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {

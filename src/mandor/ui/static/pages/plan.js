@@ -11,14 +11,52 @@ export class PlanPage {
   enter(main) {
     this.text = h("textarea", { id: "file", spellcheck: "false", placeholder: "name: web\ncount: 3\nimage: nginx" });
     this.result = h("div", { "aria-live": "polite" });
+    this.simulating = h("button", { onclick: () => this.simulate() }, t("Simulate"));
+    this.minutes = h("input", { id: "minutes", type: "number", min: "1", max: "1440", value: "10" });
     const drop = async (event) => { event.preventDefault(); const [file] = event.dataTransfer.files; if (file) this.text.value = await file.text(); };
     this.text.addEventListener("dragover", (event) => event.preventDefault());
     this.text.addEventListener("drop", drop);
     fill(main, h("h1", {}, t("Plan")),
       h("label", { for: "file" }, t("A manifest, or a Compose, Kubernetes or Nomad file")),
       h("p", { class: "soft" }, t("Paste or drop a file; nothing changes until you apply it.")), this.text,
-      h("p", { class: "row" }, h("button", { class: "first", onclick: () => this.plan() }, t("Rehearse")),
-        mayChange() ? h("button", { onclick: () => this.apply() }, t("Apply")) : null), this.result);
+      h("p", { class: "row" }, h("button", { class: "first", onclick: () => this.plan() }, t("Rehearse")), this.simulating,
+        mayChange() ? h("button", { onclick: () => this.apply() }, t("Apply")) : null,
+        h("label", { for: "minutes" }, t("Minutes")), this.minutes), this.result);
+  }
+
+  leave() { this.running?.abort(); }
+
+  // The same button begins it and calls it off.
+  async simulate() {
+    if (this.running) { this.running.abort(); return; }
+    const running = new AbortController();
+    this.running = running;
+    this.simulating.textContent = t("Stop");
+    fill(this.result, h("p", { class: "soft" }, t("The simulation runs…")));
+    try {
+      const query = api.query({ minutes: this.minutes.value });
+      await api.lines(`/v1/simulate?${query}`, (text) => {
+        const found = JSON.parse(text);
+        if (found.error) throw new api.Problem(0, found.error);
+        fill(this.result, simulated(found), imported(found.imported));
+      }, { signal: running.signal, body: this.text.value, type: TYPE });
+    } catch (error) {
+      if (running.signal.aborted) fill(this.result, h("p", { class: "soft" }, t("It was called off.")));
+      else this.complain(error);
+    }
+    this.running = null;
+    this.simulating.textContent = t("Simulate");
+  }
+
+  // With the line, which is shown.
+  complain(error) {
+    const where = error.line ? `${t("line")} ${error.line}: ` : "";
+    fill(this.result, h("p", { class: "bad", role: "alert" }, where + (error.hint ? `${error.message}; ${error.hint}` : error.message)));
+    if (!error.line) return;
+    const lines = this.text.value.split("\n");
+    const begin = lines.slice(0, error.line - 1).join("\n").length + (error.line > 1 ? 1 : 0);
+    this.text.setSelectionRange(begin, begin + (lines[error.line - 1] ?? "").length);
+    this.text.focus();
   }
 
   async plan() {
@@ -31,7 +69,7 @@ export class PlanPage {
         part(t("Would have to go"), found.victims, (each) => `${each.namespace}/${each.instance} (${each.makes_room_for})`),
         imported(found.imported));
     } catch (error) {
-      fill(this.result, h("p", { class: "bad", role: "alert" }, error.hint ? `${error.message}; ${error.hint}` : error.message));
+      this.complain(error);
     }
   }
 
@@ -41,6 +79,32 @@ export class PlanPage {
       fill(this.result, h("ul", {}, (found.results ?? []).map((each) => h("li", {}, `${each.kind ?? ""} ${each.namespace ?? ""}/${each.name ?? ""} ${each.action ?? each.outcome ?? ""}`))), imported(found.imported));
     }, t("Apply"));
   }
+}
+
+// What the report comes to, phase by phase, and all of it as pages of their own.
+function simulated({ report, page, scenario }) {
+  const save = (text, type, name) => h("a", { href: URL.createObjectURL(new Blob([text], { type })), download: name }, name);
+  const range = ({ least, most }) => (least === most ? `${least}` : `${least}–${most}`);
+  return [
+    h("p", { class: report.passed ? "good" : "bad" }, t(report.passed ? "Everything that is expected holds." : "Not everything that is expected holds."),
+      h("span", { class: "soft" }, ` ${report.seeds.length} seeds`)),
+    report.failures.length ? h("ul", {}, report.failures.slice(0, 50).map((each) => h("li", {}, `${each.phase}: ${each.expectation}: ${each.message}`))) : null,
+    report.strategies.map((strategy) => h("section", { class: "sheet" }, h("h2", {}, strategy.name),
+      h("div", { class: "wide" }, h("table", { class: "scores" },
+        h("thead", {}, h("tr", {}, [t("Phase"), t("Waiting"), t("Would have to go"), t("Evicted"), t("Down (s)"), t("Says")].map((each) => h("th", { scope: "col" }, each)))),
+        h("tbody", {}, strategy.phases.map((each) => h("tr", {}, h("th", { scope: "row" }, each.name), h("td", {}, range(each.pending)), h("td", {}, range(each.preemptions)),
+          h("td", {}, range(each.evictions)), h("td", {}, `${Math.round(each.down_seconds.median)}`), h("td", {}, Object.keys(each.pending_reasons).join("; "))))))),
+      placements(strategy))),
+    h("p", { class: "row" }, save(page, "text/html", "report.html"), save(scenario, "application/yaml", "scenario.yaml"),
+      h("span", { class: "soft" }, "mandor simulate scenario.yaml")),
+  ];
+}
+
+// Where everything is at the end of a typical run.
+function placements(strategy) {
+  const nodes = Object.entries(strategy.typical.phases.at(-1).nodes);
+  return h("details", { open: nodes.length < 20 }, h("summary", {}, t("Nodes")),
+    h("ul", {}, nodes.slice(0, 200).map(([name, each]) => h("li", {}, `${name}: ${each.instances.slice(0, 50).join(", ") || "-"}`))));
 }
 
 function part(title, items, of) {

@@ -1,0 +1,127 @@
+"""Simulate: a change to the cluster as it is, or a scenario, on a virtual clock; nothing is written."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta as Note
+from msgspec import Struct
+from starlette.types import Receive, Send
+
+from mandor.api.apply import plan_apply
+from mandor.api.foreign import ImportReport, text_in
+from mandor.api.operation import NDJSON, Call, Operation, Stream
+from mandor.api.routes.apply import TAKES, ManifestFiles, files_in, read_files
+from mandor.api.routes.queries import Format, Namespace, Strict
+from mandor.api.simulation import scenario_in, scenario_of
+from mandor.api.watch import START
+from mandor.api.wire import error_line
+from mandor.api.writing import Author
+from mandor.errors import Forbidden, MandorError, TooLarge, Unavailable
+from mandor.model.manifest import DEFAULT_NAMESPACE
+from mandor.model.meta import Object
+from mandor.store.base import Put
+
+TEXT_MOST = 256 * 1024
+OBJECTS_MOST = 2000
+"""So many nodes and workloads a cluster may have that is simulated here; `mandor simulate` knows no such bound."""
+SEEDS_MOST = 20
+MINUTES_MOST = 24 * 60
+
+
+class SimulateQuery(Struct, frozen=True, forbid_unknown_fields=True):
+    namespace: Namespace = DEFAULT_NAMESPACE
+    format: Format = ""
+    strict: Strict = False
+    seeds: Annotated[int, Note(description="So many runs, each with another order of work.", ge=1, le=SEEDS_MOST)] = 3
+    minutes: Annotated[
+        int,
+        Note(description="So long it is watched after the change; a scenario says it itself.", ge=1, le=MINUTES_MOST),
+    ] = 10
+
+
+class Simulation(Struct, frozen=True, omit_defaults=True):
+    """The one line of the answer; or `error`, as a problem."""
+
+    report: Any
+    """What `mandor simulate -o json` prints for the scenario."""
+    page: str
+    """What `mandor simulate --html` writes."""
+    scenario: str
+    imported: ImportReport | None = None
+    """What became of the keys of another tool's files."""
+
+
+async def simulate(call: Call[SimulateQuery, bytes]) -> Stream:
+    parts, query = call.parts, call.query
+    if not call.caller.user:
+        raise Forbidden(f"{call.caller.identity} ({call.caller.role}) may not simulate")
+    if parts.simulate is None:
+        raise Unavailable("this server cannot simulate")
+    parts.streams.check()
+    scenario, imported = await _scenario(call)
+    if len(scenario) > TEXT_MOST:
+        hint = "`mandor simulate` knows no such bound"
+        raise TooLarge(f"the scenario has {len(scenario)} characters; at most {TEXT_MOST} are run here", hint=hint)
+    run = parts.simulate
+
+    async def answer(receive: Receive, send: Send) -> None:
+        async def work() -> None:
+            await send(START)
+            try:
+                report, page = await run(scenario, query.seeds)
+                line = msgspec.json.encode(Simulation(msgspec.Raw(report), page, scenario, imported)) + b"\n"
+            except MandorError as error:
+                line = error_line(error)
+            await send({"type": "http.response.body", "body": line, "more_body": True})
+
+        # Whoever goes away calls it off.
+        await parts.streams.run(receive, work)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    return Stream(answer)
+
+
+async def _scenario(call: Call[SimulateQuery, bytes]) -> tuple[str, ImportReport | None]:
+    files = files_in(call.body, call.content_type, call.parts.settings.manifest_bytes_most)
+    texts = [each if isinstance(each, str) else text_in(each, name) for name, each in files]
+    if len(texts) == 1 and scenario_in(texts[0]):
+        return texts[0], None
+    if not call.caller.everywhere:
+        hint = "give a scenario with nodes of its own"
+        raise Forbidden(f"{call.caller.identity} does not see the whole cluster, which would be simulated", hint=hint)
+    read = await read_files(call, files, check_engines=True)
+    applied = await plan_apply(
+        call.parts, Author(call.caller, call.address, "simulate"), read.documents, rehearsed=True
+    )
+    change = [each.value for each in applied.writes if isinstance(each, Put)]
+    return scenario_of(await _cluster(call), change, seconds=60 * call.query.minutes), read.imported
+
+
+async def _cluster(call: Call[SimulateQuery, bytes]) -> Sequence[Object]:
+    found: list[Object] = []
+    for kind in ("node", "workload", "priority-class"):
+        found += (await call.parts.store.list(kind)).items
+        if len(found) > OBJECTS_MOST:
+            hint = "`mandor simulate` runs a scenario of any size"
+            raise TooLarge(f"more than {OBJECTS_MOST} nodes and workloads are not simulated here", hint=hint)
+    return found
+
+
+OPERATIONS = [
+    Operation(
+        method="POST",
+        path="/v1/simulate",
+        name="simulate",
+        summary="Run a change to the cluster as it is, or a scenario, on a virtual clock; who leaves calls it off",
+        tag="placement",
+        handler=simulate,
+        query=SimulateQuery,
+        body=bytes,
+        shape=ManifestFiles,
+        takes=TAKES,
+        result=Simulation,
+        gives=NDJSON,
+        refuses=("too_many",),
+    ),
+]

@@ -1,0 +1,78 @@
+"""Simulations over REST: the answer of `mandor simulate`, within bounds, and called off with its caller."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from mandor.cli.commands.simulate import simulate_command
+from mandor.roots import simulation
+from mandor.roots.simulation import Simulations
+from mandor.store.base import Put
+from tests.api.conftest import Api, StartApi
+from tests.scenarios.make import make_node, make_workload
+
+WEB = "name: web\ncommand: [run]\nreplicas: 3\nresources: {cpu: 1}\n"
+OWN = "name: own\nnodes: [{name: n1}]\nworkloads:\n- {name: web, command: [run]}\nend: 2m\n"
+
+
+@pytest.fixture
+async def api(start_api: StartApi) -> Api:
+    return await start_api(simulate=Simulations(), tokens_required=False)
+
+
+async def ask(api: Api, text: str, query: str = "?seeds=1&minutes=1", *, status: int = 200) -> dict[str, Any]:
+    session = await api.session()
+    async with session.post(f"/v1/simulate{query}", data=text, headers={"content-type": "application/yaml"}) as answer:
+        body = await answer.text()
+        assert answer.status == status, body
+        found: dict[str, Any] = json.loads(body)
+        return found
+
+
+@pytest.mark.req("S2-10")
+async def test_a_change_to_the_cluster_as_it_is_gets_the_answer_of_the_command(api: Api, tmp_path: Path) -> None:
+    await api.store.commit(Put(make_node("n1", cpu=4)), Put(make_workload("old", replicas=2, version=0, cpu="1")))
+    found = await ask(api, WEB)
+    (tmp_path / "scenario.yaml").write_text(found["scenario"])
+    words = [str(tmp_path / "scenario.yaml"), "--seeds", "1", "--workers", "1", "-o", "json"]
+    assert json.loads((await asyncio.to_thread(CliRunner().invoke, simulate_command, words)).stdout) == found["report"]
+    last = found["report"]["strategies"][0]["typical"]["phases"][-1]
+    assert sorted(last["nodes"]["n1"]["instances"])[:2] == ["old-0", "old-1"]
+    assert len(last["nodes"]["n1"]["instances"]) == 4
+    assert "web" in found["page"]
+    assert [each.meta.name for each in (await api.store.list("workload")).items] == ["old"]
+
+
+async def test_a_mistake_in_a_scenario_is_told_with_its_line_and_no_file_of_the_server_is_read(api: Api) -> None:
+    wrong = (await ask(api, OWN.replace("end: 2m", "end: 2m\nseedz: 3")))["error"]
+    assert "scenario.yaml:6" in wrong["detail"], wrong
+    refused = await ask(api, OWN.replace("{name: web, command: [run]}", "{file: /etc/passwd}"), status=422)
+    assert (refused["code"], refused["line"]) == ("invalid", 4)
+
+
+async def test_one_runs_at_a_time_and_its_process_ends_with_its_caller(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[asyncio.subprocess.Process] = []
+    plain = asyncio.create_subprocess_exec
+
+    async def wait_for_ever(*_: object, **how: Any) -> asyncio.subprocess.Process:
+        begun.append(await plain("sleep", "1000", **how))
+        return begun[0]
+
+    monkeypatch.setattr(simulation.asyncio, "create_subprocess_exec", wait_for_ever)
+    caller = asyncio.create_task(ask(api, OWN))
+    async with asyncio.timeout(30):
+        while not begun:
+            await asyncio.sleep(0.01)
+    assert (await ask(api, OWN))["error"]["code"] == "too_many"
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    async with asyncio.timeout(30):
+        await begun[0].wait()
