@@ -88,6 +88,11 @@ def test_an_operator_applies_watches_reads_scales_drains_and_asks_why(cluster: C
         expect(page.get_by_text("Not everything would have a node.")).to_be_visible()
         expect(page.get_by_text("default/talker-0 →")).to_be_visible()
         check_accessible(page)
+        page.get_by_role("button", name="Simulate").click()
+        expect(page.get_by_text("Everything that is expected holds.")).to_be_visible(timeout=120_000)
+        expect(page.get_by_text(re.compile(": talker-0"))).to_be_visible()
+        check_accessible(page)
+        page.screenshot(path=str(tmp_path / "simulate.png"))
         assert cluster.items("workloads") == []
         page.get_by_role("button", name="Apply").click()
         expect(page.get_by_text("workload default/talker created")).to_be_visible()

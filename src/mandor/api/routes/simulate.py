@@ -14,6 +14,7 @@ from mandor.api.operation import NDJSON, Call, Operation, Stream
 from mandor.api.routes.apply import TAKES, ManifestFiles, files_in, read_files
 from mandor.api.routes.queries import Format, Namespace, Strict
 from mandor.api.simulation import scenario_in, scenario_of
+from mandor.api.turn_plan import Lane
 from mandor.api.watch import START
 from mandor.api.wire import error_line
 from mandor.api.writing import Author
@@ -58,7 +59,7 @@ async def simulate(call: Call[SimulateQuery, bytes]) -> Stream:
         raise Forbidden(f"{call.caller.identity} ({call.caller.role}) may not simulate")
     if parts.simulate is None:
         raise Unavailable("this server cannot simulate")
-    parts.streams.check()
+    parts.streams.check(call.caller.identity)
     scenario, imported = await _scenario(call)
     if len(scenario) > TEXT_MOST:
         hint = "`mandor simulate` knows no such bound"
@@ -70,13 +71,14 @@ async def simulate(call: Call[SimulateQuery, bytes]) -> Stream:
             await send(START)
             try:
                 report, page = await run(scenario, query.seeds)
-                line = msgspec.json.encode(Simulation(msgspec.Raw(report), page, scenario, imported)) + b"\n"
+                plain = msgspec.Raw(msgspec.json.format(report, indent=-1))  # on one line
+                line = msgspec.json.encode(Simulation(plain, page, scenario, imported)) + b"\n"
             except MandorError as error:
                 line = error_line(error)
             await send({"type": "http.response.body", "body": line, "more_body": True})
 
         # Whoever goes away calls it off.
-        await parts.streams.run(receive, work)
+        await parts.streams.run(receive, work, call.caller.identity)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return Stream(answer)
@@ -123,5 +125,6 @@ OPERATIONS = [
         result=Simulation,
         gives=NDJSON,
         refuses=("too_many",),
+        lane=Lane.FORECAST,
     ),
 ]
