@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 
 from bench._api import Server, request
 from bench.heartbeats import beat_body
+from mandor.store.remote import KEYS_MOST
 
 CALL_SECONDS = 120.0
 FOLLOWED = "instance,node,session,volume"
@@ -87,13 +88,15 @@ class Tally:
     beat_seconds: list[float] = field(default_factory=list)
     conflicts: int = 0
     """Somebody wrote first: what was sent had to be sent again."""
+    put_off: int = 0
+    """So often somebody was told to come again."""
     backlog_most: int = 0
     """Orders that had come and were not acknowledged yet, at the worst moment."""
 
     def reset(self) -> None:
         for each in (self.seen, self.bound_at, self.acknowledged, self.wait_seconds, self.beat_seconds):
             each.clear()
-        self.running = self.conflicts = self.backlog_most = 0
+        self.running = self.conflicts = self.put_off = self.backlog_most = 0
 
 
 class Connection(asyncio.Protocol):
@@ -227,8 +230,17 @@ class Agent:
         await asyncio.get_running_loop().create_connection(lambda: stream, self._target.host, self._target.port)
         await stream.begun
 
+    async def _ask(self, data: bytes) -> tuple[int, bytes]:
+        """Whoever is told to come again does, as agents do."""
+        while True:
+            status, answer = await self._calls.ask(data)
+            if status not in {429, 503}:
+                return status, answer
+            self._tally.put_off += 1
+            await asyncio.sleep(random.uniform(0.5, 1.5))
+
     async def _call(self, method: str, path: str, body: bytes = b"") -> bytes:
-        status, answer = await self._calls.ask(self._request(method, path, body))
+        status, answer = await self._ask(self._request(method, path, body))
         if status >= 300:
             raise ConnectionError(f"{method} {path}: {status} {answer.decode(errors='replace')[:300]}")
         return answer
@@ -281,11 +293,15 @@ class Agent:
     async def _acknowledge(self, orders: list[tuple[float, _Order]]) -> None:
         tally = self._tally
         tally.backlog_most = max(tally.backlog_most, len(tally.seen) - len(tally.acknowledged))
-        # What stands together is asked for once, as agents do.
-        specs = {(spec.workload, spec.release) for _, each in orders for spec in (_spec.decode(each.spec),)}
-        for workload, release in specs:
-            await self._call("GET", f"/v1/releases/{release}?namespace=default")
-            await self._call("GET", f"/v1/workloads/{workload}?namespace=default")
+        # What stands together is asked for together, as agents do.
+        specs = [_spec.decode(each.spec) for _, each in orders]
+        keys = {f"release/default/{spec.release}" for spec in specs} | {
+            f"workload/default/{spec.workload}" for spec in specs
+        }
+        wanted = sorted(keys)
+        for start in range(0, len(wanted), KEYS_MOST):
+            query = "&".join(f"key={key}" for key in wanted[start : start + KEYS_MOST])
+            await self._call("GET", f"/v1/objects?{query}")
         for start in range(0, len(orders), TOGETHER_MOST):
             await self._report_all(orders[start : start + TOGETHER_MOST])
 
@@ -309,7 +325,7 @@ class Agent:
             for each in objects
         ]
         body = b'{"writes":[%b]}' % b",".join(puts)
-        code, answer = await self._calls.ask(self._request("POST", "/v1/commit", body))
+        code, answer = await self._ask(self._request("POST", "/v1/commit", body))
         if code == 409:
             self._tally.conflicts += 1
             return [(await self._report([await self._read(each)], status))[0] for each in objects]

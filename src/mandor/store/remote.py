@@ -1,7 +1,7 @@
 """RemoteStore: a store behind the HTTP API; what agents use, and components on other machines."""
 
 from collections.abc import AsyncIterator, Sequence
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import aiohttp
 import msgspec
@@ -11,11 +11,14 @@ from mandor.client.aio import Client
 from mandor.client.problem import error_of
 from mandor.errors import Conflict, MandorError, NotFound, Unavailable
 from mandor.model.codec import KINDS, decode, encode
+from mandor.model.features import gated, without
 from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, Change, Check, Filter, Listing, Put, Store, Write, check_writes, filtered
 
 LINE_BYTES_MOST = 8 * 1024 * 1024
 """No object is larger; a longer line is not ours."""
+KEYS_MOST = 40
+"""So many are asked for at once: their names fit into one query, however long they are."""
 
 
 NULL = msgspec.Raw(b"null")
@@ -28,8 +31,16 @@ class _Line(Struct, gc=False):
     error: msgspec.Raw = NULL
 
 
+class _About(Struct):
+    everywhere: tuple[str, ...] = ()
+
+
 class _Committed(Struct):
     revision: int
+
+
+class _Found(Struct):
+    items: list[msgspec.Raw]
 
 
 _lines = msgspec.json.Decoder(_Line)
@@ -52,6 +63,19 @@ class RemoteStore(Store):
         except NotFound:
             return None
 
+    async def get_all(self, keys: Sequence[Key]) -> Sequence[Object | None]:
+        if len(keys) == 1:
+            return [await self.get(keys[0])]
+        found: dict[Key, Object] = {}
+        for start in range(0, len(keys), KEYS_MOST):
+            query = [("key", "/".join(key)) for key in keys[start : start + KEYS_MOST]]
+            try:
+                answer = await self._client.call("GET", f"/v1/objects?{urlencode(query)}", _Found)
+            except NotFound:  # the server is older than this question
+                return await super().get_all(keys)
+            found |= {item.key: item for item in map(decode, answer.items)}
+        return [found.get(key) for key in keys]
+
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
         """Everything at one revision, also of every kind at once: the server streams a snapshot."""
         async with self._client.stream("/v1/snapshot", query=_query(kind, where)) as content:
@@ -65,12 +89,19 @@ class RemoteStore(Store):
 
     async def commit(self, *writes: Write) -> int:
         check_writes(writes)
-        body = {"writes": [_wire(write) for write in writes]}
+        body = {"writes": [_wire(await self._known(write)) for write in writes]}
         try:
             return (await self._client.call("POST", "/v1/commit", _Committed, body=body)).revision
         except MandorError as error:
             _restore_key(error)
             raise
+
+    async def _known(self, write: Write) -> Write:
+        """Without what is newer than the servers: it is told once all of them can keep it."""
+        if not isinstance(write, Put) or not gated(write.value):
+            return write
+        about = await self._client.call("GET", "/v1", _About)
+        return Put(without(write.value, frozenset(about.everywhere)))
 
     async def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
         query = _query(kind, where) | {"since": since}

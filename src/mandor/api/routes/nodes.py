@@ -15,6 +15,8 @@ from mandor.api.heartbeat import Report, UsageReport
 from mandor.api.operation import Call, Operation
 from mandor.api.parts import ApiParts
 from mandor.api.pools import new_node_spec
+from mandor.api.turn_plan import Lane
+from mandor.api.versions import check_skew
 from mandor.errors import Conflict, Forbidden, Invalid, NotFound
 from mandor.model.meta import Key, Meta, Object, check_name
 from mandor.model.node import Node, NodePhase, NodeStatus
@@ -62,6 +64,7 @@ async def join(call: Call[None, Join | None]) -> Joined:
         )
     if caller.role == "node" and caller.node != name:
         raise Forbidden(f"{caller.identity} may not join as {name}")
+    check_skew(call.headers)  # not later: whoever is a node already is not given up for its version
     for attempt in range(TRIES):
         try:
             return await _join(call, name, call.body or Join())
@@ -186,8 +189,8 @@ OPERATIONS = [
         handler=heartbeat,
         body=Report,
         result=ClusterSpec,
-        urgent=True,
         refuses=("not_found", "conflict"),
+        lane=Lane.HEARTBEAT,
     ),
     Operation(
         method="POST",
@@ -219,5 +222,6 @@ OPERATIONS = [
         tag="nodes",
         handler=all_usage,
         result=Usages,
+        lane=Lane.BULK,
     ),
 ]
