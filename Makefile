@@ -83,6 +83,10 @@ docs: setup ## Build the documentation as a site in build/docs/html; a link that
 bench: setup ## Measure: runs bench/run.py (ARGS="--help" for its options)
 	@$(BIN)/python bench/run.py $(ARGS)
 
+.PHONY: chaos
+chaos: setup ## Put a whole cluster of real processes through every fault: bench/results/faults.json
+	@$(BIN)/python bench/run.py faults
+
 .PHONY: soak
 soak: setup ## Kill, restart and compare for a long time: runs bench/run.py soak (ARGS="--minutes 60", "--seeds 5000")
 	@$(BIN)/python bench/run.py soak $(ARGS)

@@ -1,4 +1,4 @@
-"""Kills and restarts real clusters for a long time, and says how many kills were survived."""
+"""Puts real clusters through faults for a long time: whole ones on etcd, and single servers that are only killed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from bench.faults import try_once
 from tests.e2e.chaos import FAKE, PROCESS, Chaos, doubled_fake_starts, doubled_process_starts
 from tests.e2e.cluster import Cluster
 
 PATIENT = {"MANDOR_SUSPECT_AFTER": "60s", "MANDOR_LOST_AFTER": "120s", "MANDOR_LEASE": "2s"}
+
+ROUNDS = 4
 
 
 def round_of(engine: str, seed: int, kills: int) -> int:
@@ -38,12 +41,18 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     options = parser.parse_args()
-    until, kills, number = time.monotonic() + options.minutes * 60, 0, 0
+    until, faults, number = time.monotonic() + options.minutes * 60, 0, 0
     while time.monotonic() < until:
-        engine, seed = ("fake", "process")[number % 2], options.seed + number
-        kills += round_of(engine, seed, kills=60)
+        what, seed = ("every fault", "fake", "process")[number % 3], options.seed + number
+        if what == "every fault":
+            trial = try_once(seed, ROUNDS)
+            again = f"again: python bench/faults.py --failovers 0 --rounds {ROUNDS} --seed {seed}"
+            assert not trial.violations, "\n".join([*trial.violations, again])
+            faults += len(trial.suffered)
+        else:
+            faults += round_of(what, seed, kills=60)
         number += 1
-        print(f"seed {seed} ({engine}): {kills} kills survived", flush=True)
+        print(f"seed {seed} ({what}): {faults} faults survived", flush=True)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,7 @@ class Network:
     def __init__(self, names: Iterable[str], *, real: bool) -> None:
         self.real = real
         self._cut: set[tuple[str, str]] = set()
+        self._lock = threading.Lock()
         if not real:
             self.machines = {name: Machine(name) for name in names}
             return
@@ -96,20 +97,23 @@ class Network:
             f"route add default via 10.99.{number}.1",
         )
 
-    def cut(self, sources: Iterable[str], targets: Iterable[str], *, both: bool = True) -> None:
-        """Drop what goes from the ones to the others; `both`: and back."""
+    @contextlib.contextmanager
+    def cut(self, sources: Iterable[str], targets: Iterable[str], *, both: bool = True) -> Iterator[None]:
+        """Drop what goes from the ones to the others, for a while; `both`: and back."""
         targets = tuple(targets)
         pairs = {(one, other) for one in sources for other in targets}
         if both:
             pairs |= {(other, one) for one, other in pairs}
-        self._rule("add", pairs - self._cut)
-        self._cut |= pairs
-
-    def heal(self, name: str | None = None) -> None:
-        """Nothing is dropped any more: of this machine, or of any."""
-        pairs = {pair for pair in self._cut if name is None or name in pair}
-        self._rule("del", pairs)
-        self._cut -= pairs
+        with self._lock:
+            pairs -= self._cut  # somebody else cut these, and heals them
+            self._rule("add", pairs)
+            self._cut |= pairs
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._rule("del", pairs)
+                self._cut -= pairs
 
     def _rule(self, verb: str, pairs: set[tuple[str, str]]) -> None:
         # By network, not by address: a machine that moves stays cut off.

@@ -216,7 +216,7 @@ class FakeEngine(Engine):
         for record in self.world.all():
             if record.observed(now).phase is UnitPhase.RUNNING:
                 options = read_options(record.launch)
-                found[record.unit] = Usage(options.cpu * (now - record.runs_at), options.memory)
+                found[record.unit] = Usage(options.cpu * (now - record.runs_at), int(options.memory))
         return found
 
     async def images(self) -> Mapping[str, int]:
