@@ -134,7 +134,7 @@ async def submit(
         all_bound = stretch.cpu_so_far()
         while tally.running < wanted:
             await look(agents)
-    bound, known = max(tally.seen) - begun, max(tally.acknowledged) - begun
+    bound, known = max(tally.bound_at) - wall, max(tally.acknowledged) - begun
     since = min(tally.seen)
     found = {
         "instances": wanted,

@@ -8,7 +8,7 @@ import pytest
 from mandor.client.aio import Client
 from mandor.errors import Conflict, Forbidden, Invalid, MandorError, Unauthenticated
 from mandor.model.meta import Key
-from mandor.store.base import Put
+from mandor.store.base import Delete, Put
 from mandor.testing.store import make_instance, make_node, make_workload
 from tests.api.conftest import Api
 
@@ -39,6 +39,19 @@ async def test_a_token_that_is_wrong_revoked_or_expired_is_refused(api: Api) -> 
     await admin.request("DELETE", f"/v1/tokens/{name}")
     with pytest.raises(Unauthenticated):
         await (await api.client(good)).request("GET", "/v1/nodes")
+
+
+async def test_a_token_that_was_made_again_is_another_one(api: Api) -> None:
+    first = await api.token("node", "node:n1")
+    await (await api.client(first)).request("GET", "/v1")
+    stored = await api.store.get(Key("token", "", "node.n1"))
+    assert stored is not None
+    await api.store.commit(Delete(stored.key, stored.meta.version))
+    second = await api.token("node", "node:n1")
+    for _ in range(2):
+        await (await api.client(second)).request("GET", "/v1")
+        with pytest.raises(Unauthenticated):
+            await (await api.client(first)).request("GET", "/v1")
 
 
 async def test_health_and_documentation_need_no_token(api: Api) -> None:

@@ -13,6 +13,7 @@ from mandor.client.aio import Client
 from mandor.errors import Expired, Forbidden, Invalid, MandorError, TooMany, Unauthenticated, Unavailable
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta
+from mandor.model.record import Session, SessionSpec
 from mandor.store.base import ALL, Change, Delete, Filter, Put
 from mandor.store.feed import Watch
 from mandor.store.memory import MemoryStore
@@ -33,6 +34,13 @@ class Lines:
         assert line, "the watch ended"
         found: dict[str, Any] = json.loads(line)
         return found
+
+    async def object(self, kind: str) -> dict[str, Any]:
+        """The next of this kind that is written."""
+        while True:
+            after: dict[str, Any] | None = (await self.next())["after"]
+            if after is not None and after["kind"] == kind:
+                return after
 
     async def change(self) -> tuple[str, str]:
         """(verb, name) of the next change; bookmarks are passed over."""
@@ -244,6 +252,19 @@ async def test_a_watch_of_tokens_or_sessions_shows_no_secret(api: Api) -> None:
     for kind in ("token", "session", "audit"):
         with pytest.raises(Forbidden):
             await viewer.request("GET", "/v1/watch", query={"kind": kind})
+
+
+async def test_in_a_watch_of_several_kinds_only_the_node_sees_the_secret_of_its_sessions(api: Api) -> None:
+    admin, node = await api.token("admin", "user:admin"), await api.token("node", "node:n1")
+    async with (
+        watching(api, admin, kind="node,session") as theirs,
+        watching(api, node, kind="node,session", node="n1") as own,
+    ):
+        await api.store.commit(Put(make_node("n1")))
+        spec = SessionSpec(verb="logs", node="n1", instance="web-0", server="http://x", secret="s3cret")
+        await api.store.commit(Put(Session(meta=Meta(name="s", namespace="default"), spec=spec)))
+        seen = [await lines.object("session") for lines in (theirs, own)]
+    assert [each["spec"].get("secret", "") for each in seen] == ["", "s3cret"]
 
 
 class Hasty(MemoryStore):

@@ -4,9 +4,11 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from mandor import __version__
 from mandor.agent.order import Care
 from mandor.errors import NotFound, Unavailable
 from mandor.lib.clock import Clock
+from mandor.model.beyond import beyond_of
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.priority import PriorityClass, class_of
@@ -29,8 +31,8 @@ class Fetch:
         self._asked: dict[Key, asyncio.Task[Object | None]] = {}
 
     async def template(self, instance: Instance) -> GroupTemplate:
-        """In the form it was placed in. `NotFound` when there is no such release, or no such form of it: then the order
-        can never be carried out."""
+        """In the form it was placed in. `NotFound` when there is no such release, or no such form of it, or when it
+        says what this version does not know: then the order can never be carried out here."""
         key = Key(Release.kind, instance.meta.namespace, instance.spec.release)
         version, release = self._releases.get(key, (0, None))
         # A workload that was deleted and made again has releases of the same names: what was read before this instance
@@ -47,6 +49,9 @@ class Fetch:
         template = release.spec.groups.get(instance.spec.group)
         if template is None:
             raise NotFound(f"its release {instance.spec.release} has no group {instance.spec.group}")
+        beyond = beyond_of(release.meta)
+        if beyond is not None and (more := beyond.below("spec", "groups", instance.spec.group)).parts:
+            raise NotFound(f"this agent, version {__version__}, does not know what its release says: {more}")
         if instance.spec.variant > len(template.alternatives):
             raise NotFound(f"its release {instance.spec.release} has no alternative {instance.spec.variant}")
         return template.form(instance.spec.variant)

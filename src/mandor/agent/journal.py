@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from mandor.agent.order import Entry
 from mandor.errors import Invalid
-from mandor.model.codec import decode_as, encode
+from mandor.model.codec import decode_known, encode
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Journal:
 
     def _read(self, path: Path, wanted: type[T]) -> T | None:
         try:
-            return decode_as(path.read_bytes(), wanted)
+            return decode_known(path.read_bytes(), wanted)
         except FileNotFoundError:
             return None
         except (Invalid, ValueError, TypeError) as error:

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from mandor.agent.journal import replace_file
 from mandor.errors import Invalid
-from mandor.model.codec import decode_as, encode
+from mandor.model.codec import decode_known, encode
 from mandor.model.meta import Key
 from mandor.model.volume import Volume
 
@@ -56,7 +56,7 @@ class VolumeFolders:
         """None: there is no such volume here."""
         folder = self._root / key.namespace / key.name
         try:
-            return decode_as((folder / _RECORD).read_bytes(), VolumeRecord) if (folder / _DATA).is_dir() else None
+            return decode_known((folder / _RECORD).read_bytes(), VolumeRecord) if (folder / _DATA).is_dir() else None
         except FileNotFoundError:
             return None
         except Invalid as error:

@@ -8,6 +8,7 @@ import msgspec
 from mandor.api.caller import Caller
 from mandor.api.secret import blanked
 from mandor.errors import Forbidden, NotFound
+from mandor.model.beyond import beyond_of, widened
 from mandor.model.codec import KINDS
 from mandor.model.instance import Instance
 from mandor.model.log_sink import LogSink
@@ -156,10 +157,15 @@ def redacted(value: Object, caller: Caller) -> Object:
     """Without its secrets: nobody reads the hash of a token or what is sealed, and only the node the secret of a
     session."""
     if isinstance(value, Token):
-        return value.changed(spec=msgspec.structs.replace(value.spec, hash=""))
+        return _bare(value.changed(spec=msgspec.structs.replace(value.spec, hash="")))
     if isinstance(value, Session) and caller.node != value.spec.node:
-        return value.changed(spec=msgspec.structs.replace(value.spec, secret=""))
-    return blanked(value) if isinstance(value, Secret) else value
+        return _bare(value.changed(spec=msgspec.structs.replace(value.spec, secret="")))
+    return _bare(blanked(value)) if isinstance(value, Secret) else value
+
+
+def _bare(value: Object) -> Object:
+    """What a newer version says in it may be a secret, too."""
+    return value.changed(meta=widened(value.meta, None)) if beyond_of(value.meta) else value
 
 
 SECRETIVE = frozenset({"token", "session", "secret", None})

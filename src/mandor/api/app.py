@@ -1,6 +1,6 @@
 """The ASGI application: every operation under its path, and what they share."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import msgspec
@@ -12,6 +12,7 @@ from mandor.api.endpoint import Endpoint, send_problem
 from mandor.api.openapi import document, page
 from mandor.api.operation import Call, Operation, Text
 from mandor.api.parts import ApiParts
+from mandor.api.paths import Paths
 from mandor.api.routes import (
     apply,
     backup,
@@ -36,7 +37,7 @@ from mandor.errors import NotFound
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import KINDS
 
-# The busiest first: routes are tried in order.
+# Where several paths fit, the first of them answers.
 OPERATIONS: list[Operation] = [
     *nodes.OPERATIONS,
     *watch.OPERATIONS,
@@ -73,22 +74,23 @@ def build_app(parts: ApiParts) -> Starlette:
     routes += [Route("/", ToPanel()), Route("/ui", ToPanel()), Route("/ui/{rest:path}", Panel())]
     routes.append(Route("/{rest:path}", _nothing_here))
 
-    app = _App({path: endpoint for path, endpoint in endpoints.items() if "{" not in path}, routes)
+    app = _App(Paths(endpoints), routes)
     app.router.redirect_slashes = False
     app.state.closing = parts.streams
     return app
 
 
 class _App(Starlette):
-    """A path without parameters is looked up; only the others are tried one after another."""
+    """Operations are looked up; only what is none is tried one after another."""
 
-    def __init__(self, fixed: Mapping[str, Endpoint], routes: Sequence[BaseRoute]) -> None:
+    def __init__(self, paths: Paths[Endpoint], routes: Sequence[BaseRoute]) -> None:
         super().__init__(routes=routes)
-        self._fixed = fixed
+        self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        endpoint = self._fixed.get(scope["path"]) if scope["type"] == "http" else None
-        if endpoint is not None:
+        found = self._paths.find(scope["path"]) if scope["type"] == "http" else None
+        if found is not None:
+            endpoint, scope["path_params"] = found
             await endpoint(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)

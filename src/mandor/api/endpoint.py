@@ -85,6 +85,8 @@ class Endpoint:
                 check_local(headers)
         else:
             caller = await parts.auth.identify(headers)
+            if caller.role == "node" and not operation.urgent:
+                await parts.of_nodes.turn()
         query = self._queries[operation.method].read(scope["query_string"])
         body, content_type = None, ""
         if operation.body is not None:

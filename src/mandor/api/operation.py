@@ -75,6 +75,8 @@ class Operation:
     status: int = 200
     open: bool = False
     """Needs no token."""
+    urgent: bool = False
+    """Answered at once, where others from nodes wait for their turn."""
     refuses: tuple[str, ...] = ()
     """Error codes beside those that every operation may answer."""
     path_notes: Mapping[str, str] = field(default_factory=dict)

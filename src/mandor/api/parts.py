@@ -17,10 +17,14 @@ from mandor.errors import Unavailable
 from mandor.lib.clock import Clock
 from mandor.lib.metrics import Metrics
 from mandor.lib.sealing import Sealer
+from mandor.lib.trickle import Trickle
 from mandor.model.meta import Object
 from mandor.model.receiver import Receiver
 from mandor.model.table_report import TableReport
 from mandor.store.base import Store
+
+NODES_EACH_PASS = 4
+"""So many requests of nodes are begun in one pass of the event loop."""
 
 
 class Notes(Protocol):
@@ -69,6 +73,8 @@ class ApiParts:
     desk: Desk = field(init=False)
     rates: Rates = field(init=False)
     tasks: TaskDesk = field(init=False)
+    of_nodes: Trickle = field(init=False)
+    """What thousands of nodes ask and tell at the same moment, when placing all that they tell of is not over."""
 
     def __post_init__(self) -> None:
         settings = self.settings
@@ -78,5 +84,6 @@ class ApiParts:
         make(self, "streams", Streams(settings.watches_most))
         make(self, "sessions", Sessions(self.store, self.clock, settings))
         make(self, "desk", Desk(self.store, self.scheduling))
+        make(self, "of_nodes", Trickle(NODES_EACH_PASS))
         make(self, "tasks", TaskDesk(self.store, self.clock))
         make(self, "rates", Rates(self.clock, settings.writes_per_second, settings.writes_burst))

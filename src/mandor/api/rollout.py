@@ -7,8 +7,9 @@ import msgspec
 from msgspec.structs import replace
 
 from mandor.errors import Conflict, Invalid, NotFound
+from mandor.model.release import is_release_of
 from mandor.model.rollout import NO_ORDERS, Rollout, RolloutOrders
-from mandor.model.workload import Group, GroupTemplate, Release, Workload, WorkloadSpec, template_hash
+from mandor.model.workload import Group, GroupTemplate, Release, Workload, WorkloadSpec
 
 OrderWord = Literal["pause", "resume", "promote", "abort", "undo"]
 ORDERS: tuple[str, ...] = get_args(OrderWord)
@@ -41,8 +42,9 @@ def ordered(workload: Workload, releases: Sequence[Release], word: OrderWord, to
 def _known(workload: Workload, releases: Sequence[Release]) -> Rollout:
     """The roll-out of the template as it is, not of one before."""
     rollout, name = workload.status.rollout, workload.meta.name
-    wanted = template_hash(workload.spec.template, workload.spec.restarted)
-    if rollout is None or all(each.meta.name != rollout.release or each.spec.hash != wanted for each in releases):
+    if rollout is None or not any(
+        each.meta.name == rollout.release and is_release_of(each, workload) for each in releases
+    ):
         raise Conflict(f"the newest template of {name} is not taken up yet", hint="try again in a moment")
     return rollout
 

@@ -55,7 +55,12 @@ class WatchStream:
     @property
     def plain(self) -> bool:
         """Whether this watcher sees exactly what the store gives."""
-        return self.sight.shows is None and not self.select.selector and self.kind not in SECRETIVE
+        if self.sight.shows is not None or self.select.selector:
+            return False
+        where = self.sight.where
+        secretive = (where.kinds if self.kind is None and where.kinds else {self.kind}) & SECRETIVE
+        # A node may know the secrets of the sessions that are dialled back from it.
+        return not secretive or (secretive == {"session"} and bool(where.node) and where.node == self.caller.node)
 
     async def narrowed(self, changes: Sequence[Change]) -> list[Change]:
         """What this watcher sees of these changes."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from mandor import __version__
 from mandor.api.access import sight
 from mandor.api.admission import admit, check_deletable, completed, known_engines
 from mandor.api.audit import audits_of
@@ -12,6 +13,7 @@ from mandor.api.parts import ApiParts
 from mandor.api.pools import check_pool
 from mandor.api.writers import check_write
 from mandor.errors import Conflict, Forbidden, Invalid
+from mandor.model.beyond import beyond_of, carried
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.record import Event
@@ -37,10 +39,10 @@ async def commit_as(parts: ApiParts, author: Author, writes: Sequence[Write], *,
     caller = author.caller
     if caller.user and sum(not isinstance(write, Check) for write in writes) >= WRITES_MOST:
         raise Invalid(f"at most {WRITES_MOST - 1} writes in one commit: one is left for the audit", hint="split it")
-    paired: _Paired = [(write, await _before(parts, write)) for write in writes]
+    paired: _Paired = [_kept(write, await _before(parts, write)) for write in writes]
     if caller.user:
         paired = await _completed(parts, paired)
-        writes = [write for write, _ in paired]
+    writes = [write for write, _ in paired]
     for write, before in paired:
         await _check(parts, caller, write, before)
     checks = await _admit(parts, caller, paired) if caller.user else []
@@ -48,6 +50,21 @@ async def commit_as(parts: ApiParts, author: Author, writes: Sequence[Write], *,
     audits = audits_of(parts.clock, caller, author.verb, author.address, paired) if caller.user else []
     room = OPERATIONS_MOST - len(writes) - len(along) - len(audits)
     return await parts.store.commit(*writes, *along, *audits, *checks[:room])
+
+
+def _kept(write: Write, before: Object | None) -> tuple[Write, Object | None]:
+    """Nobody erases what this server does not know, and nobody writes such a thing through it."""
+    if not isinstance(write, Put):
+        return write, before
+    beyond = beyond_of(write.value.meta)
+    if beyond is not None and (before is None or beyond_of(before.meta) != beyond):
+        raise Invalid(
+            f"this server, version {__version__}, does not know {beyond}",
+            hint="a newer client may only use what all servers know: upgrade the servers first",
+            key=write.key,
+        )
+    value = carried(before, write.value)
+    return (write if value is write.value else Put(value)), before
 
 
 async def _completed(parts: ApiParts, paired: _Paired) -> _Paired:

@@ -15,7 +15,7 @@ import msgspec
 
 from mandor.client.problem import error_of
 from mandor.errors import BY_CODE, Invalid, MandorError, Unavailable
-from mandor.model.codec import decode_as
+from mandor.model.codec import decode_known
 
 T = TypeVar("T")
 Query = Mapping[str, str | int | float | bool | None]
@@ -71,7 +71,7 @@ class Client:
         """Ask for a value of this type; the body is sent as JSON."""
         data = msgspec.json.encode(body) if body is not None else None
         answer = await self.request(method, path, query=query, body=data, repeat=repeat)
-        return decode_as(answer, wanted)
+        return decode_known(answer, wanted)
 
     async def request(
         self,

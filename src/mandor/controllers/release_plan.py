@@ -6,7 +6,8 @@ from typing import Any
 from mandor.controllers.draft import Draft
 from mandor.model.codec import to_plain
 from mandor.model.instance import Instance
-from mandor.model.workload import Release, Workload, make_release, template_hash
+from mandor.model.release import is_release_of, release_of
+from mandor.model.workload import Release, Workload
 
 RELEASES_KEPT = 10
 """Besides those in use."""
@@ -17,15 +18,14 @@ _ABSENT: dict[str, Any] = {}
 def current_release(draft: Draft, workload: Workload, releases: Sequence[Release]) -> Release:
     """The release of the template as it is now: A, B, A are 1, 2, 3. Only while B is not through, or after it has
     failed, A is the one that still runs."""
-    wanted = template_hash(workload.spec.template, workload.spec.restarted)
     by_name = {each.meta.name: each for each in releases}
     newest = max(releases, key=lambda each: each.spec.sequence, default=None)
     rollout = workload.status.rollout
     names = [rollout.release, rollout.target, *rollout.proven[-1:]] if rollout is not None else []
     for each in (*(by_name.get(name) for name in names), newest):
-        if each is not None and each.spec.hash == wanted:
+        if each is not None and is_release_of(each, workload):
             return each
-    made = make_release(workload, newest.spec.sequence + 1 if newest else 1, _cause(workload, releases, wanted))
+    made = release_of(workload, newest.spec.sequence + 1 if newest else 1, _cause(workload, releases))
     draft.put(made)
     return made
 
@@ -44,12 +44,14 @@ def forget_releases(
             draft.delete(each)
 
 
-def _cause(workload: Workload, releases: Sequence[Release], wanted: str) -> str:
+def _cause(workload: Workload, releases: Sequence[Release]) -> str:
     before = max(releases, key=lambda each: each.spec.sequence, default=None)
     if before is None:
         return "the first one"
     same = max(
-        (each for each in releases if each.spec.hash == wanted), key=lambda each: each.spec.sequence, default=None
+        (each for each in releases if is_release_of(each, workload)),
+        key=lambda each: each.spec.sequence,
+        default=None,
     )
     if same is not None:
         return f"as {same.meta.name}"

@@ -19,8 +19,9 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
+from mandor.model.release import is_release_of
 from mandor.model.volume import Volume
-from mandor.model.workload import Release, Workload, template_hash
+from mandor.model.workload import Release, Workload
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
@@ -167,12 +168,15 @@ class WorkloadController(Controller[Name]):
             await self._writer.commit(more)
 
     def _pace(self, key: Name, count: int) -> None:
-        """Thousands of instances that start make one plan every second or so, not one for each of them."""
-        pause = min(count * PACE_SECONDS, PACE_MOST)
-        if pause >= PACE_LEAST:
-            self._rest_until[key] = self._clock.monotonic() + pause
-        else:
+        """Thousands of instances that start make one plan every second or so, not one for each of them; and where
+        several large workloads change at the same time, each waits for all, so that together they cost what one
+        does."""
+        if count * PACE_SECONDS < PACE_LEAST:
             self._rest_until.pop(key, None)
+            return
+        now = self._clock.monotonic()
+        resting = sum(at > now for each, at in self._rest_until.items() if each != key)
+        self._rest_until[key] = now + min(count * PACE_SECONDS * (resting + 1), PACE_MOST)
 
     def _ready_seconds(self, key: Name, instance: Instance) -> float:
         now = self._clock.monotonic()
@@ -195,9 +199,8 @@ class WorkloadController(Controller[Name]):
         found = self._workloads.get(Key(Workload.kind, key.namespace, name))
         if not isinstance(found, Workload):
             return None
-        wanted = template_hash(found.spec.template, found.spec.restarted)
         releases = self._releases.of(Name(key.namespace, name))
-        current = any(each.meta.name == found.status.release and each.spec.hash == wanted for each in releases)
+        current = any(each.meta.name == found.status.release and is_release_of(each, found) for each in releases)
         return Other(found, current)
 
     def _rooted(self, instance: Instance) -> bool:

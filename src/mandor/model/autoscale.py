@@ -131,7 +131,7 @@ class Autoscale(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknow
 AutoscaleReason = Literal["Steady", "Scaled", "Limited", "Settling", "NoMetrics", "AtMost", "AtLeast"]
 
 
-class Reading(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class Reading(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """One measure, as it was when the count was last thought about."""
 
     name: Literal["cpu", "memory", "metric"]
@@ -142,7 +142,7 @@ class Reading(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """Why it is not known."""
 
 
-class AutoscaleStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class AutoscaleStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """Written by the autoscaler, for one group."""
 
     reason: AutoscaleReason

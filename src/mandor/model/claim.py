@@ -12,7 +12,7 @@ LABELS = {"mandor.vm": "claim"}
 """What all claims have, so that they can be watched without the rest."""
 
 
-class Claim(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class Claim(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """What an instance holds that no agent runs and no workload has: it is made, and deleted, with its task."""
 
     task: str

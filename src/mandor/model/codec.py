@@ -1,4 +1,8 @@
-"""Objects to and from JSON and plain data; quantities are text outside and numbers inside."""
+"""Objects to and from JSON and plain data; quantities are text outside and numbers inside.
+
+Every struct of an object refuses fields that it does not know, so reading one costs nothing extra; only an object that
+a newer version wrote is read a second time, with what is unknown set aside (`beyond`).
+"""
 
 import sys
 from typing import Any, TypeVar
@@ -7,6 +11,7 @@ import msgspec
 
 from mandor.errors import Invalid
 from mandor.lib.quantity import Cpu, Percent, Seconds, Size
+from mandor.model.beyond import Beyond, put_back, separate, widened
 from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.inventory import Inventory
@@ -55,27 +60,80 @@ def _decode_hook(wanted: type, value: Any) -> Any:
     raise NotImplementedError(wanted)
 
 
+class _Wide(Exception):
+    """Something says more than this version knows."""
+
+
 def _encode_hook(value: Any) -> Any:
     if isinstance(value, _QUANTITIES):
         return str(value)
+    if isinstance(value, Beyond):
+        raise _Wide
     raise NotImplementedError(type(value))
 
 
 _decoder = msgspec.json.Decoder(_ANY, dec_hook=_decode_hook)
-_encoder = msgspec.json.Encoder(enc_hook=_encode_hook)
-encode = _encoder.encode
-"""Any model value as JSON bytes, defaults left out."""
-encode_stable = msgspec.json.Encoder(enc_hook=_encode_hook, order="deterministic").encode
-"""The same bytes for the same value, in whatever order its sets and mappings were made."""
+_encode = msgspec.json.Encoder(enc_hook=_encode_hook).encode
+_encode_stable = msgspec.json.Encoder(enc_hook=_encode_hook, order="deterministic").encode
+
+
+def encode(value: Any) -> bytes:
+    """Any model value as JSON bytes, defaults left out."""
+    try:
+        return _encode(value)
+    except _Wide:
+        return msgspec.json.encode(to_plain(value))
+
+
+def encode_stable(value: Any) -> bytes:
+    """The same bytes for the same value, in whatever order its sets and mappings were made."""
+    try:
+        return _encode_stable(value)
+    except _Wide:
+        return msgspec.json.encode(to_plain(value), order="deterministic")
 
 
 def decode(data: bytes) -> Object:
     """A stored object from its JSON; repeated strings are shared."""
     try:
         found: Object = _decoder.decode(data)
+    except msgspec.ValidationError as error:
+        found = _decode_wide(data, error)
     except msgspec.DecodeError as error:
-        raise Invalid(f"not an object mandor knows: {error}") from error
+        raise _foreign(error) from error
     return _shared(found) if type(found) is Instance else found
+
+
+def _decode_wide(data: bytes, refused: msgspec.ValidationError) -> Object:
+    """An object that a newer version wrote, with what it says beyond us."""
+    plain = _any(data)
+    kind = KINDS.get(str(plain.get("kind"))) if isinstance(plain, dict) else None
+    if kind is None:
+        raise _foreign(refused) from refused
+    known, beyond = separate(plain, kind)
+    try:
+        found: Object = from_plain(known, kind)
+    except msgspec.ValidationError as error:
+        schema = known["meta"].get("schema") if isinstance(known.get("meta"), dict) else None
+        if isinstance(schema, int) and schema > kind.schema:
+            raise Invalid(
+                f"it has the schema {schema}, of which this version of mandor reads up to {kind.schema}: {error}",
+                hint="upgrade mandor",
+            ) from error
+        raise _foreign(error) from error
+    return found.changed(meta=widened(found.meta, beyond))
+
+
+def _any(data: bytes) -> Any:
+    """What was refused for what it says may also be no JSON, further on."""
+    try:
+        return msgspec.json.decode(data)
+    except msgspec.DecodeError as error:
+        raise _foreign(error) from error
+
+
+def _foreign(error: msgspec.DecodeError) -> Invalid:
+    return Invalid(f"not an object mandor knows: {error}")
 
 
 def decode_as(data: bytes, wanted: type[T]) -> T:
@@ -86,6 +144,19 @@ def decode_as(data: bytes, wanted: type[T]) -> T:
         raise Invalid(str(error)) from error
 
 
+def decode_known(data: bytes, wanted: type[T]) -> T:
+    """The same of what another version may have said: what is not known here is left out."""
+    try:
+        return decode_as(data, wanted)
+    except Invalid as error:
+        if not isinstance(error.__cause__, msgspec.ValidationError):
+            raise
+        known, beyond = separate(_any(data), wanted)
+        if not beyond.parts:
+            raise
+        return decode_as(msgspec.json.encode(known), wanted)
+
+
 def from_plain(plain: Any, wanted: type[T]) -> T:
     """From dicts, lists and scalars; raises msgspec.ValidationError, whose text ends with the path."""
     return msgspec.convert(plain, wanted, dec_hook=_decode_hook)
@@ -93,7 +164,37 @@ def from_plain(plain: Any, wanted: type[T]) -> T:
 
 def to_plain(value: Any) -> Any:
     """As dicts, lists and scalars, defaults left out."""
-    return msgspec.to_builtins(value, enc_hook=_encode_hook)
+    try:
+        return msgspec.to_builtins(value, enc_hook=_encode_hook)
+    except _Wide:
+        return _wide_plain(value)
+
+
+def _wide_plain(value: Any) -> Any:
+    aside: list[Beyond] = []
+
+    def hook(part: Any) -> Any:
+        if isinstance(part, Beyond):
+            aside.append(part)
+            return len(aside) - 1
+        return _encode_hook(part)
+
+    plain = msgspec.to_builtins(value, enc_hook=hook)
+    _put_all_back(plain, aside)
+    return plain
+
+
+def _put_all_back(plain: Any, aside: list[Beyond]) -> None:
+    """In every object there, wherever it stands in the data."""
+    if isinstance(plain, dict):
+        for part in plain.values():
+            _put_all_back(part, aside)
+        meta = plain.get("meta")
+        if isinstance(meta, dict) and "kind" in plain and type(meta.get("beyond")) is int:
+            put_back(plain, aside[meta.pop("beyond")])
+    elif isinstance(plain, list | tuple):
+        for part in plain:
+            _put_all_back(part, aside)
 
 
 def _shared(instance: Instance) -> Instance:

@@ -11,7 +11,7 @@ from mandor.model.record import Empty
 MESSAGE_MOST = 2048
 
 
-class Part(Struct, frozen=True, gc=False):
+class Part(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     """What one plugin gave one node."""
 
     plugin: str
@@ -21,7 +21,7 @@ class Part(Struct, frozen=True, gc=False):
     """`raw`, brought into 0..100."""
 
 
-class NodeScore(Struct, frozen=True, gc=False, omit_defaults=True):
+class NodeScore(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """The sum of what the plugins gave one node, each by its weight."""
 
     node: str
@@ -29,7 +29,7 @@ class NodeScore(Struct, frozen=True, gc=False, omit_defaults=True):
     parts: tuple[Part, ...] = ()
 
 
-class DecisionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class DecisionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     at: float
     uid: str
     """Of the instance it is about; its name is the decision's."""

@@ -12,7 +12,7 @@ ImageKind = Literal["archive", "incus"]
 ImageName = Annotated[str, Bounds(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$")]
 
 
-class ImageFile(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class ImageFile(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     kind: ImageKind
     size: Annotated[int, Bounds(ge=1)]
     """How many bytes come, of all parts together."""

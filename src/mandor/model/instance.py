@@ -13,7 +13,7 @@ from mandor.model.volume import GroupVolume
 from mandor.model.workload import FLAT
 
 
-class StopOrder(Struct, frozen=True, gc=False, omit_defaults=True):
+class StopOrder(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """Set once by its controller; the agent stops the instance and reports it over."""
 
     reason: str
@@ -22,7 +22,7 @@ class StopOrder(Struct, frozen=True, gc=False, omit_defaults=True):
     at: float = 0.0
 
 
-class Move(Struct, frozen=True, gc=False, omit_defaults=True):
+class Move(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """Another one is started where it is sent, and takes its place when it serves."""
 
     reason: str
@@ -35,7 +35,7 @@ class Move(Struct, frozen=True, gc=False, omit_defaults=True):
     """The rebalance that sends it; empty: another reason."""
 
 
-class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """`node`, `variant`, `volumes`, `ports` and `relaxed` are written by the scheduler, once; `stop` and the rest by
     the controller."""
 
@@ -76,7 +76,7 @@ class InstanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
         return "" if self.instead_of else self.pin  # whoever is sent to a certain node takes somebody's place there
 
 
-class TaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class TaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """One task of a group of several."""
 
     name: str
@@ -86,7 +86,7 @@ class TaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     reason: str = ""
 
 
-class PortStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class PortStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """One port of an instance, as it is on its node."""
 
     name: str
@@ -97,7 +97,7 @@ class PortStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     protocol: Literal["tcp", "udp"] = "tcp"
 
 
-class InstanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class InstanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """Written by the node's agent; before there is one, by the scheduler; Lost by the node controller."""
 
     phase: Phase

@@ -7,12 +7,12 @@ from msgspec import Struct, field
 from mandor.model.meta import Object
 
 
-class InventorySpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class InventorySpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     source: str
     """Where the list comes from: a URL, or a file."""
 
 
-class InventoryStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class InventoryStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """Written after each look at the source."""
 
     refreshed_at: float = 0.0

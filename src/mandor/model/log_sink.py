@@ -142,7 +142,7 @@ class LogSinkSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkn
         check_name(self.secret_namespace, "namespace")
 
 
-class SinkHealth(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class SinkHealth(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """How one sink does on one node, as the node's agent says: at once when it turns, and about once a minute."""
 
     state: Literal["Serving", "Failing"]

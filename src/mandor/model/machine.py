@@ -98,7 +98,7 @@ class NodeAutoscale(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
 MachinePhase = Literal["Ordered", "Joined", "Draining", "Leaving"]
 
 
-class Machine(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class Machine(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """One machine of a pool. It is written down before it is ordered: whoever controls next orders it again, by the
     same id, and gets the same one."""
 
@@ -115,7 +115,7 @@ class Machine(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """0: it is needed."""
 
 
-class Trouble(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class Trouble(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """A kind that could not be had: it is not tried before `until`."""
 
     failures: int
@@ -123,7 +123,7 @@ class Trouble(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     message: str
 
 
-class PoolScaling(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class PoolScaling(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """Written by the node autoscaler."""
 
     machines: tuple[Machine, ...] = ()

@@ -62,6 +62,9 @@ class Meta(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, forb
     """The store's revision that last wrote the object; 0: not stored yet."""
     labels: dict[str, str] = {}
     created_at: float = 0.0
+    schema: int = 1
+    """The number of its kind's shape when it was written: it grows when what was there means something else, not when
+    fields are added."""
 
     def __post_init__(self) -> None:
         check_name(self.name, most=253)
@@ -71,12 +74,16 @@ class Meta(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, forb
             check_labels(self.labels)
 
 
-class Object(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag_field="kind"):
+class Object(
+    Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, tag_field="kind", forbid_unknown_fields=True
+):
     """A stored thing: meta, spec (what is wanted), status (what is so)."""
 
     kind: ClassVar[str]
     plural: ClassVar[str]
     namespaced: ClassVar[bool] = True
+    schema: ClassVar[int] = 1
+    """The latest shape of this kind that this version knows, and the one it writes."""
 
     meta: Meta
     spec: Any

@@ -100,7 +100,7 @@ def stamped(before: NodeSpec, after: NodeSpec, now: float) -> NodeSpec:
     return msgspec.structs.replace(after, taints=taints, drain=drain)
 
 
-class Capabilities(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class Capabilities(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """What an engine on a node says it can do (data, not code)."""
 
     version: str = ""
@@ -135,7 +135,7 @@ def engine_facts(engines: Mapping[str, Capabilities]) -> dict[str, str]:
     return found
 
 
-class PortRange(Struct, frozen=True, gc=False, omit_defaults=True):
+class PortRange(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """The node's ports from which one is chosen for an instance that asks for any."""
 
     first: int = 20_000
@@ -161,7 +161,7 @@ USUAL_PORTS = PortRange()
 DrainPhase = Literal["Draining", "Waiting", "Late", "Drained"]
 
 
-class DrainStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class DrainStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """How far a drain is."""
 
     phase: DrainPhase
@@ -178,7 +178,7 @@ class DrainStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
     """What the others wait for."""
 
 
-class Maintenance(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class Maintenance(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """The maintenance window of its pool has come to it: it is emptied, kept empty for a while, and given back."""
 
     window: float
@@ -191,7 +191,7 @@ class Maintenance(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
     """When it takes work again, at the latest."""
 
 
-class Occupied(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class Occupied(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """What is in use on a machine of an inventory, by virtual machines that are not Mandor's."""
 
     cpu_milli: int = 0
@@ -200,7 +200,7 @@ class Occupied(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """How many virtual machines."""
 
 
-class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class NodeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """Written by the node's agent, except `phase`, `reason`, `since`, `drain` and `maintenance`: the controllers'."""
 
     phase: NodePhase

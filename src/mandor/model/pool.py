@@ -60,7 +60,7 @@ class NodePoolSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
             raise ValueError("a pool has at most 16 maintenance windows")
 
 
-class NodePoolStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class NodePoolStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """Written by the maintenance controller; `scaling` by the node autoscaler."""
 
     opened_at: float = 0.0

@@ -49,7 +49,7 @@ class QuotaSpec(QuotaAmounts, frozen=True, gc=False, omit_defaults=True, forbid_
             check_name(self.priority_class, "priority class")
 
 
-class QuotaStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class QuotaStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """Written by the quota controller, a moment after it is so."""
 
     used: QuotaAmounts = QuotaAmounts()

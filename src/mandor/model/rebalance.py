@@ -36,7 +36,7 @@ class RebalanceSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
 MoveState = Literal["Waiting", "Moving", "Moved", "CalledOff"]
 
 
-class PlannedMove(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class PlannedMove(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """One move of a rebalance, and how far it is."""
 
     instance: str
@@ -63,7 +63,7 @@ class PlannedMove(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
 RebalancePhase = Literal["Planning", "Moving", "Resting", "Done"]
 
 
-class RebalanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class RebalanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """Written by the rebalance controller."""
 
     phase: RebalancePhase = "Planning"

@@ -159,7 +159,7 @@ def _check_common(spec: WebhookSpec | EventBusSpec) -> None:
 Outcome = Literal["delivered", "failed", "given up"]
 
 
-class Delivery(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class Delivery(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """One try, or what became of a message in the end."""
 
     at: float
@@ -173,7 +173,7 @@ class Delivery(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     """What the receiver answered, or why it did not."""
 
 
-class ReceiverStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class ReceiverStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """Written by the server that sends."""
 
     revision: int = 0

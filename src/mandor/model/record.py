@@ -12,11 +12,11 @@ Role = Literal["admin", "operator", "viewer", "node", "join", "component"]
 ALL_NAMESPACES = "*"
 
 
-class Empty(Struct, frozen=True, gc=False):
+class Empty(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     pass
 
 
-class ClusterSpec(Struct, frozen=True, gc=False, omit_defaults=True):
+class ClusterSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     id: str
     epoch: int = 1
     """Raised by every restore: work that an older epoch knew is held, not killed."""
@@ -32,7 +32,7 @@ class Cluster(Object, frozen=True, tag="cluster"):
     status: Empty = field(default_factory=Empty)
 
 
-class LeaseSpec(Struct, frozen=True, gc=False, omit_defaults=True):
+class LeaseSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     holder: str
     seconds: float
     """Unchanged for so long, on the observer's own clock: free to take."""
@@ -50,7 +50,7 @@ class Lease(Object, frozen=True, tag="lease"):
     status: Empty = field(default_factory=Empty)
 
 
-class HearingSpec(Struct, frozen=True, gc=False, omit_defaults=True):
+class HearingSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     nodes: tuple[str, ...] = ()
     """Sorted; written when it changes, at most once a second."""
 
@@ -108,7 +108,7 @@ class Token(Object, frozen=True, tag="token"):
     status: Empty = field(default_factory=Empty)
 
 
-class SessionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class SessionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """A caller waits at `server`; the node's agent dials back and the two are joined."""
 
     verb: Literal["logs", "exec", "load"]
@@ -145,7 +145,7 @@ class Session(Object, frozen=True, tag="session"):
         return self.spec.node
 
 
-class EventSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class EventSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     about: str
     """`instance default/web-0`"""
     type: Literal["normal", "warning"] = "normal"
@@ -171,7 +171,7 @@ class Event(Object, frozen=True, tag="event"):
         return self.spec.node
 
 
-class AuditSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class AuditSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     at: float
     identity: str
     verb: str

@@ -65,7 +65,7 @@ def moment_of(text: str | None, path: str) -> float:
     return found.timestamp()
 
 
-class ReservationStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class ReservationStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """Written by the reservation controller."""
 
     phase: Literal["Waiting", "Active", "Over"] = "Waiting"

@@ -24,7 +24,7 @@ class RolloutOrders(Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
 NO_ORDERS = RolloutOrders()
 
 
-class GroupRollout(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class GroupRollout(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """How far one group is."""
 
     wanted: int = 0
@@ -40,7 +40,7 @@ class GroupRollout(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
     """It goes on after its canaries."""
 
 
-class Rollout(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class Rollout(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """The latest roll-out of a service."""
 
     phase: RolloutPhase = "Progressing"

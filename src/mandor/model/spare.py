@@ -39,7 +39,7 @@ class SpareSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknow
         check_name(self.cluster, "cluster")
 
 
-class SpareVm(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class SpareVm(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """One of them, and how far it is; written before and after each step."""
 
     name: str
@@ -54,13 +54,13 @@ class SpareVm(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
     message: str = ""
 
 
-class SpareStep(Struct, frozen=True, gc=False, omit_defaults=True):
+class SpareStep(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     phase: SparePhase
     at: float
     why: str = ""
 
 
-class SpareStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class SpareStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     phase: SparePhase = "Preparing"
     since: float = 0.0
     message: str = ""

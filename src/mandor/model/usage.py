@@ -40,7 +40,7 @@ class GroupUsage(Struct, frozen=True, gc=False, omit_defaults=True, array_like=T
         )
 
 
-class TallySpec(Struct, frozen=True, gc=False, omit_defaults=True):
+class TallySpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     groups: dict[str, GroupUsage] = {}
     """By `namespace/` and what the names of the group's instances begin with: `default/web`, `default/shop-web`."""
 
@@ -49,7 +49,7 @@ def tally_name(namespace: str, workload: str, group: str) -> str:
     return f"{namespace}/{instance_prefix(workload, group)}"
 
 
-class TallyStatus(Struct, frozen=True, gc=False):
+class TallyStatus(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
     pass
 
 

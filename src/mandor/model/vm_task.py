@@ -64,7 +64,7 @@ class VmTaskSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
             parse_rule(text)
 
 
-class Step(Struct, frozen=True, gc=False, omit_defaults=True):
+class Step(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """One change of a task's state."""
 
     state: TaskState
@@ -72,7 +72,7 @@ class Step(Struct, frozen=True, gc=False, omit_defaults=True):
     why: str = ""
 
 
-class VmTaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class VmTaskStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """Written before and after each step."""
 
     state: TaskState = "Queued"

@@ -91,7 +91,7 @@ class VolumeSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
             raise ValueError("the rules of a volume are all `must`: it is placed once")
 
 
-class VolumeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class VolumeStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """`node` and `workload` are written by the scheduler, `path` by that node's agent, the rest by the controller."""
 
     phase: VolumePhase = "Pending"

@@ -1,6 +1,7 @@
 """Workload: what someone wants; Release: one immutable version of its template."""
 
 import hashlib
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
 import msgspec
@@ -511,7 +512,7 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
         return {name: group.template for name, group in self.groups.items()}
 
 
-class WorkloadStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class WorkloadStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """Written by the workload controller."""
 
     phase: str
@@ -554,7 +555,7 @@ class Workload(Object, frozen=True, tag="workload"):
         check_name(self.meta.name, "workload name", most)  # shorter than most: its instances' names begin with it
 
 
-class ReleaseSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True):
+class ReleaseSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     workload: str
     sequence: int
     hash: str
@@ -563,7 +564,7 @@ class ReleaseSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
     groups: dict[str, GroupTemplate]
 
 
-class ReleaseStatus(Struct, frozen=True, gc=False, omit_defaults=True):
+class ReleaseStatus(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     pass
 
 
@@ -577,7 +578,7 @@ class Release(Object, frozen=True, tag="release"):
     status: ReleaseStatus = field(default_factory=ReleaseStatus)
 
 
-def template_hash(groups: dict[str, GroupTemplate], restarted: int = 0) -> str:
+def template_hash(groups: Mapping[str, object], restarted: int = 0) -> str:
     """The same for the same words: what the author left out does not count, so a new default changes no hash."""
     from mandor.model.codec import to_plain
 

@@ -72,7 +72,7 @@ class Filter:
             (self.namespace is None or value.meta.namespace == self.namespace)
             and (self.node is None or value.node == self.node)
             and (not self.kinds or value.kind in self.kinds)
-            and all(value.labels.get(key) == wanted for key, wanted in self.labels.items())
+            and (not self.labels or all(value.labels.get(key) == wanted for key, wanted in self.labels.items()))
         )
 
 

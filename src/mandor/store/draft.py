@@ -86,9 +86,21 @@ def stamp(value: Object, *, version: int, now: float, new_uid: NewId) -> Object:
         force_setattr(meta, "created_at", now)
     if not meta.labels:
         force_setattr(meta, "labels", _NO_LABELS)
+    if meta.schema != value.schema:
+        _reshape(value, meta)
     stamped: Object = value.__copy__()  # type: ignore[attr-defined]
     force_setattr(stamped, "meta", meta)
     return stamped
+
+
+def _reshape(value: Object, meta: Meta) -> None:
+    """It is written in our shape, unless that is older than its own: then we would spoil it."""
+    if meta.schema > value.schema:
+        raise Invalid(
+            f"{value.key} has the schema {meta.schema}, and this version of mandor writes {value.schema}",
+            hint="a newer server wrote it, and has to change it: upgrade this one",
+        )
+    force_setattr(meta, "schema", value.schema)
 
 
 def share(meta: Meta) -> None:

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from mandor.errors import Conflict, Invalid, Unsupported
 from mandor.model.codec import decode, decode_as, encode
-from mandor.model.meta import Meta, Object
+from mandor.model.meta import Object
 from mandor.model.record import Cluster, ClusterSpec, Hearing, Lease, Session
 from mandor.model.usage import Tally
 from mandor.store.base import WRITES_MOST, Delete, Put, Store, Write
@@ -188,16 +188,7 @@ async def load_dump(store: Store, file: BinaryIO) -> Header:
 
 def _fresh(item: Object) -> Object:
     """The same object, with its uid, as new to this store."""
-    meta = item.meta
-    return item.changed(
-        meta=Meta(
-            name=meta.name,
-            namespace=meta.namespace,
-            uid=meta.uid,
-            labels=meta.labels,
-            created_at=meta.created_at,
-        )
-    )
+    return item.changed(meta=msgspec.structs.replace(item.meta, version=0))
 
 
 async def _make_empty(store: Store) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 from mandor.store.base import ALL, Change, Filter, Listing
 from mandor.store.index import Index, Subscription
@@ -51,11 +52,12 @@ class Watch(AsyncIterator[Sequence[Change]]):
         loop = asyncio.get_running_loop()
         waiter = loop.create_future()
 
-        def wake() -> None:
+        def go_on() -> None:
             if not waiter.done():
                 waiter.set_result(None)
 
-        subscription.wake = wake
+        # Those who look at one node are thousands: a burst reaches them a few at a time.
+        subscription.wake = partial(self._index.near.add, go_on) if self._where.node else go_on
         if self._reminder is None:
             self._reminder = _Reminder(subscription, loop, self._bookmark_seconds)
         self._reminder.since = loop.time()

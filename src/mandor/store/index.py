@@ -6,12 +6,15 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 
 from mandor.errors import Expired, MandorError
+from mandor.lib.trickle import Trickle
 from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, Change, Filter, Place, filtered
 from mandor.store.order import Order
 
 HISTORY_MOST = 20_000
 BUFFER_MOST = 10_000
+NEAR_EACH_PASS = 8
+"""So many of those who look at one node go on in one pass of the event loop."""
 
 Interest = tuple[str | None, str | None]
 """What a subscriber is filed under: kind and node; None: any."""
@@ -108,6 +111,8 @@ class Index:
         self._subscribers: dict[Interest, dict[Subscription, None]] = {}
         self._near = 0
         """So many of them look at one node only."""
+        self.near = Trickle(NEAR_EACH_PASS)
+        """They go on in this order."""
 
     # Reading.
 

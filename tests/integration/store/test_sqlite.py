@@ -183,7 +183,7 @@ def newer(path: Path) -> None:
 
 def unreadable(path: Path) -> None:
     file = StateFile(path)
-    file.write(["u/node//n1", b'{"kind":"node","meta":{"name":"n1"},"spec":{"colour":"blue"}}'], [], 1)
+    file.write(["u/node//n1", b'{"kind":"node","meta":{"name":"n1"},"spec":{"cordoned":"blue"}}'], [], 1)
     file.close()
 
 
@@ -449,3 +449,26 @@ async def test_writers_that_wait_for_room_on_a_hanging_disk_are_told_so(
         assert all(isinstance(result, Unavailable) for result in results)
         hanging.set()
         await store.commit(Put(make_node("late")))
+
+
+@pytest.mark.req("S0-19")
+async def test_what_a_newer_version_wrote_survives_a_restart_with_this_one(tmp_path: Path) -> None:
+    path = tmp_path / "state.db"
+    async with await SqliteStore.open(path) as store:
+        await store.commit(Put(make_node("n1")), Put(make_node("n2")))
+    with sqlite3.connect(path) as file:
+        file.execute(
+            "update objects set data = replace(data, '\"status\"', '\"colour\":1,\"status\"') where key like '%n1'"
+        )
+        file.execute("update objects set data = replace(data, '\"n2\"', '\"n2\",\"schema\":2') where key like '%n2'")
+    file.close()
+    async with await SqliteStore.open(path) as store:
+        node = await read_node(store, "n1")
+        await store.commit(Put(node.changed(spec=NodeSpec(cordoned=True))))
+        with pytest.raises(Invalid, match="schema 2"):
+            await store.commit(Put(await read_node(store, "n2")))
+    with sqlite3.connect(path) as file:
+        ((data,),) = file.execute("select data from objects where key like '%n1'").fetchall()
+    file.close()
+    kept = msgspec.json.decode(data)
+    assert (kept["colour"], kept["spec"]) == (1, {"cordoned": True})

@@ -57,7 +57,7 @@ def test_an_object_cannot_be_changed() -> None:
 
 def test_unknown_fields_of_a_spec_are_refused() -> None:
     with pytest.raises(Invalid, match="zone"):
-        decode(b'{"kind":"node","meta":{"name":"n1"},"spec":{"zone":"a"},"status":{"phase":"Ready"}}')
+        decode_as(b'{"kind":"node","meta":{"name":"n1"},"spec":{"zone":"a"},"status":{"phase":"Ready"}}', Node)
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"null", b"[1]", b'{"kind":"nobody"}', b"\xff", b'{"kind":"node"}'])

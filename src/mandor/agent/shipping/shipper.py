@@ -24,7 +24,7 @@ from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.metrics import Counts, Family, counter, gauge
 from mandor.lib.tasks import Background
-from mandor.model.codec import decode_as, encode
+from mandor.model.codec import decode_known, encode
 from mandor.model.instance import Instance
 from mandor.model.log_sink import LogSink, SinkHealth
 from mandor.model.meta import Object
@@ -151,7 +151,7 @@ class Shipper:
         except (OSError, msgspec.MsgspecError):
             self._places = {}
         try:
-            known = decode_as((self._folder / "sinks.json").read_bytes(), list[LogSink])
+            known = decode_known((self._folder / "sinks.json").read_bytes(), list[LogSink])
         except (OSError, Invalid):
             known = []
         self._wanted = {each.meta.uid: each for each in known} | self._wanted

@@ -186,6 +186,7 @@ OPERATIONS = [
         handler=heartbeat,
         body=Report,
         result=ClusterSpec,
+        urgent=True,
         refuses=("not_found", "conflict"),
     ),
     Operation(

@@ -19,6 +19,7 @@ from mandor.api.writers import check_kind
 from mandor.api.writing import Author, commit_as, moved
 from mandor.errors import Conflict, Invalid
 from mandor.lib.words import did_you_mean
+from mandor.model.beyond import beyond_of
 from mandor.model.codec import KINDS, from_plain, to_plain
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta, Object
@@ -127,8 +128,9 @@ def author_of(call: Call[Any, Any], verb: str = "") -> Author:
 
 async def put(call: Call[VersionQuery, Any], kind: type[Object]) -> Object:
     """Create or replace; with a version it is compare-and-swap. The stored status stays as it is."""
-    given = _given(call.body, kind, call.path["name"], call.query.namespace)
-    await _may(call, given.key)
+    key = key_of(kind, call.path["name"], call.query.namespace)
+    await _may(call, key)
+    given = _given(call.body, kind, call.path["name"], call.query.namespace, await call.parts.store.get(key))
     wanted = given.meta.version or call.query.version
     for attempt in range(TRIES):
         stored = await call.parts.store.get(given.key)
@@ -192,7 +194,7 @@ async def _store(call: Call[Any, Any], value: Object) -> Object:
     return redacted(value.stamped(version=revision), call.caller)
 
 
-def _given(body: Any, kind: type[Object], name: str, namespace: str) -> Object:
+def _given(body: Any, kind: type[Object], name: str, namespace: str, stored: Object | None) -> Object:
     """The object in the body, with the name and namespace of the request."""
     if not isinstance(body, dict):
         raise Invalid("the body is an object: kind, meta, spec")
@@ -206,6 +208,8 @@ def _given(body: Any, kind: type[Object], name: str, namespace: str) -> Object:
         meta.setdefault("name", name)
         if kind.namespaced:
             meta.setdefault("namespace", namespace)
+    if stored is not None and (beyond := beyond_of(stored.meta)) is not None:
+        plain = beyond.left_out_of(plain, kind)
     value = _object(plain, kind)
     if value.meta.name != name:
         raise Invalid(f"the body is about {value.meta.name}, the address about {name}", path="meta.name")

@@ -19,9 +19,9 @@ LOOK_SECONDS_MOST = 0.5
 
 
 class Containers:
-    def __init__(self, api: ApiClient, owner: Callable[[], str], *, waits: bool = True) -> None:
-        """`waits`: the engine itself can wait for an end, and costs nothing while it does."""
-        self._api, self._owner, self._waits = api, owner, waits
+    def __init__(self, api: ApiClient, owner: Callable[[], str], *, waits: bool, kill: str) -> None:
+        """`waits`: the engine itself can wait for an end, and costs nothing while it does; `kill`: the call's path."""
+        self._api, self._owner, self._waits, self._kill = api, owner, waits, kill
 
     async def find(self, unit: Unit, *, foreign: bool = False) -> dict[str, Any] | None:
         """Its container, inspected; `foreign`: somebody else's of the same name is an error, and not nothing."""
@@ -84,7 +84,7 @@ class Containers:
             return ""
 
     async def signal(self, identity: str, name: str) -> None:
-        await self.quietly("POST", f"/containers/{identity}/kill", signal=name)
+        await self.quietly("POST", self._kill.format(identity), signal=name)
 
     async def over(self, identity: str, seconds: float) -> bool:
         try:

@@ -57,7 +57,7 @@ class DockerApiEngine(ContainerEngine):
     ) -> None:
         super().__init__(directory)
         self._api = ApiClient(self.name, socket or self.default_socket(), cure=self.cure, answer_seconds=answer_seconds)
-        self._containers = Containers(self._api, lambda: self.owner, waits=self.waits)
+        self._containers = Containers(self._api, lambda: self.owner, waits=self.waits, kill=self.kill)
         self._images = ApiImages(self._api, Fetched(self._directory / "images.json"), credentials=credentials)
         self._sandboxes = Sandboxes(self._api)
         self._seen: dict[str, tuple[str, Observed]] = {}
@@ -76,6 +76,7 @@ class DockerApiEngine(ContainerEngine):
     """What starts it, for people to type."""
     waits: ClassVar[bool] = True
     """It waits for the end of a container without looking at it all the time."""
+    kill: ClassVar[str] = "/containers/{}/kill"
 
     @abstractmethod
     def default_socket(self) -> Path:

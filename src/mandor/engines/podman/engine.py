@@ -24,6 +24,8 @@ class PodmanEngine(DockerApiEngine):
     program: ClassVar[str] = "podman"
     waits: ClassVar[bool] = False
     """While it waits, podman keeps looking, with a quarter of a core, and hinders those who end the container."""
+    kill: ClassVar[str] = "/libpod/containers/{}/kill"
+    """Sent and answered; Docker's form of it waits for the end, as above."""
 
     _limits: frozenset[str] | None = None
     _counts = True

@@ -1,0 +1,34 @@
+"""A few go on in each pass of the event loop, in the order in which they came."""
+
+import asyncio
+
+from mandor.lib.trickle import Trickle
+
+
+async def test_so_many_go_on_in_each_pass_and_in_their_order() -> None:
+    trickle, gone = Trickle(2), list[int]()
+    for number in range(5):
+        trickle.add(lambda number=number: gone.append(number))  # type: ignore[misc]
+    seen = []
+    for _ in range(4):
+        await asyncio.sleep(0)
+        seen.append(list(gone))
+    assert seen == [[0, 1], [0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
+
+
+async def test_it_rests_when_nobody_waits_and_begins_again() -> None:
+    trickle = Trickle(1)
+    for _ in range(3):
+        async with asyncio.timeout(20):
+            await asyncio.gather(*(trickle.turn() for _ in range(3)))
+        assert len(trickle) == 0
+
+
+async def test_somebody_who_gave_up_does_not_keep_the_others_from_their_turn() -> None:
+    trickle = Trickle(1)
+    first, second = (asyncio.ensure_future(trickle.turn()) for _ in range(2))
+    await asyncio.sleep(0)
+    first.cancel()
+    async with asyncio.timeout(20):
+        await second
+    assert first.cancelled()
