@@ -59,7 +59,7 @@ def acknowledged_writes_are_stored(history: History) -> Iterator[str]:
 def refused_writes_are_not_stored(history: History) -> Iterator[str]:
     marks = {each.facts.get("mark"): each.revision for each in history.stored}
     for call in history.calls:
-        if call.outcome == "refused" and call.mark in marks:
+        if call.outcome == "refused" and call.mark and call.mark in marks:
             yield f"{_shown(call)} was refused ({call.why}), and stored at {marks[call.mark]}"
 
 

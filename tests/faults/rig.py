@@ -99,7 +99,7 @@ class Rig:
         )
         if done.returncode == 0:
             self.disks[name] = folder
-            self._stack.callback(subprocess.run, ["umount", "-l", folder], check=True)
+            self._stack.callback(lambda: subprocess.run(["umount", "-l", folder], check=True))
 
     # Programs.
 

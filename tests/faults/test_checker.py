@@ -168,6 +168,10 @@ def test_a_history_that_breaks_a_rule_is_found_by_that_rule_alone(rule: str, his
         pytest.param(_replaced("Lost", ended=29.0, single=True), id="stopped by itself before it was replaced"),
         pytest.param(replace(GOOD, calls=[*GOOD.calls, _call(outcome="unknown", mark="c9")]), id="nobody knows"),
         pytest.param(_more(_lease("leader-scheduler", 11, 10, "")), id="the lease was given back"),
+        pytest.param(
+            _more(_workload(11, 5, mark=""), calls=[*GOOD.calls, _call("delete", outcome="refused", mark="")]),
+            id="a deletion was refused, and has no mark",
+        ),
     ],
 )
 def test_what_is_allowed_is_not_called_a_mistake(history: History) -> None:
