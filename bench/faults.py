@@ -97,7 +97,7 @@ def main() -> int:
     if options.failovers:
         found["failover"] = measure_failovers(options.failovers, options.seed)
         slowest = max(each.get("most", 0.0) for each in found["failover"].values())
-    print(shown(found), file=sys.stderr)
+    print(shown(found), *(line for trial in trials for line in trial.evidence()), sep="\n", file=sys.stderr)
     keep("faults", found, options.json)
     if slowest > LEASES_MOST:
         print(f"a failover took {slowest} leases; at most {LEASES_MOST} are allowed", file=sys.stderr)

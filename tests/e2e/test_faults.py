@@ -26,6 +26,7 @@ def test_no_fault_loses_a_write_or_runs_anything_twice(tmp_path: Path, etcd_bina
         print(f"nothing is cut off: {why}")
     trial = run_trial(tmp_path, etcd_binary, SEED, real=not why)
     print(shown(report([trial])))
+    print("\n".join(trial.evidence()))
     assert trial.violations == []
     outcomes = {call.outcome for call in trial.history.calls}
     assert "acknowledged" in outcomes, "nobody was served"

@@ -98,3 +98,18 @@ class History:
     final: Final
     single: frozenset[str] = frozenset()
     """Workloads with `disconnect.stop_after`: no instance of theirs ever runs twice."""
+
+
+def story(history: History, word: str) -> list[str]:
+    """All that is known of an instance, by its name or uid, in the order of time: for whoever looks for a mistake."""
+    found = [
+        (each.at, f"{each.name} at revision {each.revision}: {'gone' if each.gone else each.facts}")
+        for each in history.stored
+        if word in {each.name, each.facts.get("uid")}
+    ]
+    for life in history.lives:
+        if word in {life.name, life.uid}:
+            unit = f"{life.name} ({life.uid}, {life.task}, attempt {life.attempt}) on {life.node}"
+            found.append((life.begun, f"{unit} begins"))
+            found += [(life.ended, f"{unit} ends")] if life.ended is not None else []
+    return [f"{at:.2f} {what}" for at, what in sorted(found)]

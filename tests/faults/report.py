@@ -70,12 +70,6 @@ def took_over(stored: Sequence[Stored], election: str, after: float) -> float | 
     return next((each.at for each in terms(stored, election) if each.at > after), None)
 
 
-def held(stored: Sequence[Stored], election: str, at: float) -> str:
-    """The address of who led then; empty: nobody did."""
-    leases = [each for each in stored if each.name == f"leader-{election}" and each.kind == "lease" and each.at <= at]
-    return str(leases[-1].facts["address"]) if leases and leases[-1].facts["holder"] else ""
-
-
 def failovers(stored: Sequence[Stored], suffered: Sequence[Suffered]) -> list[float]:
     """Seconds from each fault that took the lead from its victim until another one had it."""
     found = []
@@ -91,13 +85,11 @@ def failovers(stored: Sequence[Stored], suffered: Sequence[Suffered]) -> list[fl
 
 def longest(stored: Sequence[Stored], election: str) -> float:
     """The longest time from somebody's last renewal to the next one's term."""
-    most, last = 0.0, None
-    for each in stored:
-        if each.kind != "lease" or not each.name.endswith(f"-{election}"):
-            continue
-        if each.name.startswith("term-") and last is not None:
-            most = max(most, each.at - last)
-        last = each.at
+    renewals = [each for each in stored if each.kind == "lease" and each.name == f"leader-{election}"]
+    most = 0.0
+    for term in terms(stored, election):
+        last = [each.at for each in renewals if each.revision < term.revision]
+        most = max(most, term.at - last[-1]) if last else most
     return most
 
 

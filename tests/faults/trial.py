@@ -13,7 +13,7 @@ from typing import Any
 from mandor.model.phase import Phase
 from tests.e2e.cluster import eventually
 from tests.faults.checker import violations
-from tests.faults.history import History
+from tests.faults.history import History, story
 from tests.faults.inflict import Suffered, Trouble
 from tests.faults.people import SINGLE, People
 from tests.faults.plan import make_plan
@@ -37,6 +37,13 @@ class Trial:
     @property
     def violations(self) -> list[str]:
         return violations(self.history)
+
+    def evidence(self) -> list[str]:
+        """What is known of the instances that broken rules name."""
+        history = self.history
+        words = {word.strip("(),:") for each in self.violations for word in each.split()}
+        known = {life.uid for life in history.lives} | {life.name for life in history.lives}
+        return [line for word in sorted(words & known) for line in (f"== {word}", *story(history, word))]
 
 
 def run_trial(folder: Path, etcd: Path, seed: int, *, rounds: int = 1, lease: float = 3.0, real: bool = True) -> Trial:
