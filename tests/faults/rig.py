@@ -202,7 +202,7 @@ class Rig:
 
     def tell(self) -> None:
         for program in [*self.servers, *self.agents.values(), self.observer]:
-            print(f"== the log of {program.name} ends:\n{program.text()[-1500:]}")
+            print(f"== the log of {program.name} ends:\n{program.text()[-6000:]}")
 
     def _stop_processes(self, name: str) -> None:
         script = (

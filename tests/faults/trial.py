@@ -60,7 +60,10 @@ def run_trial(folder: Path, etcd: Path, seed: int, *, rounds: int = 1, lease: fl
         rest = time.monotonic() - over
         final = rig.final()
         history = History(people.calls, people.reads, rig.changes(), rig.lives(), final, SINGLE)
-    return Trial(seed, lease, history, trouble.suffered, time.monotonic() - begun, rest)
+        trial = Trial(seed, lease, history, trouble.suffered, time.monotonic() - begun, rest)
+        if trial.violations:
+            rig.tell()
+    return trial
 
 
 def settle(rig: Rig, people: People) -> None:
