@@ -18,10 +18,11 @@ async def test_a_start_that_was_broken_off_while_its_supervisor_was_slow_never_b
 ) -> None:
     came = tmp_path / "came"
     slow = ["/bin/sh", "-c", 'sleep 0.5; "$@"; touch "$0"', str(came), *spawn._PROGRAM]
-    monkeypatch.setattr(spawn, "_PROGRAM", slow)
     begun = tmp_path / "begun"
     launch = Launch(name="web-0", command=("sh", "-c", f"touch {begun}; exec sleep 0.1"))
     async with ProcessEngine(directory=tmp_path / "engine") as engine:
+        await engine.probe()
+        monkeypatch.setattr(spawn, "_PROGRAM", slow)
         starting = asyncio.create_task(engine.start(Unit("u1", "main", 1), launch))
         await asyncio.sleep(0.1)  # the supervisor is on its way, and holds no lock yet
         starting.cancel()

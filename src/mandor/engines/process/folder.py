@@ -140,7 +140,7 @@ class UnitFolder:
         return True
 
     def call_off(self) -> None:
-        """A supervisor that is on its way finds nothing to begin; one that has come is seen, and can be told to stop."""
+        """A supervisor that is on its way finds nothing to begin; one that has come is seen, and can be stopped."""
         with suppress(OSError):  # BlockingIOError: it has come.
             file = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
