@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import random
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -164,6 +165,12 @@ class Trouble:
     def _shown(self, *indexes: int) -> list[str]:
         return [self._rig.members[index] for index in indexes]
 
+    def _signal(self, number: signal.Signals, *indexes: int) -> None:
+        for index in indexes:
+            process = self._rig.etcd.members[index].process
+            if process is not None:  # one that has ended, with a full disk, gets nothing
+                process.send_signal(number)
+
     @contextlib.contextmanager
     def _members_killed(self, indexes: Sequence[int]) -> Victims:
         etcd = self._rig.etcd
@@ -172,13 +179,14 @@ class Trouble:
                 etcd.kill(index)
         yield self._shown(*indexes)
         for index in indexes:
-            etcd.start(index, wait=False)
+            if not etcd.members[index].running:
+                etcd.start(index, wait=False)
 
     @contextlib.contextmanager
     def _member_paused(self, index: int) -> Victims:
-        self._rig.etcd.pause(index)
+        self._signal(signal.SIGSTOP, index)
         yield self._shown(index)
-        self._rig.etcd.resume(index)
+        self._signal(signal.SIGCONT, index)
 
     def _member_cut(self, index: int, *, both: bool = True) -> AbstractContextManager[Sequence[str]]:
         name = self._rig.members[index]
@@ -201,11 +209,9 @@ class Trouble:
 
         def stutter() -> None:
             while not over.is_set():
-                for index in range(MEMBERS):
-                    self._rig.etcd.pause(index)
+                self._signal(signal.SIGSTOP, *range(MEMBERS))
                 time.sleep(STOPPED_SECONDS)
-                for index in range(MEMBERS):
-                    self._rig.etcd.resume(index)
+                self._signal(signal.SIGCONT, *range(MEMBERS))
                 over.wait(GOING_SECONDS)
 
         thread = threading.Thread(target=stutter, name="stutter")
