@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.components.etcd import Etcd, Member, Tls
-from tests.e2e.cluster import Program, eventually
+from tests.e2e.cluster import Program, end_units, eventually
 from tests.faults import lives, observer
 from tests.faults.history import Final, Life, Stored
 from tests.faults.network import Machine, Network
@@ -197,20 +197,12 @@ class Rig:
         for program in [*self.agents.values(), *self.servers]:
             program.kill()
         for name in self.processes:
-            self._stop_processes(name)
+            end_units(self.home(name))
         self._stack.close()
 
     def tell(self) -> None:
         for program in [*self.servers, *self.agents.values(), self.observer]:
             print(f"== the log of {program.name} ends:\n{program.text()[-6000:]}")
-
-    def _stop_processes(self, name: str) -> None:
-        script = (
-            "import asyncio, sys; from pathlib import Path; from mandor.roots.agent import make_engines; "
-            "from mandor.roots.dev import stop_units; "
-            "asyncio.run(stop_units(make_engines(('process',), Path(sys.argv[1]))))"
-        )
-        subprocess.run([sys.executable, "-c", script, str(self.home(name))], check=True, timeout=60)
 
     # The API.
 
