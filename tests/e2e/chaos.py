@@ -92,7 +92,7 @@ class Chaos:
             self.unsure.setdefault(name, {before}).add(replicas)
 
     def _manifest(self, name: str, replicas: int) -> str:
-        form = PROCESS if name in {"w0", "w1"} else FAKE
+        form = PROCESS if name in {"w0", "w1", "last-process"} else FAKE
         return form.format(name=name, replicas=replicas, log=self.log)
 
     def _know(self, name: str, replicas: int | None) -> None:
@@ -110,8 +110,9 @@ class Chaos:
                 program.start()
         self.cluster.wait_ready()
         self.cluster.wait_nodes(*self.cluster.agents)
-        self.cluster.apply(self._manifest("last", 2))
-        self._know("last", 2)
+        for name in ("last-process", "last-fake"):
+            self.cluster.apply(self._manifest(name, 2))
+            self._know(name, 2)
         stored = {
             one["meta"]["name"]: one["spec"]["groups"]["main"].get("replicas", 1)
             for one in self.cluster.items("workloads")
