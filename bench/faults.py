@@ -88,8 +88,8 @@ def main() -> int:
     parser.add_argument("--json", help="where the report goes")
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     parser.add_argument("--trials", type=int, default=1, help="each with the next seed")
-    parser.add_argument("--rounds", type=int, default=2, help="how often each fault happens in a trial")
-    parser.add_argument("--failovers", type=int, default=20, help="how often a leader is killed or paused")
+    parser.add_argument("--rounds", type=int, default=1, help="how often each fault happens in a trial")
+    parser.add_argument("--failovers", type=int, default=16, help="how often a leader is killed or paused")
     options = parser.parse_args()
     trials = [try_once(options.seed + number, options.rounds) for number in range(options.trials)]
     found = report(trials)
