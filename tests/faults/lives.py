@@ -120,8 +120,6 @@ class Roll:
         self._thread.join()
         self.look()
         found = [*self._over, *(life for life, _ in self._going.values())]
-        for descriptor, (life, _) in self._going.items():
-            print(life.node, life.name, life.uid, "runs:", *Path(f"/proc/self/fdinfo/{descriptor}").read_text().split())
         for descriptor in self._going:
             os.close(descriptor)
         self._going.clear()
