@@ -59,6 +59,7 @@ def started(program: str, *options: str) -> Iterator[Server]:
     finally:
         process.stdin.close()
         process.wait(60)
+        process.stdout.close()
 
 
 class Reader(asyncio.Protocol):

@@ -123,7 +123,7 @@ async def main(store_url: str) -> None:
             token, tokens[role] = make_token(role, identity)  # type: ignore[arg-type]
             await store.commit(Put(token))
         heartbeats = Heartbeats(store, clock, "bench", url)
-        parts = ApiParts(store, clock, heartbeats, ApiSettings(address=url))
+        parts = ApiParts(store, clock, heartbeats, ApiSettings(address=url, watches_each=20_000))
         server = ApiServer(build_app(parts), parts, listener)
         work = (server.serve(), heartbeats.run(), collect_gently(clock))
         tasks = [asyncio.create_task(each) for each in work]

@@ -111,7 +111,7 @@ def within(result: dict[str, Any]) -> bool:
     sound = not any(each["lost"] or each["placed_twice"] or each["machines_overcommitted"] for each in runs)
     fast = result["in_process"]["accepted_per_second"] >= ACCEPTED_LEAST
     confirmed = result["rabbitmq"] is None or result["rabbitmq"]["placed_per_second"] >= CONFIRMED_LEAST
-    return sound and fast and confirmed and result["quality"]["other_choices"] == 0
+    return sound and fast and confirmed and result["quality"]["orders_worse"] == 0
 
 
 async def main(options: argparse.Namespace) -> int:

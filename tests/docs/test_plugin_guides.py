@@ -24,6 +24,7 @@ from tests.scenarios.make import make_node, make_template
 
 PLUGIN_GUIDE = ROOT / "docs" / "guides" / "write-a-plugin.md"
 PROFILE_GUIDE = ROOT / "docs" / "guides" / "tune-a-profile.md"
+MACHINES_GUIDE = ROOT / "docs" / "guides" / "place-vms.md"
 EXAMPLES = ROOT / "examples" / "plugins"
 
 
@@ -59,7 +60,7 @@ def asked(namespace: str = "default", cpu: str = "1") -> Ask:
     return Ask(Key(Instance.kind, namespace, "web-0"), Shape.of(make_template(cpu=cpu)))
 
 
-@pytest.mark.parametrize("page", [PLUGIN_GUIDE, PROFILE_GUIDE], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [PLUGIN_GUIDE, PROFILE_GUIDE, MACHINES_GUIDE], ids=lambda page: page.stem)
 def test_every_configuration_in_a_guide_is_one(page: Path, folder: Path) -> None:
     registry = find_plugins(folder, points=[])
     for block in marked(page, "config"):

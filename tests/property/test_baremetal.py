@@ -1,72 +1,99 @@
-"""The profile `baremetal` is a best-fit: over random machines it never leaves a fuller one that has room."""
+"""The profile `baremetal` is the best-fit of its document: in any order of requests the same machines come out."""
 
 from __future__ import annotations
 
-import random
+from functools import lru_cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mandor.model.node import Node
-from mandor.model.vm_task import MIB
+from mandor.model.vm_task import VmTask
 from mandor.placement.board import Board
-from tests.unit.placement.test_claims import machine, place, task
+from mandor.placement.config import read_config
+from mandor.placement.framework.handle import DETACHED
+from mandor.placement.framework.profile import Profile
+from mandor.placement.plugin_source import find_plugins
+from mandor.placement.workshop import Workshop
+from tests.property.plain_best_fit import Fleet, Machine, Size, Weights
+from tests.unit.placement.test_claims import PROFILE, machine, place, task
 
-sizes = st.tuples(st.integers(1, 16), st.integers(1, 64))
-machines = st.lists(st.tuples(sizes, st.integers(0, 100), st.integers(1, 6)), min_size=1, max_size=8)
-Size = tuple[int, int]
-"""Cores and GiB."""
-
-
-class Plain:
-    """Best-fit as one would write it down: of the machines with room, the fullest afterwards."""
-
-    def __init__(self, nodes: dict[str, Node]) -> None:
-        self.room = {name: node.status.capacity for name, node in nodes.items()}
-        self.quota = {name: int(node.status.facts["vm.quota"]) for name, node in nodes.items()}
-        used = {name: node.status.occupied for name, node in nodes.items()}
-        self.cpu = {name: each.cpu_milli for name, each in used.items() if each}
-        self.memory = {name: each.memory_bytes for name, each in used.items() if each}
-        # Where room is used, somebody is there, even if the inventory does not count him.
-        self.vms = {
-            name: each.machines or int(each.cpu_milli + each.memory_bytes > 0) for name, each in used.items() if each
-        }
-
-    def fullness(self, name: str, size: Size) -> int | None:
-        """In whole percent, the mean of CPU and memory; None: no room."""
-        cpu, memory = self.cpu[name] + size[0] * 1000, self.memory[name] + size[1] * 1024 * MIB
-        room = self.room[name]
-        if cpu > room.cpu_milli or memory > room.memory_bytes or self.vms[name] >= self.quota[name]:
-            return None
-        return (cpu * 100 // room.cpu_milli + memory * 100 // room.memory_bytes) // 2
-
-    def best(self, size: Size) -> set[str]:
-        found = {name: full for name in self.room if (full := self.fullness(name, size)) is not None}
-        return {name for name, full in found.items() if full == max(found.values())}
-
-    def put(self, name: str, size: Size) -> None:
-        self.cpu[name] += size[0] * 1000
-        self.memory[name] += size[1] * 1024 * MIB
-        self.vms[name] += 1
+POOLS = ("default", "ai")
+sizes = st.builds(Size, st.integers(1, 16), st.integers(1, 64))
+weights = st.builds(Weights, st.integers(1, 9), st.integers(0, 9), st.integers(0, 9))
 
 
-@pytest.mark.req("S4-11")
-@pytest.mark.req("S4-12")
+@st.composite
+def inventories(draw: st.DrawFn) -> list[Machine]:
+    """Machines in any order, some of them in use already."""
+    names = draw(st.lists(st.from_regex(r"[a-z][a-z0-9]{0,3}", fullmatch=True), min_size=1, max_size=8, unique=True))
+    return [draw(machines(name)) for name in names]
+
+
+@st.composite
+def machines(draw: st.DrawFn, name: str) -> Machine:
+    cpu, memory = draw(sizes)
+    percent, quota = draw(st.integers(0, 100)), draw(st.none() | st.integers(1, 6))
+    used_cpu, used_memory = cpu * percent // 100, memory * percent // 100
+    # Where room is used, somebody is there, even if the inventory does not count him.
+    vms = max(min(quota or 3, percent // 30), int(used_cpu + used_memory > 0))
+    return Machine(name, cpu, memory, draw(st.sampled_from(POOLS)), quota, used_cpu, used_memory, vms)
+
+
+steps = st.lists(st.tuples(sizes, st.sampled_from(POOLS)) | st.integers(0, 50), min_size=1, max_size=40)
+"""Somebody wants room, or whoever has some gives it back: called off, timed out or released."""
+
+
+@lru_cache(maxsize=64)
+def profile_with(weighed: Weights) -> Profile:
+    text = f"""
+    profiles:
+    - schedulerName: baremetal
+      ties: first
+      plugins:
+        multiPoint:
+          disabled: [{{name: "*"}}]
+          enabled: [{{name: PrioritySort}}, {{name: PoolFit}}, {{name: TaintToleration}}, {{name: NodeResourcesFit}},
+            {{name: VMQuota}}, {{name: BestFit}}, {{name: DefaultBinder}}]
+        score: {{disabled: [{{name: "*"}}], enabled: [{{name: BestFit}}]}}
+      pluginConfig:
+      - name: BestFit
+        args: {{cpu: {weighed.cpu}, memory: {weighed.memory}, machines: {weighed.machines}}}
+    """
+    known = find_plugins(points=())
+    return Workshop(DETACHED).profiles(read_config(text, known), known)["baremetal"]
+
+
+@pytest.mark.req("S4-11", "S4-12", "S4-47")
 @settings(deadline=None)
-@given(machines, st.lists(sizes, min_size=1, max_size=40), st.randoms(use_true_random=False))
-def test_every_choice_is_one_that_plain_best_fit_makes_so_it_never_places_fewer(
-    wanted: list[tuple[Size, int, int]], asks: list[Size], chance: random.Random
+@given(inventories(), steps, st.none() | weights)
+def test_in_any_order_the_same_machines_come_out_as_of_the_plain_best_fit(
+    inventory: list[Machine], wanted: list[tuple[Size, str] | int], weighed: Weights | None
 ) -> None:
-    nodes = {}
-    for index, ((cpu, memory), percent, quota) in enumerate(wanted):
-        used = (cpu * percent // 100, memory * percent // 100, min(quota, percent // 30))
-        nodes[f"m{index}"] = machine(f"m{index}", cpu=cpu, memory=memory, used=used, quota=quota)
-    board, plain = Board(nodes.values()), Plain(nodes)
-    chance.shuffle(asks)
-    for index, size in enumerate(asks):
-        best = plain.best(size)
-        where = place(board, task(f"t{index}", cpu=size[0], memory_mib=size[1] * 1024))
-        assert where in best if best else not where
+    profile = PROFILE if weighed is None else profile_with(weighed)
+    board = Board(
+        machine(
+            each.name,
+            cpu=each.cpu,
+            memory=each.memory,
+            pool=each.pool,
+            used=(each.used_cpu, each.used_memory, each.vms),
+            quota=each.quota,
+        )
+        for each in inventory
+    )
+    fleet = Fleet(inventory, weighed or Weights())
+    placed: list[tuple[VmTask, str, Size]] = []
+    for index, step in enumerate(wanted):
+        if isinstance(step, int):
+            if placed:
+                given_back, where, size = placed.pop(step % len(placed))
+                board.remove(given_back.claim_key)
+                fleet.give_back(where, size)
+            continue
+        size, pool = step
+        asked = task(f"t{index}", cpu=size.cpu, memory_mib=size.memory * 1024, pool=pool)
+        where = place(board, asked, profile)
+        assert where == fleet.place(size, pool)
         if where:
-            plain.put(where, size)
+            placed.append((asked, where, size))

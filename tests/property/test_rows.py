@@ -25,7 +25,7 @@ from mandor.placement.framework.handle import DETACHED
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.kept import At
 from mandor.placement.framework.lodging import Rank, Tenure
-from mandor.placement.framework.luck import drawn, lots
+from mandor.placement.framework.luck import lots
 from mandor.placement.framework.making import Registered, make_plugin
 from mandor.placement.framework.points import (
     SKIP,
@@ -163,9 +163,14 @@ def without(*names: str) -> Profile:
     return Profile("default", [Enabled(made(cls), weight) for cls, weight in DEFAULTS if cls.name not in names])
 
 
+def first_wins() -> Profile:
+    return Profile("default", [Enabled(made(cls), weight) for cls, weight in DEFAULTS], ties="first")
+
+
 CPU_ONLY = (Weighed("cpu", 3),)
 PROFILES: dict[str, Callable[[], Profile]] = {
     "default": with_others,
+    "first wins": first_wins,
     **{f"with {cls.name}": lambda cls=cls: with_others(made(cls)) for cls in OPTIONAL},  # type: ignore[misc]
     "all of them": lambda: with_others(*(made(cls) for cls in OPTIONAL)),
     "weights": lambda: with_others(NodeResourcesFit=5, NodeResourcesBalancedAllocation=3, ImageLocality=2),
@@ -378,5 +383,5 @@ def test_the_usual_scores_in_one_go_are_those_of_their_plugins(cpu: list[int], m
 @settings(deadline=None)
 @given(count=st.integers(1, 300), workload=st.text(max_size=5))
 def test_no_two_nodes_have_the_same_lot(count: int, workload: str) -> None:
-    order = drawn(np.random.default_rng(count).integers(0, 2**64, count, dtype=np.uint64))
+    order = np.random.default_rng(count).permutation(count).astype(np.uint32)
     assert len(set(lots(Identity("default", workload, "main"), order, count).tolist())) == count

@@ -31,6 +31,7 @@ from mandor.agent.shipping.own import OwnLogs
 from mandor.agent.shipping.shipper import Shipper
 from mandor.agent.stream import Streams, choose_task
 from mandor.agent.tenants import CrewTenants
+from mandor.agent.tracing import Tracing
 from mandor.agent.usage import InstanceMeter, read_usage
 from mandor.engines.base import Engine, Unit, Usage
 from mandor.errors import Conflict, Forbidden, Invalid, MandorError, NotFound, Unauthenticated
@@ -43,10 +44,12 @@ from mandor.model.log_sink import LogSink
 from mandor.model.meta import Object
 from mandor.model.node import CLOCK_AHEAD, Node
 from mandor.model.record import ClusterSpec, Session
+from mandor.model.resources import Resources
 from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.model.volume import HOST_PATHS, Volume
 from mandor.store.base import ALL, Change, Filter, Store
 from mandor.store.recorder import Recorder
+from mandor.telemetry.tracer import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -75,12 +78,14 @@ class Agent:
         meter: InstanceMeter | None = None,
         ahead: Callable[[], float] = lambda: 0.0,
         own_logs: OwnLogs | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one.
         `ask`: puts the question of a probe. `meter`: asks engines what their units use. `ahead`: how many seconds this
         clock is ahead of the servers'. `own_logs`: what the agent says, for log sinks; None: nothing is shipped, its
-        own words or others'."""
+        own words or others'. `tracer`: keeps spans of instances that are part of a trace; None: none are."""
         self._settings, self._link, self._clock, self._ahead = settings, link, clock, ahead
+        self._shared = settings.shared
         self._machine = machine or ThisMachine(clock, settings.data)
         self._engines = dict(engines)
         self._journal = journal or Journal(settings.data)
@@ -112,7 +117,9 @@ class Agent:
             self.node,
             self._whose,
             ask,
+            Tracing(tracer) if tracer is not None else None,
         )
+        self._tracer = tracer
         loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
         self.defence = Defence(
             settings.thresholds,
@@ -127,6 +134,7 @@ class Agent:
         self.node.pressure = lambda: self.defence.shown
         self._own_memory: int | None = None
         self._last_usage = NodeUsage()
+        self._used = Resources()
         self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
         self._meter = meter or InstanceMeter(clock)
         self._shipper = self._make_shipper(own_logs, blocking) if own_logs is not None else None
@@ -303,19 +311,21 @@ class Agent:
     def _readings(self) -> Sequence[Reading]:
         """A node that is a part of its machine is short of memory when its part is used up, or the machine's."""
         machine = self._machine.readings()
-        if not self._disks.known and not self._settings.shared:
+        if not self._shared and not self._disks.known:
             return machine
         found = [*machine, *self._disks.readings()]
         has = self.node.capacity.memory_bytes
-        if self._settings.shared and self._own_memory is not None and has:
+        if self._shared and self._own_memory is not None and has:
             found.append(Reading("memory", max(0, has - self._own_memory), has))
         return found
 
     def _measured(self, machine: NodeUsage, instances: Mapping[str, InstanceUsage]) -> None:
-        self._last_usage = machine
-        if not self._settings.shared:
-            self.node.measured(used_by_all(machine), instances)
+        if not self._shared:
+            if machine is not self._last_usage:
+                self._last_usage, self._used = machine, used_by_all(machine)
+            self.node.measured(self._used, instances)
             return
+        self._last_usage = machine
         own = used_by_own(instances)
         self._own_memory = own.memory_bytes
         self.node.measured(own, instances)
@@ -334,7 +344,8 @@ class Agent:
         phases: Counter[Values] = Counter((each.status.phase.value,) for each in workers.values())
         node = node_families(self.node.engines, self.defence.shown, self._last_usage, phases)
         shipping = self._shipper.families() if self._shipper is not None else ()
-        return [*self.crew.measures.families(), *node, *unit_families(used), *shipping]
+        spans = self._tracer.families() if self._tracer is not None else ()
+        return [*self.crew.measures.families(), *node, *unit_families(used), *shipping, *spans]
 
     def _find_unit(self, uid: str, task: str) -> tuple[Engine, Unit]:
         worker = self.crew.workers.get(uid)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
 from mandor.agent.absence import Source, judge
@@ -20,6 +21,7 @@ from mandor.agent.room import Answer, Room
 from mandor.agent.settings import AgentSettings
 from mandor.agent.shipping.shipper import Lodged
 from mandor.agent.sync import live
+from mandor.agent.tracing import Tracing, first_story
 from mandor.agent.turns import Turns
 from mandor.agent.vault import Vault
 from mandor.agent.volumes import Furnished, VolumeKeeper
@@ -69,8 +71,10 @@ class Crew:
         host: Host,
         whose: Callable[[], Awaitable[ClusterSpec]],
         ask: Ask,
+        tracing: Tracing | None = None,
     ) -> None:
-        """`whose`: which cluster answers."""
+        """`whose`: which cluster answers. `tracing`: None: nothing is recorded."""
+        self.tracing = tracing
         self.ask = ask
         self._host, self._changed = host, host.poke
         self.clock = clock
@@ -81,8 +85,11 @@ class Crew:
         self.quick_seconds = settings.quick_seconds
         self.otlp = settings.otlp
         self.workers: dict[str, Worker] = {}
-        self._names: dict[str, str] = {}
+        self._names: dict[str, str] | None = None
+        self._ready: frozenset[str] | None = None
         self.reporter = Reporter(store, clock)
+        if tracing is not None:
+            self.reporter = Reporter(store, clock, reporting=self._reporting, reported=self._reported)
         self.volumes = VolumeKeeper(
             settings.name,
             settings.data / "volumes",
@@ -197,6 +204,7 @@ class Crew:
         assert self._tasks is not None, "the crew begins before it gets orders"
         worker = Worker(entry, self)
         self.workers[worker.uid] = worker
+        self._names = self._ready = None
         self._tasks.start(worker.run(), f"instance {worker.order.name}")
         return worker
 
@@ -247,14 +255,19 @@ class Crew:
 
     def names(self) -> Mapping[str, str]:
         """The same object as long as they are the same."""
-        if self._names.keys() != self.workers.keys():
+        if self._names is None:
             found = ((uid, worker.order.instance.meta) for uid, worker in self.workers.items())
             self._names = {uid: f"{meta.namespace}/{meta.name}" for uid, meta in found}
         return self._names
 
     def ready(self) -> frozenset[str]:
-        """The uids of those that serve."""
-        return frozenset(uid for uid, worker in self.workers.items() if worker.status.ready)
+        """The uids of those that serve; the same object as long as they are the same."""
+        if self._ready is None:
+            self._ready = frozenset(uid for uid, worker in self.workers.items() if worker.status.ready)
+        return self._ready
+
+    def ready_changed(self) -> None:
+        self._ready = None
 
     def latest(self, worker: Worker, task: str) -> Unit:
         """The unit whose logs someone wants: the latest that its engine knows."""
@@ -364,6 +377,7 @@ class Crew:
         await self._blocking(self._journal.forget, uid)
         self.reporter.drop(uid)
         self.workers.pop(uid, None)
+        self._names = self._ready = None
         self.volumes.left(uid)
         if self.names_kept is not None:
             await self.names_kept.forget(uid)
@@ -376,6 +390,14 @@ class Crew:
         if note is not None:
             kind, reason, message = note
             self._recorder.note(order.instance, reason, message, type=kind, node=self._node)
+
+    def _reporting(self, uids: Iterable[str]) -> AbstractContextManager[object]:
+        return first_story(self.workers[uid].story for uid in uids if uid in self.workers)
+
+    def _reported(self, uid: str, status: InstanceStatus) -> None:
+        worker = self.workers.get(uid)
+        if worker is not None and worker.story is not None:
+            worker.story.reported(status)
 
     # News.
 

@@ -66,13 +66,16 @@ class Defence:
         return self._told
 
     async def run(self) -> None:
+        await self.look()
         while True:
-            await self.look()
-            await self._clock.sleep(self._look_seconds)
+            await self._clock.sleep_while(self._look_seconds, lambda: not self._read())
+            await self._act()
 
     async def look(self) -> None:
-        if not self._read():
-            return
+        if self._read():
+            await self._act()
+
+    async def _act(self) -> None:
         if any(signal != "memory" for signal in self._pressure.short):
             await self._clean()
         need = self._pressure.need

@@ -9,6 +9,7 @@ from mandor.model.node import Node, NodeSpec
 from mandor.model.record import Cluster, ClusterSpec, Session
 from mandor.store.base import Put, Store
 
+CLUSTER = Key(Cluster.kind, "", "cluster")
 Dial = Callable[[Session], Awaitable[Duplex]]
 
 
@@ -37,7 +38,7 @@ class DirectLink:
         return cluster
 
     async def cluster(self) -> ClusterSpec:
-        found = await self._store.get(Key(Cluster.kind, "", "cluster"))
+        found = await self._store.get(CLUSTER)
         if not isinstance(found, Cluster):
             raise Unavailable("the store does not belong to a cluster yet")
         return found.spec

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mandor.agent.thrift import Thrift
-from mandor.agent.wait import doze, sleep_or
+from mandor.agent.wait import sleep_or
 from mandor.engines.base import Engine, Observed, UnitPhase
 from mandor.errors import MandorError, NotFound, Unsupported
 from mandor.lib.backoff import Backoff
@@ -125,17 +125,33 @@ class Observer:
 
     async def _pause(self) -> None:
         if not self._wake.is_set():
-            await doze(self._clock, self._interval(), self._wake)
+            await self._doze()
         elif not self._fresh:
             await self._clock.sleep(GAP_SECONDS)
         if wait := self._thrift.wait(self._clock.monotonic()):
             await sleep_or(self._clock, wait, self._idle)
 
+    async def _doze(self) -> None:
+        self._alarm = self._clock.alarm(self._interval(), self._ring)
+        try:
+            await self._wake.wait()
+        finally:
+            self._alarm.cancel()
+
+    def _ring(self) -> None:
+        """Nobody is woken for an answer that is known."""
+        if self._answer is not None and self.answering and self.engine.steady(self._answer):
+            self._alarm = self._clock.alarm(self._interval(), self._ring)
+        else:
+            self._wake.set()
+
     def _interval(self) -> float:
         if self._failures:
             return Backoff(self._poll_seconds, SAFETY_SECONDS, jitter=0.2).pause(self._failures)
+        if self._tells:
+            return SAFETY_SECONDS
         alive = any(each.phase is not UnitPhase.EXITED for units in self.units.values() for each in units)
-        return SAFETY_SECONDS if self._tells or not alive else self._poll_seconds
+        return self._poll_seconds if alive else SAFETY_SECONDS
 
     async def _follow_events(self) -> None:
         failures = 0

@@ -64,11 +64,12 @@ class VolumeFolders:
             return None
 
     def all(self) -> Iterator[tuple[Key, VolumeRecord]]:
-        for path in sorted(self._root.glob(f"*/*/{_RECORD}")):
-            key = Key(Volume.kind, path.parent.parent.name, path.parent.name)
-            record = None if key.namespace.startswith(".") else self.record(key)
-            if record is not None:
-                yield key, record
+        for namespace in _names(self._root):
+            for name in () if namespace.startswith(".") else _names(self._root / namespace):
+                key = Key(Volume.kind, namespace, name)
+                record = self.record(key)
+                if record is not None:
+                    yield key, record
 
     def make(self, key: Key, record: VolumeRecord, *, owner: str | None, mode: str) -> Path:
         """A new one, empty; an older one of that name is kept under another."""
@@ -125,6 +126,14 @@ class VolumeFolders:
             if folder.is_symlink():
                 raise OSError(f"{folder} is a link: volumes are kept in folders of the agent's own")
         return self._root / name
+
+
+def _names(folder: Path) -> list[str]:
+    """Of all that is in it, as far as it can be seen."""
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
 
 
 def _give(folder: Path, owner: str | None) -> None:

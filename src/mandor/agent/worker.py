@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -19,6 +20,8 @@ from mandor.agent.room import Answer
 from mandor.agent.seen import Seen
 from mandor.agent.status import describe, failed
 from mandor.agent.sync import Action, Decision, Remove, Start, Stop, live, sync
+from mandor.agent.tracing import Tracing
+from mandor.agent.tracing import starting as starting_task
 from mandor.agent.turns import Turns
 from mandor.agent.vault import Vault
 from mandor.agent.volumes import Furnished
@@ -30,6 +33,7 @@ from mandor.lib.clock import Clock
 from mandor.lib.logs import about
 from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceStatus
 from mandor.model.node import Capabilities
+from mandor.telemetry.span import within
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +56,7 @@ class Surroundings(Protocol):
     quick_seconds: float
     otlp: str
     ask: Ask
+    tracing: Tracing | None
 
     @property
     def settled(self) -> bool: ...
@@ -84,6 +89,9 @@ class Surroundings(Protocol):
     async def forget(self, uid: str) -> None: ...
     def report(self, order: Order, before: InstanceStatus, status: InstanceStatus) -> None: ...
 
+    def ready_changed(self) -> None:
+        """One serves that did not, or the other way round."""
+
 
 class Worker:
     """Its actions come one after the other; different instances have different workers."""
@@ -93,7 +101,8 @@ class Worker:
         self.memory = entry.memory
         self.gone = False
         self._around = around
-        self._status = entry.order.instance.status
+        self.status = entry.order.instance.status
+        """As last described."""
         self._kept: Entry | None = entry if entry.order.template is not None else None
         self._known: set[Unit] = set()
         self._refusal = ""
@@ -103,11 +112,8 @@ class Worker:
         self._last: tuple[Action, ...] = ()
         self._repeats = 0
         self._nursing = Nursing(around.clock, self.poke, around.ask)
-
-    @property
-    def status(self) -> InstanceStatus:
-        """As last described."""
-        return self._status
+        self.story = around.tracing.ordered(self.order.instance) if around.tracing is not None else None
+        """Its part of a trace; None: it is in none."""
 
     @property
     def uid(self) -> str:
@@ -123,8 +129,8 @@ class Worker:
         if self.memory.held:
             self.memory = msgspec.structs.replace(self.memory, held="")
             self.poke()
-        if instance.status.phase is self._status.phase:
-            self._status = instance.status
+        if instance.status.phase is self.status.phase:
+            self._take_status(instance.status)
         spec_changed = instance.spec != self.order.instance.spec
         self.order = msgspec.structs.replace(self.order, instance=instance, cluster=cluster, epoch=epoch)
         if instance.spec.stop is not None:
@@ -133,6 +139,12 @@ class Worker:
             self._must_end.clear()
         if spec_changed or self._kept is None or (self._kept.order.cluster, self._kept.order.epoch) != (cluster, epoch):
             self.poke()
+
+    def _take_status(self, status: InstanceStatus) -> None:
+        changed = status.ready != self.status.ready
+        self.status = status
+        if changed:
+            self._around.ready_changed()
 
     def dismiss(self) -> None:
         """Nobody wants it any more."""
@@ -178,13 +190,16 @@ class Worker:
                     return
                 await doze(self._around.clock, pause, self._news)
         finally:
+            if self.story is not None:
+                self.story.end()
             await self._nursing.close()
 
     async def _step(self) -> float | None:
         """Seconds until the next look; None: when there is news; negative: never again."""
-        if not await self._prepare():
-            return None
-        seen = await self._seen()
+        with self._in_story():
+            if not await self._prepare():
+                return None
+            seen = await self._seen()
         decision = sync(self.order, self.memory, seen, self._around.clock.now())
         self._remember(seen.units or ())
         await self._write_down(decision)
@@ -196,10 +211,22 @@ class Worker:
             self._around.leave_room(self.uid, over=True)
             return -1
         if decision.actions:
-            await self._act(decision.actions)
+            self._take_up_story(decision.actions)
+            with self._in_story():
+                await self._act(decision.actions)
             return self._pause_after(decision)
         self._last, self._repeats = (), 0
         return None if decision.wake_at is None else max(0.0, decision.wake_at - self._around.clock.now())
+
+    def _in_story(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.story is None or self.story.over else within(self.story.span)
+
+    def _take_up_story(self, actions: Sequence[Action]) -> None:
+        tracing = self._around.tracing
+        if tracing is None or (self.story is not None and not self.story.over):
+            return
+        if any(isinstance(each, Start) for each in actions):
+            self.story = tracing.again(self.order.instance)
 
     def _remember(self, units: Sequence[Observed]) -> None:
         """Who was seen; of each task only the latest can still be missed."""
@@ -218,8 +245,7 @@ class Worker:
         if order.template is not None or not wanted:
             return True
         try:
-            template = await self._around.fetch.template(order.instance)
-            care = await self._around.fetch.care(order.instance)
+            template, care = await self._around.fetch.template_and_care(order.instance)
         except NotFound as error:
             self._refusal = str(error)
             return True
@@ -273,7 +299,7 @@ class Worker:
             down=self._down() if units is None else "",
             known=frozenset(self._known),
             opinions=self._nursing.opinions,
-            status=self._status,
+            status=self.status,
             gone=self.gone,
             refusal=refusal,
             refused_as=refused_as,
@@ -356,7 +382,10 @@ class Worker:
             self._around.leave_room(self.uid, over=False)
         # Before the first list nothing is said: what is stored may be what would be said.
         if decision.status is not None and self._around.settled:
-            before, self._status = self._status, decision.status
+            before = self.status
+            self._take_status(decision.status)
+            if self.story is not None:
+                self.story.described(decision.status)
             self._around.report(self.order, before, decision.status)
 
     async def _act(self, actions: Sequence[Action]) -> None:
@@ -419,16 +448,17 @@ class Worker:
 
     async def _in_turn(self, engine: Engine, action: Start) -> None:
         """So many at once; one that takes long gives its turn to others and goes on."""
-        async with self._around.turns.take():
-            measured = self._around.measures.call(engine.name, "start", engine.start(action.unit, action.launch))
-            starting = asyncio.ensure_future(measured)
-            try:
-                await asyncio.wait({starting}, timeout=TURN_SECONDS)
-            except asyncio.CancelledError:
-                starting.cancel()
-                await asyncio.gather(starting, return_exceptions=True)
-                raise
-        await starting
+        with starting_task(self.order, action.unit, engine.name):
+            async with self._around.turns.take():
+                measured = self._around.measures.call(engine.name, "start", engine.start(action.unit, action.launch))
+                starting = asyncio.ensure_future(measured)
+                try:
+                    await asyncio.wait({starting}, timeout=TURN_SECONDS)
+                except asyncio.CancelledError:
+                    starting.cancel()
+                    await asyncio.gather(starting, return_exceptions=True)
+                    raise
+            await starting
 
     def _pause_after(self, decision: Decision) -> float:
         """At once, unless the same is done again and again and the engine does not move."""

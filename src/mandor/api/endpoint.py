@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any, TypeVar, get_origin, get_type_hints
 from urllib.parse import parse_qsl
@@ -11,12 +12,15 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from mandor.api.auth import Headers, check_local, header
-from mandor.api.caller import LOCAL
+from mandor.api.caller import LOCAL, Caller
+from mandor.api.lanes import lane_of, weight_of
 from mandor.api.operation import JSON, Call, Operation, Stream, Text
 from mandor.api.parts import ApiParts
 from mandor.api.problems import STATUS, encode_problem, headers_for, misfit
 from mandor.api.settings import ApiSettings
-from mandor.errors import Invalid, MandorError, TooLarge, Unsupported
+from mandor.api.tracing import request_span
+from mandor.api.turn_plan import Lane
+from mandor.errors import Invalid, MandorError, TooLarge, Unauthenticated, Unsupported
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import decode_as, encode
 
@@ -26,7 +30,6 @@ T = TypeVar("T")
 QUERY_BYTES_MOST = 16 * 1024
 GONE = 499
 """Counted for who went away before there was an answer."""
-_JSON_HEADER = (b"content-type", JSON.encode())
 
 
 class Gone(Exception):
@@ -65,44 +68,56 @@ class Endpoint:
             measures.answered(self._name(scope["method"]), status, perf_counter() - began)
         if isinstance(answer, Stream):
             await answer.run(receive, send)
-        elif isinstance(answer, Text):
+        else:
             await send_body(
                 send, status, [(b"content-type", answer.content_type.encode()), *answer.headers], answer.body
             )
-        else:
-            await send_body(send, status, [_JSON_HEADER], encode(answer))
 
-    async def _answer(self, scope: Scope, receive: Receive) -> tuple[Any, int]:
+    async def _answer(self, scope: Scope, receive: Receive) -> tuple[Stream | Text, int]:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         operation = self._by_method.get(method)
         # Whoever wants only the head of a stream would wait for its end.
         if operation is None or (method != scope["method"] and operation.gives != JSON):
             raise WrongMethod(f"{scope['path']} has no {method}", hint=f"it has {', '.join(self._by_method)}")
-        parts, headers = self._parts, scope["headers"]
+        parts, headers, address = self._parts, scope["headers"], (scope.get("client") or ("",))[0]
+        caller = await self._identify(operation, headers, address)
+        query = self._queries[operation.method].read(scope["query_string"])
+        data, content_type = b"", ""
+        # Read before the turn: who sends it slowly takes nobody's seat.
+        if operation.body is not None:
+            data, content_type = await _read_body(operation, headers, receive, parts.settings)
+        stile = parts.turnstile
+        turn = stile.ask(
+            lane_of(operation, caller), caller, weight=weight_of(caller), cost=operation.cost, size_bytes=len(data)
+        )
+        try:
+            if not turn.seated:
+                await stile.wait(turn)
+            if caller.role == "node" and turn.lane is not Lane.HEARTBEAT:
+                await parts.of_nodes.turn()
+            body = _decoded(operation, data) if operation.body is not None else None
+            call = Call(parts, caller, scope.get("path_params") or {}, query, body, content_type, headers, address)
+            with nullcontext() if parts.tracer is None else request_span(parts.tracer, scope, operation, caller):
+                answer = await operation.handler(call)
+            if not isinstance(answer, Stream | Text):
+                answer = Text(encode(answer))
+            return answer, operation.status
+        finally:
+            # What is left is to send it, at the caller's own pace.
+            stile.leave(turn)
+
+    async def _identify(self, operation: Operation, headers: Headers, address: str) -> Caller:
+        parts = self._parts
         if operation.open:
-            caller = LOCAL
+            parts.turnstile.stranger(address)
             if not parts.settings.tokens_required:
                 check_local(headers)
-        else:
-            caller = await parts.auth.identify(headers)
-            if caller.role == "node" and not operation.urgent:
-                await parts.of_nodes.turn()
-        query = self._queries[operation.method].read(scope["query_string"])
-        body, content_type = None, ""
-        if operation.body is not None:
-            body, content_type = await _read_body(operation, headers, receive, parts.settings)
-        client = scope.get("client")
-        call = Call(
-            parts,
-            caller,
-            scope.get("path_params") or {},
-            query,
-            body,
-            content_type,
-            headers,
-            client[0] if client else "",
-        )
-        return await operation.handler(call), operation.status
+            return LOCAL
+        try:
+            return await parts.auth.identify(headers)
+        except Unauthenticated:
+            parts.turnstile.stranger(address)
+            raise
 
     def _name(self, method: str) -> str:
         operation = self._by_method.get("GET" if method == "HEAD" else method)
@@ -160,7 +175,7 @@ class Query:
 
 async def _read_body(
     operation: Operation, headers: Headers, receive: Receive, settings: ApiSettings
-) -> tuple[Any, str]:
+) -> tuple[bytes, str]:
     most = settings.body_bytes_most
     content_type = (header(headers, b"content-type") or "").partition(";")[0].strip().lower()
     announced = header(headers, b"content-length")
@@ -178,11 +193,15 @@ async def _read_body(
             data = await read_all(receive, most)
     except TimeoutError as error:
         raise Invalid(f"the body did not come within {settings.body_seconds_most:g} s") from error
+    return data, content_type
+
+
+def _decoded(operation: Operation, data: bytes) -> Any:
     if operation.body is bytes:
-        return data, content_type
+        return data
     if not data and operation.body_optional:
-        return None, content_type
-    return decode_body(data, operation.body), content_type
+        return None
+    return decode_body(data, operation.body)
 
 
 def decode_body(data: bytes, wanted: type[T]) -> T:

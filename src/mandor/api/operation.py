@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from mandor.api.caller import Caller
+from mandor.api.turn_plan import Lane
 
 if TYPE_CHECKING:
     from mandor.api.parts import ApiParts
@@ -75,11 +76,15 @@ class Operation:
     status: int = 200
     open: bool = False
     """Needs no token."""
-    urgent: bool = False
-    """Answered at once, where others from nodes wait for their turn."""
     refuses: tuple[str, ...] = ()
     """Error codes beside those that every operation may answer."""
     path_notes: Mapping[str, str] = field(default_factory=dict)
+    lane: Lane | None = None
+    """How important it is under load; None: as who asks."""
+    reports: bool = False
+    """Agents use it to report: that trails behind their orders."""
+    cost: int = 1
+    """So many ordinary requests it counts for among those of the same lane."""
 
 
 Websocket = Callable[["ApiParts", Scope, Receive, Send], Awaitable[None]]

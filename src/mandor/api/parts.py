@@ -13,6 +13,8 @@ from mandor.api.sessions import Sessions
 from mandor.api.settings import ApiSettings
 from mandor.api.streams import Streams
 from mandor.api.tasks import TaskDesk
+from mandor.api.turn_plan import Turns
+from mandor.api.turnstile import Turnstile
 from mandor.errors import Unavailable
 from mandor.lib.clock import Clock
 from mandor.lib.metrics import Metrics
@@ -22,6 +24,7 @@ from mandor.model.meta import Object
 from mandor.model.receiver import Receiver
 from mandor.model.table_report import TableReport
 from mandor.store.base import Store
+from mandor.telemetry.tracer import Tracer
 
 NODES_EACH_PASS = 4
 """So many requests of nodes are begun in one pass of the event loop."""
@@ -64,6 +67,8 @@ class ApiParts:
     metrics: Callable[[], Awaitable[bytes]] = Metrics().text
     """What this process counts, as text."""
     measures: Measures = field(default_factory=Measures)
+    tracer: Tracer | None = None
+    """Records spans of requests; None: nobody wants them."""
     notes: tuple[str, ...] = ()
     """What is not as it was configured, for people who ask whether the server is ready."""
     troubles: Callable[[], tuple[str, ...]] = tuple
@@ -72,6 +77,7 @@ class ApiParts:
     sessions: Sessions = field(init=False)
     desk: Desk = field(init=False)
     rates: Rates = field(init=False)
+    turnstile: Turnstile = field(init=False)
     tasks: TaskDesk = field(init=False)
     of_nodes: Trickle = field(init=False)
     """What thousands of nodes ask and tell at the same moment, when placing all that they tell of is not over."""
@@ -81,9 +87,17 @@ class ApiParts:
         make = object.__setattr__
         if self.auth is None:
             make(self, "auth", Auth(self.store, self.clock, tokens_required=settings.tokens_required))
-        make(self, "streams", Streams(settings.watches_most))
+        make(self, "streams", Streams(settings.watches_most, settings.watches_each))
         make(self, "sessions", Sessions(self.store, self.clock, settings))
         make(self, "desk", Desk(self.store, self.scheduling))
         make(self, "of_nodes", Trickle(NODES_EACH_PASS))
         make(self, "tasks", TaskDesk(self.store, self.clock))
+        make(self, "turnstile", _turnstile(self.clock, settings))
         make(self, "rates", Rates(self.clock, settings.writes_per_second, settings.writes_burst))
+
+
+def _turnstile(clock: Clock, settings: ApiSettings) -> Turnstile:
+    requests = Rates(clock, settings.requests_per_second, settings.requests_burst, "asks more than {:g} times")
+    beats = Rates(clock, settings.beats_per_second, settings.beats_burst, "beats more than {:g} times")
+    strangers = Rates(clock, settings.strangers_per_second, settings.strangers_burst, "asks more than {:g} times")
+    return Turnstile(Turns(), requests, beats, strangers)

@@ -2,6 +2,7 @@
 
 import re
 from http import HTTPStatus
+from math import ceil
 from typing import Any
 
 import msgspec
@@ -67,8 +68,14 @@ def headers_for(error: MandorError) -> list[tuple[bytes, bytes]]:
     if error.code == "unauthenticated":
         headers.append((b"www-authenticate", b'Bearer realm="mandor"'))
     if error.code in {"too_many", "unavailable", "engine_down", "port_taken"}:
-        headers.append((b"retry-after", b"1"))
+        headers.append((b"retry-after", b"%d" % _seconds(error)))
     return headers
+
+
+def _seconds(error: MandorError) -> int:
+    """When it is worth another try, in whole seconds."""
+    told = error.facts.get("seconds", 1)
+    return max(1, ceil(told)) if isinstance(told, int | float) else 1
 
 
 def misfit(error: msgspec.DecodeError, wanted: Any, what: str = "body") -> Invalid:

@@ -31,6 +31,8 @@ class Waiting:
     """A caller, and the place where its agent's connection arrives."""
 
     session: Session
+    identity: str
+    """The caller's."""
     dialled: asyncio.Future[WebSocket]
     over: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -48,13 +50,14 @@ class Sessions:
         return len(self._waiting)
 
     @asynccontextmanager
-    async def dial(self, spec: SessionSpec, namespace: str = DEFAULT_NAMESPACE) -> AsyncIterator[WebSocket]:
+    async def dial(
+        self, spec: SessionSpec, caller: Caller, namespace: str = DEFAULT_NAMESPACE
+    ) -> AsyncIterator[WebSocket]:
         """Ask the node to dial back; the block has the agent's connection, leaving it ends both."""
-        if len(self._waiting) >= self._settings.sessions_most:
-            raise TooMany(f"{self._settings.sessions_most} sessions are open", hint="close one, then try again")
+        self._check_room(caller.identity)
         spec = msgspec.structs.replace(spec, server=self._settings.address, secret=secrets.token_hex(32))
         session = Session(meta=Meta(name=secrets.token_hex(8), namespace=namespace), spec=spec)
-        waiting = Waiting(session, asyncio.get_running_loop().create_future())
+        waiting = Waiting(session, caller.identity, asyncio.get_running_loop().create_future())
         name = session.meta.name
         self._waiting[name] = waiting
         revision = 0
@@ -70,6 +73,14 @@ class Sessions:
             waiting.dialled.cancel()
             if revision:
                 await asyncio.shield(self._remove(session, revision))
+
+    def _check_room(self, identity: str) -> None:
+        settings, hint = self._settings, "close one, then try again"
+        if len(self._waiting) >= settings.sessions_most:
+            raise TooMany(f"{settings.sessions_most} sessions are open", hint=hint)
+        own = sum(each.identity == identity for each in self._waiting.values())
+        if own >= settings.sessions_each:
+            raise TooMany(f"{identity} has {own} sessions open", hint=hint)
 
     async def _arrived(self, waiting: Waiting, node: str) -> WebSocket:
         try:

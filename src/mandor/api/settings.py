@@ -19,7 +19,12 @@ class ApiSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     list_default: int = 500
     list_most: int = 1000
     watches_most: int = 20_000
+    """Watches, logs and other answers that go on."""
+    watches_each: int = 2_000
+    """Of one identity."""
     sessions_most: int = 256
+    sessions_each: int = 64
+    """Of one identity."""
     dial_seconds: float = 30.0
     """An agent that has not dialled back by then is not coming."""
     session_seconds_most: float = 24 * 3600.0
@@ -28,5 +33,14 @@ class ApiSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     writes_per_second: float = 200.0
     """Of one identity, once its burst is used up: audits and events cost room in the store."""
     writes_burst: int = 2000
+    requests_per_second: float = 5_000.0
+    """Of one identity, once its burst is used up; what fewer send at once is shared fairly, whatever this is."""
+    requests_burst: int = 20_000
+    beats_per_second: float = 10.0
+    """Of one node, which beats every ten seconds: more is a mistake, and heartbeats go before everything else."""
+    beats_burst: int = 100
+    strangers_per_second: float = 50.0
+    """From one address: requests without a token, or with one that nobody knows."""
+    strangers_burst: int = 500
     engines: tuple[str, ...] = ()
     """Engines that exist although this server does not have them installed."""

@@ -1,6 +1,7 @@
 """Answers that go on: how many there are, and how they end when the server or the caller goes away."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 
 from starlette.types import Receive
@@ -11,8 +12,10 @@ from mandor.errors import TooMany, Unavailable
 class Streams:
     """Every open stream of this server."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, most: int, most_each: int | None = None) -> None:
+        """`most_each`: of one identity."""
+        self._most, self._most_each = most, most if most_each is None else most_each
+        self._each: Counter[str] = Counter()
         self._open: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -23,14 +26,18 @@ class Streams:
     def closing(self) -> bool:
         return self._closing
 
-    def check(self) -> None:
+    def check(self, identity: str = "") -> None:
         """Raise before the answer begins what would be too late in the middle of it."""
         if self._closing:
             raise Unavailable("the server is stopping", hint="try another server, or this one in a moment")
         if len(self._open) >= self._most:
             raise TooMany(f"{self._most} streams are open", hint="close one, or ask another server")
+        if self._each[identity] >= self._most_each:
+            raise TooMany(
+                f"{identity} has {self._most_each} streams open", hint="close one; one watch can follow several kinds"
+            )
 
-    async def run(self, receive: Receive, work: Callable[[], Awaitable[None]]) -> bool:
+    async def run(self, receive: Receive, work: Callable[[], Awaitable[None]], identity: str = "") -> bool:
         """Do the work until it is over, the caller goes away or the server stops; True: it came to its end."""
         task = asyncio.current_task()
         assert task is not None
@@ -38,6 +45,7 @@ class Streams:
         gone = asyncio.ensure_future(_disconnected(receive))
         gone.add_done_callback(lambda each: None if each.cancelled() else task.cancel("the caller went away"))
         self._open.add(task)
+        self._each[identity] += 1
         try:
             await work()
         except asyncio.CancelledError:
@@ -47,6 +55,9 @@ class Streams:
             return False
         finally:
             self._open.discard(task)
+            self._each[identity] -= 1
+            if not self._each[identity]:
+                del self._each[identity]
             gone.cancel()
         return True
 

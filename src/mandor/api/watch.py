@@ -47,7 +47,7 @@ class WatchStream:
 
     async def open(self) -> "OpenWatch":
         """Begin to watch; raises what the store says before the answer has begun."""
-        self.parts.streams.check()
+        self.parts.streams.check(self.caller.identity)
         changes = self.parts.store.watch(self.kind, since=self.since, where=self.sight.where)
         first = await anext(changes)
         return OpenWatch(self, changes, first)
@@ -99,7 +99,7 @@ class OpenWatch:
 
         try:
             # When the server stops, the answer ends as it should: the caller resumes elsewhere.
-            await self.stream.parts.streams.run(receive, work)
+            await self.stream.parts.streams.run(receive, work, self.stream.caller.identity)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             closing = getattr(self.changes, "aclose", None)
@@ -155,5 +155,5 @@ async def send_snapshot(
                 await _send(send, b"\n".join(lines) + b"\n")
         await _send(send, b'{"end":%d}\n' % count)
 
-    await parts.streams.run(receive, work)
+    await parts.streams.run(receive, work, caller.identity)
     await send({"type": "http.response.body", "body": b"", "more_body": False})

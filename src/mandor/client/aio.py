@@ -3,19 +3,21 @@
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from email.utils import parsedate_to_datetime
 from io import BytesIO
+from itertools import count
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import aiohttp
 import msgspec
 
-from mandor.client.problem import error_of
-from mandor.errors import BY_CODE, Invalid, MandorError, Unavailable
+from mandor.client.problem import error_of, pause_before
+from mandor.errors import BY_CODE, Invalid, MandorError, TooMany, Unavailable
 from mandor.model.codec import decode_known
+from mandor.telemetry.span import headers as trace_headers
 
 T = TypeVar("T")
 Query = Mapping[str, str | int | float | bool | None]
@@ -86,9 +88,15 @@ class Client:
         """The body of the answer; problems are raised as the errors they were.
 
         `repeat`: whether the request may be sent again when it is not known what became of it
-        (absent: reading may, writing may not; then the error is `Unavailable`).
+        (absent: reading may, writing may not; then the error is `Unavailable`). One that a busy server turned away
+        is sent again a few times.
         """
         may_repeat = method == "GET" if repeat is None else repeat
+        return await _patiently(lambda: self._request(method, path, query, body, content_type, may_repeat))
+
+    async def _request(
+        self, method: str, path: str, query: Query | None, body: bytes | None, content_type: str, may_repeat: bool
+    ) -> bytes:
         headers = {"content-type": content_type} if body is not None else {}
         last: Exception | None = None
         for server in self._in_turn():
@@ -139,6 +147,11 @@ class Client:
             answer.close()
 
     async def _begin(
+        self, path: str, query: Query | None, headers: dict[str, str], timeout: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        return await _patiently(lambda: self._begin_once(path, query, headers, timeout))
+
+    async def _begin_once(
         self, path: str, query: Query | None, headers: dict[str, str], timeout: aiohttp.ClientTimeout
     ) -> aiohttp.ClientResponse:
         last: Exception | None = None
@@ -207,6 +220,7 @@ class Client:
         return self._session
 
     def _headers(self, more: dict[str, str]) -> dict[str, str]:
+        more = {**more, **trace_headers()}
         return {**more, "authorization": f"Bearer {self.token}"} if self.token else more
 
     def _in_turn(self) -> list[str]:
@@ -266,6 +280,19 @@ def problem(status: int, data: bytes) -> MandorError:
     except (msgspec.DecodeError, UnicodeDecodeError):
         told = {}
     return error_of(told, status)
+
+
+async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
+    """What a server that has too much to do turns away is asked again a few times."""
+    for tries in count(1):
+        try:
+            return await ask()
+        except TooMany as error:
+            pause = pause_before(tries, error)
+            if pause is None:
+                raise
+            await asyncio.sleep(pause)
+    raise AssertionError("unreachable")
 
 
 def _refusal(refused: aiohttp.WSServerHandshakeError) -> MandorError:

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from itertools import count
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from mandor.client.problem import error_of
+from mandor.client.problem import error_of, pause_before
 from mandor.errors import Invalid, MandorError, Unavailable
 
 JSON = "application/json"
@@ -73,6 +74,10 @@ Waits = Callable[[str], AbstractContextManager[None]]
 """Shows people that something takes a while."""
 
 
+Asking = Callable[[str, str], AbstractContextManager[Mapping[str, str]]]
+"""Told the method and the path of a request: what else it says, and what it is part of."""
+
+
 class _Passed(Exception):
     """This server did nothing for us: ask the next one."""
 
@@ -89,7 +94,9 @@ class Client:
         connect_seconds: float = CONNECT_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
         waits: Waits | None = None,
+        asking: Asking | None = None,
     ) -> None:
+        """`asking`: each request is made within it, with the headers it gives."""
         if not servers:
             raise Invalid("no server is named", hint="give --server URL")
         self.servers = [parse_server(each) for each in servers]
@@ -98,6 +105,7 @@ class Client:
         self._connect_seconds = connect_seconds
         self._answer_seconds = answer_seconds
         self._waits = waits or (lambda _: nullcontext())
+        self._asking: Asking = asking or (lambda method, path: nullcontext({}))
 
     # Objects.
 
@@ -219,14 +227,33 @@ class Client:
         headers: dict[str, str],
         seconds: float | None,
     ) -> Iterator[HTTPResponse]:
-        connection, answer = self._ask(method, path + _encoded_query(query), data, headers, seconds)
-        try:
-            if answer.status >= 400:
-                raise _problem(answer)
-            yield answer
-        finally:
-            answer.close()
-            connection.close()
+        with self._asking(method, path) as more:
+            target = path + _encoded_query(query)
+            connection, answer = self._patiently(method, target, data, headers | dict(more), seconds)
+            try:
+                yield answer
+            finally:
+                answer.close()
+                connection.close()
+
+    def _patiently(
+        self, method: str, target: str, data: bytes | None, headers: dict[str, str], seconds: float | None
+    ) -> tuple[HTTPConnection, HTTPResponse]:
+        """An answer that is no problem; a server that has too much to do is asked again a few times."""
+        for tries in count(1):
+            connection, answer = self._ask(method, target, data, headers, seconds)
+            if answer.status < 400:
+                return connection, answer
+            try:
+                error = _problem(answer)
+            finally:
+                answer.close()
+                connection.close()
+            pause = pause_before(tries, error)
+            if pause is None:
+                raise error
+            time.sleep(pause)
+        raise AssertionError("unreachable")
 
     def _ask(
         self, method: str, target: str, data: bytes | None, headers: dict[str, str], seconds: float | None

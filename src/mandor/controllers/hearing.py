@@ -8,6 +8,9 @@ SERVER = "server-"
 """How the leases of API servers begin."""
 
 
+_NOBODY: frozenset[str] = frozenset()
+
+
 class Servers:
     """Which API servers live: those whose leases keep changing."""
 
@@ -56,12 +59,15 @@ class Ears(Servers):
     def listen(self, nodes: Iterable[str], now: float) -> None:
         """Take stock; called every second or so, about all nodes there are."""
         alive = self.alive(now)
-        self.heard = frozenset().union(*(self._heard_by.get(server, frozenset()) for server in alive))
+        each = [self._heard_by.get(server, _NOBODY) for server in alive]
+        self.heard = each[0] if len(each) == 1 else _NOBODY.union(*each)
         paused = self._listened_at is None or now - self._listened_at > self._gap_seconds
         fresh = paused or not alive
         self._listened_at = now
-        before, heard = self._last, self.heard
-        self._last = {node: now if fresh or node in heard else before.get(node, now) for node in nodes}
+        before, self._last = self._last, dict.fromkeys(nodes, now)
+        if not fresh:
+            for node in self._last.keys() - self.heard:
+                self._last[node] = before.get(node, now)
 
     def silence(self, node: str) -> float:
         """Seconds since it was last heard; for a node just met, since then."""

@@ -1,7 +1,7 @@
 """The node controller: listens for heartbeats, and says which nodes and instances are lost."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.hearing import Ears
@@ -10,7 +10,7 @@ from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
 from mandor.model.instance import Instance
-from mandor.model.meta import Key
+from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
 from mandor.model.record import Hearing, Lease
 from mandor.model.workload import Group, Workload
@@ -20,6 +20,29 @@ from mandor.store.recorder import Recorder
 
 NODES = "nodes"
 """The only key: silence is judged for all nodes together."""
+
+
+class Roll:
+    """All nodes. Of thousands, nearly all are heard and Ready: there is nothing to say about those."""
+
+    def __init__(self, nodes: Iterable[Object]) -> None:
+        found = [each for each in nodes if isinstance(each, Node)]
+        self.all_names = frozenset(each.meta.name for each in found)
+        # Those of an inventory have no agent that could be heard.
+        self._nodes = [each for each in found if not each.status.inventory]
+        self.names = [each.meta.name for each in self._nodes]
+        self._audible: Set[str] | None = None
+        self.heard: Mapping[str, int] = {}
+        """How many, by pool."""
+        self.odd: Sequence[Node] = ()
+        """Those that are not heard, or not Ready."""
+
+    def hear(self, audible: Set[str]) -> None:
+        if audible is self._audible:
+            return
+        self._audible, ready = audible, NodePhase.READY
+        self.heard = Counter(each.spec.pool for each in self._nodes if each.meta.name in audible)
+        self.odd = [each for each in self._nodes if each.meta.name not in audible or each.status.phase is not ready]
 
 
 class NodeController(Controller[str]):
@@ -36,6 +59,7 @@ class NodeController(Controller[str]):
         self._by_node: Grouped[str, Instance] = Grouped(lambda each: each.node or None)
         self._permits = Permits()
         self._missing_since: dict[str, float] = {}
+        self._roll: Roll | None = None
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._nodes = mirrors[Node.kind]
@@ -68,24 +92,30 @@ class NodeController(Controller[str]):
             else:
                 self._ears.hears(value.meta.name, value.spec.nodes)
             return (NODES,)
-        elif isinstance(value, Node) and change.before is None:
-            return (NODES,)
+        elif isinstance(value, Node):
+            self._roll = None
+            return (NODES,) if change.before is None else ()
         return ()
+
+    def _nodes_seen(self, now: float) -> "Roll":
+        """As they are; made anew when one of them changes, or others are heard."""
+        roll = self._roll
+        if roll is None:
+            roll = Roll(self._nodes.items())
+        self._ears.listen(roll.names, now)
+        roll.hear(self._ears.heard)
+        self._roll = roll
+        return roll
 
     async def reconcile(self, key: str) -> float | None:
         now = self._clock.monotonic()
-        # Those of an inventory have no agent that could be heard.
-        nodes = [each for each in self._nodes.items() if isinstance(each, Node) and not each.status.inventory]
-        self._ears.listen((each.meta.name for each in nodes), now)
-        audible, ready = self._ears.heard, NodePhase.READY
-        heard = Counter(each.spec.pool for each in nodes if each.meta.name in audible)
-        # Of thousands of nodes, nearly all are heard and Ready: there is nothing to say about those.
-        seen = [self._see(each) for each in nodes if each.meta.name not in audible or each.status.phase is not ready]
+        roll = self._nodes_seen(now)
+        heard, seen = roll.heard, [self._see(each) for each in roll.odd]
         unheard = [each for each in seen if not each.heard]
         before = self._permits
         self._permits = permit(unheard, heard, before, self._times, now)
         self._tell_mass(unheard, heard, self._permits.mass - before.mass)
-        writes = self._judge(seen) + await self._without_node(now)
+        writes = self._judge(seen) + await self._without_node(roll.all_names, now)
         if writes:
             await self._writer.commit_each(writes)
         return self._times.tick_seconds
@@ -126,9 +156,8 @@ class NodeController(Controller[str]):
             if silence >= lost_after(self._group(each), self._times)
         ]
 
-    async def _without_node(self, now: float) -> list[Write]:
+    async def _without_node(self, known: Set[str], now: float) -> list[Write]:
         """What is placed on a node that does not exist is lost, once that is certain."""
-        known = {each.meta.name for each in self._nodes.items()}
         missing = [name for name in self._by_node if name not in known]
         self._missing_since = {name: self._missing_since.get(name, now) for name in missing}
         writes: list[Write] = []

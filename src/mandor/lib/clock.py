@@ -19,18 +19,14 @@ class Clock(Protocol):
 
     async def sleep(self, seconds: float) -> None: ...
 
+    async def sleep_while(self, seconds: float, same: Callable[[], bool]) -> None:
+        """So long, and again as often as nothing is different then: for whoever looks at something now and then."""
+
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
         """Call it once, after so long: for whoever waits for something else as well, at no task's cost."""
 
 
-class LoopAlarm:
-    """The alarm of a clock whose time is the running event loop's."""
-
-    def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
-        return asyncio.get_running_loop().call_later(seconds, ring)
-
-
-class SystemClock(LoopAlarm):
+class SystemClock:
     def now(self) -> float:
         return time.time()
 
@@ -39,6 +35,12 @@ class SystemClock(LoopAlarm):
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    async def sleep_while(self, seconds: float, same: Callable[[], bool]) -> None:
+        await _sleep_while(self, seconds, same)
+
+    def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
+        return asyncio.get_running_loop().call_later(seconds, ring)
 
 
 _Sleeper = tuple[float, int, Callable[[], None]]
@@ -68,6 +70,9 @@ class ManualClock:
             await wake
         finally:
             alarm.cancel()
+
+    async def sleep_while(self, seconds: float, same: Callable[[], bool]) -> None:
+        await _sleep_while(self, seconds, same)
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
         self._count += 1
@@ -99,6 +104,12 @@ class _ManualAlarm:
     def cancel(self) -> None:
         if self._entry in self._among:
             self._among.remove(self._entry)
+
+
+async def _sleep_while(clock: Clock, seconds: float, same: Callable[[], bool]) -> None:
+    await clock.sleep(seconds)
+    while same():
+        await clock.sleep(seconds)
 
 
 async def settle(rounds: int = 50) -> None:

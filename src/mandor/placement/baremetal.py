@@ -3,10 +3,10 @@
 from mandor.lib.yaml12 import Map, load_all
 from mandor.model.claim import BAREMETAL
 
-# A hundredth of fullness outweighs the whole of the quota, which so decides between machines that are equally full:
-# otherwise a machine is left with room for nothing, and fewer find one.
+# A best-fit as one writes it down: of the machines with room the fullest, of several the first.
 _TEXT = f"""
 schedulerName: {BAREMETAL}
+ties: first
 plugins:
   multiPoint:
     disabled: [{{name: "*"}}]
@@ -24,17 +24,12 @@ plugins:
       weight: 30
     - name: NodeAffinity
     - name: NodeResourcesFit
-      weight: 101
     - name: VMQuota
+    - name: BestFit
+      weight: 100
     - name: DefaultBinder
-pluginConfig:
-- name: NodeResourcesFit
-  args:
-    scoringStrategy:
-      type: MostAllocated
-      resources:
-      - {{name: cpu, weight: 1}}
-      - {{name: memory, weight: 1}}
+  score:
+    disabled: [{{name: NodeResourcesFit}}, {{name: VMQuota}}]
 """
 
 

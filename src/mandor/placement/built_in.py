@@ -2,6 +2,7 @@
 
 from mandor.placement.framework.points import Plugin
 from mandor.placement.plugins.avoid import Avoid
+from mandor.placement.plugins.best_fit import BestFit
 from mandor.placement.plugins.bin_pack import BinPack
 from mandor.placement.plugins.control_plane import ControlPlane
 from mandor.placement.plugins.default_binder import DefaultBinder
@@ -55,7 +56,16 @@ DEFAULTS: tuple[tuple[type[Plugin], int], ...] = (
 )
 """With their weights, in Kubernetes' order for the plugins that exist there; cheap questions first."""
 
-OPTIONAL: tuple[type[Plugin], ...] = (BinPack, ControlPlane, Fragmentation, LoadAware, Proximity, RoundRobin, VMQuota)
+OPTIONAL: tuple[type[Plugin], ...] = (
+    BestFit,
+    BinPack,
+    ControlPlane,
+    Fragmentation,
+    LoadAware,
+    Proximity,
+    RoundRobin,
+    VMQuota,
+)
 """A profile may enable them."""
 
 BUILT_IN: dict[str, type[Plugin]] = {each.name: each for each in (*(cls for cls, _ in DEFAULTS), *OPTIONAL)}

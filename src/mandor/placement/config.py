@@ -14,6 +14,7 @@ from mandor.model.claim import BAREMETAL
 from mandor.model.reading import FAILED, Mistake, Reader
 from mandor.placement.baremetal import baremetal_source
 from mandor.placement.built_in import DEFAULTS
+from mandor.placement.framework.luck import Ties
 from mandor.placement.framework.points import POINTS, Plugin
 from mandor.placement.framework.profile import DEFAULT_BINDER
 from mandor.placement.plugin_source import Registry
@@ -42,6 +43,7 @@ IGNORED = frozenset(
 )
 """What Kubernetes needs and this scheduler does not: all nodes are scored, always."""
 _KNOWN = {"apiVersion", "kind", "profiles", "extenders", "podInitialBackoffSeconds", "podMaxBackoffSeconds"}
+_PROFILE = {"schedulerName", "plugins", "pluginConfig", "ties"}
 
 ELSEWHERE = frozenset(
     {
@@ -83,6 +85,8 @@ class ProfileConfig:
     points: Mapping[str, tuple[Choice, ...]]
     """What serves each point, in order, after all rules of precedence."""
     args: Mapping[str, Struct] = field(default_factory=dict)
+    ties: Ties = "spread"
+    """Which of several nodes that are equally good."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,10 +254,8 @@ class _Reading:
 
     def profile(self, source: Map, line: int, path: str = "profiles[0]") -> ProfileConfig:
         for key in source:
-            if key not in {"schedulerName", "plugins", "pluginConfig", "percentageOfNodesToScore"}:
-                self.reader.unknown(
-                    key, {"schedulerName", "plugins", "pluginConfig"}, frozenset(), path, source.lines[key]
-                )
+            if key not in {*_PROFILE, "percentageOfNodesToScore"}:
+                self.reader.unknown(key, _PROFILE, frozenset(), path, source.lines[key])
         name = source.get("schedulerName", "default")
         if not isinstance(name, str) or not name:
             self.reader.wrong(source.lines["schedulerName"], f"{path}.schedulerName", "a profile's name is a text")
@@ -263,7 +265,11 @@ class _Reading:
         self._check_one_sort(points["queueSort"], chosen, line, path)
         if not points["bind"]:
             self.reader.wrong(line, path, "no Bind plugin is enabled", f"enable {DEFAULT_BINDER}, or one of your own")
-        return ProfileConfig(NAMES.get(name, name), line, points, self._args(source, path))
+        return ProfileConfig(NAMES.get(name, name), line, points, self._args(source, path), self._ties(source, path))
+
+    def _ties(self, source: Map, path: str) -> Ties:
+        found: Ties = self.reader.read(source.get("ties", "spread"), Ties, f"{path}.ties", source.lines.get("ties", 0))
+        return found
 
     def _check_one_sort(
         self, sorts: tuple[Choice, ...], chosen: Mapping[str, PointChoice], line: int, path: str

@@ -9,7 +9,7 @@ from mandor.model.decision import NodeScore, Part
 from mandor.placement.cycle import Decision, ladder
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState, of_form
-from mandor.placement.framework.luck import bits_of, lots
+from mandor.placement.framework.luck import bits_of
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import Scored, Verdict, run_filters, run_scores, why_of
 from mandor.placement.framework.snapshot import Snapshot
@@ -147,7 +147,7 @@ def score_table(
     finally:
         watch.end()
     # Of equals, whom the lot favours comes first: as they would be chosen.
-    ranks = (totals << bits_of(len(nodes))) + lots(ask.who, nodes.order()[among], len(nodes))
+    ranks = (totals << bits_of(len(nodes))) + profile.lots(ask, nodes, among)
     order = ranks.argsort()[::-1]
     named = np.isin(among[order], [nodes.slots[name] for name in also if name in nodes.slots])
     named[:most] = True

@@ -13,7 +13,7 @@ from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.kept import EVERYWHERE, LAST_MOST, At, Kept
-from mandor.placement.framework.luck import bits_of, lots
+from mandor.placement.framework.luck import bits_of
 from mandor.placement.framework.points import SCORE_MOST, ScorePlugin
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import (
@@ -107,14 +107,14 @@ def _row(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: 
     seen = (kept.attributes, nodes.census.ties_version, nodes.anyone_dedicated())
     row = cast("Row | None", kept.rows.get(key))
     if row is None:
-        row = _make(plan(profile, state, ask, nodes, watch), seen, state, ask, nodes, watch)
+        row = _make(profile, plan(profile, state, ask, nodes, watch), seen, state, ask, nodes, watch)
         kept.keep_row(key, row)
         return row
     row.again = True
     if row.seen != seen:
         planned = plan(profile, state, ask, nodes, watch)
         if row.seen[0] != seen[0] or row.plan.local != planned.local:
-            row = _make(planned, seen, state, ask, nodes, watch)
+            row = _make(profile, planned, seen, state, ask, nodes, watch)
             row.again = True
             kept.keep_row(key, row)
             return row
@@ -124,14 +124,22 @@ def _row(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: 
     return row
 
 
-def _make(planned: Plan, seen: tuple[object, ...], state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> Row:
+def _make(
+    profile: Profile,
+    planned: Plan,
+    seen: tuple[object, ...],
+    state: CycleState,
+    ask: Ask,
+    nodes: Snapshot,
+    watch: Watch,
+) -> Row:
     bits = bits_of(len(nodes))
     kind = np.dtype(np.int32 if planned.most < 1 << 31 - bits else np.int64)
     still = _still(planned, kind, state, ask, nodes, watch)
     since = nodes.kept.now
     ranks = _totals(planned, still, ask, nodes, EVERYWHERE, kind, watch)
     ranks <<= bits
-    ranks |= lots(ask.who, nodes.order(), len(nodes)).view(np.int32)
+    ranks |= profile.lots(ask, nodes).view(np.int32)
     return Row(planned, seen, ranks, bits, (1 << bits) - 1, still, since)
 
 

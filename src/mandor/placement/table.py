@@ -1,6 +1,5 @@
 """The table: all nodes as columns, kept up to date change by change; room is counted the moment it is promised."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from mandor.placement.framework.column import Column
 from mandor.placement.framework.identity import NOBODY, Identity
 from mandor.placement.framework.kept import Kept
 from mandor.placement.framework.lodging import SETTLED, Tenure
-from mandor.placement.framework.luck import Lots, drawn
+from mandor.placement.framework.luck import Favour
 from mandor.placement.framework.points import SCORE_MOST
 from mandor.placement.framework.ports import HostPort, Ports
 from mandor.placement.framework.quotas import Quota, Quotas
@@ -84,7 +83,6 @@ class Table:
     """
 
     def __init__(self, seed: str = "") -> None:
-        self._seed = seed
         self._nodes: list[Node] = []
         self._slots: dict[str, int] = {}
         self._rows: dict[str, int] = {CPU: 0, MEMORY: 1, DISK: 2}
@@ -98,7 +96,7 @@ class Table:
         self._usage = _amounts(2, _FIRST_CAPACITY)
         self._since_usage = _amounts(2, _FIRST_CAPACITY)
         self._numbers = _amounts(3, _FIRST_CAPACITY)
-        self._luck = np.zeros(_FIRST_CAPACITY, dtype=np.uint64)
+        self._favour = Favour(seed)
         self._pools: Column[str] = Column(_FIRST_CAPACITY)
         self._health: Column[Health] = Column(_FIRST_CAPACITY)
         self._taints: Column[tuple[Taint, ...]] = Column(_FIRST_CAPACITY)
@@ -121,7 +119,6 @@ class Table:
         self._undo: list[Callable[[], None]] | None = None
         """Within a trial: how to take back each step, the last one last."""
         self._snapshot: Snapshot | None = None
-        self._order: Lots | None = None
         self.version = 0
         """Grows with every change: the same version gives the same answers."""
 
@@ -201,7 +198,7 @@ class Table:
             array[:, last] = 0
         self._room.move(last, slot)
         self._room.forget(name)
-        self._luck[slot] = self._luck[last]
+        self._favour.remove(slot)
         columns: tuple[Column[Any], ...] = (self._pools, self._health, self._taints, self._engines, self._images)
         for column in (*columns, *self._facts.values()):
             column.remove(slot)
@@ -217,7 +214,7 @@ class Table:
             self._grow()
         self._nodes.append(node)
         self._slots[name] = slot
-        self._luck[slot] = self._hash(name)
+        self._favour.append(name)
         self._pools.append(node.spec.pool)
         self._health.append(_health(node))
         self._taints.append(node.spec.taints)
@@ -239,7 +236,6 @@ class Table:
     def _renumbered(self) -> None:
         self._census.renumbered()
         self._kept.renumbered()
-        self._order = None
         self._snapshot = None
 
     def _set_allocatable(self, slot: int, node: Node) -> None:
@@ -486,7 +482,8 @@ class Table:
                 free=_window(self._sums, count)[_FREE:],
                 allocatable=_window(self._allocatable, count),
                 counted=_window(self._sums, count)[_COUNTED],
-                order=self._drawn,
+                order=self._favour.drawn,
+                listed=self._favour.listed,
                 room=self._room,
                 pools=self._pools,
                 health=self._health,
@@ -555,17 +552,6 @@ class Table:
         self._usage = _wider(self._usage, extra)
         self._since_usage = _wider(self._since_usage, extra)
         self._numbers = _wider(self._numbers, extra)
-        self._luck = np.concatenate([self._luck, np.zeros(extra, dtype=np.uint64)])
-
-    def _drawn(self) -> Lots:
-        if self._order is None:
-            self._order = drawn(self._luck[: len(self._nodes)])
-            self._order.flags.writeable = False
-        return self._order
-
-    def _hash(self, name: str) -> int:
-        digest = hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest()
-        return int.from_bytes(digest, "big")
 
 
 def _busier(before: Node, after: Node) -> bool:

@@ -55,7 +55,7 @@ class Workshop:
                 enabled.setdefault(choice.name, each)
         for extender in whole.extenders:
             self._extend(config.name, extender, enabled, points, made)
-        return Profile(config.name, enabled.values(), points=points)
+        return Profile(config.name, enabled.values(), points=points, ties=config.ties)
 
     def _extend(
         self,

@@ -53,6 +53,7 @@ from mandor.roots.prometheus import Prometheus
 from mandor.roots.recording import start_recording
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.roots.supervisor import Pulse, supervised
+from mandor.roots.tracing import target_of, tracing
 from mandor.scheduler.last_good import ProfilesOf
 from mandor.scheduler.loop import Scheduler
 from mandor.scheduler.reload import ConfigSource, Configured
@@ -65,10 +66,14 @@ from mandor.store.metered import MeteredStore
 from mandor.store.open import open_store
 from mandor.store.recorder import Recorder
 from mandor.store.recording import check_recordable
+from mandor.store.traced import TracedStore
+from mandor.telemetry.tracer import Tracer
 
 log = logging.getLogger("mandor.server")
 
 CROWD = 16
+BURST_SECONDS = 4
+"""Whoever was quiet may send as many requests at once as are taken in so long."""
 
 
 @dataclass(slots=True)
@@ -87,6 +92,8 @@ class Inside:
     """What the parts of this process count, while they run."""
     measures: Measures = field(default_factory=Measures)
     """What the API of this process counts of itself."""
+    tracer: Tracer | None = None
+    """Keeps spans; None: nobody wants them."""
 
     def crowded(self) -> bool:
         """So many wait for an answer that what nobody waits for comes after them."""
@@ -106,6 +113,7 @@ def run(settings: ServerSettings, *, dev: bool = False) -> None:
     """Serve until a signal. `dev` lets callers on this machine in without a token."""
     logs.set_up(settings.log_style, settings.log_level, server=settings.address or settings.listen)
     check_safe(settings)
+    target_of(settings)  # a mistake is told before anything runs
     if settings.record:
         check_recordable(Path(settings.record))
     pulse = Pulse()
@@ -134,10 +142,12 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
     with _listener(settings) as listener:
         url = settings.address or _url(listener, secure=bool(settings.tls_cert))
         inside = Inside(url)
-        async with await open_store(settings.store_url, access=store_access(settings)) as opened:
-            store = MeteredStore(opened)
+        async with (
+            tracing(target_of(settings), "mandor-server", server_id) as inside.tracer,
+            await open_store(settings.store_url, access=store_access(settings)) as opened,
+        ):
             inside.metrics.add(process_families)
-            inside.metrics.add(store.metrics)
+            store = _observed(opened, settings, clock, inside)
             await _prepare(store, settings, dev=dev)
             inside.backups = _backups(settings, store, clock)
             if "scheduler" in settings.roles:
@@ -164,6 +174,15 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
     log.info("ended")
 
 
+def _observed(opened: Store, settings: ServerSettings, clock: Clock, inside: Inside) -> Store:
+    metered = MeteredStore(opened)
+    inside.metrics.add(metered.metrics)
+    if inside.tracer is None:
+        return metered
+    inside.metrics.add(inside.tracer.families)
+    return TracedStore(metered, settings.store_url.partition(":")[0], clock.now)
+
+
 async def _prepare(store: Store, settings: ServerSettings, *, dev: bool) -> None:
     cluster = await ensure_cluster(store)
     await ensure_key_file(store, settings.directory / "join.token", role="join", identity="join:first")
@@ -188,7 +207,7 @@ async def _serve_api(
 ) -> None:
     recorder = Recorder(store, f"server {server_id}", clock)
     heartbeats = Heartbeats(store, clock, server_id, url)
-    api = ApiSettings(address=url, tokens_required=not dev, image_bytes_most=int(settings.image_most))
+    api = api_settings(settings, url, tokens_required=not dev)
     sealer = _sealer(settings)
     gauges = ClusterGauges(store, heartbeats)
 
@@ -209,11 +228,13 @@ async def _serve_api(
             compare_table=inside.compare_table,
             metrics=metrics,
             measures=inside.measures,
+            tracer=inside.tracer,
             sealer=sealer,
             spare_clusters=frozenset(read_targets(settings.pipelines)),
             try_receiver=Messages(store, clock, sealer).try_out,
         )
         inside.metrics.add(lambda: inside.measures.families(len(parts.streams)))
+        inside.metrics.add(parts.turnstile.families)
         inside.metrics.add(gauges.families)
         tls = ServerTls(Path(settings.tls_cert), Path(settings.tls_key)) if settings.tls_cert else None
         server = ApiServer(build_app(parts), parts, listener, tls=tls)
@@ -227,6 +248,18 @@ async def _serve_api(
         await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
         server.stop()
         await serving
+
+
+def api_settings(settings: ServerSettings, url: str, *, tokens_required: bool) -> ApiSettings:
+    return ApiSettings(
+        address=url,
+        tokens_required=tokens_required,
+        image_bytes_most=int(settings.image_most),
+        requests_per_second=float(settings.requests_each),
+        requests_burst=settings.requests_each * BURST_SECONDS,
+        watches_most=settings.streams_most,
+        watches_each=settings.streams_each,
+    )
 
 
 async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
@@ -246,6 +279,7 @@ async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse:
             inquire=inquire,
             watchdog=pulse.watchdog(),
             pools=pools,
+            tracer=inside.tracer,
         )
         await _tell_disabled(store, recorder, pulse)
         tasks.start(configured.follow(clock, scheduler.use), "configuration")
@@ -310,7 +344,7 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
         async with prometheus, machines, Background() as tasks:
             tasks.start(recorder.run(), "recorder")
             tasks.start(Messages(store, clock, _sealer(settings)).run(recorder), "messages")
-            await run_all(controllers, store, clock, measures=measures)
+            await run_all(controllers, store, clock, measures=measures, tracer=inside.tracer)
     finally:
         forget()
 
@@ -372,6 +406,8 @@ def main() -> None:
     parser.add_argument("--scheduler-config")
     parser.add_argument("--plugins")
     parser.add_argument("--record")
+    parser.add_argument("--otlp-traces")
+    parser.add_argument("--trace-share")
     flags = vars(parser.parse_args())
     dev = bool(flags.pop("dev"))
     run(load(ServerSettings, "server", environ=os.environ, flags=flags), dev=dev)

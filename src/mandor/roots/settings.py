@@ -28,6 +28,24 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_style: Literal["console", "json"] = "console"
     """`console` for people, `json` for machines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    otlp_traces: str = ""
+    """`http://HOST:4318`: the OTLP receiver that spans of this program's own work are sent to; empty: what
+    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT says, and without them none are recorded."""
+    trace_share: str = ""
+    """`10%`: so many of the traces that begin here are recorded; empty: what OTEL_TRACES_SAMPLER says, or all."""
+
+    @property
+    def trace_fraction(self) -> float | None:
+        """None: it is not said."""
+        if not self.trace_share:
+            return None
+        try:
+            found = float(self.trace_share.strip().removesuffix("%")) / 100
+        except ValueError:
+            found = -1.0
+        if not (self.trace_share.strip().endswith("%") and 0 <= found <= 1):
+            raise Invalid(f"trace_share {self.trace_share[:20]!r} is no percentage", hint="0%…100%, as 2.5%")
+        return found
 
     @property
     def directory(self) -> Path:
@@ -62,6 +80,12 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     `secrets.key` in `data`, made at the first start. Without it nobody reads them any more, whatever backups exist."""
     image_most: Size = Size(32 << 30)
     """How large an image may be that `mandor image load` sends through this server to a node."""
+    requests_each: int = 5_000
+    """So many requests of one identity are taken a second; what is sent at once is shared fairly besides."""
+    streams_most: int = 20_000
+    """So many watches, logs and other answers that go on are open at once."""
+    streams_each: int = 2_000
+    """Of one identity."""
     pools: tuple[str, ...] = ()
     """The pools whose nodes this server's scheduler places work on; empty: all. No pool belongs to two schedulers."""
     restore_after: SecondsOrNever = SecondsOrNever(60)
@@ -123,6 +147,9 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ValueError("`backup_every` is at least 1m")
         if not 1 <= self.backup_keep <= 10_000:
             raise ValueError(f"backup_keep is {self.backup_keep}; it is 1..10000")
+        for name in ("requests_each", "streams_most", "streams_each"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` is at least 1")
         if self.plugin_hang < 1:
             raise ValueError("`plugin_hang` is at least 1s")
         if self.lease < 1:

@@ -25,6 +25,6 @@ class SteadyMeter(InstanceMeter):
             self._steady = None
             return await super().read(engines, names, ready)
         # Rates tell of the time since the last measure: with two of one state between them, they stay as they are.
-        if self._steady is None or self._steady[0] != names or self._steady[1] != ready:
+        if self._steady is None or self._steady[0] is not names or self._steady[1] is not ready:
             self._steady = names, ready, await super().read(engines, names, ready)
         return self._steady[2]

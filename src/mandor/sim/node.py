@@ -66,7 +66,8 @@ class SimLink(DirectLink):
         self._wire, self._hear = wire, hear
 
     async def heartbeat(self, beat: Beat) -> ClusterSpec:
-        await self._wire.send()
+        if not self._wire.clear:
+            await self._wire.send()
         self._hear(self._node, beat)
         return await self.cluster()
 
@@ -122,8 +123,6 @@ class SimNode:
         self._units = {name: SimUnits() for name in self.kind.engines}
 
     def _used(self) -> Resources:
-        if len(self.engines) == 1:
-            return next(iter(self.engines.values())).used()
         parts = [each.used() for each in self.engines.values()]
         if not (len(parts) == len(self._parts) and all(map(is_, parts, self._parts))):
             self._parts, self._sum = parts, sum(parts, Resources())
@@ -131,7 +130,7 @@ class SimNode:
 
     def _measurable(self) -> object:
         """The same object as long as its units use the same; an engine that does not answer is asked each time."""
-        return object() if any(each.is_down for each in self.engines.values()) else self._used()
+        return object() if any(each.is_down for each in self.engines.values()) else self.machine.used()
 
     # What can happen to it.
 
@@ -146,6 +145,7 @@ class SimNode:
         """Power goes: all that ran there is gone with it."""
         await self.kill_agent()
         self.engines = {}
+        self.machine.used = self._used
 
     def start_agent(self) -> None:
         self.engines = {
@@ -159,6 +159,7 @@ class SimNode:
             )
             for name, units in self._units.items()
         }
+        self.machine.used = next(iter(self.engines.values())).used if len(self.engines) == 1 else self._used
         self.slow_down(self._slowness)
         self.agent = Agent(
             self._settings,

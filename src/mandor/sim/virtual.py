@@ -3,12 +3,12 @@
 import asyncio
 import gc
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any, TypeVar, TypeVarTuple
 
-from mandor.lib.clock import Alarm, LoopAlarm
+from mandor.lib.clock import Alarm
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -36,9 +36,13 @@ class _Step(asyncio.Handle):
         self._loop, self._callback, self._args = loop, callback, args
         self._cancelled, self._repr, self._source_traceback = False, None, None
 
+    def cancel(self) -> None:
+        self._cancelled, self._callback, self._args = True, None, ()  # type: ignore[assignment]
+
 
 class _Timer(_Step, asyncio.TimerHandle):
     __slots__ = ()
+    _loop: "VirtualLoop"
 
     def __init__(
         self,
@@ -50,6 +54,86 @@ class _Timer(_Step, asyncio.TimerHandle):
     ) -> None:
         _Step.__init__(self, callback, args, loop, context)
         self._when, self._scheduled = when, True
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            _Step.cancel(self)
+            self._loop._timer_handle_cancelled(self)
+
+
+class _Nap:
+    """What a sleeper waits for: timer, future and step in one object, since most of what happens is that time passes.
+
+    It goes on when a future would: in the turn after the one in which its time has come. `same`: as long as that is
+    true then, it lies down again for as long, and whoever waits is not even woken.
+    """
+
+    __slots__ = (
+        "_asyncio_future_blocking",
+        "_cancelled",
+        "_context",
+        "_error",
+        "_loop",
+        "_rung",
+        "_same",
+        "_scheduled",
+        "_seconds",
+        "_wake",
+    )
+
+    def __init__(self, loop: "VirtualLoop", seconds: float, same: Callable[[], bool] | None = None) -> None:
+        self._loop, self._seconds, self._same = loop, seconds, same
+        self._asyncio_future_blocking = self._cancelled = self._rung = self._scheduled = False
+        self._error: BaseException | None = None
+        loop.lay_down(self, seconds)
+
+    def __await__(self) -> Generator["_Nap", None, None]:
+        self._asyncio_future_blocking = True
+        yield self
+
+    # What a task asks of a future.
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        return self._loop
+
+    def add_done_callback(self, wake: Callable[["_Nap"], object], *, context: Context) -> None:
+        self._wake, self._context = wake, context
+
+    def result(self) -> None:
+        if self._cancelled:
+            raise asyncio.CancelledError
+        if self._error is not None:
+            raise self._error
+
+    def cancel(self, msg: object = None) -> bool:
+        if self._rung or self._cancelled:
+            return False
+        self._cancelled = True
+        self._loop._timer_handle_cancelled(self)
+        self._loop.call_soon(self._wake, self, context=self._context)
+        return True
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+    # What the loop does with it.
+
+    def ring(self) -> None:
+        if self._rung:
+            self._context.run(self._go_on)
+        else:
+            self._rung = True
+            self._loop._ready.append(self)
+
+    def _go_on(self) -> None:
+        if self._same is not None:
+            try:
+                if self._same():
+                    self._loop.lay_down(self, self._seconds)
+                    return
+            except Exception as error:
+                self._error = error
+        self._wake(self)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -63,9 +147,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         super().__init__()
         self._now = START
         self._ready: deque[Any] = deque()
-        self._due: list[tuple[float, int, Any]] = []
-        self._count = 0
-        self._cancelled = 0
+        self._moments: list[float] = []
+        """A heap: when something is due. Of many nodes that began together, a lot is due together."""
+        self._due: dict[float, list[Any]] = {}
+        """What is due at each of them, in the order in which it was asked for."""
+        self._waiting = self._cancelled = 0
+        """How much of it there is, and how much of that is cancelled."""
 
     def time(self) -> float:
         return self._now
@@ -81,23 +168,39 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self, when: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         timer = _Timer(when, callback, args, self, context)
-        self._count += 1
-        heappush(self._due, (when, self._count, timer))
+        self._wait(when, timer)
         return timer
+
+    def lay_down(self, nap: _Nap, seconds: float) -> None:
+        nap._rung, nap._scheduled = False, True
+        self._wait(self._now + seconds, nap)
+
+    def _wait(self, when: float, handle: Any) -> None:
+        self._waiting += 1
+        together = self._due.get(when)
+        if together is not None:
+            together.append(handle)
+        else:
+            self._due[when] = [handle]
+            heappush(self._moments, when)
 
     def call_later(
         self, delay: float, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.TimerHandle:
         return self.call_at(self._now + delay, callback, *args, context=context)
 
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        if not handle._scheduled:  # type: ignore[attr-defined]
+    def _timer_handle_cancelled(self, handle: Any) -> None:
+        if not handle._scheduled:
             return  # it has rung
         self._cancelled += 1
-        if self._cancelled > CANCELLED_MOST and 2 * self._cancelled > len(self._due):
-            self._due = [each for each in self._due if not each[2].cancelled()]
-            heapify(self._due)
-            self._cancelled = 0
+        if self._cancelled > CANCELLED_MOST and 2 * self._cancelled > self._waiting:
+            self._sort_out()
+
+    def _sort_out(self) -> None:
+        kept = {when: [each for each in together if not each._cancelled] for when, together in self._due.items()}
+        self._due = {when: together for when, together in kept.items() if together}
+        self._moments = sorted(self._due)
+        self._waiting, self._cancelled = sum(map(len, self._due.values())), 0
 
     def _run_once(self) -> None:
         """One turn, as the loop's `run_forever` wants it."""
@@ -105,7 +208,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._pass_time(idle=not ready)
         for _ in range(len(ready)):
             handle = ready.popleft()
-            if not handle._cancelled:
+            if handle._cancelled:
+                continue
+            if type(handle) is _Nap:
+                handle.ring()
+            else:
                 try:
                     handle._context.run(handle._callback, *handle._args)
                 except (SystemExit, KeyboardInterrupt):
@@ -116,57 +223,58 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                     )
 
     def _pass_time(self, *, idle: bool) -> None:
-        due = self._due
-        while due and due[0][2]._cancelled:
-            heappop(due)
-            self._cancelled -= 1
+        moments = self._moments
         if idle:
-            if not due:
+            while moments and all(each._cancelled for each in self._due[moments[0]]):
+                self._drop(heappop(moments))
+            if not moments:
                 raise RuntimeError("nothing is due any more, and somebody still waits")
-            self._now = max(self._now, due[0][0])
+            self._now = max(self._now, moments[0])
         until = self._now + RESOLUTION
-        while due and due[0][0] < until:
-            when, _, timer = heappop(due)
-            if timer._cancelled:
-                self._cancelled -= 1
-                continue
-            self._now = max(self._now, when)
-            timer._scheduled = False
-            self._ready.append(timer)
+        while moments and moments[0] < until:
+            when = heappop(moments)
+            for each in self._drop(when):
+                if each._cancelled:
+                    continue
+                self._now = max(self._now, when)
+                each._scheduled = False
+                self._ready.append(each)
+
+    def _drop(self, when: float) -> list[Any]:
+        together = self._due.pop(when)
+        self._waiting -= len(together)
+        if self._cancelled:
+            self._cancelled -= sum(each._cancelled for each in together)
+        return together
 
 
-def _ring(wake: "asyncio.Future[None]") -> None:
-    if not wake.done():
-        wake.set_result(None)
-
-
-class VirtualClock(LoopAlarm):
+class VirtualClock:
     """The time of the running virtual loop. `jump` moves the wall clock alone, as an administrator's hand does."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop | None = None) -> None:
-        self._loop = loop or asyncio.get_running_loop()
+    def __init__(self, loop: VirtualLoop | None = None) -> None:
+        running = loop or asyncio.get_running_loop()
+        assert isinstance(running, VirtualLoop), "virtual time passes on a virtual loop"
+        self._loop = running
         self._offset = 0.0
 
     def now(self) -> float:
-        return self._loop.time() + self._offset
+        return self._loop._now + self._offset
 
     def monotonic(self) -> float:
-        return self._loop.time()
+        return self._loop._now
 
     async def sleep(self, seconds: float) -> None:
         """Time passes, however short: what rounding leaves of a wait would be due at once, again and again."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        wake: asyncio.Future[None] = self._loop.create_future()
-        timer = self._loop.call_later(max(seconds, 2 * RESOLUTION), _ring, wake)
-        try:
-            await wake
-        finally:
-            timer.cancel()
+        await _Nap(self._loop, max(seconds, 2 * RESOLUTION))
+
+    async def sleep_while(self, seconds: float, same: Callable[[], bool]) -> None:
+        await _Nap(self._loop, max(seconds, 2 * RESOLUTION), same)
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
-        return super().alarm(max(seconds, 2 * RESOLUTION) if seconds > 0 else seconds, ring)
+        return self._loop.call_later(max(seconds, 2 * RESOLUTION) if seconds > 0 else seconds, ring)
 
     def jump(self, seconds: float) -> None:
         self._offset += seconds

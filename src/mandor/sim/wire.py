@@ -79,8 +79,14 @@ class Wire(Store):
         if not self.hears:
             raise Unavailable("no answer arrives")
 
+    @property
+    def clear(self) -> bool:
+        """What is sent arrives, now and for sure."""
+        return self.whole and self.sends and not self.delay_seconds and not self.dropped_share
+
     async def get(self, key: Key) -> Object | None:
-        await self.send()
+        if not self.clear:
+            await self.send()
         self._answer()
         return await self.store.get(key)
 

@@ -11,11 +11,14 @@ from hypothesis import strategies as st
 
 from mandor.errors import Invalid
 from mandor.lib.backoff import Backoff
+from mandor.model.meta import Key
 from mandor.placement.built_in import DEFAULTS
 from mandor.placement.config import SchedulerConfig, default_config, read_config
-from mandor.placement.framework.ask import Ask
+from mandor.placement.cycle import decide
+from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.handle import DETACHED
+from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.making import Registered
 from mandor.placement.framework.points import POINTS, FilterPlugin, ScorePlugin
 from mandor.placement.framework.profile import Profile
@@ -24,7 +27,9 @@ from mandor.placement.plugin_source import find_plugins
 from mandor.placement.plugins.node_resources_fit import NodeResourcesFit
 from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.placement.profiles import default_profile
+from mandor.placement.table import Table
 from mandor.placement.workshop import Workshop
+from tests.scenarios.make import make_node, make_template
 
 
 class Custom(FilterPlugin, ScorePlugin):
@@ -308,6 +313,8 @@ SCORE = "profiles:\n- plugins:\n    score:\n      enabled:\n      - name: {}\n  
             "weight",
         ),
         ("profiles:\n- plugin: {}\n", 2, "unknown key `plugin`", "did you mean `plugins`?"),
+        ("profiles:\n- ties: last\n", 2, "`last` is none of spread, first", None),
+        ("profiles:\n- tie: first\n", 2, "unknown key `tie`", "did you mean `ties`?"),
         ("profile: []\n", 1, "unknown key `profile`", "did you mean `profiles`?"),
         ("profiles: {}\n", 1, "a list belongs here", None),
         ("profiles:\n- 3\n", 2, "a profile is a mapping", None),
@@ -355,6 +362,23 @@ def test_a_mistake_is_told_with_its_line(text: str, line: int, message: str, hin
 def test_all_mistakes_are_told_at_once_in_their_order() -> None:
     text = SCORE.format("Odd", -1) + "- schedulerName: b\n  plugins: {filter: {enabled: [{name: Odder}]}}\n"
     assert [line for line, _, _ in mistakes(text)] == [5, 6, 8]
+
+
+def test_a_profile_says_which_of_several_equals_is_taken() -> None:
+    table = Table()
+    for name in ("c", "b", "a"):
+        table.set_node(make_node(name))
+    spread, first = (make(f"profiles: [{{{ties}}}]")["default"] for ties in ("", "ties: first"))
+
+    def chosen(profile: Profile, workload: str) -> str:
+        ask = Ask(
+            Key("instance", "default", workload), Shape.of(make_template()), who=Identity("default", workload, "")
+        )
+        return decide(profile, ask, table.snapshot()).node
+
+    workloads = [f"w{number}" for number in range(20)]
+    assert {chosen(first, each) for each in workloads} == {"a"}
+    assert {chosen(spread, each) for each in workloads} == {"a", "b", "c"}
 
 
 def test_no_bind_plugin_is_a_mistake() -> None:

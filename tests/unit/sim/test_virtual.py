@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as some
 
 from mandor.sim.virtual import START, VirtualClock, run_virtual
 
@@ -65,3 +68,77 @@ def test_a_jump_of_the_wall_clock_does_not_touch_waits() -> None:
     wall, waited = run_virtual(work())
     assert wall == pytest.approx(-3590)
     assert waited == pytest.approx(10)
+
+
+Sleep = Callable[[float], Awaitable[None]]
+NAPS = some.lists(some.lists(some.sampled_from((0.0, 1.0, 1.5, 5.0)), max_size=4), min_size=1, max_size=6)
+
+
+def _diary(naps: Sequence[Sequence[float]], cancel_at: float, *, plain: bool) -> list[tuple[float, int, str]]:
+    """Who goes on when, of sleepers one of which is ended."""
+
+    async def work() -> list[tuple[float, int, str]]:
+        clock, seen = VirtualClock(), list[tuple[float, int, str]]()
+        sleep: Sleep = asyncio.sleep if plain else clock.sleep
+
+        async def sleeper(number: int) -> None:
+            try:
+                for seconds in naps[number]:
+                    await sleep(seconds)
+                    seen.append((clock.monotonic(), number, "woke"))
+            except asyncio.CancelledError:
+                seen.append((clock.monotonic(), number, "ended"))
+
+        tasks = [asyncio.ensure_future(sleeper(number)) for number in range(len(naps))]
+        await asyncio.sleep(cancel_at)
+        tasks[0].cancel()
+        await asyncio.gather(*tasks)
+        return seen
+
+    return run_virtual(work())
+
+
+@given(NAPS, some.sampled_from((0.0, 1.0, 2.5, 5.0)))
+def test_sleepers_of_the_clock_go_on_exactly_when_those_of_asyncio_do(
+    naps: list[list[float]], cancel_at: float
+) -> None:
+    assert _diary(naps, cancel_at, plain=False) == _diary(naps, cancel_at, plain=True)
+
+
+@given(some.lists(some.booleans(), min_size=1, max_size=8), some.integers(1, 3))
+def test_who_sleeps_while_nothing_changes_looks_when_one_would_who_is_woken_each_time(
+    looks: list[bool], sleepers: int
+) -> None:
+    async def work(*, plain: bool) -> list[tuple[float, int, int]]:
+        clock, seen = VirtualClock(), list[tuple[float, int, int]]()
+
+        async def sleeper(number: int) -> None:
+            answers = iter([*looks, False])
+
+            def same() -> bool:
+                seen.append((clock.monotonic(), number, len(seen)))
+                return next(answers)
+
+            if plain:
+                await clock.sleep(5)
+                while same():
+                    await clock.sleep(5)
+            else:
+                await clock.sleep_while(5, same)
+            seen.append((clock.monotonic(), number, -1))
+
+        await asyncio.gather(*(sleeper(number) for number in range(sleepers)))
+        return seen
+
+    assert run_virtual(work(plain=False)) == run_virtual(work(plain=True))
+
+
+def test_what_goes_wrong_in_a_look_is_the_sleepers_own() -> None:
+    def same() -> bool:
+        raise ValueError("no answer")
+
+    async def work() -> None:
+        await VirtualClock().sleep_while(5, same)
+
+    with pytest.raises(ValueError, match="no answer"):
+        run_virtual(work())

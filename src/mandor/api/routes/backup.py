@@ -3,6 +3,7 @@
 from starlette.types import Receive, Send
 
 from mandor.api.operation import Call, Operation, Stream
+from mandor.api.turn_plan import Lane
 from mandor.store.dump import dump
 
 CONTENT_TYPE = "application/gzip"
@@ -12,7 +13,7 @@ async def backup(call: Call[None, None]) -> Stream:
     """It holds the hashes of all tokens, so only who may make any token may have it."""
     call.caller.require("admin", "component", what="make a backup")
     parts = call.parts
-    parts.streams.check()
+    parts.streams.check(call.caller.identity)
 
     async def run(receive: Receive, send: Send) -> None:
         async def work() -> None:
@@ -26,7 +27,7 @@ async def backup(call: Call[None, None]) -> Stream:
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
 
         # Without its last line a backup is not taken for whole, so one that breaks off does no harm.
-        await parts.streams.run(receive, work)
+        await parts.streams.run(receive, work, call.caller.identity)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     return Stream(run)
@@ -43,5 +44,7 @@ OPERATIONS = [
         result=str,
         gives=CONTENT_TYPE,
         refuses=("too_many",),
+        lane=Lane.BULK,
+        cost=4,
     ),
 ]

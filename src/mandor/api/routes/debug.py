@@ -1,6 +1,7 @@
 """What helps to find a defect of mandor itself."""
 
 from mandor.api.operation import Call, Operation
+from mandor.api.turn_plan import Lane
 from mandor.errors import NotFound
 from mandor.model.record import Lease
 from mandor.model.table_report import TableReport
@@ -31,5 +32,6 @@ OPERATIONS = [
         handler=compare_table,
         result=TableReport,
         refuses=("not_found",),
+        lane=Lane.BULK,
     ),
 ]

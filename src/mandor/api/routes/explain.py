@@ -10,6 +10,7 @@ from mandor.api.access import read
 from mandor.api.operation import Call, Operation, Text
 from mandor.api.routes.queries import Namespace
 from mandor.api.scheduling import Bench
+from mandor.api.turn_plan import Lane
 from mandor.errors import Forbidden
 from mandor.model.codec import encode
 from mandor.model.decision import DecisionSpec, KeptDecision
@@ -83,6 +84,7 @@ OPERATIONS = [
         query=ExplainQuery,
         result=Explanation,
         refuses=("not_found",),
+        lane=Lane.FORECAST,
     ),
     Operation(
         method="GET",
@@ -94,5 +96,6 @@ OPERATIONS = [
         query=ExplainQuery,
         result=WorkloadExplanation,
         refuses=("not_found",),
+        lane=Lane.FORECAST,
     ),
 ]

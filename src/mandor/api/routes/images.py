@@ -54,7 +54,7 @@ async def load_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
         caller = await parts.auth.identify(scope["headers"])
         # Whatever runs on the node can be made from it, in every namespace.
         caller.require("admin", "operator", what="load images")
-        parts.streams.check()
+        parts.streams.check(caller.identity)
         query: LoadQuery = _LOAD.read(scope["query_string"])
         image = query.image(parts.settings.image_bytes_most)
         node = await _find(parts, scope["path_params"]["name"])
@@ -65,7 +65,7 @@ async def load_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
     spec = SessionSpec(verb="load", node=node.meta.name, server="", secret="", image=image, engine=query.engine)
     await websocket.accept()
     try:
-        async with parts.sessions.dial(spec) as agent:
+        async with parts.sessions.dial(spec, caller) as agent:
             await splice(websocket, agent, parts.settings.session_idle_seconds, check=Counter(image.size).check)
     except MandorError as error:
         await websocket.send_bytes(bytes([END]) + encode_problem(error))

@@ -7,6 +7,7 @@ from msgspec import Struct
 from mandor import __version__
 from mandor.api.cluster import read_cluster
 from mandor.api.operation import Call, Operation, Text
+from mandor.api.turn_plan import Lane
 from mandor.errors import Unavailable
 from mandor.lib.metrics import CONTENT_TYPE
 from mandor.model.record import ClusterSpec, Role
@@ -92,6 +93,7 @@ OPERATIONS = [
         handler=metrics,
         result=str,
         gives="text/plain",
+        lane=Lane.BULK,
     ),
     Operation(
         method="GET",
@@ -102,6 +104,7 @@ OPERATIONS = [
         handler=healthz,
         result=Health,
         open=True,
+        lane=Lane.HEARTBEAT,
     ),
     Operation(
         method="GET",
@@ -112,6 +115,7 @@ OPERATIONS = [
         handler=readyz,
         result=Health,
         open=True,
+        lane=Lane.HEARTBEAT,
     ),
     Operation(
         method="GET",

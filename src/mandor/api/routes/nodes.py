@@ -15,6 +15,7 @@ from mandor.api.heartbeat import Report, UsageReport
 from mandor.api.operation import Call, Operation
 from mandor.api.parts import ApiParts
 from mandor.api.pools import new_node_spec
+from mandor.api.turn_plan import Lane
 from mandor.errors import Conflict, Forbidden, Invalid, NotFound
 from mandor.model.meta import Key, Meta, Object, check_name
 from mandor.model.node import Node, NodePhase, NodeStatus
@@ -186,8 +187,8 @@ OPERATIONS = [
         handler=heartbeat,
         body=Report,
         result=ClusterSpec,
-        urgent=True,
         refuses=("not_found", "conflict"),
+        lane=Lane.HEARTBEAT,
     ),
     Operation(
         method="POST",
@@ -219,5 +220,6 @@ OPERATIONS = [
         tag="nodes",
         handler=all_usage,
         result=Usages,
+        lane=Lane.BULK,
     ),
 ]

@@ -13,6 +13,7 @@ from mandor.api.plan import PlanReport, Wish, report
 from mandor.api.routes.apply import TAKES, ManifestFile, files_in, read_files
 from mandor.api.routes.queries import Format, Namespace, Strict
 from mandor.api.scheduling import Bench
+from mandor.api.turn_plan import Lane
 from mandor.api.writing import Author
 from mandor.errors import Forbidden, Invalid, NotFound, TooLarge, Unavailable
 from mandor.lib.words import did_you_mean
@@ -140,5 +141,6 @@ OPERATIONS = [
         takes=TAKES,
         result=PlanReport,
         refuses=("not_found",),
+        lane=Lane.FORECAST,
     ),
 ]

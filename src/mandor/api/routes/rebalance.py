@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from mandor.api.operation import Call, Operation, Text
 from mandor.api.scheduling import Bench
+from mandor.api.turn_plan import Lane
 from mandor.errors import Forbidden
 from mandor.model.codec import encode
 from mandor.model.image import tagged
@@ -106,5 +107,6 @@ OPERATIONS = [
         handler=plan_rebalance,
         query=RebalanceQuery,
         result=RebalanceReport,
+        lane=Lane.FORECAST,
     ),
 ]

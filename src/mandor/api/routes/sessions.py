@@ -94,7 +94,7 @@ async def _task_of(parts: ApiParts, instance: Instance, task: str) -> str:
 async def logs(call: Call[LogsQuery, None]) -> Stream:
     query, parts = call.query, call.parts
     instance, task = await find(parts, call.caller, call.path["name"], query.namespace, query.task)
-    parts.streams.check()
+    parts.streams.check(call.caller.identity)
     spec = SessionSpec(
         verb="logs",
         instance=instance.meta.name,
@@ -112,7 +112,7 @@ async def logs(call: Call[LogsQuery, None]) -> Stream:
     content_type = NDJSON if as_json else "text/plain; charset=utf-8"
 
     async def run(receive: Receive, send: Send) -> None:
-        await LogStream(parts, instance, spec, show, content_type.encode(), send).run(receive)
+        await LogStream(parts, call.caller, instance, spec, show, content_type.encode(), send).run(receive)
 
     return Stream(run)
 
@@ -136,15 +136,22 @@ class LogStream:
     """Lines from an agent to a caller; the answer begins with the first word from the agent."""
 
     def __init__(
-        self, parts: ApiParts, instance: Instance, spec: SessionSpec, show: Any, content_type: bytes, send: Send
+        self,
+        parts: ApiParts,
+        caller: Caller,
+        instance: Instance,
+        spec: SessionSpec,
+        show: Any,
+        content_type: bytes,
+        send: Send,
     ) -> None:
-        self._parts, self._instance, self._spec = parts, instance, spec
+        self._parts, self._caller, self._instance, self._spec = parts, caller, instance, spec
         self._show, self._content_type, self._send = show, content_type, send
         self._begun = False
 
     async def run(self, receive: Receive) -> None:
         try:
-            ended = await self._parts.streams.run(receive, self._relay)
+            ended = await self._parts.streams.run(receive, self._relay, self._caller.identity)
         except MandorError as error:
             if not self._begun:
                 await send_problem(self._send, error)
@@ -156,7 +163,7 @@ class LogStream:
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _relay(self) -> None:
-        async with self._parts.sessions.dial(self._spec, self._instance.meta.namespace) as agent:
+        async with self._parts.sessions.dial(self._spec, self._caller, self._instance.meta.namespace) as agent:
             while (frame := await receive_frame(agent)) is not None:
                 if not frame:
                     continue
@@ -216,7 +223,7 @@ async def exec_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
     websocket = WebSocket(scope, receive, send)
     try:
         caller = await parts.auth.identify(_with_offered_token(scope))
-        parts.streams.check()
+        parts.streams.check(caller.identity)
         query: ExecQuery = _EXEC.read(scope["query_string"])
         if caller.role == "viewer":
             raise Forbidden(f"{caller.identity} (viewer) may not run commands", hint="this takes the role operator")
@@ -246,7 +253,7 @@ async def exec_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
     )
     await websocket.accept(PROTOCOL if PROTOCOL in scope.get("subprotocols", ()) else None)
     try:
-        async with parts.sessions.dial(spec, query.namespace) as agent:
+        async with parts.sessions.dial(spec, caller, query.namespace) as agent:
             await splice(websocket, agent, parts.settings.session_idle_seconds)
     except MandorError as error:
         await websocket.send_bytes(bytes([END]) + encode_problem(error))

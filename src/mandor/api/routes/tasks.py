@@ -10,6 +10,7 @@ from mandor.api.access import read
 from mandor.api.operation import Call, Operation
 from mandor.api.routes.queries import NameQuery, Namespace
 from mandor.api.tasks import check_may_place
+from mandor.api.turn_plan import Lane
 from mandor.errors import Conflict, Invalid
 from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.vm_task import CPU_MOST, MEMORY_MIB_MOST, Step, TaskState, VmTask, VmTaskSpec
@@ -278,5 +279,6 @@ OPERATIONS = [
         handler=tasks,
         query=TasksQuery,
         result=list[Story],
+        lane=Lane.BULK,
     ),
 ]

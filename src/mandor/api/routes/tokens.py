@@ -12,6 +12,7 @@ from mandor.api.caller import USER_ROLES, Caller
 from mandor.api.operation import Call, Operation
 from mandor.api.routes.objects import TRIES, get, list_kind, page_of
 from mandor.api.routes.queries import ListQuery, NameQuery
+from mandor.api.turn_plan import Lane
 from mandor.errors import Conflict, Forbidden, Invalid
 from mandor.model.meta import Key, Object, check_name
 from mandor.model.record import ALL_NAMESPACES, Role, Token
@@ -142,6 +143,7 @@ OPERATIONS = [
         handler=list_tokens,
         query=ListQuery,
         result=page_of(Token),
+        lane=Lane.BULK,
     ),
     Operation(
         method="POST",

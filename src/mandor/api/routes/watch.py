@@ -10,6 +10,7 @@ from mandor.api.labels import select_for
 from mandor.api.operation import NDJSON, Call, Operation, Stream
 from mandor.api.routes.queries import Labels
 from mandor.api.selector import parse_selector
+from mandor.api.turn_plan import Lane
 from mandor.api.watch import WatchStream, send_snapshot
 from mandor.api.wire import Commit, CommitShape, Committed
 from mandor.api.writing import Author, commit_as
@@ -74,7 +75,7 @@ async def snapshot(call: Call[SnapshotQuery, None]) -> Stream:
     query, store, parts, caller = call.query, call.parts.store, call.parts, call.caller
     kind = query.of_kind
     seen = await sight(store, caller, kind, query.where, wide=True)
-    parts.streams.check()
+    parts.streams.check(caller.identity)
     select = await select_for(store, kind, query.where, parse_selector(query.labels))
     listing = await store.list(kind, seen.where)
     return Stream(lambda receive, send: send_snapshot(parts, listing, seen, select, caller, receive, send))
@@ -117,6 +118,8 @@ OPERATIONS = [
         result=Any,
         gives=NDJSON,
         refuses=("too_many",),
+        lane=Lane.BULK,
+        cost=4,
     ),
     Operation(
         method="POST",
@@ -129,5 +132,6 @@ OPERATIONS = [
         shape=CommitShape,
         result=Committed,
         refuses=("conflict",),
+        reports=True,
     ),
 ]

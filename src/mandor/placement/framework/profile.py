@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from mandor.errors import Invalid
 from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.kept import EVERYWHERE, At
+from mandor.placement.framework.luck import Lots, Ties, lots
 from mandor.placement.framework.points import (
     POINTS,
     BindPlugin,
@@ -24,6 +26,7 @@ from mandor.placement.framework.points import (
     ReservePlugin,
     ScorePlugin,
 )
+from mandor.placement.framework.snapshot import Snapshot
 
 DEFAULT_BINDER = "DefaultBinder"
 
@@ -54,9 +57,14 @@ class Profile:
     """
 
     def __init__(
-        self, name: str, enabled: Iterable[Enabled], *, points: Mapping[str, Sequence[Enabled]] | None = None
+        self,
+        name: str,
+        enabled: Iterable[Enabled],
+        *,
+        points: Mapping[str, Sequence[Enabled]] | None = None,
+        ties: Ties = "spread",
     ) -> None:
-        self.name = name
+        self.name, self.ties = name, ties
         self.enabled = tuple(enabled)
         _check(name, self.enabled)
         self._points = dict(points) if points is not None else dict.fromkeys(POINTS, self.enabled)
@@ -121,6 +129,12 @@ class Profile:
             if each.concerns(ask):
                 return False
         return self.batched
+
+    def lots(self, ask: Ask, nodes: Snapshot, at: At = EVERYWHERE) -> Lots:
+        """Of several nodes that are equally good, the one with the highest lot is taken."""
+        if self.ties == "first":
+            return nodes.listed()[at]
+        return lots(ask.who, nodes.order()[at], len(nodes))
 
     def plugin(self, name: str) -> Plugin | None:
         return next((each.plugin for each in self.enabled if each.plugin.name == name), None)

@@ -101,6 +101,8 @@ class Snapshot:
     """`[cpu or memory, node]`: what scores count as taken."""
     order: Callable[[], Lots]
     """The nodes in an order that was drawn, by their names and a seed: breaks ties, see `luck`."""
+    listed: Callable[[], Lots]
+    """The nodes in the order of their names: the first is the highest."""
     room: Room
     """What the usual scores of room are made of."""
     pools: Column[str]

@@ -6,6 +6,7 @@ from msgspec import Struct
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.machine_quotas import FACT, UNBOUNDED, machine_quotas
 from mandor.placement.framework.points import (
     ANYTHING,
     SCORE_MOST,
@@ -18,11 +19,9 @@ from mandor.placement.framework.points import (
 )
 from mandor.placement.framework.snapshot import Snapshot
 
-_UNBOUNDED = 2**31
-
 
 class VMQuotaArgs(Struct, frozen=True, forbid_unknown_fields=True):
-    fact: str = "vm.quota"
+    fact: str = FACT
     """The fact or label that says how many a node may hold."""
     quota: int | None = None
     """For nodes that do not say; absent: as many as fit."""
@@ -64,9 +63,5 @@ class VMQuota(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
         return scores
 
     def _quotas(self, nodes: Snapshot) -> Scores:
-        otherwise = _UNBOUNDED if self._args.quota is None else self._args.quota
-        return nodes.fact(self._args.fact).scores((self.name, otherwise), lambda value: _number(value[0], otherwise))
-
-
-def _number(text: str | None, otherwise: int) -> int:
-    return int(text) if text is not None and text.isdigit() and len(text) < 10 else otherwise
+        quota = self._args.quota
+        return machine_quotas(nodes, self._args.fact, UNBOUNDED if quota is None else quota)

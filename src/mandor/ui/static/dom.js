@@ -27,14 +27,18 @@ function line(share, label, kind) {
 }
 
 const LINE = 36;
+const STALE_MILLISECONDS = 10000;
 
-// Thousands of lines cost as much as thirty.
+// Thousands of lines cost as much as thirty, and of these only what changed is made again.
 export class List {
-  constructor(columns, label) {
+  // `mark`: what a line shows besides its item, if it shows more.
+  constructor(columns, label, mark = () => "") {
     this.columns = columns;
+    this.mark = mark;
     this.items = [];
+    this.lines = new Map();
     this.space = h("div", { class: "space", role: "rowgroup" });
-    const head = h("div", { class: "line head", role: "row" }, columns.map((each) => h("span", { role: "columnheader" }, each.name)));
+    const head = h("div", { class: "line head", role: "row", "aria-rowindex": 1 }, columns.map((each) => h("span", { role: "columnheader" }, each.name)));
     this.element = h("div", { class: "list", role: "table", "aria-label": label, tabindex: "0" }, h("div", { role: "rowgroup" }, head), this.space);
     this.template = columns.map((each) => each.width ?? "1fr").join(" ");
     head.style.gridTemplateColumns = this.template;
@@ -44,6 +48,7 @@ export class List {
   show(items) {
     this.items = items;
     this.space.style.height = `${items.length * LINE}px`;
+    this.element.setAttribute("aria-rowcount", items.length + 1);
     this.draw();
   }
 
@@ -51,14 +56,38 @@ export class List {
     const top = Math.max(0, this.element.scrollTop - LINE);
     const first = Math.max(0, Math.floor(top / LINE) - 5);
     const count = Math.ceil((this.element.clientHeight || 600) / LINE) + 12;
-    const lines = this.items.slice(first, first + count).map((item, index) => {
-      const line = h("div", { class: "line", role: "row" }, this.columns.map((each) => h("span", { role: "cell" }, each.of(item))));
-      line.style.gridTemplateColumns = this.template;
-      line.style.top = `${(first + index) * LINE}px`;
-      return line;
+    const focused = this.space.contains(document.activeElement) ? document.activeElement : null;
+    const old = this.lines;
+    const seen = this.items.slice(first, first + count).map((item) => [item, this.line(item, old)]);
+    this.lines = new Map(seen);
+    for (const [item, line] of old) if (this.lines.get(item) !== line) line.element.remove();
+    let place = this.space.firstChild;
+    seen.forEach(([, line], index) => {
+      line.stand(first + index);
+      if (line.element === place) place = place.nextSibling;
+      else this.space.insertBefore(line.element, place);
     });
-    const focused = this.space.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-    this.space.replaceChildren(...lines);
-    if (focused) this.space.querySelector(`[href="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+    if (focused && !focused.isConnected) this.space.querySelector(`[href="${CSS.escape(focused.getAttribute("href") ?? "")}"]`)?.focus({ preventScroll: true });
+  }
+
+  line(item, old) {
+    const mark = this.mark(item);
+    const line = old.get(item);
+    return line && line.mark === mark && Date.now() - line.made < STALE_MILLISECONDS ? line : new Line(this.columns, this.template, item, mark);
+  }
+}
+
+class Line {
+  constructor(columns, template, item, mark) {
+    Object.assign(this, { mark, made: Date.now(), at: -1 });
+    this.element = h("div", { class: "line", role: "row" }, columns.map((each) => h("span", { role: "cell" }, each.of(item))));
+    this.element.style.gridTemplateColumns = template;
+  }
+
+  stand(at) {
+    if (this.at === at) return;
+    this.at = at;
+    this.element.style.transform = `translateY(${at * LINE}px)`;
+    this.element.setAttribute("aria-rowindex", at + 2);
   }
 }

@@ -1,77 +1,142 @@
 // A copy of what the panel shows, kept by one watch; whoever draws is told what changed, once a frame at most.
 
 import * as api from "./api.js";
+import { Order } from "./order.js";
 
 const ALWAYS = ["node", "workload", "instance", "event", "priority-class"];
 // There may be very many of these: only the pages that show them have them followed.
 export const BARE_METAL = ["task", "spare"];
 const EVENTS_MOST = 2000;
+const DRAWING_SHARE = 0.2;
+const PAUSE_MILLISECONDS_MOST = 1000;
 
-export const objects = Object.fromEntries([...ALWAYS, ...BARE_METAL].map((kind) => [kind, new Map()]));
-export const state = { connected: false };
+const KINDS = [...ALWAYS, ...BARE_METAL];
+export const objects = Object.fromEntries(KINDS.map((kind) => [kind, new Map()]));
+export const state = { connected: false, drawn: 0 };
+// The instances of each node, by its name.
+export const placed = new Map();
 
+// Of every kind but the events, which stand in the order in which they happened.
+const orders = Object.fromEntries(KINDS.filter((kind) => kind !== "event").map((kind) => [kind, new Order()]));
+const listed = {};
 const listeners = new Set();
 let changed = new Set();
+let touched = new Set();
 let drawing = false;
+let rested = 0;
 
 export const keyOf = (object) => `${object.meta.namespace ?? ""}/${object.meta.name}`;
-export const all = (kind) => [...objects[kind].values()];
 export const find = (kind, namespace, name) => objects[kind].get(`${namespace ?? ""}/${name}`);
 
+// In order, and nobody's to change.
+export function all(kind) {
+  const values = objects[kind];
+  listed[kind] ??= orders[kind] ? orders[kind].keys.map((key) => values.get(key)) : [...values.values()];
+  return listed[kind];
+}
+
+// Called with the kinds that changed and the names of the nodes on which something did; null: perhaps on all of them.
 export function listen(listener) {
   listeners.add(listener);
   return () => listeners.delete(listener);
 }
 
 export function forget(kinds) {
-  for (const kind of kinds) objects[kind].clear();
+  for (const kind of kinds) replace(kind, []);
 }
 
 function tell(kind) {
+  delete listed[kind];
   changed.add(kind);
   if (drawing) return;
   drawing = true;
-  requestAnimationFrame(() => {
-    drawing = false;
-    const kinds = changed;
-    changed = new Set();
-    for (const listener of [...listeners]) listener(kinds);
-  });
+  // Whatever comes in, most of the time is left for whoever types.
+  const pause = rested - performance.now();
+  if (pause > 0) setTimeout(() => requestAnimationFrame(show), pause);
+  else requestAnimationFrame(show);
 }
 
-function trim() {
-  const events = objects.event;
-  while (events.size > EVENTS_MOST) events.delete(events.keys().next().value);
+function show() {
+  drawing = false;
+  const [kinds, nodes] = [changed, touched];
+  [changed, touched] = [new Set(), new Set()];
+  const begun = performance.now();
+  for (const listener of [...listeners]) listener(kinds, nodes);
+  state.drawn += 1;
+  const ended = performance.now();
+  rested = ended + Math.min(PAUSE_MILLISECONDS_MOST, (ended - begun) * (1 / DRAWING_SHARE - 1));
+}
+
+function touch(node) {
+  if (node) touched?.add(node);
+}
+
+// An instance is on its node, wherever it was before.
+function house(key, before, after) {
+  const [left, entered] = [before?.spec.node, after?.spec.node];
+  if (left && left !== entered) placed.get(left)?.delete(key);
+  if (entered) {
+    if (!placed.has(entered)) placed.set(entered, new Map());
+    placed.get(entered).set(key, after);
+  }
+  touch(left);
+  touch(entered);
+}
+
+function replace(kind, values) {
+  if (kind === "event") values.sort((a, b) => a.spec.last_at - b.spec.last_at);
+  const kept = kind === "event" ? values.slice(-EVENTS_MOST) : values;
+  objects[kind].clear();
+  for (const value of kept) objects[kind].set(keyOf(value), value);
+  orders[kind]?.reset([...objects[kind].keys()]);
+  if (kind === "instance") {
+    placed.clear();
+    for (const [key, value] of objects.instance) house(key, undefined, value);
+  }
+  touched = null;
+  tell(kind);
+}
+
+function put(value) {
+  const [values, key] = [objects[value.kind], keyOf(value)];
+  const before = values.get(key);
+  if (value.kind === "event") values.delete(key); // the newest stand last
+  else if (!before) orders[value.kind].add(key);
+  values.set(key, value);
+  if (value.kind === "event" && values.size > EVENTS_MOST) values.delete(values.keys().next().value);
+  if (value.kind === "instance") house(key, before, value);
+  if (value.kind === "node") touch(value.meta.name);
+}
+
+function drop(value) {
+  const key = keyOf(value);
+  const before = objects[value.kind].get(key);
+  if (!objects[value.kind].delete(key)) return;
+  orders[value.kind]?.remove(key);
+  if (value.kind === "instance") { house(key, before, undefined); }
 }
 
 async function snapshot(kind, signal) {
   let revision = 0;
-  const found = new Map();
+  const found = [];
   await api.lines(`/v1/snapshot?${api.query({ kind })}`, (text) => {
     const value = JSON.parse(text);
     if (value.error) throw new api.Problem(0, value.error);
-    if (value.kind) found.set(keyOf(value), value);
+    if (value.kind) found.push(value);
     else if (value.revision !== undefined) revision = value.revision;
   }, { signal });
-  objects[kind].clear();
-  for (const [key, value] of found) objects[kind].set(key, value);
-  tell(kind);
+  replace(kind, found);
   return revision;
 }
 
 function take(text) {
-  const { error, before, after, revision } = JSON.parse(text);
+  const { error, before, after } = JSON.parse(text);
   if (error) throw new api.Problem(0, error);
   const value = after ?? before;
-  if (value && objects[value.kind]) {
-    if (after) {
-      if (after.kind === "event") objects.event.delete(keyOf(after)); // the newest stand last
-      objects[after.kind].set(keyOf(after), after);
-      if (after.kind === "event") trim();
-    } else objects[before.kind].delete(keyOf(before));
-    tell(value.kind);
-  }
-  return revision;
+  if (!value || !objects[value.kind]) return;
+  if (after) put(after);
+  else drop(before);
+  tell(value.kind);
 }
 
 // For ever: list, follow, and list again when the watch fell behind or the server went away.
@@ -80,9 +145,7 @@ export async function follow(signal, refused, kinds = ALWAYS) {
   let pause = 500;
   while (!signal.aborted) {
     try {
-      const revisions = [];
-      for (const kind of kinds) revisions.push(await snapshot(kind, signal));
-      trim();
+      const revisions = await Promise.all(kinds.map((kind) => snapshot(kind, signal)));
       light(true);
       pause = 500;
       await api.lines(`/v1/watch?${api.query({ kind: kinds.join(","), since: Math.min(...revisions) })}`, take, { signal });

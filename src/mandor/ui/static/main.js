@@ -3,6 +3,7 @@
 import * as api from "./api.js";
 import * as live from "./live.js";
 import { fill, h } from "./dom.js";
+import { Search } from "./search.js";
 import { current, speak, t } from "./words.js";
 import { BareMetalPage, SparePage, TaskPage } from "./pages/baremetal.js";
 import { EventsPage } from "./pages/events.js";
@@ -26,11 +27,14 @@ const PAGES = [
   { path: "settings", name: "Settings", key: "s", page: SettingsPage },
 ];
 
+const REFRESH_SECONDS = 30;
+
 const app = document.getElementById("app");
 export const session = { you: null, cluster: null, version: "" };
 let page = null;
 let following = null;
 let also = null;
+let main = null;
 
 export const mayChange = () => ["admin", "operator"].includes(session.you?.role);
 export const seesAll = () => session.you?.namespaces?.includes("*");
@@ -68,7 +72,7 @@ async function begin() {
   stop();
   following = new AbortController();
   live.follow(following.signal, logIn);
-  draw();
+  draw(true);
 }
 
 function stop() {
@@ -112,27 +116,39 @@ function route() {
   return { found, page: rest.length && found.one ? new found.one(...rest) : new found.page() };
 }
 
-export function draw() {
-  page?.leave?.();
-  const { found, page: next } = route();
-  page = next;
-  followAlso(found.kinds);
-  const search = h("input", { type: "search", id: "search", "aria-label": t("Search"), placeholder: `${t("Search")}  /`, list: "names" });
-  const names = h("datalist", { id: "names" });
-  search.addEventListener("input", () => suggest(search.value, names));
+// What stands on every page is made once: what somebody types there stays, whatever happens below.
+function frame() {
+  const search = new Search(Object.keys(PLACES), (found) => { if (found) location.hash = place(found); else say(t("There is nothing here.")); });
   const light = h("span", { class: "soft", role: "status" });
-  const main = h("main", { id: "main", tabindex: "-1" });
+  main = h("main", { id: "main", tabindex: "-1" });
   fill(app,
     h("header", {},
       h("a", { class: "brand", href: "#/" }, "Mandor"),
-      h("nav", { "aria-label": "Mandor" }, PAGES.filter((each) => !each.within).map((each) =>
-        h("a", { href: `#/${each.path}`, "aria-current": each.path === (found.within ?? found.path) ? "page" : null }, t(each.name)))),
-      h("form", { role: "search", onsubmit: (event) => { event.preventDefault(); go(search.value); } }, search, names),
-      light),
+      h("nav", { "aria-label": "Mandor" }, PAGES.filter((each) => !each.within).map((each) => h("a", { href: `#/${each.path}` }, t(each.name)))),
+      search.element, light),
     main);
-  document.title = `${t(found.name)} · Mandor`;
-  page.enter(main);
+  document.querySelector(".skip").textContent = t("Skip to the content");
   showLight(light);
+}
+
+// `again`: in another language, or after somebody logged in.
+export function draw(again = false) {
+  page?.leave?.();
+  if (again || !main?.isConnected) frame();
+  const { found, page: next } = route();
+  page = next;
+  followAlso(found.kinds);
+  const here = `#/${found.within ?? found.path}`;
+  for (const each of document.querySelectorAll("nav a")) {
+    if (each.getAttribute("href") === here) each.setAttribute("aria-current", "page");
+    else each.removeAttribute("aria-current");
+  }
+  document.title = `${t(found.name)} · Mandor`;
+  // Whoever was in the old page is at the beginning of the new one.
+  const inside = main.contains(document.activeElement) || document.activeElement === document.body;
+  page.enter(main);
+  if (inside) main.focus({ preventScroll: true });
+  scrollTo(0, 0);
 }
 
 function showLight(light) {
@@ -144,31 +160,18 @@ const PLACES = { node: "nodes", workload: "workloads", instance: "instances", ta
 export const place = (object) =>
   `#/${PLACES[object.kind]}/${[...(object.meta.namespace ? [object.meta.namespace] : []), object.meta.name].map(encodeURIComponent).join("/")}`;
 
-function matches(text) {
-  const wanted = text.toLowerCase();
-  return Object.keys(PLACES).flatMap((kind) => live.all(kind).filter((each) => each.meta.name.includes(wanted)));
-}
-
-function suggest(text, names) {
-  fill(names, text ? matches(text).slice(0, 20).map((each) => h("option", { value: each.meta.name }, each.kind)) : []);
-}
-
-function go(text) {
-  const found = matches(text.trim());
-  const exact = found.find((each) => each.meta.name === text.trim()) ?? found[0];
-  if (exact) location.hash = place(exact);
-  else say(t("There is nothing here."));
-}
-
-live.listen((kinds) => {
+live.listen((kinds, nodes) => {
   const light = document.querySelector("header [role=status]");
   if (light && kinds.has("connection")) showLight(light);
-  if (page && document.getElementById("main")) page.update?.(kinds);
+  if (page && main?.isConnected) page.update?.(kinds, nodes);
 });
+
+// Ages grow although nothing happens.
+setInterval(() => { if (page && main?.isConnected && !document.hidden) page.update?.(new Set(["node", "workload", "instance", "event", "task", "spare"])); }, REFRESH_SECONDS * 1000);
 
 addEventListener("hashchange", () => { if (session.you) draw(); });
 addEventListener("keydown", (event) => {
-  const typing = event.target.closest?.("input, textarea, select");
+  const typing = event.target.closest?.("input, textarea, select, .terminal");
   if (event.ctrlKey || event.metaKey || event.altKey || !session.you) return;
   if (event.key === "Escape" && typing) typing.blur();
   if (typing) return;

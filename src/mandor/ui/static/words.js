@@ -2,7 +2,7 @@
 
 const INDONESIAN = {
   "Overview": "Ikhtisar", "Nodes": "Node", "Workloads": "Beban kerja", "Instances": "Instans", "Plan": "Rencana",
-  "Events": "Peristiwa", "Settings": "Pengaturan", "Search": "Cari", "Log in": "Masuk", "Log out": "Keluar",
+  "Events": "Peristiwa", "Settings": "Pengaturan", "Search": "Cari", "Found": "Ditemukan", "node": "node", "instance": "instans", "task": "tugas", "spare": "cadangan", "Log in": "Masuk", "Log out": "Keluar",
   "Token": "Token", "A token, as `mandor token create` prints it": "Token, seperti dicetak `mandor token create`",
   "Ready nodes": "Node siap", "Running": "Berjalan", "Waiting": "Menunggu", "Ready instances": "Instans siap",
   "Processors": "Prosesor", "Memory": "Memori", "Colour by": "Warna menurut", "workload": "beban kerja", "phase": "fase",
@@ -24,7 +24,8 @@ const INDONESIAN = {
   "Bare metal": "Mesin fisik", "Tasks": "Tugas", "Spares": "Cadangan", "Spare": "Cadangan", "State": "Keadaan", "Machine": "Mesin fisik",
   "Machines": "Mesin", "Cluster": "Klaster", "Dedicated": "Khusus", "Only where": "Hanya bila", "Virtual machine": "Mesin virtual",
   "Failed tries": "Percobaan gagal", "Cancel": "Batalkan", "Give back": "Kembalikan mesin", "Release machines": "Lepaskan mesin",
-  "Shell": "Shell", "Open a shell": "Buka shell", "Input": "Masukan", "Send": "Kirim", "Interrupt": "Hentikan", "Close": "Akhiri",
+  "Shell": "Shell", "Open a shell": "Buka shell", "Output": "Keluaran", "Close": "Akhiri",
+  "Every key goes to the program; Shift+Tab leaves it.": "Semua tombol dikirim ke program; Shift+Tab untuk keluar.",
   "The connection is closed.": "Sambungan ditutup.", "Exit status": "Status keluar",
   "This cannot be undone. Go on?": "Ini tidak dapat dibatalkan. Lanjutkan?",
 };

@@ -15,7 +15,7 @@ const phaseOf = (spare) => spare.status?.phase ?? "Preparing";
 const vmsOf = (spare) => spare.status?.vms ?? [];
 const size = (spec) => [[t("Processors"), `${spec.cpu}`], [t("Memory"), bytes(spec.memory_mib * 1024 * 1024)]];
 const says = (task) => task.status?.error || task.status?.history?.at(-1)?.why || "";
-const newest = (kind) => live.all(kind).sort((a, b) => b.meta.created_at - a.meta.created_at);
+const newest = (kind) => [...live.all(kind)].sort((a, b) => b.meta.created_at - a.meta.created_at);
 const to = (kind, namespace, name) => (name ? link(place({ kind, meta: { namespace, name } }), name) : "-");
 const machine = (name) => to("node", "", name);
 

@@ -39,8 +39,7 @@ export class InstancesPage {
   update(kinds) {
     if (!kinds.has("instance")) return;
     const wanted = this.phase.value;
-    this.list.show(live.all("instance").filter((each) => !wanted || each.status?.phase === wanted)
-      .sort((a, b) => live.keyOf(a).localeCompare(live.keyOf(b), undefined, { numeric: true })));
+    this.list.show(wanted ? live.all("instance").filter((each) => each.status?.phase === wanted) : live.all("instance"));
   }
 }
 
@@ -76,12 +75,17 @@ export class InstancePage {
   }
 
   async follow() {
-    const take = (text) => {
-      const { stream, text: words } = JSON.parse(text);
+    let waiting = [];
+    const show = () => {
       const below = this.logs.scrollHeight - this.logs.scrollTop - this.logs.clientHeight < 40;
-      this.logs.append(h("span", { class: stream === "stderr" ? "err" : "" }, `${words}\n`));
+      this.logs.append(...waiting.map(({ stream, text }) => h("span", { class: stream === "stderr" ? "err" : "" }, `${text}\n`)));
+      waiting = [];
       while (this.logs.childNodes.length > LINES_MOST) this.logs.firstChild.remove();
       if (below) this.logs.scrollTop = this.logs.scrollHeight;
+    };
+    const take = (text) => {
+      if (waiting.push(JSON.parse(text)) === 1) requestAnimationFrame(show);
+      if (waiting.length > LINES_MOST) waiting = waiting.slice(-LINES_MOST); // nobody looks: no frame is drawn
     };
     const path = `/v1/instances/${encodeURIComponent(this.name)}/logs?${api.query({ namespace: this.namespace, follow: "true", tail: "200" })}`;
     try {

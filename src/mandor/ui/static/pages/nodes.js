@@ -12,11 +12,8 @@ const share = (node, what) => {
   return has ? (node.status.usage?.[what] ?? 0) / has : 0;
 };
 const engines = (node) => Object.entries(node.status?.engines ?? {}).map(([name, each]) => (each.up === false ? `${name} ✗` : name)).join(", ");
-const counts = () => {
-  const found = new Map();
-  for (const each of live.objects.instance.values()) if (each.spec.node) found.set(each.spec.node, (found.get(each.spec.node) ?? 0) + 1);
-  return found;
-};
+const instances = (name) => [...(live.placed.get(name)?.values() ?? [])];
+const count = (node) => `${live.placed.get(node.meta.name)?.size ?? 0}`;
 
 export class NodesPage {
   enter(main) {
@@ -24,19 +21,18 @@ export class NodesPage {
       { name: t("Name"), width: "2fr", of: (node) => link(place(node), node.meta.name) },
       { name: t("Phase"), of: (node) => [phase(node.status?.phase), node.spec?.cordoned || node.spec?.drain ? " ⛔" : ""] },
       { name: t("Pool"), of: (node) => node.spec?.pool ?? "default" },
-      { name: t("Instances"), width: "6rem", of: (node) => `${this.counts.get(node.meta.name) ?? 0}` },
+      { name: t("Instances"), width: "6rem", of: count },
       { name: t("Processors"), width: "8rem", of: (node) => bar(share(node, "cpu_milli"), t("Processors")) },
       { name: t("Memory"), width: "8rem", of: (node) => bar(share(node, "memory_bytes"), t("Memory")) },
       { name: t("Engines"), width: "2fr", of: engines },
-    ], t("Nodes"));
+    ], t("Nodes"), count);
     fill(main, h("h1", {}, t("Nodes")), this.list.element);
     this.update(new Set(["node"]));
   }
 
   update(kinds) {
     if (!kinds.has("node") && !kinds.has("instance")) return;
-    this.counts = counts();
-    this.list.show(live.all("node").sort((a, b) => a.meta.name.localeCompare(b.meta.name, undefined, { numeric: true })));
+    this.list.show(live.all("node"));
   }
 }
 
@@ -58,7 +54,7 @@ export class NodePage {
 
   update(kinds) {
     if (kinds.has("node")) this.showTop();
-    if (kinds.has("instance")) this.list.show(live.all("instance").filter((each) => each.spec.node === this.name));
+    if (kinds.has("instance")) this.list.show(instances(this.name));
     if (kinds.has("event")) fill(this.events, events((each) => each.spec.node === this.name || about("node", "", this.name)(each)));
   }
 

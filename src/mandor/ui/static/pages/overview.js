@@ -24,22 +24,25 @@ export class OverviewPage {
 
   leave() { this.map.leave(); }
 
-  update(kinds) {
+  update(kinds, touched = null) {
+    this.map.update(kinds, touched);
     if (kinds.has("event")) fill(this.events, events(() => true, 12));
     if (!kinds.has("node") && !kinds.has("instance") && !kinds.has("workload")) return;
     const nodes = live.all("node");
-    const instances = live.all("instance");
     const ready = nodes.filter((each) => each.status?.phase === "Ready");
-    const waiting = instances.filter((each) => each.status?.phase === "Pending");
+    let [waiting, serving] = [0, 0];
+    for (const { status } of live.objects.instance.values()) {
+      if (status?.ready) serving += 1;
+      if (status?.phase === "Pending") waiting += 1;
+    }
     const has = { cpu: sum(ready, (each) => each.status.capacity?.cpu_milli), memory: sum(ready, (each) => each.status.capacity?.memory_bytes) };
     const used = { cpu: sum(ready, (each) => each.status.usage?.cpu_milli), memory: sum(ready, (each) => each.status.usage?.memory_bytes) };
     const card = (name, value, more) => h("div", { class: "card" }, h("span", { class: "soft" }, name), h("b", {}, value), more ?? null);
     fill(this.cards,
       card(t("Ready nodes"), `${ready.length} / ${nodes.length}`),
-      card(t("Ready instances"), `${instances.filter((each) => each.status?.ready).length} / ${sum(live.all("workload"), (each) => each.status?.wanted)}`),
-      card(t("Waiting"), `${waiting.length}`, waiting.length ? link("#/instances?phase=Pending", t("Why")) : null),
+      card(t("Ready instances"), `${serving} / ${sum(live.all("workload"), (each) => each.status?.wanted)}`),
+      card(t("Waiting"), `${waiting}`, waiting ? link("#/instances?phase=Pending", t("Why")) : null),
       card(t("Processors"), `${(used.cpu / 1000).toFixed(1)} / ${has.cpu / 1000}`, bar(has.cpu ? used.cpu / has.cpu : 0, t("Processors"))),
       card(t("Memory"), `${bytes(used.memory)} / ${bytes(has.memory)}`, bar(has.memory ? used.memory / has.memory : 0, t("Memory"))));
-    this.map.draw();
   }
 }

@@ -15,7 +15,9 @@ export const facts = (pairs) => h("dl", { class: "facts" }, pairs.filter(([, val
   .map(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]));
 
 export const events = (wanted, most = 50) => {
-  const found = live.all("event").filter(wanted).sort((a, b) => b.spec.last_at - a.spec.last_at).slice(0, most);
+  const found = [];
+  const happened = live.all("event");
+  for (let at = happened.length - 1; at >= 0 && found.length < most; at -= 1) if (wanted(happened[at])) found.push(happened[at]);
   if (!found.length) return h("p", { class: "soft" }, t("Nothing has happened yet."));
   return h("ul", { class: "events" }, found.map(({ spec }) => h("li", {},
     h("span", { class: "soft" }, `${age(spec.last_at)} · ${spec.about} · `),

@@ -12,7 +12,7 @@ export class SettingsPage {
       else { delete document.documentElement.dataset.theme; localStorage.removeItem("mandor.theme"); }
     } }, [["", "as the system"], ["light", "light"], ["dark", "dark"]].map(([value, name]) =>
       h("option", { value, selected: value === (localStorage.getItem("mandor.theme") ?? "") }, t(name))));
-    const language = h("select", { id: "language", onchange: () => { speak(language.value); draw(); } },
+    const language = h("select", { id: "language", onchange: () => { speak(language.value); draw(true); } },
       [["en", "English"], ["id", "Bahasa Indonesia"]].map(([value, name]) => h("option", { value, selected: value === current() }, name)));
     fill(main, h("h1", {}, t("Settings")),
       h("div", { class: "sheet" },

@@ -24,7 +24,7 @@ export class WorkloadsPage {
   }
 
   update(kinds) {
-    if (kinds.has("workload")) this.list.show(live.all("workload").sort((a, b) => live.keyOf(a).localeCompare(live.keyOf(b))));
+    if (kinds.has("workload")) this.list.show(live.all("workload"));
   }
 }
 

@@ -1,0 +1,62 @@
+"""BestFit: the fullest node that has room is best, by what of its CPU, its memory and its VM quota is taken already."""
+
+import numpy as np
+from msgspec import Struct
+
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.column import Mask, Scores
+from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.machine_quotas import FACT, UNBOUNDED, machine_quotas
+from mandor.placement.framework.points import SCORE_MOST, ScorePlugin
+from mandor.placement.framework.snapshot import Amounts, Snapshot
+
+WEIGHT_MOST = 1000
+_PARTS = 10**12
+"""Shares are compared in so many parts: whole percents would make equals of nodes that are not."""
+
+
+class BestFitArgs(Struct, frozen=True, forbid_unknown_fields=True):
+    cpu: int = 1
+    memory: int = 1
+    machines: int = 1
+    """How much the share that is taken of each counts; 0: not at all."""
+    fact: str = FACT
+    """The fact or label that says how many virtual machines a node may hold."""
+
+    def __post_init__(self) -> None:
+        weights = {"cpu": self.cpu, "memory": self.memory, "machines": self.machines}
+        for name, weight in weights.items():
+            if not 0 <= weight <= WEIGHT_MOST:
+                raise ValueError(f"{name} is {weight}; a weight is 0..{WEIGHT_MOST}")
+        if not any(weights.values()):
+            raise ValueError("cpu, memory and machines are all 0: one of them has to count")
+
+
+class BestFit(ScorePlugin):
+    """As things stand, without what is asked for: so of several nodes that are empty none is better than another. The
+    best gets 100, and nobody else does, however close he comes."""
+
+    name = "BestFit"
+    Args = BestFitArgs
+
+    def __init__(self, args: BestFitArgs | None = None) -> None:
+        self._args = args or BestFitArgs()
+
+    def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
+        args, quotas = self._args, machine_quotas(nodes, self._args.fact)
+        full = _share(nodes.counted[0], nodes.allocatable[0]) * args.cpu
+        full += _share(nodes.counted[1], nodes.allocatable[1]) * args.memory
+        full += np.where(quotas < UNBOUNDED, _share(nodes.machines, quotas), 0.0) * args.machines
+        return np.rint(full * _PARTS).astype(np.int64)
+
+    def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
+        low, high = int(scores.min()), int(scores.max())
+        if low == high:
+            return np.full(len(scores), SCORE_MOST, dtype=np.int64)
+        relative: Scores = (scores - low) * SCORE_MOST // (high - low)
+        return relative
+
+
+def _share(taken: Amounts, there_is: Amounts) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    share: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = np.minimum(taken / np.maximum(there_is, 1), 1.0)
+    return share
