@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 
 from bench._api import Server, request
 from bench.heartbeats import beat_body
+from mandor.store.remote import KEYS_MOST
 
 CALL_SECONDS = 120.0
 FOLLOWED = "instance,node,session,volume"
@@ -281,11 +282,15 @@ class Agent:
     async def _acknowledge(self, orders: list[tuple[float, _Order]]) -> None:
         tally = self._tally
         tally.backlog_most = max(tally.backlog_most, len(tally.seen) - len(tally.acknowledged))
-        # What stands together is asked for once, as agents do.
-        specs = {(spec.workload, spec.release) for _, each in orders for spec in (_spec.decode(each.spec),)}
-        for workload, release in specs:
-            await self._call("GET", f"/v1/releases/{release}?namespace=default")
-            await self._call("GET", f"/v1/workloads/{workload}?namespace=default")
+        # What stands together is asked for together, as agents do.
+        specs = [_spec.decode(each.spec) for _, each in orders]
+        keys = {f"release/default/{spec.release}" for spec in specs} | {
+            f"workload/default/{spec.workload}" for spec in specs
+        }
+        wanted = sorted(keys)
+        for start in range(0, len(wanted), KEYS_MOST):
+            query = "&".join(f"key={key}" for key in wanted[start : start + KEYS_MOST])
+            await self._call("GET", f"/v1/objects?{query}")
         for start in range(0, len(orders), TOGETHER_MOST):
             await self._report_all(orders[start : start + TOGETHER_MOST])
 

@@ -71,6 +71,14 @@ class Stretch:
         times = psutil.Process(self._target.process.pid).cpu_times()
         return float(times.user + times.system - self._before["cpu_seconds"])
 
+    def turn(self, profile: str) -> dict[str, Any]:
+        """What comes now is another part of it, with a profile of its own; how late the loop was so far."""
+        late: dict[str, Any] = self._target.usage(self._profile)["loop_late_ms"]
+        self._profile = profile
+        if profile:
+            self._target.usage(profile)
+        return late
+
     def end(self) -> dict[str, Any]:
         after = self._target.usage(self._profile)
         cpu = after["cpu_seconds"] - self._before["cpu_seconds"]
@@ -88,9 +96,9 @@ class Stretch:
         return found
 
 
-async def rest(target: Server, others: CpuSeconds, tally: Tally, seconds: float) -> dict[str, Any]:
+async def rest(target: Server, others: CpuSeconds, tally: Tally, seconds: float, profile: str = "") -> dict[str, Any]:
     """Nothing but heartbeats, and the bookmarks of the streams."""
-    stretch = Stretch(target, others)
+    stretch = Stretch(target, others, profile)
     tally.reset()
     await asyncio.sleep(seconds)
     found = stretch.end()
@@ -131,7 +139,7 @@ async def submit(
     async with asyncio.timeout(ROUND_SECONDS):
         while len(tally.seen) < wanted:
             await look(agents)
-        all_bound = stretch.cpu_so_far()
+        all_bound, while_binding = stretch.cpu_so_far(), stretch.turn(f"{profile}.acks" if profile else "")
         while tally.running < wanted:
             await look(agents)
     bound, known = max(tally.bound_at) - wall, max(tally.acknowledged) - begun
@@ -147,6 +155,7 @@ async def submit(
         "submit_to_node_ms": milliseconds([at - begun for at in tally.seen]),
         "node_to_acknowledged_ms": milliseconds(tally.wait_seconds),
         "acknowledgements_waiting_most": tally.backlog_most,
+        "loop_late_while_binding_ms": while_binding,
         "conflicts": tally.conflicts,
         "beat_ms": milliseconds(tally.beat_seconds),
     }
@@ -162,8 +171,9 @@ async def measure(store: str, count: int, options: argparse.Namespace) -> dict[s
             begin = Stretch(target, others)
             agents = await start_agents(target, count, tally, options.every)
             found: dict[str, Any] = {"store": store, "agents": count, "start": begin.end()}
-            found["rest"] = await rest(target, others, tally, options.seconds)
-            for turn in (1, 2):
+            at_rest = f"{options.profile}.rest" if options.profile else ""
+            found["rest"] = await rest(target, others, tally, options.seconds, at_rest)
+            for turn in range(1, options.rounds + 1):
                 profile = options.profile if turn == 1 else ""
                 found[f"round_{turn}"] = await submit(target, others, agents, tally, turn, profile, options)
             found["rest_full"] = await rest(target, others, tally, options.seconds)
@@ -196,7 +206,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--store", choices=["sqlite", "etcd"], action="append")
     parser.add_argument("--agents", type=int, action="append")
-    parser.add_argument("--each", type=int, default=10, help="instances for each agent, in each of two rounds")
+    parser.add_argument("--each", type=int, default=10, help="instances for each agent, in each round")
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--every", type=float, default=10.0, help="seconds between two beats of an agent")
     parser.add_argument("--seconds", type=float, default=15.0, help="how long to look at an idle cluster")
     parser.add_argument("--profile", default="", help="write where the server's time goes in the first round")

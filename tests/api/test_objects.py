@@ -1,5 +1,7 @@
 """Objects over HTTP: list, get, put, patch, delete, with versions, selectors and pages."""
 
+from typing import Any
+
 import pytest
 
 from mandor.errors import Conflict, Forbidden, Invalid, NotFound, Unsupported
@@ -8,6 +10,7 @@ from mandor.model.meta import Key
 from mandor.model.phase import Phase
 from mandor.model.workload import Workload, WorkloadStatus
 from mandor.store.base import Delete, Put
+from mandor.store.remote import RemoteStore
 from mandor.testing.store import make_instance, make_node, make_workload
 from tests.api.conftest import Api
 
@@ -228,3 +231,60 @@ async def test_a_method_nobody_serves_is_405_with_those_that_are(dev: Api) -> No
         assert answer.status == 405
         assert answer.headers["allow"] == "GET"
         assert (await answer.json(content_type=None))["code"] == "unsupported"
+
+
+# Several at once.
+
+
+async def test_several_objects_are_read_by_one_question(dev: Api) -> None:
+    await dev.store.commit(Put(make_node("n1")), Put(make_workload("web")), Put(make_workload("db", namespace="team")))
+    store = RemoteStore(await dev.client())
+    keys = [
+        Key("workload", "team", "db"),
+        Key("workload", "default", "db"),
+        Key("node", "", "n1"),
+        Key("workload", "default", "web"),
+    ]
+    assert await store.get_all(keys) == [await dev.store.get(key) for key in keys]
+    many = [Key("workload", "default", f"{'x' * 200}{number}") for number in range(100)] + keys
+    assert [each is not None for each in await store.get_all(many)] == [False] * 100 + [True, False, True, True]
+
+
+async def test_a_node_reads_several_only_as_it_reads_each(api: Api) -> None:
+    await api.store.commit(
+        Put(make_node("n1")),
+        Put(make_workload("web")),
+        Put(make_workload("db")),
+        Put(make_instance("web-0", node="n1")),
+        Put(make_instance("db-0", node="n2")),
+    )
+    store = RemoteStore(await api.client(await api.token("node", "node:n1")))
+    web, db = Key("workload", "default", "web"), Key("workload", "default", "db")
+    assert [each is not None for each in await store.get_all([web, db])] == [True, False]
+    for refused in (Key("instance", "default", "db-0"), Key("quota", "default", "q")):
+        with pytest.raises(Forbidden):
+            await store.get_all([web, refused])
+
+
+@pytest.mark.parametrize("key", ["workload/web", "workload//web", "node/default/n1", "wrkload/default/web", "x"])
+async def test_what_is_no_key_is_refused(dev: Api, key: str) -> None:
+    with pytest.raises(Invalid) as caught:
+        await (await dev.client()).request("GET", "/v1/objects", query={"key": key})
+    assert caught.value.hint
+
+
+async def test_a_server_that_cannot_answer_several_is_asked_for_each(dev: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    await dev.store.commit(Put(make_node("n1")), Put(make_node("n2")))
+    client = await dev.client()
+    asked, request = list[str](), client.request
+
+    async def older(method: str, path: str, **more: Any) -> bytes:
+        asked.append(path)
+        if path.startswith("/v1/objects"):
+            raise NotFound("there is nothing at /v1/objects")
+        return await request(method, path, **more)
+
+    monkeypatch.setattr(client, "request", older)
+    found = await RemoteStore(client).get_all([Key("node", "", "n1"), Key("node", "", "n3")])
+    assert [each and each.meta.name for each in found] == ["n1", None]
+    assert asked[1:] == ["/v1/nodes/n1", "/v1/nodes/n3"]

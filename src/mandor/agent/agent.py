@@ -31,6 +31,7 @@ from mandor.agent.shipping.own import OwnLogs
 from mandor.agent.shipping.shipper import Shipper
 from mandor.agent.stream import Streams, choose_task
 from mandor.agent.tenants import CrewTenants
+from mandor.agent.tracing import Tracing
 from mandor.agent.usage import InstanceMeter, read_usage
 from mandor.engines.base import Engine, Unit, Usage
 from mandor.errors import Conflict, Forbidden, Invalid, MandorError, NotFound, Unauthenticated
@@ -48,6 +49,7 @@ from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.model.volume import HOST_PATHS, Volume
 from mandor.store.base import ALL, Change, Filter, Store
 from mandor.store.recorder import Recorder
+from mandor.telemetry.tracer import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -76,11 +78,12 @@ class Agent:
         meter: InstanceMeter | None = None,
         ahead: Callable[[], float] = lambda: 0.0,
         own_logs: OwnLogs | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one.
         `ask`: puts the question of a probe. `meter`: asks engines what their units use. `ahead`: how many seconds this
         clock is ahead of the servers'. `own_logs`: what the agent says, for log sinks; None: nothing is shipped, its
-        own words or others'."""
+        own words or others'. `tracer`: keeps spans of instances that are part of a trace; None: none are."""
         self._settings, self._link, self._clock, self._ahead = settings, link, clock, ahead
         self._shared = settings.shared
         self._machine = machine or ThisMachine(clock, settings.data)
@@ -114,7 +117,9 @@ class Agent:
             self.node,
             self._whose,
             ask,
+            Tracing(tracer) if tracer is not None else None,
         )
+        self._tracer = tracer
         loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
         self.defence = Defence(
             settings.thresholds,
@@ -339,7 +344,8 @@ class Agent:
         phases: Counter[Values] = Counter((each.status.phase.value,) for each in workers.values())
         node = node_families(self.node.engines, self.defence.shown, self._last_usage, phases)
         shipping = self._shipper.families() if self._shipper is not None else ()
-        return [*self.crew.measures.families(), *node, *unit_families(used), *shipping]
+        spans = self._tracer.families() if self._tracer is not None else ()
+        return [*self.crew.measures.families(), *node, *unit_families(used), *shipping, *spans]
 
     def _find_unit(self, uid: str, task: str) -> tuple[Engine, Unit]:
         worker = self.crew.workers.get(uid)

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Literal, Protocol
 
 from mandor.agent.absence import Source, judge
@@ -20,6 +21,7 @@ from mandor.agent.room import Answer, Room
 from mandor.agent.settings import AgentSettings
 from mandor.agent.shipping.shipper import Lodged
 from mandor.agent.sync import live
+from mandor.agent.tracing import Tracing, first_story
 from mandor.agent.turns import Turns
 from mandor.agent.vault import Vault
 from mandor.agent.volumes import Furnished, VolumeKeeper
@@ -69,8 +71,10 @@ class Crew:
         host: Host,
         whose: Callable[[], Awaitable[ClusterSpec]],
         ask: Ask,
+        tracing: Tracing | None = None,
     ) -> None:
-        """`whose`: which cluster answers."""
+        """`whose`: which cluster answers. `tracing`: None: nothing is recorded."""
+        self.tracing = tracing
         self.ask = ask
         self._host, self._changed = host, host.poke
         self.clock = clock
@@ -84,6 +88,8 @@ class Crew:
         self._names: dict[str, str] | None = None
         self._ready: frozenset[str] | None = None
         self.reporter = Reporter(store, clock)
+        if tracing is not None:
+            self.reporter = Reporter(store, clock, reporting=self._reporting, reported=self._reported)
         self.volumes = VolumeKeeper(
             settings.name,
             settings.data / "volumes",
@@ -384,6 +390,14 @@ class Crew:
         if note is not None:
             kind, reason, message = note
             self._recorder.note(order.instance, reason, message, type=kind, node=self._node)
+
+    def _reporting(self, uids: Iterable[str]) -> AbstractContextManager[object]:
+        return first_story(self.workers[uid].story for uid in uids if uid in self.workers)
+
+    def _reported(self, uid: str, status: InstanceStatus) -> None:
+        worker = self.workers.get(uid)
+        if worker is not None and worker.story is not None:
+            worker.story.reported(status)
 
     # News.
 

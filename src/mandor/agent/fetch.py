@@ -2,11 +2,11 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from mandor import __version__
 from mandor.agent.order import Care
-from mandor.errors import NotFound, Unavailable
+from mandor.errors import MandorError, NotFound, Unavailable
 from mandor.lib.clock import Clock
 from mandor.model.beyond import beyond_of
 from mandor.model.instance import Instance
@@ -28,7 +28,19 @@ class Fetch:
         """With the version of the instance for which it was read."""
         self._workloads: dict[Key, tuple[float, Workload]] = {}
         self._classes: tuple[float, dict[str, PriorityClass]] | None = None
-        self._asked: dict[Key, asyncio.Task[Object | None]] = {}
+        self._asked: dict[Key, asyncio.Future[Object | None]] = {}
+        self._unsent: list[Key] = []
+        self._asking: asyncio.Task[None] | None = None
+
+    async def template_and_care(self, instance: Instance) -> tuple[GroupTemplate, Care | None]:
+        """Asked for together."""
+        template, care = await asyncio.gather(self.template(instance), self.care(instance), return_exceptions=True)
+        for each in (template, care):
+            if isinstance(each, BaseException):
+                raise each
+        assert not isinstance(template, BaseException)
+        assert not isinstance(care, BaseException)
+        return template, care
 
     async def template(self, instance: Instance) -> GroupTemplate:
         """In the form it was placed in. `NotFound` when there is no such release, or no such form of it, or when it
@@ -104,15 +116,37 @@ class Fetch:
             return None
 
     async def _get(self, key: Key) -> Object | None:
-        """One question for all who want to know the same."""
-        task = self._asked.get(key)
-        if task is None:
-            task = asyncio.ensure_future(self._store.get(key))
-            self._asked[key] = task
-            task.add_done_callback(lambda _: self._asked.pop(key, None))
-        return await asyncio.shield(task)
+        """One question for all who want to know something at the same time: orders come in bursts."""
+        answer = self._asked.get(key)
+        if answer is None:
+            answer = self._asked[key] = asyncio.get_running_loop().create_future()
+            self._unsent.append(key)
+            if self._asking is None:
+                self._asking = asyncio.ensure_future(self._ask_on())
+        return await asyncio.shield(answer)
+
+    async def _ask_on(self) -> None:
+        try:
+            while self._unsent:
+                await asyncio.sleep(0)  # whose order came with this one asks now, too
+                keys, self._unsent = self._unsent, []
+                await self._ask(keys)
+        finally:
+            self._asking = None
+
+    async def _ask(self, keys: Sequence[Key]) -> None:
+        try:
+            found = await self._store.get_all(keys)
+        except MandorError as error:
+            for key in keys:
+                self._asked.pop(key).set_exception(error)
+        else:
+            for key, value in zip(keys, found, strict=True):
+                self._asked.pop(key).set_result(value)
 
     async def close(self) -> None:
-        for task in list(self._asked.values()):
-            task.cancel()
-        await asyncio.gather(*self._asked.values(), return_exceptions=True)
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.gather(self._asking, return_exceptions=True)
+        for answer in self._asked.values():
+            answer.cancel()

@@ -48,7 +48,7 @@ def make_launch(order: Order, task_name: str, engine: str, seen: Seen) -> Launch
         args=tuple(filled_in(each, told) for each in task.args),
         env={
             **told,
-            **(_telemetry(order, task_name, filled_in(seen.otlp, told)) if seen.otlp else {}),
+            **(_telemetry(order, task_name, seen, told) if seen.otlp else {}),
             **{name: with_secrets(filled_in(each, told), seen.secrets) for name, each in task.env.items()},
             **{name: seen.secrets[reference] for name, reference in task.secrets.items()},
         },
@@ -104,8 +104,9 @@ def _about(order: Order, task_name: str) -> dict[str, str]:
     }
 
 
-def _telemetry(order: Order, task_name: str, endpoint: str) -> dict[str, str]:
-    """What OpenTelemetry's libraries read: where to send, and as whom. Log sinks say the same of its lines."""
+def _telemetry(order: Order, task_name: str, seen: Seen, told: Mapping[str, str]) -> dict[str, str]:
+    """What OpenTelemetry's libraries read: where to send, and as whom. Log sinks say the same of its lines. The trace
+    that it was started in is told to who runs for the first time, and may go on with it."""
     meta, spec = order.instance.meta, order.instance.spec
     about = {
         "service.namespace": meta.namespace,
@@ -114,7 +115,8 @@ def _telemetry(order: Order, task_name: str, endpoint: str) -> dict[str, str]:
         "mandor.task": task_name,
     }
     return {
-        "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
+        **({"TRACEPARENT": meta.trace.parent} if meta.trace is not None and not seen.status.started_at else {}),
+        "OTEL_EXPORTER_OTLP_ENDPOINT": filled_in(seen.otlp, told),
         "OTEL_SERVICE_NAME": spec.workload,
         "OTEL_RESOURCE_ATTRIBUTES": ",".join(f"{name}={quote(value, safe='')}" for name, value in about.items()),
     }

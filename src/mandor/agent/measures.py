@@ -10,6 +10,7 @@ from mandor.lib.metrics import Counts, Family, Spreads, Values, counter, gauge, 
 from mandor.model.instance import Instance
 from mandor.model.node import Capabilities
 from mandor.model.usage import NodeUsage
+from mandor.telemetry.span import step
 
 T = TypeVar("T")
 
@@ -28,7 +29,8 @@ class Measures:
         """The work, timed and counted."""
         began, result = perf_counter(), "error"
         try:
-            done = await work
+            with step(f"engine.{verb}", {"mandor.engine": engine}):
+                done = await work
             result = "ok"
             return done
         except MandorError as error:

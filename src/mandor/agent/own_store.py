@@ -14,6 +14,9 @@ class OwnStore(Store):
     async def get(self, key: Key) -> Object | None:
         return await self._store.get(key)
 
+    async def get_all(self, keys: Sequence[Key]) -> Sequence[Object | None]:
+        return await self._store.get_all(keys)
+
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
         return await self._store.list(kind, where)
 

@@ -1,7 +1,8 @@
 """Brings statuses to the control plane: the newest of each instance, for as long as it takes."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 
@@ -29,8 +30,17 @@ AGAIN_SECONDS = 1.0
 class Reporter:
     """Level-triggered: it compares what should be stored with what is, and what changed meanwhile is skipped."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        *,
+        reporting: Callable[[Iterable[str]], AbstractContextManager[object]] = lambda uids: nullcontext(),
+        reported: Callable[[str, InstanceStatus], None] = lambda uid, status: None,
+    ) -> None:
+        """`reporting`: what is sent within it is about these. `reported`: told what is stored."""
         self._store = store
+        self._reporting, self._reported = reporting, reported
         self._stored: dict[str, Instance] = {}
         self._wanted: dict[str, InstanceStatus] = {}
         self._queue: KeyedQueue[str] = KeyedQueue(clock)
@@ -140,8 +150,10 @@ class Reporter:
 
     async def _write(self, steps: Mapping[str, tuple[Instance, InstanceStatus]]) -> None:
         values = {uid: stored.reported(status) for uid, (stored, status) in steps.items()}
-        revision = await self._store.commit(*map(Put, values.values()))
+        with self._reporting(values):
+            revision = await self._store.commit(*map(Put, values.values()))
         for uid, value in values.items():
+            self._reported(uid, value.status)
             now = self._stored.get(uid)
             if now is not None and now.meta.version < revision:
                 self._stored[uid] = value.stamped(version=revision)

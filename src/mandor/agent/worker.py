@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -19,6 +20,8 @@ from mandor.agent.room import Answer
 from mandor.agent.seen import Seen
 from mandor.agent.status import describe, failed
 from mandor.agent.sync import Action, Decision, Remove, Start, Stop, live, sync
+from mandor.agent.tracing import Tracing
+from mandor.agent.tracing import starting as starting_task
 from mandor.agent.turns import Turns
 from mandor.agent.vault import Vault
 from mandor.agent.volumes import Furnished
@@ -30,6 +33,7 @@ from mandor.lib.clock import Clock
 from mandor.lib.logs import about
 from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceStatus
 from mandor.model.node import Capabilities
+from mandor.telemetry.span import within
 
 log = logging.getLogger(__name__)
 
@@ -52,6 +56,7 @@ class Surroundings(Protocol):
     quick_seconds: float
     otlp: str
     ask: Ask
+    tracing: Tracing | None
 
     @property
     def settled(self) -> bool: ...
@@ -107,6 +112,8 @@ class Worker:
         self._last: tuple[Action, ...] = ()
         self._repeats = 0
         self._nursing = Nursing(around.clock, self.poke, around.ask)
+        self.story = around.tracing.ordered(self.order.instance) if around.tracing is not None else None
+        """Its part of a trace; None: it is in none."""
 
     @property
     def uid(self) -> str:
@@ -183,13 +190,16 @@ class Worker:
                     return
                 await doze(self._around.clock, pause, self._news)
         finally:
+            if self.story is not None:
+                self.story.end()
             await self._nursing.close()
 
     async def _step(self) -> float | None:
         """Seconds until the next look; None: when there is news; negative: never again."""
-        if not await self._prepare():
-            return None
-        seen = await self._seen()
+        with self._in_story():
+            if not await self._prepare():
+                return None
+            seen = await self._seen()
         decision = sync(self.order, self.memory, seen, self._around.clock.now())
         self._remember(seen.units or ())
         await self._write_down(decision)
@@ -201,10 +211,22 @@ class Worker:
             self._around.leave_room(self.uid, over=True)
             return -1
         if decision.actions:
-            await self._act(decision.actions)
+            self._take_up_story(decision.actions)
+            with self._in_story():
+                await self._act(decision.actions)
             return self._pause_after(decision)
         self._last, self._repeats = (), 0
         return None if decision.wake_at is None else max(0.0, decision.wake_at - self._around.clock.now())
+
+    def _in_story(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.story is None or self.story.over else within(self.story.span)
+
+    def _take_up_story(self, actions: Sequence[Action]) -> None:
+        tracing = self._around.tracing
+        if tracing is None or (self.story is not None and not self.story.over):
+            return
+        if any(isinstance(each, Start) for each in actions):
+            self.story = tracing.again(self.order.instance)
 
     def _remember(self, units: Sequence[Observed]) -> None:
         """Who was seen; of each task only the latest can still be missed."""
@@ -223,8 +245,7 @@ class Worker:
         if order.template is not None or not wanted:
             return True
         try:
-            template = await self._around.fetch.template(order.instance)
-            care = await self._around.fetch.care(order.instance)
+            template, care = await self._around.fetch.template_and_care(order.instance)
         except NotFound as error:
             self._refusal = str(error)
             return True
@@ -363,6 +384,8 @@ class Worker:
         if decision.status is not None and self._around.settled:
             before = self.status
             self._take_status(decision.status)
+            if self.story is not None:
+                self.story.described(decision.status)
             self._around.report(self.order, before, decision.status)
 
     async def _act(self, actions: Sequence[Action]) -> None:
@@ -425,16 +448,17 @@ class Worker:
 
     async def _in_turn(self, engine: Engine, action: Start) -> None:
         """So many at once; one that takes long gives its turn to others and goes on."""
-        async with self._around.turns.take():
-            measured = self._around.measures.call(engine.name, "start", engine.start(action.unit, action.launch))
-            starting = asyncio.ensure_future(measured)
-            try:
-                await asyncio.wait({starting}, timeout=TURN_SECONDS)
-            except asyncio.CancelledError:
-                starting.cancel()
-                await asyncio.gather(starting, return_exceptions=True)
-                raise
-        await starting
+        with starting_task(self.order, action.unit, engine.name):
+            async with self._around.turns.take():
+                measured = self._around.measures.call(engine.name, "start", engine.start(action.unit, action.launch))
+                starting = asyncio.ensure_future(measured)
+                try:
+                    await asyncio.wait({starting}, timeout=TURN_SECONDS)
+                except asyncio.CancelledError:
+                    starting.cancel()
+                    await asyncio.gather(starting, return_exceptions=True)
+                    raise
+            await starting
 
     def _pause_after(self, decision: Decision) -> float:
         """At once, unless the same is done again and again and the engine does not move."""

@@ -1,6 +1,7 @@
 """Who may read what: users by namespace, a node only what concerns it, components everything."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -133,7 +134,28 @@ async def _named_by_instances(store: Store, node: str) -> Shows:
 async def read(store: Store, caller: Caller, key: Key) -> Object:
     """One object, with what the caller may not know blanked; `NotFound` or `Forbidden`. A secret that a node may have
     is as it is stored."""
-    seen = await sight(store, caller, key.kind, Filter(namespace=key.namespace) if key.namespace else ALL)
+    return await _read(store, caller, key, await _sight_of(store, caller, key))
+
+
+async def read_all(store: Store, caller: Caller, keys: Iterable[Key]) -> list[Object]:
+    """Those of them that there are, each as `read` shows it; `Forbidden` if one may not be read."""
+    sights: dict[tuple[str, str], Sight] = {}
+    found = []
+    for key in keys:
+        seen = sights.get(key[:2])
+        if seen is None:
+            seen = sights[key[:2]] = await _sight_of(store, caller, key)
+        with suppress(NotFound):
+            found.append(await _read(store, caller, key, seen))
+    return found
+
+
+async def _sight_of(store: Store, caller: Caller, key: Key) -> Sight:
+    """The same for all keys of its kind and namespace."""
+    return await sight(store, caller, key.kind, Filter(namespace=key.namespace) if key.namespace else ALL)
+
+
+async def _read(store: Store, caller: Caller, key: Key, seen: Sight) -> Object:
     found = await store.get(key)
     if found is None:
         raise missing(key)

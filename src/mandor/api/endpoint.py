@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any, TypeVar, get_origin, get_type_hints
 from urllib.parse import parse_qsl
@@ -17,6 +18,7 @@ from mandor.api.operation import JSON, Call, Operation, Stream, Text
 from mandor.api.parts import ApiParts
 from mandor.api.problems import STATUS, encode_problem, headers_for, misfit
 from mandor.api.settings import ApiSettings
+from mandor.api.tracing import request_span
 from mandor.api.turn_plan import Lane
 from mandor.errors import Invalid, MandorError, TooLarge, Unauthenticated, Unsupported
 from mandor.lib.words import did_you_mean
@@ -95,7 +97,8 @@ class Endpoint:
                 await parts.of_nodes.turn()
             body = _decoded(operation, data) if operation.body is not None else None
             call = Call(parts, caller, scope.get("path_params") or {}, query, body, content_type, headers, address)
-            answer = await operation.handler(call)
+            with nullcontext() if parts.tracer is None else request_span(parts.tracer, scope, operation, caller):
+                answer = await operation.handler(call)
             if not isinstance(answer, Stream | Text):
                 answer = Text(encode(answer))
             return answer, operation.status

@@ -24,6 +24,7 @@ from mandor.model.meta import Object
 from mandor.model.receiver import Receiver
 from mandor.model.table_report import TableReport
 from mandor.store.base import Store
+from mandor.telemetry.tracer import Tracer
 
 NODES_EACH_PASS = 4
 """So many requests of nodes are begun in one pass of the event loop."""
@@ -66,6 +67,8 @@ class ApiParts:
     metrics: Callable[[], Awaitable[bytes]] = Metrics().text
     """What this process counts, as text."""
     measures: Measures = field(default_factory=Measures)
+    tracer: Tracer | None = None
+    """Records spans of requests; None: nobody wants them."""
     notes: tuple[str, ...] = ()
     """What is not as it was configured, for people who ask whether the server is ready."""
     troubles: Callable[[], tuple[str, ...]] = tuple

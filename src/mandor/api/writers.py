@@ -64,7 +64,8 @@ _NODE: Rights = {
 }
 _SCHEDULER: Rights = {
     "instance": frozenset(
-        {f"spec.{name}" for name in ("node", "variant", "volumes", "ports", "relaxed", "stop")} | {"status"}
+        {f"spec.{name}" for name in ("node", "variant", "volumes", "ports", "relaxed", "stop")}
+        | {"meta.trace", "status"}
     ),
     "volume": frozenset({EXISTENCE, "spec", "status.node", "status.workload"}),
     "decision": frozenset({EXISTENCE, "meta.labels", "spec"}),
@@ -73,7 +74,9 @@ _SCHEDULER: Rights = {
 }
 _CONTROLLERS: Rights = {
     "volume": frozenset({EXISTENCE, "status"}),
-    "workload": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),  # the runs of a schedule, and counts
+    "workload": frozenset(
+        {EXISTENCE, "meta.labels", "meta.trace", "spec", "status"}
+    ),  # the runs of a schedule, and counts
     "quota": frozenset({"status"}),
     "node-pool": frozenset({"status"}),
     "rebalance": frozenset({"status"}),
@@ -85,7 +88,7 @@ _CONTROLLERS: Rights = {
     "inventory": frozenset({EXISTENCE, "meta.labels", "spec", "status"}),
     "release": frozenset({EXISTENCE, "meta.labels", "spec"}),
     "instance": frozenset(
-        {EXISTENCE, "meta.labels", "status"}
+        {EXISTENCE, "meta.labels", "meta.trace", "status"}
         | {f"spec.{name}" for name in ("workload", "group", "release", "index", "stop", "attempt")}
         | {f"spec.{name}" for name in ("pin", "avoid", "move", "instead_of", "claim")}
     ),
@@ -100,7 +103,7 @@ _CONTROLLERS: Rights = {
     "hearing": frozenset({EXISTENCE}),
     "tally": frozenset({EXISTENCE}),
 }
-_EVERYTHING: Rights = {kind: frozenset({EXISTENCE, "meta.labels", "spec", "status"}) for kind in KINDS}
+_EVERYTHING: Rights = {kind: frozenset({EXISTENCE, "meta.labels", "meta.trace", "spec", "status"}) for kind in KINDS}
 
 _FIRST: Mapping[type[msgspec.Struct], dict[str, Any]] = {
     InstanceStatus: {"phase": Phase.PENDING},
@@ -164,6 +167,8 @@ def changed_fields(before: Object | None, after: Object | None) -> list[str]:
         base = None
     if after.meta.labels != (base.meta.labels if base is not None else {}):
         found.append("meta.labels")
+    if after.meta.trace != (base.meta.trace if base is not None else None):
+        found.append("meta.trace")
     for part in ("spec", "status"):
         new = getattr(after, part)
         old = getattr(base, part) if base is not None else None

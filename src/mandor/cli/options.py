@@ -1,5 +1,6 @@
 """Options that several commands share, and the connection they lead to."""
 
+import os
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -8,11 +9,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from mandor.client.sync import Client
+    from mandor.client.sync import Asking, Client
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_SERVER = "http://127.0.0.1:8080"
+TRACED = ("MANDOR_OTLP_TRACES", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+"""Without any of these in the environment, nothing of traces is loaded."""
 DEV_URL = Path(".mandor/url")
 """Where `mandor dev` notes its address."""
 
@@ -41,7 +44,20 @@ def connect(server: str | None, token: str | None, ca: str | None) -> "Client":
     from mandor.client.sync import Client
 
     servers = [each for each in (server or _default_server()).split(",") if each.strip()]
-    return Client(servers, token=token or "", ca_file=ca or "", waits=waits)
+    return Client(servers, token=token or "", ca_file=ca or "", waits=waits, asking=_traced())
+
+
+def _traced() -> "Asking | None":
+    if not any(os.environ.get(name) for name in TRACED):
+        return None
+    from mandor.cli.tracing import command_trace
+
+    here = click.get_current_context()
+    trace = command_trace(here.command_path)
+    if trace is None:
+        return None
+    here.find_root().call_on_close(trace.close)
+    return trace.asking
 
 
 def _default_server() -> str:

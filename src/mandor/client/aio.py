@@ -17,6 +17,7 @@ import msgspec
 from mandor.client.problem import error_of, pause_before
 from mandor.errors import BY_CODE, Invalid, MandorError, TooMany, Unavailable
 from mandor.model.codec import decode_known
+from mandor.telemetry.span import headers as trace_headers
 
 T = TypeVar("T")
 Query = Mapping[str, str | int | float | bool | None]
@@ -219,6 +220,7 @@ class Client:
         return self._session
 
     def _headers(self, more: dict[str, str]) -> dict[str, str]:
+        more = {**more, **trace_headers()}
         return {**more, "authorization": f"Bearer {self.token}"} if self.token else more
 
     def _in_turn(self) -> list[str]:

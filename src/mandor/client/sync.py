@@ -74,6 +74,10 @@ Waits = Callable[[str], AbstractContextManager[None]]
 """Shows people that something takes a while."""
 
 
+Asking = Callable[[str, str], AbstractContextManager[Mapping[str, str]]]
+"""Told the method and the path of a request: what else it says, and what it is part of."""
+
+
 class _Passed(Exception):
     """This server did nothing for us: ask the next one."""
 
@@ -90,7 +94,9 @@ class Client:
         connect_seconds: float = CONNECT_SECONDS,
         answer_seconds: float = ANSWER_SECONDS,
         waits: Waits | None = None,
+        asking: Asking | None = None,
     ) -> None:
+        """`asking`: each request is made within it, with the headers it gives."""
         if not servers:
             raise Invalid("no server is named", hint="give --server URL")
         self.servers = [parse_server(each) for each in servers]
@@ -99,6 +105,7 @@ class Client:
         self._connect_seconds = connect_seconds
         self._answer_seconds = answer_seconds
         self._waits = waits or (lambda _: nullcontext())
+        self._asking: Asking = asking or (lambda method, path: nullcontext({}))
 
     # Objects.
 
@@ -220,12 +227,14 @@ class Client:
         headers: dict[str, str],
         seconds: float | None,
     ) -> Iterator[HTTPResponse]:
-        connection, answer = self._patiently(method, path + _encoded_query(query), data, headers, seconds)
-        try:
-            yield answer
-        finally:
-            answer.close()
-            connection.close()
+        with self._asking(method, path) as more:
+            target = path + _encoded_query(query)
+            connection, answer = self._patiently(method, target, data, headers | dict(more), seconds)
+            try:
+                yield answer
+            finally:
+                answer.close()
+                connection.close()
 
     def _patiently(
         self, method: str, target: str, data: bytes | None, headers: dict[str, str], seconds: float | None

@@ -37,6 +37,10 @@ class Controller(ABC, Generic[K]):
         nothing to say about nearly all of them says so here, at once."""
         return {key: None for change in changes for key in in_order(self.observe(change))}
 
+    def subject(self, key: K) -> Object | None:
+        """The object that a key is about, for traces: what is done because of it belongs to the trace that wrote it."""
+        return None
+
     @abstractmethod
     async def reconcile(self, key: K) -> float | None:
         """Make it so. The result: look again after so many seconds, even if nothing changes."""

@@ -6,7 +6,7 @@ from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.cron_plan import Seen, plan
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
-from mandor.model.meta import Key
+from mandor.model.meta import Key, Object
 from mandor.model.workload import Workload
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
@@ -37,6 +37,9 @@ class CronController(Controller[Key]):
         own = [each.key for each in seen if each is not None and each.spec.schedule is not None]
         owners = [_owner(each) for each in seen if each is not None]
         return [*own, *(each for each in owners if each is not None)]
+
+    def subject(self, key: Key) -> Object | None:
+        return self._workloads.get(key)
 
     async def reconcile(self, key: Key) -> float | None:
         found = self._workloads.get(key)

@@ -9,6 +9,7 @@ from typing import Any
 
 from mandor.controllers.base import Controller, in_order
 from mandor.controllers.measures import Measures
+from mandor.controllers.tracing import Tracing
 from mandor.errors import Conflict, MandorError
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
@@ -16,6 +17,7 @@ from mandor.lib.keyed_queue import KeyedQueue
 from mandor.model.meta import Key
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Listener, Mirror
+from mandor.telemetry.tracer import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -36,12 +38,14 @@ async def run_all(
     *,
     workers: int | None = None,
     measures: Measures | None = None,
+    tracer: Tracer | None = None,
 ) -> None:
     """Run them on one set of mirrors, for ever.
 
     An expected error is logged and the key tried again later; anything else is a bug, and ends this loudly.
     """
     measures = measures or Measures()
+    tracing = Tracing(tracer, clock) if tracer is not None else None
     mirrors = {kind: Mirror(store, kind) for each in controllers for kind in each.watches}
     queues: list[Queue] = []
     for controller in controllers:
@@ -62,7 +66,7 @@ async def run_all(
             measures.queues = {each.name: queue for each, queue in zip(controllers, queues, strict=True)}
             for controller, queue in zip(controllers, queues, strict=True):
                 for number in range(workers or controller.workers):
-                    tasks.create_task(_work(controller, queue, measures), name=f"{controller.name} {number}")
+                    tasks.create_task(_work(controller, queue, measures, tracing), name=f"{controller.name} {number}")
 
 
 def _listener(controller: Controller[Any], queue: Queue) -> Listener:
@@ -73,13 +77,17 @@ def _listener(controller: Controller[Any], queue: Queue) -> Listener:
     return offer
 
 
-async def _work(controller: Controller[Any], queue: Queue, measures: Measures) -> None:
+async def _work(controller: Controller[Any], queue: Queue, measures: Measures, tracing: Tracing | None) -> None:
     while True:
         key = await queue.get()
         again: float | None = None
         began, result = perf_counter(), "ok"
         try:
-            again = await controller.reconcile(key)
+            if tracing is None:
+                again = await controller.reconcile(key)
+            else:
+                with tracing.reconciling(controller, key):
+                    again = await controller.reconcile(key)
             queue.failures.pop(key, None)
         except MandorError as error:
             result = error.code

@@ -32,6 +32,8 @@ SLICED_LEAST = 2_000
 """With so many instances, a plan is made in steps."""
 PACE_LEAST = 0.02
 PACE_MOST = 2.0
+PACED_MOST = 3
+"""Nobody waits longer for others than so many of that."""
 
 _new_tuple = tuple.__new__
 _LOST = Phase.LOST  # Python 3.11 looks a member of an enum up in a function of its own each time.
@@ -126,6 +128,9 @@ class WorkloadController(Controller[Name]):
             found += self._with_lost
         return found
 
+    def subject(self, key: Name) -> Object | None:
+        return self._workloads.get(Key(Workload.kind, key.namespace, key.workload))
+
     async def reconcile(self, key: Name) -> float | None:
         rest = self._rest_until.get(key, 0.0) - self._clock.monotonic()
         if rest > 0:
@@ -176,7 +181,9 @@ class WorkloadController(Controller[Name]):
             return
         now = self._clock.monotonic()
         resting = sum(at > now for each, at in self._rest_until.items() if each != key)
-        self._rest_until[key] = now + min(count * PACE_SECONDS * (resting + 1), PACE_MOST)
+        self._rest_until[key] = now + min(
+            count * PACE_SECONDS * (resting + 1), PACE_MOST * min(resting + 1, PACED_MOST)
+        )
 
     def _ready_seconds(self, key: Name, instance: Instance) -> float:
         now = self._clock.monotonic()

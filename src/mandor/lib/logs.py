@@ -3,7 +3,7 @@
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -12,6 +12,7 @@ from typing import Literal
 
 Style = Literal["console", "json"]
 _about: ContextVar[Mapping[str, object]] = ContextVar("about", default=MappingProxyType({}))
+_sources: list[Callable[[], Mapping[str, object]]] = []
 _always: dict[str, object] = {}
 """What every record of this process says: which node or server it is."""
 
@@ -35,9 +36,18 @@ def about(**facts: object) -> None:
     _about.set({**_about.get(), **facts})
 
 
+def ask_also(source: Callable[[], Mapping[str, object]]) -> None:
+    """What it answers is part of every record, too: in which trace it was written."""
+    if source not in _sources:
+        _sources.append(source)
+
+
 def facts_of(record: logging.LogRecord) -> dict[str, object]:
     """What a record says besides its message: what its task is about, and its own facts."""
-    return {**_about.get(), **_own_facts(record)}
+    found = {**_about.get(), **_own_facts(record)}
+    for source in _sources:
+        found |= source()
+    return found
 
 
 def _own_facts(record: logging.LogRecord) -> dict[str, object]:

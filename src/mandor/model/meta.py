@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Struct
 
 NAME_MOST = 63
+TRACE_PARENT_LENGTH = 55
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]*[a-z0-9])?")
 _LABEL_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9./_-]*[A-Za-z0-9])?")
 
@@ -53,6 +54,19 @@ def check_labels(labels: dict[str, str]) -> None:
             raise ValueError(f"the label {key} has a value of {len(value)} characters; at most 256 are allowed")
 
 
+class TraceMark(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """The trace that whoever wrote it was in: those who act on it go on with that."""
+
+    parent: str
+    """The span, as `traceparent` of the W3C's trace context says it."""
+    at: float = 0.0
+    """When the trace began; what is done much later is a story of its own."""
+
+    def __post_init__(self) -> None:
+        if len(self.parent) != TRACE_PARENT_LENGTH:
+            raise ValueError(f"a trace's parent has {TRACE_PARENT_LENGTH} characters, as `traceparent` has")
+
+
 class Meta(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     name: str
     namespace: str = ""
@@ -62,6 +76,8 @@ class Meta(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, forb
     """The store's revision that last wrote the object; 0: not stored yet."""
     labels: dict[str, str] = {}
     created_at: float = 0.0
+    trace: TraceMark | None = None
+    """Only while traces are recorded, on workloads and their instances; the server writes it."""
     schema: int = 1
     """The number of its kind's shape when it was written: it grows when what was there means something else, not when
     fields are added."""

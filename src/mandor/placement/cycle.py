@@ -92,23 +92,25 @@ def decide(
     consulted: Mapping[str, object] | None = None,
     watch: Watch | None = None,
     moment: Moment | Callable[[], Moment] = NOW,
+    step_by_step: bool = False,
 ) -> Decision:
     """All rules first; then without the soft ones, one by one, until something fits; then whoever makes room. Of each
     step, the main form first, then its alternatives.
 
     `nominated`: the node where room was made for it, which it takes if it fits there. `moment`: asked for only when
-    it is of interest, if it is not known yet.
+    it is of interest, if it is not known yet. `step_by_step`: with every plugin asked about every node, though what is
+    known of earlier decisions would do: the same comes out, and whoever watches sees each point.
     """
     watch = watch or Unwatched()
     try:
-        if not nominated and nodes.lodging.lowest_held() is None:
+        if not step_by_step and not nominated and nodes.lodging.lowest_held() is None:
             # Most asks fit with all their rules, and nothing is held: they take the shortest way.
             state = CycleState(consulted)
             slot = best_slot(profile, state, ask, nodes, watch)
             if slot >= 0:
                 return Decision(ask.key, nodes.nodes[slot].meta.name, ask=ask, state=state)
         when = moment if isinstance(moment, Moment) else moment()
-        cycle = Cycle(profile, nodes, watch, consulted, nominated, when)
+        cycle = Cycle(profile, nodes, watch, consulted, nominated, when, step_by_step)
         with cycle.unheld(ask) if nominated else nullcontext():
             return _decide(cycle, ask)
     except PluginFault as fault:
@@ -213,6 +215,7 @@ class Cycle:
     consulted: Mapping[str, object] | None
     nominated: str
     moment: Moment
+    step_by_step: bool = False
 
     def state_of(self, ask: Ask) -> CycleState:
         return CycleState(of_form(self.consulted, ask.shape.variant))
@@ -244,7 +247,8 @@ class Cycle:
             return Found(self._find(state, ask), displaces=True)
 
     def _find(self, state: CycleState, ask: Ask) -> str | Verdict:
-        found = find_node(self.profile, state, ask, self.nodes, self.watch, nominated=self.nominated)
+        look = find_step_by_step if self.step_by_step else find_node
+        found = look(self.profile, state, ask, self.nodes, self.watch, nominated=self.nominated)
         self.watch.end()  # Nobody is broken off while the table is put right again.
         return found
 
@@ -344,6 +348,14 @@ def find_node(
     quick = -1 if nominated else best_slot(profile, state, ask, nodes, watch)
     if quick >= 0:
         return nodes.nodes[quick].meta.name
+    return find_step_by_step(profile, state, ask, nodes, watch, nominated=nominated)
+
+
+def find_step_by_step(
+    profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch, *, nominated: str = ""
+) -> str | Verdict:
+    """As `find_node`, whatever is known already."""
+    slot = nodes.slots.get(nominated) if nominated else None
     verdict = run_filters(profile, state, ask, nodes, watch)
     among = verdict.feasible.nonzero()[0]
     if not len(among):

@@ -34,6 +34,7 @@ from mandor.lib.words import did_you_mean
 from mandor.model.node import PortRange
 from mandor.model.resources import Resources, device_amounts
 from mandor.roots.settings import AgentRootSettings, default_name, load, split_address
+from mandor.roots.tracing import target_of, tracing
 from mandor.store.remote import RemoteStore
 
 FAKE = "fake"
@@ -51,6 +52,7 @@ def run(settings: AgentRootSettings) -> None:
     name = settings.name or default_name()
     own = OwnLogs(name)
     logs.set_up(settings.log_style, settings.log_level, also=own, node=name)
+    target_of(settings)  # a mistake is told before anything runs
     try:
         with hold(settings.directory / "agent.lock"):
             uvloop.run(serve(settings, own))
@@ -66,6 +68,7 @@ async def serve(settings: AgentRootSettings, own_logs: OwnLogs | None = None) ->
         engines = make_engines(settings.engine, settings.directory, settings.engine_option)
         for engine in engines.values():
             await stack.enter_async_context(engine)
+        tracer = await stack.enter_async_context(tracing(target_of(settings), "mandor-agent", known.name))
         link = HttpLink(client, known, journal)
         agent = Agent(
             known,
@@ -77,6 +80,7 @@ async def serve(settings: AgentRootSettings, own_logs: OwnLogs | None = None) ->
             holds=somebody_holds,
             ahead=lambda: client.ahead_seconds,
             own_logs=own_logs,
+            tracer=tracer,
         )
         if settings.metrics:
             await stack.enter_async_context(_metrics_at(settings.metrics, agent))
@@ -230,7 +234,7 @@ def _pairs(words: tuple[str, ...], what: str, example: str) -> Iterator[tuple[st
 def main() -> None:
     """`python -m mandor.roots.agent`: what `mandor dev` starts."""
     parser = argparse.ArgumentParser(prog="mandor-agent")
-    for option in ("--data", "--name", "--join-token-file", "--port-range"):
+    for option in ("--data", "--name", "--join-token-file", "--port-range", "--otlp", "--otlp-traces", "--trace-share"):
         parser.add_argument(option)
     parser.add_argument("--server", type=lambda text: tuple(text.split(",")))
     for option in ("--engine", "--engine-option", "--capacity", "--device", "--allow-host-path", "--pressure"):

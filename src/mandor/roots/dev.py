@@ -18,7 +18,8 @@ from mandor.engines.base import Engine, UnitPhase
 from mandor.errors import Conflict, EngineDown, Invalid, NotFound, Unavailable
 from mandor.lib.lock import Held, hold
 from mandor.model.node import USUAL_PORTS, PortRange
-from mandor.roots.settings import default_name, loopback, split_address
+from mandor.roots.settings import Settings, default_name, loopback, split_address
+from mandor.roots.tracing import target_of
 
 QUICK_DEATH_SECONDS = 5.0
 PAUSE_MOST_SECONDS = 10.0
@@ -27,6 +28,22 @@ STOP_SECONDS = 15.0
 NODES_MOST = 50
 
 Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """Where spans go, and what share of traces; a task that has some of its own is told, too."""
+
+    url: str = ""
+    share: str = ""
+
+    @property
+    def options(self) -> list[str]:
+        found = ["--otlp-traces", self.url] if self.url else []
+        return [*found, "--trace-share", self.share] if self.share else found
+
+
+NO_TRACES = Traces()
 
 
 @dataclass
@@ -84,7 +101,15 @@ class Child:
             self.process.wait()
 
 
-def run(*, data: str = ".mandor", listen: str = "127.0.0.1:8080", nodes: int = 1, record: str = "", say: Say) -> None:
+def run(
+    *,
+    data: str = ".mandor",
+    listen: str = "127.0.0.1:8080",
+    nodes: int = 1,
+    record: str = "",
+    traces: Traces = NO_TRACES,
+    say: Say,
+) -> None:
     """Run a cluster until a signal."""
     directory = Path(data).absolute()
     host, port = split_address(listen)
@@ -95,10 +120,11 @@ def run(*, data: str = ".mandor", listen: str = "127.0.0.1:8080", nodes: int = 1
         )
     if not 1 <= nodes <= NODES_MOST:
         raise Invalid(f"{nodes} nodes; between 1 and {NODES_MOST} are possible")
+    target_of(Settings(otlp_traces=traces.url, trace_share=traces.share))  # a mistake is told before anything runs
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     with _alone(directory, f"another `mandor dev` runs in {directory}"):
         (directory / "url").write_text(url + "\n")
-        server, *agents = _children(directory, listen, url, nodes, record)
+        server, *agents = _children(directory, listen, url, nodes, record, traces)
         with _told() as told:
             try:
                 server.start()
@@ -145,16 +171,18 @@ async def stop_units(engines: dict[str, Engine]) -> int:
     return count
 
 
-def _children(directory: Path, listen: str, url: str, nodes: int, record: str) -> list[Child]:
+def _children(directory: Path, listen: str, url: str, nodes: int, record: str, traces: Traces) -> list[Child]:
     python = [sys.executable, "-m"]
     command = [*python, "mandor.roots.server", "--dev", "--data", str(directory), "--listen", listen]
     command += ["--record", str(Path(record).absolute())] if record else []
+    command += traces.options
     children = [Child("the server", command, directory / "server.log")]
     for number in range(nodes):
         name = f"{default_name()}-{number}" if nodes > 1 else default_name()
         home = directory / "nodes" / name
         command = [*python, "mandor.roots.agent", "--data", str(home), "--server", url, "--name", name]
         command += ["--join-token-file", str(directory / "join.token"), "--port-range", _port_range(number, nodes)]
+        command += [*traces.options, *(("--otlp", traces.url) if traces.url else ())]
         children.append(Child(f"the agent of {name}", command, home / "agent.log"))
     return children
 

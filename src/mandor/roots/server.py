@@ -54,6 +54,7 @@ from mandor.roots.prometheus import Prometheus
 from mandor.roots.recording import start_recording
 from mandor.roots.settings import ServerSettings, load, loopback, split_address
 from mandor.roots.supervisor import Pulse, supervised
+from mandor.roots.tracing import target_of, tracing
 from mandor.scheduler.last_good import ProfilesOf
 from mandor.scheduler.loop import Scheduler
 from mandor.scheduler.reload import ConfigSource, Configured
@@ -66,6 +67,8 @@ from mandor.store.metered import MeteredStore
 from mandor.store.open import open_store
 from mandor.store.recorder import Recorder
 from mandor.store.recording import check_recordable
+from mandor.store.traced import TracedStore
+from mandor.telemetry.tracer import Tracer
 
 log = logging.getLogger("mandor.server")
 
@@ -90,6 +93,8 @@ class Inside:
     """What the parts of this process count, while they run."""
     measures: Measures = field(default_factory=Measures)
     """What the API of this process counts of itself."""
+    tracer: Tracer | None = None
+    """Keeps spans; None: nobody wants them."""
 
     def crowded(self) -> bool:
         """So many wait for an answer that what nobody waits for comes after them."""
@@ -109,6 +114,7 @@ def run(settings: ServerSettings, *, dev: bool = False) -> None:
     """Serve until a signal. `dev` lets callers on this machine in without a token."""
     logs.set_up(settings.log_style, settings.log_level, server=settings.address or settings.listen)
     check_safe(settings)
+    target_of(settings)  # a mistake is told before anything runs
     if settings.record:
         check_recordable(Path(settings.record))
     pulse = Pulse()
@@ -137,10 +143,12 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
     with _listener(settings) as listener:
         url = settings.address or _url(listener, secure=bool(settings.tls_cert))
         inside = Inside(url)
-        async with await open_store(settings.store_url, access=store_access(settings)) as opened:
-            store = MeteredStore(opened)
+        async with (
+            tracing(target_of(settings), "mandor-server", server_id) as inside.tracer,
+            await open_store(settings.store_url, access=store_access(settings)) as opened,
+        ):
             inside.metrics.add(process_families)
-            inside.metrics.add(store.metrics)
+            store = _observed(opened, settings, clock, inside)
             await _prepare(store, settings, dev=dev)
             inside.backups = _backups(settings, store, clock)
             if "scheduler" in settings.roles:
@@ -168,6 +176,15 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
                     log.info("ready, without an API: %s", ", ".join(settings.roles))
                     await told.wait()
     log.info("ended")
+
+
+def _observed(opened: Store, settings: ServerSettings, clock: Clock, inside: Inside) -> Store:
+    metered = MeteredStore(opened)
+    inside.metrics.add(metered.metrics)
+    if inside.tracer is None:
+        return metered
+    inside.metrics.add(inside.tracer.families)
+    return TracedStore(metered, settings.store_url.partition(":")[0], clock.now)
 
 
 async def _prepare(store: Store, settings: ServerSettings, *, dev: bool) -> None:
@@ -215,6 +232,7 @@ async def _serve_api(
             compare_table=inside.compare_table,
             metrics=metrics,
             measures=inside.measures,
+            tracer=inside.tracer,
             sealer=sealer,
             spare_clusters=frozenset(read_targets(settings.pipelines)),
             try_receiver=Messages(store, clock, sealer).try_out,
@@ -265,6 +283,7 @@ async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse:
             inquire=inquire,
             watchdog=pulse.watchdog(),
             pools=pools,
+            tracer=inside.tracer,
         )
         await _tell_disabled(store, recorder, pulse)
         tasks.start(configured.follow(clock, scheduler.use), "configuration")
@@ -329,7 +348,7 @@ async def _control(store: Store, clock: Clock, settings: ServerSettings, pulse: 
         async with prometheus, machines, Background() as tasks:
             tasks.start(recorder.run(), "recorder")
             tasks.start(Messages(store, clock, _sealer(settings)).run(recorder), "messages")
-            await run_all(controllers, store, clock, measures=measures)
+            await run_all(controllers, store, clock, measures=measures, tracer=inside.tracer)
     finally:
         forget()
 
@@ -391,6 +410,8 @@ def main() -> None:
     parser.add_argument("--scheduler-config")
     parser.add_argument("--plugins")
     parser.add_argument("--record")
+    parser.add_argument("--otlp-traces")
+    parser.add_argument("--trace-share")
     flags = vars(parser.parse_args())
     dev = bool(flags.pop("dev"))
     run(load(ServerSettings, "server", environ=os.environ, flags=flags), dev=dev)

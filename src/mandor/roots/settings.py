@@ -28,6 +28,24 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     log_style: Literal["console", "json"] = "console"
     """`console` for people, `json` for machines."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    otlp_traces: str = ""
+    """`http://HOST:4318`: the OTLP receiver that spans of this program's own work are sent to; empty: what
+    OTEL_EXPORTER_OTLP_TRACES_ENDPOINT or OTEL_EXPORTER_OTLP_ENDPOINT says, and without them none are recorded."""
+    trace_share: str = ""
+    """`10%`: so many of the traces that begin here are recorded; empty: what OTEL_TRACES_SAMPLER says, or all."""
+
+    @property
+    def trace_fraction(self) -> float | None:
+        """None: it is not said."""
+        if not self.trace_share:
+            return None
+        try:
+            found = float(self.trace_share.strip().removesuffix("%")) / 100
+        except ValueError:
+            found = -1.0
+        if not (self.trace_share.strip().endswith("%") and 0 <= found <= 1):
+            raise Invalid(f"trace_share {self.trace_share[:20]!r} is no percentage", hint="0%…100%, as 2.5%")
+        return found
 
     @property
     def directory(self) -> Path:

@@ -42,11 +42,14 @@ class Binder:
         *,
         bound: Callable[[Promise], None],
         failed: Callable[[Promise], None],
+        marked: Callable[[Promise, Instance], Instance] | None = None,
     ) -> None:
+        """`marked`: what else a bound instance says of itself, for traces; None: nothing."""
         self._store = store
         self._clock = clock
         self._bound = bound
         self._failed = failed
+        self._marked = marked
         self.room = asyncio.Semaphore(COMMITS_MOST)
 
     async def write(self, promises: Sequence[Promise]) -> None:
@@ -116,7 +119,10 @@ class Binder:
         versions = {each.node: each.node_version for each in promises}
         kind = Node.kind
         checks: list[Write] = [Check(_new_tuple(Key, (kind, "", name)), version) for name, version in versions.items()]
-        return checks + [Put(each.bound(at=now, now=newer.get(each.key))) for each in promises]
+        bound = [each.bound(at=now, now=newer.get(each.key)) for each in promises]
+        if self._marked is not None:
+            bound = [self._marked(promise, each) for promise, each in zip(promises, bound, strict=True)]
+        return checks + [Put(each) for each in bound]
 
     async def _without_loser(self, promises: Sequence[Promise], conflict: Conflict) -> list[Promise]:
         key = conflict.facts.get("key")

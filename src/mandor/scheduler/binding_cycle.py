@@ -1,7 +1,8 @@
 """The binding cycle of one placement, for profiles whose plugins have a say in it: Permit's wait, PreBind, Bind."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 from mandor.lib.clock import Clock
@@ -13,9 +14,14 @@ from mandor.scheduler.waiting import Denied, Seat, WaitingRoom
 from mandor.scheduler.watchdog import Watchdog
 
 T = TypeVar("T")
+Step = Callable[[str, str], AbstractContextManager[None]]
 
 STEP_SECONDS = 600.0
 """So long may a plugin take to prepare or to bind; as in Kubernetes, which gives a volume ten minutes."""
+
+
+def unseen(point: str = "", plugin: str = "") -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 class BindingCycle:
@@ -26,21 +32,26 @@ class BindingCycle:
         self._room = room
         self._watchdog = watchdog
 
-    async def run(self, context: Context, seat: Seat | None) -> Denied | str:
-        """The name of the plugin that bound it, or who denied it; a `PluginFault` when something went wrong."""
+    async def run(self, context: Context, seat: Seat | None, step: Step = unseen) -> Denied | str:
+        """The name of the plugin that bound it, or who denied it; a `PluginFault` when something went wrong. `step`:
+        told at which point who is at work."""
         if seat is not None:
-            denied = await self._room.leave(seat)
+            with step("Permit", "wait"):
+                denied = await self._room.leave(seat)
             if denied is not None:
                 return denied
         state, ask, node = context.state, context.ask, context.node
         for pre_bind in context.profile.pre_binds:
             if not pre_bind.concerns(ask):
                 continue
-            await self._follow(pre_bind, pre_bind.pre_bind(state, ask, node), STEP_SECONDS)
+            with step("PreBind", pre_bind.name):
+                await self._follow(pre_bind, pre_bind.pre_bind(state, ask, node), STEP_SECONDS)
         for bind in context.profile.binds:
             # The store may be away for long; what is being written cannot be given up.
             seconds = None if bind.name == DEFAULT_BINDER else STEP_SECONDS
-            if await self._follow(bind, bind.bind(state, ask, node), seconds):
+            with unseen() if bind.name == DEFAULT_BINDER else step("Bind", bind.name):
+                done = await self._follow(bind, bind.bind(state, ask, node), seconds)
+            if done:
                 return bind.name
         names = ", ".join(plugin.name for plugin in context.profile.binds)
         raise PluginFault(names, "would not bind it")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from msgspec import structs
@@ -46,6 +47,8 @@ class Steps:
     hold: Callable[..., bool]
     """Room for these, where they are nominated. True: somebody has to go, and these are told when that is written."""
     moment: Callable[..., Moment]
+    following: Callable[[Entry], AbstractContextManager[None]]
+    """What is done in it is part of this one's story."""
 
 
 class GangCycle:
@@ -108,10 +111,12 @@ class GangCycle:
         )
         # Each step counts those before it again: a few large ones cost less than many small ones.
         most = max(most, len(members) // STEPS_MOST)
-        decision = trial.step(most)
+        with self._steps.following(entry):
+            decision = trial.step(most)
         while decision is None:
             await asyncio.sleep(0)
-            decision = trial.step(most)
+            with self._steps.following(entry):
+                decision = trial.step(most)
         for each in members:
             each.consulted = None
         still = [each for each in members if self._queue.place(each.ask.key) is Place.DECIDED_ON]

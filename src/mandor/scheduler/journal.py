@@ -81,12 +81,14 @@ class Journal:
             return ()
         self._scored -= len(table) + 1
         watchdog = self._watchdog
+        trail, watchdog.trail = watchdog.trail, None  # Nothing is decided by it.
         try:
             return tuple(watchdog.run(lambda: best_nodes(profile, decision, table.snapshot(), watch=watchdog)))
         except (PluginFault, Overrun):
             return ()  # It is decided; the scores are for people.
         finally:
             watchdog.end()
+            watchdog.trail = trail
 
     async def run(self) -> None:
         """For ever."""

@@ -4,7 +4,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from functools import partial
 
 from msgspec import structs
 
@@ -31,7 +32,7 @@ from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Overrun
 from mandor.placement.profiles import made_with
 from mandor.scheduler.binding import Binder, NotBound, chunks
-from mandor.scheduler.binding_cycle import BindingCycle
+from mandor.scheduler.binding_cycle import BindingCycle, Step, unseen
 from mandor.scheduler.consulting import Consulting, Inquire, ask_nobody
 from mandor.scheduler.gang_cycle import GangCycle, Steps
 from mandor.scheduler.gangs import Gangs, Returning
@@ -45,6 +46,7 @@ from mandor.scheduler.preempting import Preempting
 from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
 from mandor.scheduler.territory import Pools
+from mandor.scheduler.tracing import Tracing
 from mandor.scheduler.truth import compare
 from mandor.scheduler.unclaimed import Unclaimed
 from mandor.scheduler.view import Promise, View
@@ -54,6 +56,7 @@ from mandor.scheduler.watchdog import Watchdog
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
+from mandor.telemetry.tracer import Tracer
 
 log = logging.getLogger(__name__)
 
@@ -86,8 +89,10 @@ class Scheduler:
         inquire: Inquire = ask_nobody,
         watchdog: Watchdog | None = None,
         pools: Pools = None,
+        tracer: Tracer | None = None,
     ) -> None:
-        """`pools`: what is in others, or wants to be, is another scheduler's; None: all are this one's."""
+        """`pools`: what is in others, or wants to be, is another scheduler's; None: all are this one's. `tracer`: keeps
+        spans of instances that are part of a trace; None: none are."""
         self._store = store
         self._clock = clock
         self._recorder = recorder
@@ -96,6 +101,7 @@ class Scheduler:
         self._room = WaitingRoom(clock)
         self._mirrors = {each.kind: Mirror(store, each.kind) for each in WATCHED}
         self._instances = self._mirrors[Instance.kind]
+        self._tracing = Tracing(tracer, self._instances, self.watchdog, clock) if tracer is not None else None
         self._gangs = Gangs(clock, self._instances, self._mirrors[Workload.kind])
         self.handle: Handle = ClusterHandle(
             lambda: self.view.table.snapshot(),  # noqa: PLW0108 - the view is made later
@@ -111,7 +117,7 @@ class Scheduler:
             self._profiles["default"].queue_sort,
             pause=pause,
             gates=lambda ask: self._profiles[ask.profile].pre_enqueues if ask.profile in self._profiles else (),
-            call=self.watchdog.call,
+            call=self.watchdog.call if self._tracing is None else self._tracing.call,
             told=self._kept_out,
         )
         self.view = View(
@@ -127,9 +133,24 @@ class Scheduler:
         self._journal = Journal(store, clock, self.watchdog)
         ways = Ways(self._to_write.append, self._write_whole, self._wait, self._fault, self._wake.set)
         self._outcomes = Outcomes(
-            self.view, self._queue, self._room, self._gangs, self.watchdog, recorder, clock, self._measures, ways
+            self.view,
+            self._queue,
+            self._room,
+            self._gangs,
+            self.watchdog,
+            recorder,
+            clock,
+            self._measures,
+            ways,
+            self._tracing,
         )
-        self._binder = Binder(store, clock, bound=self._outcomes.written, failed=self._outcomes.not_written)
+        self._binder = Binder(
+            store,
+            clock,
+            bound=self._outcomes.written,
+            failed=self._outcomes.not_written,
+            marked=self._tracing.binding if self._tracing is not None else None,
+        )
         self._gang_cycle = GangCycle(
             self._queue,
             self._gangs,
@@ -149,6 +170,7 @@ class Scheduler:
                 note=self._note,
                 hold=self._nominations.hold,
                 moment=self._nominations.moment,
+                following=self._following,
             ),
             self._outcomes.parties,
         )
@@ -302,7 +324,12 @@ class Scheduler:
             entry = self._queue.pop()
             if entry is None:
                 return tried
-            made = self._cycle(entry) if self.timed is None else self._timed_cycle(entry, self.timed)
+            if self.timed is not None:
+                made = self._timed_cycle(entry, self.timed)
+            elif self._tracing is not None:
+                made = self._traced_cycle(entry, self._tracing)
+            else:
+                made = self._cycle(entry)
             if made is not None:
                 promises.append(made)
             elif self._gang is not None:
@@ -318,6 +345,13 @@ class Scheduler:
         made = self._cycle(entry)
         told(time.perf_counter() - began)
         return made
+
+    def _traced_cycle(self, entry: Entry, tracing: Tracing) -> Promise | None:
+        with tracing.following(entry):
+            return self._cycle(entry)
+
+    def _following(self, entry: Entry) -> AbstractContextManager[None]:
+        return self._tracing.following(entry) if self._tracing is not None else nullcontext()
 
     def _cycle(self, entry: Entry) -> Promise | None:
         """A promise that is to be written; None: there is none, or its plugins see to it."""
@@ -351,6 +385,8 @@ class Scheduler:
     def _note(self, entry: Entry, profile: Profile, decision: Decision) -> None:
         self._measures.decided(profile.name, decision)
         self._journal.note(entry, profile, decision, self.view.table)
+        if self._tracing is not None:
+            self._tracing.decided(entry, decision)
 
     def _inquire_first(self, entry: Entry, profile: Profile) -> None:
         self._busy += 1
@@ -361,7 +397,7 @@ class Scheduler:
         ask, table = entry.ask, self.view.table
         nominated = self.view.nominated(ask.key) if table.lodgings.lowest_held() is not None else ""
         # What did not fit does not fit for its like either, as long as nothing changes.
-        if self._known_refusals:
+        if self._known_refusals and self.watchdog.trail is None:
             if self._known_at != table.version:
                 self._known_refusals.clear()
             elif not nominated:
@@ -379,7 +415,8 @@ class Scheduler:
     def _watched(self, entry: Entry, profile: Profile, nominated: str) -> Decision:
         watchdog = self.watchdog
         watchdog.enter()
-        began = time.perf_counter() if watchdog.sampled else 0.0
+        traced = watchdog.trail is not None
+        began = time.perf_counter() if watchdog.sampled and not traced else 0.0
         try:
             try:
                 return decide(
@@ -390,6 +427,7 @@ class Scheduler:
                     consulted=entry.consulted,
                     watch=watchdog,
                     moment=lambda: self._nominations.moment(entry),
+                    step_by_step=traced,
                 )
             finally:
                 watchdog.leave()
@@ -443,22 +481,29 @@ class Scheduler:
     def _wait(self, entry: Entry, decision: Decision) -> None:
         now = self._clock.monotonic()
         wake_at = None if decision.again is None else now + decision.again
+        if self._tracing is not None:
+            self._tracing.refused(entry, decision.reason, decision.message)
         self._queue.put_back(entry, now=now, retry_on=decision.retry_on, blamed=decision.blamed, wake_at=wake_at)
         if not self._nominations.hold((entry, decision)):
             told = decision.reason, decision.message, decision.nominated
             self._reasons.tell(entry.ask.key, entry.uid, *told)
 
     def _fault(self, entry: Entry, message: str) -> None:
+        if self._tracing is not None:
+            self._tracing.refused(entry, "PluginFault", message)
         self._queue.back_off(entry, now=self._clock.monotonic())
         self._reasons.tell(entry.ask.key, entry.uid, "PluginFault", message)
 
     def _kept_out(self, entry: Entry, why: str | PluginFault) -> None:
         reason = "PluginFault" if isinstance(why, PluginFault) else "Gated"
+        if self._tracing is not None:
+            self._tracing.refused(entry, reason, str(why))
         self._reasons.tell(entry.ask.key, entry.uid, reason, str(why))
 
     async def _ask_about(self, entry: Entry, profile: Profile) -> None:
         try:
-            answers = await self._consulting.ask(profile, entry.ask, self.view.table.snapshot(), self._clock.now())
+            with self._step(entry)("Consult", ", ".join(each.name for each in profile.consults)):
+                answers = await self._consulting.ask(profile, entry.ask, self.view.table.snapshot(), self._clock.now())
         except (PluginFault, Overrun) as fault:
             if self._queue.drop_held(entry):
                 self._fault(entry, self.watchdog.told(fault))
@@ -468,12 +513,15 @@ class Scheduler:
             self._busy -= 1
             self._wake.set()
 
+    def _step(self, entry: Entry) -> Step:
+        return partial(self._tracing.step, entry) if self._tracing is not None else unseen
+
     # The binding cycle.
 
     async def _binding_cycle(self, promise: Promise, seat: Seat | None) -> None:
         assert promise.context is not None
         try:
-            end = await self._binding.run(promise.context, seat)
+            end = await self._binding.run(promise.context, seat, self._step(promise.entry))
         except PluginFault as fault:
             if isinstance(fault.__cause__, NotBound):
                 self._outcomes.failed(promise)

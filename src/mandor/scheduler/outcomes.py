@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from mandor.lib.clock import Clock
@@ -16,6 +17,7 @@ from mandor.scheduler.gangs import Gangs
 from mandor.scheduler.measures import Measures
 from mandor.scheduler.party import Parties
 from mandor.scheduler.queue import Entry, SchedulingQueue
+from mandor.scheduler.tracing import Tracing
 from mandor.scheduler.view import Promise, View
 from mandor.scheduler.waiting import WaitingRoom
 from mandor.scheduler.watchdog import Watchdog
@@ -52,6 +54,7 @@ class Outcomes:
         clock: Clock,
         measures: Measures,
         ways: Ways,
+        tracing: Tracing | None = None,
     ) -> None:
         self._view = view
         self._queue = queue
@@ -62,6 +65,7 @@ class Outcomes:
         self._clock = clock
         self._measures = measures
         self._ways = ways
+        self._tracing = tracing
         self.parties = Parties(write=ways.write_whole, give_up=self._fail_with_others)
         self._writing: dict[int, asyncio.Future[bool]] = {}
         """By the promise's id: another instance may take the name of one that is gone."""
@@ -107,8 +111,9 @@ class Outcomes:
     def bound(self, promise: Promise) -> None:
         self._measures.waits.add(self._clock.now() - promise.entry.queued_at)
         context = promise.context
-        if context is not None:
-            self._end_well(promise, context)
+        with self._tracing.bound(promise) if self._tracing is not None else nullcontext():
+            if context is not None:
+                self._end_well(promise, context)
         if promise.relaxed or promise.shape or (self._view.promises <= NOTED_MOST and len(self._queue) <= NOTED_MOST):
             versions = context.profile.versions if context is not None else ()
             without = "".join(f", without `{rule}`" for rule in promise.relaxed)
@@ -130,6 +135,8 @@ class Outcomes:
         """Somebody changed it or its node meanwhile: decide again."""
         if self._give_up(promise):
             self._measures.taken_back += 1
+            if self._tracing is not None:
+                self._tracing.refused(promise.entry, "TakenBack", "it or its node has changed meanwhile")
             if promise.entry.attempts:
                 self._queue.back_off(promise.entry, now=self._clock.monotonic())
             else:

@@ -398,7 +398,7 @@ class SchedulingQueue:
             self._gated.pop(entry.ask.key, None)
         for plugin in self._gates(entry.ask):
             try:
-                why = self._call(plugin, _reason, plugin, entry.ask)
+                why = self._call(plugin, gate_of, plugin, entry.ask)
             except PluginFault as fault:
                 self._fail(entry, fault)
                 return
@@ -449,7 +449,7 @@ def _rings(entry: Entry, at: float) -> bool:
     return entry.place is Place.UNSCHEDULABLE and entry.wake_at == at
 
 
-def _reason(plugin: PreEnqueuePlugin, ask: Ask) -> str | None:
+def gate_of(plugin: PreEnqueuePlugin, ask: Ask) -> str | None:
     why = plugin.pre_enqueue(ask)
     if why is not None and not isinstance(why, str):
         raise TypeError(f"pre_enqueue answered {why!r}, not None or a text")

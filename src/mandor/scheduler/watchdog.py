@@ -25,6 +25,9 @@ WALL_SECONDS = 10.0
 OWN = "mandor.placement.plugins."
 SAMPLED = 16
 """Of so many decisions, one is measured in all its steps."""
+Call = tuple[str, str, float, float]
+"""The point, the plugin, and from when to when, as the performance counter has it."""
+TRAIL_MOST = 2000
 _LOOKS = 10
 """So often within the budget does the watchdog look."""
 
@@ -58,6 +61,8 @@ class Watchdog:
         self._runs = 0
         self.sampled = False
         """What is inside now is measured in all its steps."""
+        self.trail: list[Call] | None = None
+        """What is called now is noted here, one after another; None: nobody wants to know."""
         self._point = ""
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -101,6 +106,8 @@ class Watchdog:
             spent = self.spent[key] = Spent()
         spent.calls += 1
         spent.seconds += now - self._since
+        if self.trail is not None and len(self.trail) < TRAIL_MOST:
+            self.trail.append((self._point, self.current, self._since, now))
 
     # What the scheduler calls.
 
@@ -117,7 +124,7 @@ class Watchdog:
     def enter(self) -> None:
         """As `run` begins, for who is not inside; whatever happens then, `leave` ends it."""
         self._runs += 1
-        self.sampled = self._runs % SAMPLED == 1
+        self.sampled = self._runs % SAMPLED == 1 or self.trail is not None
         self._watched = threading.get_ident()
 
     def call(self, plugin: Plugin, work: Callable[..., T], *given: object, point: str = "Queue") -> T:

@@ -9,6 +9,7 @@ from mandor.store.base import ALL, Change, Filter, Listing
 from mandor.store.index import Index, Subscription
 
 BOOKMARK_SECONDS = 10.0
+EARLY_SECONDS = 0.005
 CHUNK = 5_000
 """So many objects are compared with a selector before others get their turn."""
 
@@ -99,7 +100,8 @@ class _Reminder:
 
     def _ring(self) -> None:
         at = self.since + self._seconds
-        if at <= self._loop.time():
+        # A timer may ring a little early; to wait for the rest of a millisecond would be to ring all through it.
+        if at <= self._loop.time() + EARLY_SECONDS:
             self._subscription.rouse()
             at = self._loop.time() + self._seconds
         self.timer = self._loop.call_at(at, self._ring)

@@ -1,7 +1,7 @@
 """RemoteStore: a store behind the HTTP API; what agents use, and components on other machines."""
 
 from collections.abc import AsyncIterator, Sequence
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import aiohttp
 import msgspec
@@ -16,6 +16,8 @@ from mandor.store.base import ALL, Change, Check, Filter, Listing, Put, Store, W
 
 LINE_BYTES_MOST = 8 * 1024 * 1024
 """No object is larger; a longer line is not ours."""
+KEYS_MOST = 40
+"""So many are asked for at once: their names fit into one query, however long they are."""
 
 
 NULL = msgspec.Raw(b"null")
@@ -30,6 +32,10 @@ class _Line(Struct, gc=False):
 
 class _Committed(Struct):
     revision: int
+
+
+class _Found(Struct):
+    items: list[msgspec.Raw]
 
 
 _lines = msgspec.json.Decoder(_Line)
@@ -51,6 +57,19 @@ class RemoteStore(Store):
             return decode(await self._client.request("GET", f"/v1/{kind.plural}/{quote(key.name)}", query=query))
         except NotFound:
             return None
+
+    async def get_all(self, keys: Sequence[Key]) -> Sequence[Object | None]:
+        if len(keys) == 1:
+            return [await self.get(keys[0])]
+        found: dict[Key, Object] = {}
+        for start in range(0, len(keys), KEYS_MOST):
+            query = [("key", "/".join(key)) for key in keys[start : start + KEYS_MOST]]
+            try:
+                answer = await self._client.call("GET", f"/v1/objects?{urlencode(query)}", _Found)
+            except NotFound:  # the server is older than this question
+                return await super().get_all(keys)
+            found |= {item.key: item for item in map(decode, answer.items)}
+        return [found.get(key) for key in keys]
 
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
         """Everything at one revision, also of every kind at once: the server streams a snapshot."""

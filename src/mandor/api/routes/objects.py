@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta as Note
 
-from mandor.api.access import missing, read, redacted, sight
+from mandor.api.access import missing, read, read_all, redacted, sight
 from mandor.api.auth import node_token_name
 from mandor.api.counts import kept_counts, scaled_counts
 from mandor.api.labels import select_for
@@ -115,9 +116,41 @@ def _from(items: Sequence[Object], start: tuple[str, str] | None) -> Sequence[Ob
 
 async def get(call: Call[NameQuery, None], kind: type[Object]) -> Object:
     found = await read(call.parts.store, call.caller, key_of(kind, call.path["name"], call.query.namespace))
+    return _shown(call, found)
+
+
+def _shown(call: Call[Any, Any], found: Object) -> Object:
+    """A node gets the secrets that it may have."""
     if isinstance(found, Secret) and call.caller.role == "node":
         return opened(call.parts.sealer, found)
     return found
+
+
+class KeysQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    key: Annotated[
+        tuple[Annotated[str, Note(max_length=340)], ...],
+        Note(description="`kind/namespace/name`, the namespace empty where there is none; repeat it.", min_length=1),
+    ]
+
+
+class Found(msgspec.Struct, frozen=True):
+    items: list[Any]
+
+
+async def get_several(call: Call[KeysQuery, None]) -> Found:
+    """What an agent needs for the orders that came together takes one question and not one for each."""
+    found = await read_all(call.parts.store, call.caller, [_key_from(each) for each in call.query.key])
+    return Found([_shown(call, each) for each in found])
+
+
+def _key_from(text: str) -> Key:
+    kind, _, rest = text.partition("/")
+    namespace, slash, name = rest.partition("/")
+    if kind not in KINDS:
+        raise Invalid(f"there is no kind {kind!r}", hint=did_you_mean(kind, KINDS), parameter="key")
+    if not slash or KINDS[kind].namespaced != bool(namespace):
+        raise Invalid(f"{text!r} is no key", hint="write kind/namespace/name, or kind//name", parameter="key")
+    return Key(kind, namespace, name)
 
 
 # Writing.
@@ -391,4 +424,16 @@ def _operations(kind: type[Object]) -> list[Operation]:
     return found
 
 
-OPERATIONS = [each for kind in KINDS.values() if kind.kind != "token" for each in _operations(kind)]
+OPERATIONS = [
+    *(each for kind in KINDS.values() if kind.kind != "token" for each in _operations(kind)),
+    Operation(
+        method="GET",
+        path="/v1/objects",
+        name="get_several",
+        summary="Several objects of any kinds by their keys, in their order; those that are not there are left out",
+        tag="store",
+        handler=get_several,
+        query=KeysQuery,
+        result=Found,
+    ),
+]

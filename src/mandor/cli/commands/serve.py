@@ -24,13 +24,28 @@ def _log_options(command: F) -> F:
     return style(level(command))
 
 
+def _trace_options(command: F) -> F:
+    url = click.option("--otlp-traces", metavar="URL", help="The OTLP receiver for traces: http://HOST:4318.")
+    share = click.option("--trace-share", metavar="PERCENT", help="How many traces are recorded.  [default: 100%]")
+    return url(share(command))
+
+
 @click.command("dev")
 @click.option("--data", metavar="DIR", default=".mandor", show_default=True, help="Where everything is kept.")
 @click.option("--listen", metavar="HOST:PORT", default="127.0.0.1:8080", show_default=True, help="Where to listen.")
 @click.option("--nodes", type=int, default=1, show_default=True, help="How many agents to run.")
 @click.option("--record", metavar="FILE", help="Record what happens, for `mandor simulate --replay`.")
+@_trace_options
 @click.option("--stop", is_flag=True, help="End everything that an earlier one left running, instead.")
-def dev_command(data: str, listen: str, nodes: int, record: str | None, stop: bool) -> None:
+def dev_command(
+    data: str,
+    listen: str,
+    nodes: int,
+    record: str | None,
+    otlp_traces: str | None,
+    trace_share: str | None,
+    stop: bool,
+) -> None:
     """Run a whole cluster on this machine.
 
     Server and agents run until Ctrl-C; the work they started goes on and is taken up by the next start, unless
@@ -46,7 +61,8 @@ def dev_command(data: str, listen: str, nodes: int, record: str | None, stop: bo
     if stop:
         dev.stop(data=data, say=_say)
     else:
-        dev.run(data=data, listen=listen, nodes=nodes, record=record or "", say=_say)
+        traces = dev.Traces(otlp_traces or "", trace_share or "")
+        dev.run(data=data, listen=listen, nodes=nodes, record=record or "", traces=traces, say=_say)
 
 
 @click.command("server")
@@ -97,6 +113,7 @@ def dev_command(data: str, listen: str, nodes: int, record: str | None, stop: bo
 @click.option("--backup-keep", metavar="COUNT", type=int, help="How many of the newest to keep.  [default: 28]")
 @click.option("--plugins", metavar="DIR", help="Scheduler plugins: every .py file there is run.")
 @click.option("--plugin-hang", metavar="DURATION", help="A plugin that hangs so long is disabled.  [default: 30s]")
+@_trace_options
 @_log_options
 def server_command(
     config: str | None,
@@ -151,6 +168,7 @@ def server_command(
 @click.option("--heartbeat", metavar="DURATION", help="How often it says that it lives.  [default: 10s]")
 @click.option("--metrics", metavar="HOST:PORT", help="Where Prometheus reads /metrics.  [default: nowhere]")
 @click.option("--otlp", metavar="URL", help="The OTLP receiver that tasks are told of.  [default: none]")
+@_trace_options
 @_log_options
 def agent_command(
     config: str | None,

@@ -12,6 +12,7 @@ from mandor.engines.containers.credentials import HUB_HOST, default_files
 from mandor.engines.containers.fetched import Fetched
 from mandor.errors import NotFound, Unavailable
 from mandor.model.image import ImageFile
+from mandor.telemetry.span import step
 
 _NEVER = (
     "manifest unknown",
@@ -65,7 +66,8 @@ class Images(ABC):
                     return found  # Somebody else waited for the same one, and was first.
                 progress(f"pulling {name}")
                 async with self._pulls:
-                    await self._pull(name, progress)
+                    with step("pull image", {"container.image.name": name}):
+                        await self._pull(name, progress)
                 self.fetched.add(name)
             finally:
                 self._busy.pop(name, None)

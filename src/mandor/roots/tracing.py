@@ -1,0 +1,43 @@
+"""Whether and where a process sends spans of traces."""
+
+import logging
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from mandor import __version__
+from mandor.lib.tasks import Background
+from mandor.roots.settings import Settings
+from mandor.telemetry.exporter import Exporter
+from mandor.telemetry.span import Value
+from mandor.telemetry.target import Target, find_target
+from mandor.telemetry.tracer import Tracer
+
+log = logging.getLogger(__name__)
+
+
+def target_of(settings: Settings) -> Target | None:
+    """None: traces are off."""
+    return find_target(settings.otlp_traces, settings.trace_fraction, os.environ)
+
+
+@asynccontextmanager
+async def tracing(target: Target | None, service: str, instance: str) -> AsyncIterator[Tracer | None]:
+    """`service`: what kind of program this is; `instance`: which one of them."""
+    if target is None:
+        yield None
+        return
+    tracer = Tracer(ratio=target.ratio)
+    resource: dict[str, Value] = {
+        "service.name": service,
+        "service.namespace": "mandor",
+        "service.version": __version__,
+        "service.instance.id": instance,
+        "host.name": socket.gethostname(),
+        "process.pid": os.getpid(),
+    }
+    log.info("traces go to %s, %g%% of them", target.url, target.ratio * 100)
+    async with Background() as tasks:
+        tasks.start(Exporter(tracer, target, resource).run(), "traces")
+        yield tracer

@@ -1,0 +1,93 @@
+"""What orders need is asked for together."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from mandor.agent.fetch import Fetch
+from mandor.errors import NotFound, Unavailable
+from mandor.lib.clock import SystemClock
+from mandor.model.instance import Instance
+from mandor.model.meta import Key, Meta, Object
+from mandor.model.workload import Release, ReleaseSpec
+from mandor.store.base import Delete, Put
+from mandor.store.memory import MemoryStore
+from mandor.testing.store import make_instance, make_workload
+
+
+class Asked(MemoryStore):
+    """Remembers the questions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions: list[set[Key]] = []
+        self.away = False
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def get_all(self, keys: Sequence[Key]) -> Sequence[Object | None]:
+        self.questions.append(set(keys))
+        await self.answers.wait()
+        if self.away:
+            raise Unavailable("nobody answers")
+        return await super().get_all(keys)
+
+
+async def filled(*names: str) -> tuple[Asked, list[Instance]]:
+    store, found = Asked(), []
+    for name in names:
+        workload = make_workload(name)
+        groups = dict(workload.spec.template)
+        spec = ReleaseSpec(workload=name, sequence=1, hash="h", groups=groups)
+        await store.commit(Put(workload), Put(Release(meta=Meta(name=f"{name}.1", namespace="default"), spec=spec)))
+        made = make_instance(f"{name}-0", node="n1")
+        found.append(made.changed(spec=msgspec.structs.replace(made.spec, release=f"{name}.1")))
+    return store, found
+
+
+async def test_what_several_orders_need_is_one_question() -> None:
+    store, (web, db) = await filled("web", "db")
+    fetch = Fetch(store, SystemClock())
+    found = await asyncio.gather(*(fetch.template_and_care(each) for each in (web, db, web)))
+    assert all(care is not None for _, care in found)
+    names = {("release", "web.1"), ("release", "db.1"), ("workload", "web"), ("workload", "db")}
+    assert [{(key.kind, key.name) for key in each} for each in store.questions] == [names]
+    await fetch.close()
+
+
+async def test_a_release_that_is_not_there_spoils_no_other_order() -> None:
+    store, (web, db) = await filled("web", "db")
+    lost = await store.get(Key("release", "default", "db.1"))
+    assert lost is not None
+    await store.commit(Delete(lost.key, lost.meta.version))
+    fetch = Fetch(store, SystemClock())
+    good, bad = await asyncio.gather(*(fetch.template_and_care(each) for each in (web, db)), return_exceptions=True)
+    assert not isinstance(good, BaseException)
+    assert isinstance(bad, NotFound)
+    await fetch.close()
+
+
+async def test_when_nobody_answers_everybody_is_told_and_may_ask_again() -> None:
+    store, (web, db) = await filled("web", "db")
+    fetch = Fetch(store, SystemClock())
+    store.away = True
+    failed = await asyncio.gather(*(fetch.template_and_care(each) for each in (web, db)), return_exceptions=True)
+    assert [type(each) for each in failed] == [Unavailable, Unavailable]
+    store.away = False
+    assert (await fetch.template_and_care(web))[0].tasks
+    await fetch.close()
+
+
+async def test_who_waits_when_it_closes_does_not_wait_for_ever() -> None:
+    store, (web,) = await filled("web")
+    fetch = Fetch(store, SystemClock())
+    store.answers.clear()
+    waiting = asyncio.ensure_future(fetch.template_and_care(web))
+    async with asyncio.timeout(20):
+        while not store.questions:
+            await asyncio.sleep(0)
+        await fetch.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
