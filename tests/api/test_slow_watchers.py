@@ -30,7 +30,7 @@ async def open_silent(api: Api, token: str) -> socket.socket:
 
 
 def unread(api: Api) -> list[int]:
-    return [each.transport.get_write_buffer_size() for each in api.server.server_state.connections]  # type: ignore[union-attr]
+    return [each.transport.get_write_buffer_size() for each in api.server.server_state.connections]
 
 
 async def until_settled(api: Api) -> list[int]:
