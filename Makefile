@@ -79,6 +79,10 @@ reference: setup ## Write docs/reference anew from the code
 docs: setup ## Build the documentation as a site in build/docs/html; a link that leads nowhere is an error
 	@$(BIN)/python scripts/site.py $(ARGS)
 
+.PHONY: scale
+scale: setup ## Measure a server with up to 5,000 agents on SQLite and etcd, about half an hour; keeps bench/results/scale.json
+	@$(BIN)/python bench/scale.py --json bench/results/scale.json --profile bench/results/scale_profile $(ARGS)
+
 .PHONY: bench
 bench: setup ## Measure: runs bench/run.py (ARGS="--help" for its options)
 	@$(BIN)/python bench/run.py $(ARGS)

@@ -88,13 +88,15 @@ class Tally:
     beat_seconds: list[float] = field(default_factory=list)
     conflicts: int = 0
     """Somebody wrote first: what was sent had to be sent again."""
+    put_off: int = 0
+    """So often somebody was told to come again."""
     backlog_most: int = 0
     """Orders that had come and were not acknowledged yet, at the worst moment."""
 
     def reset(self) -> None:
         for each in (self.seen, self.bound_at, self.acknowledged, self.wait_seconds, self.beat_seconds):
             each.clear()
-        self.running = self.conflicts = self.backlog_most = 0
+        self.running = self.conflicts = self.put_off = self.backlog_most = 0
 
 
 class Connection(asyncio.Protocol):
@@ -228,8 +230,17 @@ class Agent:
         await asyncio.get_running_loop().create_connection(lambda: stream, self._target.host, self._target.port)
         await stream.begun
 
+    async def _ask(self, data: bytes) -> tuple[int, bytes]:
+        """Whoever is told to come again does, as agents do."""
+        while True:
+            status, answer = await self._calls.ask(data)
+            if status not in {429, 503}:
+                return status, answer
+            self._tally.put_off += 1
+            await asyncio.sleep(random.uniform(0.5, 1.5))
+
     async def _call(self, method: str, path: str, body: bytes = b"") -> bytes:
-        status, answer = await self._calls.ask(self._request(method, path, body))
+        status, answer = await self._ask(self._request(method, path, body))
         if status >= 300:
             raise ConnectionError(f"{method} {path}: {status} {answer.decode(errors='replace')[:300]}")
         return answer
@@ -314,7 +325,7 @@ class Agent:
             for each in objects
         ]
         body = b'{"writes":[%b]}' % b",".join(puts)
-        code, answer = await self._calls.ask(self._request("POST", "/v1/commit", body))
+        code, answer = await self._ask(self._request("POST", "/v1/commit", body))
         if code == 409:
             self._tally.conflicts += 1
             return [(await self._report([await self._read(each)], status))[0] for each in objects]

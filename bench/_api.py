@@ -93,8 +93,12 @@ def request(method: str, path: str, host: str, token: str, body: bytes = b"") ->
 
 def report(name: str, result: dict[str, Any], path: str | None) -> None:
     """Print it, and keep it with the machine it was measured on."""
+    print(json.dumps(result, indent=2))
+    keep(name, result, path)
+
+
+def keep(name: str, result: dict[str, Any], path: str | None) -> None:
     from mandor.bench.machine import machine
 
-    print(json.dumps(result, indent=2))
     if path:
         Path(path).write_text(json.dumps({"bench": name, "machine": machine(), "result": result}, indent=2) + "\n")

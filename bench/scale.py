@@ -1,10 +1,10 @@
 """A whole server and up to 5,000 simulated agents over real HTTP: what binding, acknowledging and beating cost.
 
 python bench/scale.py [--store sqlite --store etcd] [--agents 100 --agents 1000 --agents 5000] [--each 10]
-                      [--seconds 15] [--profile FILE] [--trace] [--json FILE]
+                      [--rounds 2] [--seconds 15] [--profile NAME] [--trace] [--json FILE]
 
-Two rounds of so many instances for each agent; the agents acknowledge each and report it running. Then the server is
-started again on what it has stored.
+Rounds of so many instances for each agent; the agents acknowledge each and report it running. Then the server is
+started again on what it has stored. `make scale` runs all of it and keeps the results.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -26,7 +27,7 @@ import psutil
 import uvloop
 
 from bench._agents import Agent, Tally, start_agents
-from bench._api import Server, allow_files, report, started
+from bench._api import Server, allow_files, keep, started
 from bench.end_to_end import manifest
 from mandor.bench.home import CpuSeconds, free_port, nobody, private_etcd
 from mandor.bench.meter import percentiles
@@ -63,13 +64,19 @@ class Stretch:
 
     def __init__(self, target: Server, others: CpuSeconds, profile: str = "") -> None:
         self._target, self._others, self._profile = target, others, profile
+        self._process = psutil.Process(target.process.pid)
+        self._seen: list[tuple[float, float]] = []
         self._before = target.usage(profile)
         self._at, self._mine, self._store = time.monotonic(), own_cpu(), others()
 
-    def cpu_so_far(self) -> float:
-        """Of the server, looked at from outside: to ask it would end what it remembers of its loop."""
-        times = psutil.Process(self._target.process.pid).cpu_times()
-        return float(times.user + times.system - self._before["cpu_seconds"])
+    def look(self) -> None:
+        """What the server has used by now, from outside: to ask it would end what it remembers of its loop."""
+        times = self._process.cpu_times()
+        self._seen.append((time.time(), times.user + times.system - self._before["cpu_seconds"]))
+
+    def cpu_until(self, wall: float) -> float:
+        """By this moment, as far as somebody looked."""
+        return max((cpu for at, cpu in self._seen if at <= wall), default=self._seen[0][1])
 
     def turn(self, profile: str) -> dict[str, Any]:
         """What comes now is another part of it, with a profile of its own; how late the loop was so far."""
@@ -129,7 +136,7 @@ async def submit(
     """So many instances more, until the last is reported running."""
     count = len(agents) * options.each
     tally.reset()
-    stretch = Stretch(target, others, profile)
+    stretch = Stretch(target, others, profile and f"{profile}_binding.txt")
     texts = [json.dumps(manifest(f"round{turn}-{index}", count // WORKLOADS, "fake")) for index in range(WORKLOADS)]
     begun, wall = time.monotonic(), time.time()
     async with Client([target.url], token=target.tokens["admin"]) as client:
@@ -138,8 +145,9 @@ async def submit(
     wanted = count // WORKLOADS * WORKLOADS
     async with asyncio.timeout(ROUND_SECONDS):
         while len(tally.seen) < wanted:
+            stretch.look()
             await look(agents)
-        all_bound, while_binding = stretch.cpu_so_far(), stretch.turn(f"{profile}.acks" if profile else "")
+        while_binding = stretch.turn(profile and f"{profile}_acknowledging.txt")
         while tally.running < wanted:
             await look(agents)
     bound, known = max(tally.bound_at) - wall, max(tally.acknowledged) - begun
@@ -147,7 +155,7 @@ async def submit(
     found = {
         "instances": wanted,
         "bound_a_second": round(wanted / bound),
-        "bound_a_server_cpu_second": round(wanted / all_bound),
+        "bound_a_server_cpu_second": round(wanted / stretch.cpu_until(max(tally.bound_at))),
         "acknowledged_a_second": round(wanted / (max(tally.acknowledged) - since)),
         "running_after_seconds": round(time.monotonic() - begun, 2),
         "acknowledged_after_seconds": round(known, 2),
@@ -157,6 +165,8 @@ async def submit(
         "acknowledgements_waiting_most": tally.backlog_most,
         "loop_late_while_binding_ms": while_binding,
         "conflicts": tally.conflicts,
+        "put_off": tally.put_off,
+        "beats": len(tally.beat_seconds),
         "beat_ms": milliseconds(tally.beat_seconds),
     }
     return found | stretch.end()
@@ -170,12 +180,12 @@ async def measure(store: str, count: int, options: argparse.Namespace) -> dict[s
         with started("_whole.py", *words, *(["--trace"] if options.trace else [])) as target:
             begin = Stretch(target, others)
             agents = await start_agents(target, count, tally, options.every)
-            found: dict[str, Any] = {"store": store, "agents": count, "start": begin.end()}
-            at_rest = f"{options.profile}.rest" if options.profile else ""
-            found["rest"] = await rest(target, others, tally, options.seconds, at_rest)
+            found: dict[str, Any] = {"store": store, "agents": count, "load": os.getloadavg()[0], "start": begin.end()}
+            profile = f"{options.profile}_{store}" if options.profile and count == max(options.agents) else ""
+            found["rest"] = await rest(target, others, tally, options.seconds, profile and f"{profile}_rest.txt")
             for turn in range(1, options.rounds + 1):
-                profile = options.profile if turn == 1 else ""
-                found[f"round_{turn}"] = await submit(target, others, agents, tally, turn, profile, options)
+                looked = profile if turn == 1 else ""
+                found[f"round_{turn}"] = await submit(target, others, agents, tally, turn, looked, options)
             found["rest_full"] = await rest(target, others, tally, options.seconds)
             found["store_mib"] = round(size_of(kept) / 2**20, 1)
             await asyncio.gather(*(each.stop() for each in agents))
@@ -190,15 +200,17 @@ async def measure(store: str, count: int, options: argparse.Namespace) -> dict[s
 async def main(options: argparse.Namespace) -> int:
     allow_files()
     found: list[dict[str, Any]] = []
+    options.agents = options.agents or [100, 1000, 5000]
     for store in options.store or ["sqlite", "etcd"]:
-        for count in options.agents or [100, 1000, 5000]:
+        for count in options.agents:
             try:
                 found.append(await measure(store, count, options))
             except Invalid as error:
                 print(f"{store} is left out: {error}", file=sys.stderr)
                 break
             print(json.dumps(found[-1]), file=sys.stderr, flush=True)
-    report("scale", {"cases": found}, options.json)
+            keep("scale", {"cases": found}, options.json)
+    print(json.dumps(found, indent=2))
     return 0
 
 
@@ -210,7 +222,9 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--every", type=float, default=10.0, help="seconds between two beats of an agent")
     parser.add_argument("--seconds", type=float, default=15.0, help="how long to look at an idle cluster")
-    parser.add_argument("--profile", default="", help="write where the server's time goes in the first round")
+    parser.add_argument(
+        "--profile", default="", help="write where the server's time goes with the most agents, in files that begin so"
+    )
     parser.add_argument("--trace", action="store_true", help="tell who held the event loop longest, on asyncio's own")
     parser.add_argument("--json", help="keep the results here, with the machine")
     sys.exit(uvloop.run(main(parser.parse_args())))

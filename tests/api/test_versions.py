@@ -124,3 +124,24 @@ async def test_an_object_of_a_later_schema_can_be_read_and_deleted_but_not_writt
     assert isinstance(await api.store.get(Key("node", "", "n1")), Node)
     await admin.request("DELETE", "/v1/nodes/n1")
     assert await api.store.get(Key("node", "", "n1")) is None
+
+
+async def test_a_client_too_far_from_the_server_is_told_so_and_a_newer_one_gets_a_hint(api: Api) -> None:
+    session = await api.session(await api.token("admin", "user:ani"))
+    for version, status in (("0.1.7", 200), ("0.2.0", 200), ("0.3.0", 422), ("9.0.0", 422), ("?", 422)):
+        async with session.get("/v1/nodes", headers={"x-mandor-version": version}) as answer:
+            assert answer.status == status, version
+            if status == 422:
+                assert "they may differ by 1 minor version" in (await answer.json())["detail"]
+    body = {"spec": {"colour": "red"}}
+    async with session.put("/v1/nodes/n1", json=body, headers={"x-mandor-version": "0.2.0"}) as answer:
+        problem = await answer.json()
+        assert (answer.status, problem["code"]) == (400, "invalid")
+        assert "its client 0.2.0: it may not know all of it yet" in problem["hint"]
+    # Who is a node already is not given up for its version; it cannot become one.
+    await api.store.commit(Put(make_node("n1")))
+    node = await api.session(await api.token("node", "node:n1"))
+    async with node.post("/v1/nodes/n1/heartbeat", json={}, headers={"x-mandor-version": "0.9.0"}) as answer:
+        assert answer.status == 200
+    async with node.post("/v1/nodes/n1/join", json={}, headers={"x-mandor-version": "0.9.0"}) as answer:
+        assert answer.status == 422

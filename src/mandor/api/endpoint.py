@@ -20,6 +20,7 @@ from mandor.api.problems import STATUS, encode_problem, headers_for, misfit
 from mandor.api.settings import ApiSettings
 from mandor.api.tracing import request_span
 from mandor.api.turn_plan import Lane
+from mandor.api.versions import check_skew, note_newer
 from mandor.errors import Invalid, MandorError, TooLarge, Unauthenticated, Unsupported
 from mandor.lib.words import did_you_mean
 from mandor.model.codec import decode_as, encode
@@ -55,6 +56,7 @@ class Endpoint:
         except Gone:
             return
         except MandorError as error:
+            note_newer(error, scope["headers"])
             status, more = self._refusal(error)
             await send_problem(send, error, status=status, more=more)
             return
@@ -114,10 +116,13 @@ class Endpoint:
                 check_local(headers)
             return LOCAL
         try:
-            return await parts.auth.identify(headers)
+            caller = await parts.auth.identify(headers)
         except Unauthenticated:
             parts.turnstile.stranger(address)
             raise
+        if caller.user:
+            check_skew(headers)
+        return caller
 
     def _name(self, method: str) -> str:
         operation = self._by_method.get("GET" if method == "HEAD" else method)

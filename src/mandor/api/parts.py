@@ -20,6 +20,7 @@ from mandor.lib.clock import Clock
 from mandor.lib.metrics import Metrics
 from mandor.lib.sealing import Sealer
 from mandor.lib.trickle import Trickle
+from mandor.model.features import FEATURES
 from mandor.model.meta import Object
 from mandor.model.receiver import Receiver
 from mandor.model.table_report import TableReport
@@ -67,6 +68,8 @@ class ApiParts:
     metrics: Callable[[], Awaitable[bytes]] = Metrics().text
     """What this process counts, as text."""
     measures: Measures = field(default_factory=Measures)
+    everywhere: Callable[[], frozenset[str]] = lambda: frozenset(FEATURES)
+    """The features that every server of the cluster has."""
     tracer: Tracer | None = None
     """Records spans of requests; None: nobody wants them."""
     notes: tuple[str, ...] = ()

@@ -101,6 +101,7 @@ _CONTROLLERS: Rights = {
     "session": frozenset({EXISTENCE}),
     "lease": frozenset({EXISTENCE, "spec"}),
     "hearing": frozenset({EXISTENCE}),
+    "server": frozenset({EXISTENCE}),
     "tally": frozenset({EXISTENCE}),
 }
 _EVERYTHING: Rights = {kind: frozenset({EXISTENCE, "meta.labels", "meta.trace", "spec", "status"}) for kind in KINDS}

@@ -11,6 +11,7 @@ from mandor.api.caller import Caller
 from mandor.api.counts import check_counts
 from mandor.api.parts import ApiParts
 from mandor.api.pools import check_pool
+from mandor.api.versions import check_known
 from mandor.api.writers import check_write
 from mandor.errors import Conflict, Forbidden, Invalid
 from mandor.model.beyond import beyond_of, carried
@@ -39,7 +40,7 @@ async def commit_as(parts: ApiParts, author: Author, writes: Sequence[Write], *,
     caller = author.caller
     if caller.user and sum(not isinstance(write, Check) for write in writes) >= WRITES_MOST:
         raise Invalid(f"at most {WRITES_MOST - 1} writes in one commit: one is left for the audit", hint="split it")
-    paired: _Paired = [_kept(write, await _before(parts, write)) for write in writes]
+    paired: _Paired = [_kept(parts, write, await _before(parts, write)) for write in writes]
     if caller.user:
         paired = await _completed(parts, paired)
     writes = [write for write, _ in paired]
@@ -52,7 +53,7 @@ async def commit_as(parts: ApiParts, author: Author, writes: Sequence[Write], *,
     return await parts.store.commit(*writes, *along, *audits, *checks[:room])
 
 
-def _kept(write: Write, before: Object | None) -> tuple[Write, Object | None]:
+def _kept(parts: ApiParts, write: Write, before: Object | None) -> tuple[Write, Object | None]:
     """Nobody erases what this server does not know, and nobody writes such a thing through it."""
     if not isinstance(write, Put):
         return write, before
@@ -63,6 +64,7 @@ def _kept(write: Write, before: Object | None) -> tuple[Write, Object | None]:
             hint="a newer client may only use what all servers know: upgrade the servers first",
             key=write.key,
         )
+    check_known(write.value, parts.everywhere)
     value = carried(before, write.value)
     return (write if value is write.value else Put(value)), before
 

@@ -8,6 +8,7 @@ from ssl import cert_time_to_seconds
 from typing import Any, NamedTuple
 
 from mandor.client.sync import Examined
+from mandor.lib.versions import compatible, newer
 from mandor.model.node import CLOCK_AHEAD
 
 Object = Mapping[str, Any]
@@ -43,10 +44,36 @@ def of_server(name: str, health: Examined, version: str, ours: str, now: float) 
         found.append(Finding(Level.WARNING, about, says, "look at the disk of the store, and at the server's load"))
     if version != ours:
         says = f"it is version {version}, this program is {ours}"
-        found.append(Finding(Level.WARNING, about, says, "upgrade servers first, then agents and this program"))
+        found.append(Finding(_level(version, ours), about, says, "upgrade servers first, then agents and this program"))
     if not found:
         found.append(Finding(Level.OK, about, f"ready in {health.seconds * 1000:.0f} ms, version {version}"))
     yield from found
+
+
+def _level(one: str, other: str) -> Level:
+    """Of two versions that are not the same."""
+    return Level.WARNING if compatible(one, other) else Level.PROBLEM
+
+
+def of_servers(servers: Sequence[Object]) -> Iterator[Finding]:
+    """What the servers tell of themselves."""
+    by_version: dict[str, list[str]] = {}
+    for each in servers:
+        by_version.setdefault(each["spec"]["version"], []).append(each["spec"].get("address") or each["meta"]["name"])
+    if len(by_version) <= 1:
+        yield from (Finding(Level.OK, "servers", f"{len(servers)} of version {version}") for version in by_version)
+        return
+    told = "; ".join(f"{version} at {', '.join(names)}" for version, names in sorted(by_version.items()))
+    features = [set(each["spec"].get("features", ())) for each in servers]
+    unused = sorted(set.union(*features) - set.intersection(*features))
+    waits = f", and not every server knows {', '.join(unused)}, which is not used until then" if unused else ""
+    apart = not all(compatible(one, other) for one in by_version for other in by_version)
+    if apart:
+        do = "stop the oldest ones, or upgrade them: servers may differ by one minor version"
+        yield Finding(Level.PROBLEM, "servers", f"their versions are too far apart: {told}", do)
+    else:
+        do = "upgrade the others, one after another; see the guide on upgrades"
+        yield Finding(Level.WARNING, "servers", f"their versions are mixed: {told}{waits}", do)
 
 
 def _of_clock(about: str, date: str, now: float) -> Iterator[Finding]:
@@ -133,7 +160,11 @@ def _of_node(node: Object, version: str) -> Iterator[Finding]:
         yield Finding(Level.WARNING, about, f"its clock is {abs(seconds)} s {way} the server's", SET_CLOCK)
     theirs = status.get("agent_version", "")
     if theirs and theirs != version:
-        yield Finding(Level.WARNING, about, f"its agent is version {theirs}, the server {version}", "upgrade its agent")
+        level, says = _level(version, theirs), f"its agent is version {theirs}, the server {version}"
+        do = "upgrade the servers" if newer(version, theirs) else "upgrade its agent"
+        if level is Level.PROBLEM:
+            do += "; it serves on, but cannot join again as it is"
+        yield Finding(level, about, says, do)
 
 
 def of_tokens(tokens: Iterable[Object], now: float) -> Iterator[Finding]:

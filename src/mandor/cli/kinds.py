@@ -37,6 +37,7 @@ KINDS = (
     Kind("audit", "audits", namespaced=False),
     Kind("token", "tokens", namespaced=False),
     Kind("session", "sessions"),
+    Kind("server", "servers", namespaced=False),
     Kind("lease", "leases", namespaced=False),
     Kind("hearing", "hearings", namespaced=False),
     Kind("tally", "tallies", namespaced=False),

@@ -516,6 +516,14 @@ COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("INSTANCE", _spec("instance")),
         Column("NODE", _spec("node")),
     ),
+    "server": (
+        NAME,
+        Column("ADDRESS", _spec("address")),
+        Column("VERSION", _spec("version")),
+        Column("ROLES", lambda item: ",".join(item["spec"].get("roles", ()))),
+        Column("FEATURES", lambda item: ",".join(item["spec"].get("features", ())), wide=True),
+        AGE,
+    ),
     "lease": (
         NAME,
         Column("HOLDER", _spec("holder")),

@@ -14,6 +14,7 @@ from typing import Any, Self, TypeVar
 import aiohttp
 import msgspec
 
+from mandor import __version__
 from mandor.client.problem import error_of, pause_before
 from mandor.errors import BY_CODE, Invalid, MandorError, TooMany, Unavailable
 from mandor.model.codec import decode_known
@@ -23,6 +24,7 @@ T = TypeVar("T")
 Query = Mapping[str, str | int | float | bool | None]
 
 JSON = "application/json"
+VERSION_HEADER = "x-mandor-version"
 CONNECT_SECONDS = 5.0
 TOTAL_SECONDS = 30.0
 SILENT_SECONDS = 35.0
@@ -220,7 +222,7 @@ class Client:
         return self._session
 
     def _headers(self, more: dict[str, str]) -> dict[str, str]:
-        more = {**more, **trace_headers()}
+        more = {**more, **trace_headers(), VERSION_HEADER: __version__}
         return {**more, "authorization": f"Bearer {self.token}"} if self.token else more
 
     def _in_turn(self) -> list[str]:

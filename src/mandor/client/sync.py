@@ -12,6 +12,7 @@ from itertools import count
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from mandor import __version__
 from mandor.client.problem import error_of, pause_before
 from mandor.errors import Invalid, MandorError, Unavailable
 
@@ -320,7 +321,8 @@ class Client:
             raise Invalid(f"cannot use the certificates in {self.ca_file}: {error}") from error
 
     def _headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        said = {"X-Mandor-Version": __version__}
+        return said | {"Authorization": f"Bearer {self.token}"} if self.token else said
 
 
 def _certificate_end(connection: HTTPConnection) -> str:

@@ -13,7 +13,7 @@ from mandor.lib.clock import Clock
 from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
-from mandor.model.record import Audit, Event, Hearing, Lease, Session, Token
+from mandor.model.record import Audit, Event, Hearing, Lease, Server, Session, Token
 from mandor.model.usage import Tally
 from mandor.model.workload import Release, Workload
 from mandor.store.base import Delete, Store
@@ -36,7 +36,7 @@ class GarbageController(Controller[str]):
         self._store = store
         self._clock = clock
         self._keep = keep or Keep()
-        self._seen: dict[tuple[str, int], float] = {}
+        self._seen: dict[str, dict[tuple[str, int], float]] = {}
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._writer = Writer(self._store, {})
@@ -61,13 +61,15 @@ class GarbageController(Controller[str]):
     async def _of_servers(self) -> list[Object]:
         leases = [each for each in await self._list(Lease) if each.meta.name.startswith(SERVER)]
         hearings: list[Hearing | Tally] = [*await self._list(Hearing), *await self._list(Tally)]
-        unchanged = self._unchanged([*leases, *hearings])
+        entries = await self._list(Server)
+        unchanged = self._unchanged("leases", [*leases, *hearings])
         dead = garbage_plan.dead_servers(leases, unchanged, self._keep)
         live = [each for each in leases if each not in dead]
         servers = {each.meta.name.removeprefix(SERVER) for each in live}
         addresses = {each.spec.address for each in live}
         return [
             *dead,
+            *garbage_plan.dead_servers(entries, self._unchanged("servers", entries), self._keep),
             *garbage_plan.orphaned_hearings(hearings, servers, unchanged, self._keep),
             *garbage_plan.stale_sessions(await self._list(Session), addresses, self._keep, self._clock.now()),
         ]
@@ -82,14 +84,14 @@ class GarbageController(Controller[str]):
             *garbage_plan.orphaned_releases(releases, workloads.keys(), instances),
         ]
 
-    def _unchanged(self, values: Iterable[Object]) -> dict[str, float]:
+    def _unchanged(self, group: str, values: Iterable[Object]) -> dict[str, float]:
         """For how long we have seen each of them stand still, on our own clock."""
-        now = self._clock.monotonic()
-        self._seen = {
-            (each.meta.name, each.meta.version): self._seen.get((each.meta.name, each.meta.version), now)
-            for each in values
+        now, known = self._clock.monotonic(), self._seen.get(group, {})
+        seen = {
+            (each.meta.name, each.meta.version): known.get((each.meta.name, each.meta.version), now) for each in values
         }
-        return {name: now - at for (name, _), at in self._seen.items()}
+        self._seen[group] = seen
+        return {name: now - at for (name, _), at in seen.items()}
 
     async def _list(self, kind: type[O]) -> list[O]:
         return [each for each in (await self._store.list(kind.kind)).items if isinstance(each, kind)]

@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
+from typing import TypeVar
 
 from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.phase import Phase
-from mandor.model.record import Audit, Event, Hearing, Lease, Session, Token
+from mandor.model.record import Audit, Event, Hearing, Lease, Server, Session, Token
 from mandor.model.usage import Tally
 from mandor.model.workload import Release, Workload
 
@@ -75,7 +76,10 @@ def stale_sessions(sessions: Iterable[Session], live_servers: Set[str], keep: Ke
     ]
 
 
-def dead_servers(leases: Iterable[Lease], unchanged_seconds: Mapping[str, float], keep: Keep) -> list[Lease]:
+S = TypeVar("S", Lease, Server)
+
+
+def dead_servers(leases: Iterable[S], unchanged_seconds: Mapping[str, float], keep: Keep) -> list[S]:
     """`unchanged_seconds`: for how long we have seen each lease stand still."""
     return [
         lease

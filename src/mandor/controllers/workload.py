@@ -32,8 +32,8 @@ SLICED_LEAST = 2_000
 """With so many instances, a plan is made in steps."""
 PACE_LEAST = 0.02
 PACE_MOST = 2.0
-PACED_MOST = 3
-"""Nobody waits longer for others than so many of that."""
+TOGETHER_MOST = 4.0
+"""However many others change at the same time."""
 
 _new_tuple = tuple.__new__
 _LOST = Phase.LOST  # Python 3.11 looks a member of an enum up in a function of its own each time.
@@ -173,17 +173,13 @@ class WorkloadController(Controller[Name]):
             await self._writer.commit(more)
 
     def _pace(self, key: Name, count: int) -> None:
-        """Thousands of instances that start make one plan every second or so, not one for each of them; and where
-        several large workloads change at the same time, each waits for all, so that together they cost what one
-        does."""
-        if count * PACE_SECONDS < PACE_LEAST:
-            self._rest_until.pop(key, None)
-            return
         now = self._clock.monotonic()
         resting = sum(at > now for each, at in self._rest_until.items() if each != key)
-        self._rest_until[key] = now + min(
-            count * PACE_SECONDS * (resting + 1), PACE_MOST * min(resting + 1, PACED_MOST)
-        )
+        pause = rest_seconds(count, resting)
+        if pause:
+            self._rest_until[key] = now + pause
+        else:
+            self._rest_until.pop(key, None)
 
     def _ready_seconds(self, key: Name, instance: Instance) -> float:
         now = self._clock.monotonic()
@@ -215,6 +211,14 @@ class WorkloadController(Controller[Name]):
 
     def _tell(self, note: Note) -> None:
         self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
+
+
+def rest_seconds(count: int, others: int) -> float:
+    """Between two plans of a workload with so many instances. Thousands of them that start make one plan every second
+    or so, not one for each; and where others rest as well, each waits for all, so that together they cost what one
+    does."""
+    alone = min(count * PACE_SECONDS, PACE_MOST)
+    return min(alone * (others + 1), TOGETHER_MOST) if alone >= PACE_LEAST else 0.0
 
 
 def _at_rest(workload: Workload | None, instances: Iterable[Instance]) -> bool:

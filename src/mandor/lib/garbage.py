@@ -13,7 +13,8 @@ YOUNG_SECONDS = 0.25
 CHECK_SECONDS = 60.0
 GROWTH = 2.0
 """What was set aside is looked at again when it has grown so much: there may be garbage in it."""
-LEAST = 100_000
+LEAST = 1_000_000
+"""Below twice that nobody looks: it takes a second in which nobody is answered, for a few hundred MiB at most."""
 
 
 async def collect_gently(clock: Clock) -> None:

@@ -24,7 +24,7 @@ from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
 from mandor.model.rebalance import Rebalance
 from mandor.model.receiver import EventBus, Webhook
-from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Session, Token
+from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Server, Session, Token
 from mandor.model.reservation import Reservation
 from mandor.model.secret import Secret
 from mandor.model.spare import Spare
@@ -40,7 +40,7 @@ KINDS: dict[str, type[Object]] = {
     for cls in (
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
         *(Rebalance, Reservation, Secret, Webhook, EventBus, LogSink, VmTask, Inventory, Spare),
-        *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Tally, Cluster),
+        *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Tally, Cluster, Server),
     )
 }
 """Every kind of object there is."""
@@ -48,7 +48,7 @@ KINDS: dict[str, type[Object]] = {
 _QUANTITIES = (Cpu, Size, Seconds, Percent)
 _APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance | Reservation
 _APPLIED |= Secret | Webhook | EventBus | LogSink
-_RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Tally | Cluster
+_RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Tally | Cluster | Server
 _ANY = _APPLIED | Node | Release | Instance | VmTask | Inventory | Spare | _RECORDS
 
 

@@ -65,6 +65,27 @@ class Hearing(Object, frozen=True, tag="hearing"):
     status: Empty = field(default_factory=Empty)
 
 
+class ServerSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+    version: str
+    features: tuple[str, ...] = ()
+    """What it can do, by name; a field that is new is written once every server that lives names its feature."""
+    roles: tuple[str, ...] = ()
+    address: str = ""
+    seconds: float = 10.0
+    """Unchanged for so long, on the observer's own clock: it lives no more."""
+    renewals: int = 0
+
+
+class Server(Object, frozen=True, tag="server"):
+    """A process of the control plane, as it tells of itself while it lives; its name is its id."""
+
+    kind: ClassVar[str] = "server"
+    plural: ClassVar[str] = "servers"
+    namespaced: ClassVar[bool] = False
+    spec: ServerSpec
+    status: Empty = field(default_factory=Empty)
+
+
 class NamespaceSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     engines: tuple[str, ...] | None = None
     """The engines its workloads may use; absent: all."""

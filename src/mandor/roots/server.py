@@ -15,6 +15,7 @@ from pathlib import Path
 
 import uvloop
 
+from mandor import __version__
 from mandor.api.app import build_app
 from mandor.api.cluster import KEY
 from mandor.api.gauges import ClusterGauges
@@ -40,6 +41,8 @@ from mandor.lib.process_metrics import process_families
 from mandor.lib.quantity import NEVER
 from mandor.lib.sealing import Sealer
 from mandor.lib.tasks import Background
+from mandor.model.features import FEATURES
+from mandor.model.record import ServerSpec
 from mandor.model.table_report import TableReport
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.plugin_source import GROUP
@@ -66,6 +69,7 @@ from mandor.store.metered import MeteredStore
 from mandor.store.open import open_store
 from mandor.store.recorder import Recorder
 from mandor.store.recording import check_recordable
+from mandor.store.register import Register
 from mandor.store.traced import TracedStore
 from mandor.telemetry.tracer import Tracer
 
@@ -92,6 +96,8 @@ class Inside:
     """What the parts of this process count, while they run."""
     measures: Measures = field(default_factory=Measures)
     """What the API of this process counts of itself."""
+    everywhere: Callable[[], frozenset[str]] = frozenset
+    """The features that all servers have."""
     tracer: Tracer | None = None
     """Keeps spans; None: nobody wants them."""
 
@@ -150,11 +156,15 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
             store = _observed(opened, settings, clock, inside)
             await _prepare(store, settings, dev=dev)
             inside.backups = _backups(settings, store, clock)
+            register = Register(store, clock, server_id, _entry(settings, url))
+            await register.enter()
+            inside.everywhere = register.everywhere
             if "scheduler" in settings.roles:
                 await claim(store, clock, _pools(settings))
             async with tasks.shared_queue(settings) as inside.queue, Background() as background:
                 if inside.queue is not None:
                     background.start(tasks.work(store, clock, settings, inside.queue, inside.crowded), "tasks")
+                background.start(register.run(), "register")
                 if inside.backups is not None:
                     background.start(inside.backups.run(), "backups")
                 for role, work in WORK.items():
@@ -172,6 +182,12 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
                     log.info("ready, without an API: %s", ", ".join(settings.roles))
                     await told.wait()
     log.info("ended")
+
+
+def _entry(settings: ServerSettings, url: str) -> ServerSpec:
+    """What this process tells of itself."""
+    address = url if "api" in settings.roles else ""
+    return ServerSpec(version=__version__, features=FEATURES, roles=tuple(settings.roles), address=address)
 
 
 def _observed(opened: Store, settings: ServerSettings, clock: Clock, inside: Inside) -> Store:
@@ -223,6 +239,7 @@ async def _serve_api(
             settings=api,
             recorder=recorder,
             scheduling=make_scheduling(_config_source(settings, pulse), inquire),
+            everywhere=inside.everywhere,
             notes=pulse.notes,
             troubles=inside.troubles,
             compare_table=inside.compare_table,

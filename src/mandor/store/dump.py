@@ -1,7 +1,7 @@
 """A portable backup: what a cluster is, in a file that every home can take.
 
 gzip'd JSON lines: a header, then the objects in order of their keys, then a line with their number
-and the SHA-256 of all before it. Leases, hearings, tallies and sessions stay out: they speak of processes,
+and the SHA-256 of all before it. Servers, leases, hearings, tallies and sessions stay out: they speak of processes,
 not of the cluster.
 """
 
@@ -18,11 +18,11 @@ from msgspec import Struct
 from mandor.errors import Conflict, Invalid, Unsupported
 from mandor.model.codec import decode, decode_as, encode
 from mandor.model.meta import Object
-from mandor.model.record import Cluster, ClusterSpec, Hearing, Lease, Session
+from mandor.model.record import Cluster, ClusterSpec, Hearing, Lease, Server, Session
 from mandor.model.usage import Tally
 from mandor.store.base import WRITES_MOST, Delete, Put, Store, Write
 
-LEFT_OUT = frozenset({Lease.kind, Hearing.kind, Tally.kind, Session.kind})
+LEFT_OUT = frozenset({Lease.kind, Hearing.kind, Tally.kind, Session.kind, Server.kind})
 FORMAT: Final = "mandor-dump/1"
 CHUNK = 200
 """So many objects are packed before others get their turn."""

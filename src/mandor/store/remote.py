@@ -11,6 +11,7 @@ from mandor.client.aio import Client
 from mandor.client.problem import error_of
 from mandor.errors import Conflict, MandorError, NotFound, Unavailable
 from mandor.model.codec import KINDS, decode, encode
+from mandor.model.features import gated, without
 from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, Change, Check, Filter, Listing, Put, Store, Write, check_writes, filtered
 
@@ -28,6 +29,10 @@ class _Line(Struct, gc=False):
     before: msgspec.Raw = NULL
     after: msgspec.Raw = NULL
     error: msgspec.Raw = NULL
+
+
+class _About(Struct):
+    everywhere: tuple[str, ...] = ()
 
 
 class _Committed(Struct):
@@ -84,12 +89,19 @@ class RemoteStore(Store):
 
     async def commit(self, *writes: Write) -> int:
         check_writes(writes)
-        body = {"writes": [_wire(write) for write in writes]}
+        body = {"writes": [_wire(await self._known(write)) for write in writes]}
         try:
             return (await self._client.call("POST", "/v1/commit", _Committed, body=body)).revision
         except MandorError as error:
             _restore_key(error)
             raise
+
+    async def _known(self, write: Write) -> Write:
+        """Without what is newer than the servers: it is told once all of them can keep it."""
+        if not isinstance(write, Put) or not gated(write.value):
+            return write
+        about = await self._client.call("GET", "/v1", _About)
+        return Put(without(write.value, frozenset(about.everywhere)))
 
     async def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
         query = _query(kind, where) | {"since": since}

@@ -148,3 +148,32 @@ def test_a_server_that_is_away_is_a_problem_and_the_rest_is_not_asked(capsys: py
     shown = capsys.readouterr()
     assert "it cannot serve: the server is stopping" in shown.out
     assert shown.err.strip() == "1 problem, no warnings"
+
+
+def entry(version: str, address: str, *features: str) -> dict[str, Any]:
+    return {"meta": {"name": address}, "spec": {"version": version, "address": address, "features": list(features)}}
+
+
+@pytest.mark.req("S0-19")
+def test_mixed_versions_are_told_and_what_waits_for_the_upgrade() -> None:
+    assert list(checkup.of_servers([])) == []
+    (same,) = checkup.of_servers([entry("0.1.0", "http://a"), entry("0.1.0", "http://b")])
+    assert (same.level, same.says) == (Level.OK, "2 of version 0.1.0")
+    (mixed,) = checkup.of_servers([entry("0.1.0", "http://a", "x"), entry("0.2.0", "http://b", "x", "racks")])
+    assert mixed.level is Level.WARNING
+    assert "0.1.0 at http://a; 0.2.0 at http://b" in mixed.says
+    assert "knows racks" in mixed.says
+    (far,) = checkup.of_servers([entry("0.1.0", "http://a"), entry("0.3.0", "http://b")])
+    assert far.level is Level.PROBLEM
+    assert "too far apart" in far.says
+
+
+@pytest.mark.req("S0-19")
+def test_an_agent_too_far_from_its_server_is_a_problem() -> None:
+    def node(version: str) -> dict[str, Any]:
+        return {"meta": {"name": "n1"}, "status": {"phase": "Ready", "agent_version": version}}
+
+    told = {version: list(checkup.of_nodes([node(version)], "0.3.0"))[-1] for version in ("0.2.0", "0.1.0", "0.4.0")}
+    assert [each.level for each in told.values()] == [Level.WARNING, Level.PROBLEM, Level.WARNING]
+    assert "cannot join again" in told["0.1.0"].do
+    assert told["0.4.0"].do == "upgrade the servers"

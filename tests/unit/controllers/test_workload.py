@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 from mandor.controllers.runner import run
-from mandor.controllers.workload import WorkloadController
+from mandor.controllers.workload import PACE_MOST, TOGETHER_MOST, WorkloadController, rest_seconds
 from mandor.lib.clock import ManualClock, settle
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta, Object
@@ -57,3 +57,11 @@ async def test_an_instance_seen_before_its_workload_is_not_stopped() -> None:
     assert isinstance(found, Instance)
     assert found.spec.stop is None
     assert found.phase is Phase.RUNNING
+
+
+def test_small_workloads_do_not_rest_and_large_ones_wait_for_each_other() -> None:
+    assert rest_seconds(100, others=50) == 0.0
+    alone, with_one = rest_seconds(5_000, others=0), rest_seconds(5_000, others=1)
+    assert 0 < alone <= PACE_MOST
+    assert with_one == 2 * alone
+    assert rest_seconds(1_000_000, others=1_000) == TOGETHER_MOST

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+from itertools import pairwise
 
 import pytest
 
@@ -11,8 +12,9 @@ from mandor.model.meta import Meta
 from mandor.model.node import NodeSpec
 from mandor.store.base import ALL, Change, Filter, Put
 from mandor.store.feed import Watch, list_index
+from mandor.store.index import NEAR_EACH_PASS
 from mandor.store.memory import MemoryStore
-from mandor.testing.store import make_node, read_node
+from mandor.testing.store import make_instance, make_node, read_node
 
 
 async def test_an_idle_watch_gets_a_bookmark_now_and_then() -> None:
@@ -111,3 +113,28 @@ async def test_a_labelled_list_gives_way_to_others_and_is_still_of_one_moment() 
     found = await listing
     assert len(found.items) == 12_000
     assert found.revision == 120
+
+
+async def test_those_who_look_at_one_node_go_on_a_few_at_a_time_and_each_sees_all_that_is_its_own() -> None:
+    store, count = MemoryStore(), 5 * NEAR_EACH_PASS
+    heard: dict[str, list[str]] = {}
+
+    async def follow(node: str) -> None:
+        async for changes in store.watch(None, since=0, where=Filter(node=node, kinds=frozenset({"instance"}))):
+            heard.setdefault(node, []).extend(each.value.meta.name for each in changes if not each.bookmark)
+
+    tasks = [asyncio.ensure_future(follow(f"n{number}")) for number in range(count)]
+    await settle()
+    heard.clear()
+    names = [f"{word}-{number}" for word in ("a", "b") for number in range(count)]
+    made = [make_instance(name, node=f"n{name.partition('-')[2]}").stamped(version=1) for name in names]
+    store.index.publish([Change(1, None, each) for each in made])
+    passes = list[int]()
+    while len(heard) < count:
+        await asyncio.sleep(0)
+        passes.append(len(heard))
+    assert max(later - earlier for earlier, later in pairwise([0, *passes])) <= NEAR_EACH_PASS
+    assert heard == {f"n{number}": [f"a-{number}", f"b-{number}"] for number in range(count)}
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)

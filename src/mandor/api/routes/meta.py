@@ -10,26 +10,8 @@ from mandor.api.operation import Call, Operation, Text
 from mandor.api.turn_plan import Lane
 from mandor.errors import Unavailable
 from mandor.lib.metrics import CONTENT_TYPE
+from mandor.model.features import FEATURES
 from mandor.model.record import ClusterSpec, Role
-
-FEATURES = (
-    "apply",
-    "audit",
-    "backup",
-    "commit",
-    "exec",
-    "explain",
-    "heartbeat",
-    "join",
-    "logs",
-    "plan",
-    "snapshot",
-    "tasks",
-    "tokens",
-    "usage",
-    "watch",
-)
-"""What this server can do, by name, so that clients of other versions need not guess."""
 
 
 class Health(Struct, frozen=True, omit_defaults=True):
@@ -50,6 +32,9 @@ class You(Struct, frozen=True):
 class About(Struct, frozen=True):
     version: str
     features: tuple[str, ...]
+    """What this server can do, by name."""
+    everywhere: tuple[str, ...]
+    """What all servers of the cluster can do: only that is written."""
     cluster: ClusterSpec
     you: You
 
@@ -69,7 +54,8 @@ async def readyz(call: Call[None, None]) -> Health:
 async def about(call: Call[None, None]) -> About:
     caller = call.caller
     you = You(caller.identity, caller.role, tuple(sorted(caller.namespaces)))
-    return About(__version__, FEATURES, await read_cluster(call.parts.store), you)
+    everywhere = tuple(sorted(call.parts.everywhere()))
+    return About(__version__, FEATURES, everywhere, await read_cluster(call.parts.store), you)
 
 
 async def schema(call: Call[None, None]) -> dict[str, Any]:

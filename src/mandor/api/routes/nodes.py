@@ -16,6 +16,7 @@ from mandor.api.operation import Call, Operation
 from mandor.api.parts import ApiParts
 from mandor.api.pools import new_node_spec
 from mandor.api.turn_plan import Lane
+from mandor.api.versions import check_skew
 from mandor.errors import Conflict, Forbidden, Invalid, NotFound
 from mandor.model.meta import Key, Meta, Object, check_name
 from mandor.model.node import Node, NodePhase, NodeStatus
@@ -63,6 +64,7 @@ async def join(call: Call[None, Join | None]) -> Joined:
         )
     if caller.role == "node" and caller.node != name:
         raise Forbidden(f"{caller.identity} may not join as {name}")
+    check_skew(call.headers)  # not later: whoever is a node already is not given up for its version
     for attempt in range(TRIES):
         try:
             return await _join(call, name, call.body or Join())

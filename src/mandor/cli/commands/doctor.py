@@ -11,7 +11,7 @@ from mandor.cli import checkup
 from mandor.cli.checkup import Finding, Level
 from mandor.cli.options import connected, output_option
 from mandor.cli.output import show_data
-from mandor.errors import Forbidden, MandorError, Unavailable
+from mandor.errors import Forbidden, MandorError, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from mandor.client.sync import Client, Server
@@ -60,6 +60,7 @@ def _examine(client: "Client") -> Iterator[Finding]:
         return  # Nobody can be asked for the rest.
     version = str(client.read("/v1")["version"])
     looks: list[tuple[str, Callable[[list[dict[str, Any]]], Iterator[Finding]]]] = [
+        ("servers", checkup.of_servers),
         ("leases", lambda items: checkup.of_leases(items, _renewed(client, items), [str(each) for each, _ in servers])),
         ("nodes", lambda items: checkup.of_nodes(items, version)),
         ("instances", lambda items: checkup.of_instances(items, time.time())),
@@ -73,6 +74,9 @@ def _examine(client: "Client") -> Iterator[Finding]:
             items, _ = client.list(plural)
         except Forbidden:
             yield Finding(Level.OK, plural, "not examined: you may not see them")
+            continue
+        except NotFound:
+            yield Finding(Level.OK, plural, f"not examined: a server of version {version} does not know them")
             continue
         yield from look(items)
 

@@ -24,7 +24,8 @@ const INDONESIAN = {
   "Bare metal": "Mesin fisik", "Tasks": "Tugas", "Spares": "Cadangan", "Spare": "Cadangan", "State": "Keadaan", "Machine": "Mesin fisik",
   "Machines": "Mesin", "Cluster": "Klaster", "Dedicated": "Khusus", "Only where": "Hanya bila", "Virtual machine": "Mesin virtual",
   "Failed tries": "Percobaan gagal", "Cancel": "Batalkan", "Give back": "Kembalikan mesin", "Release machines": "Lepaskan mesin",
-  "Shell": "Shell", "Open a shell": "Buka shell", "Input": "Masukan", "Send": "Kirim", "Interrupt": "Hentikan", "Close": "Akhiri",
+  "Shell": "Shell", "Open a shell": "Buka shell", "Output": "Keluaran", "Close": "Akhiri",
+  "Every key goes to the program; Shift+Tab leaves it.": "Semua tombol dikirim ke program; Shift+Tab untuk keluar.",
   "The connection is closed.": "Sambungan ditutup.", "Exit status": "Status keluar",
   "This cannot be undone. Go on?": "Ini tidak dapat dibatalkan. Lanjutkan?",
 };

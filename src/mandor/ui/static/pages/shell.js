@@ -1,29 +1,23 @@
-// A shell in an instance, line by line; what draws all over a screen is for `mandor exec --tty`.
+// A shell in an instance, in a terminal: every key goes there, and what it draws is shown.
 
 import * as api from "../api.js";
 import { fill, h } from "../dom.js";
+import { Terminal } from "../terminal.js";
 import { t } from "../words.js";
 
-const [STDIN, STDOUT, STDERR, END] = [0, 1, 2, 3];
-const TEXT_MOST = 100000;
-const UNFINISHED_MOST = 200;
-const SIZE = { rows: 24, columns: 120 };
-
-const SEQUENCES = /\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\x1b[=>@-Z\\^_]|[\x00-\x08\x0b\x0c\x0e-\x1a]/g;
-const UNFINISHED = /\x1b(?:\[[0-9;?]*[ -/]*|\][^\x07\x1b]*\x1b?|[()])?$/;
-
-// Lines as a terminal would leave them: a return without a new line writes over what stands there.
-const settled = (text) => text.replace(/\r+\n/g, "\n").replace(/[^\n]*\r(?!\n|$)/g, "");
+const [STDIN, STDOUT, STDERR, END, RESIZE] = [0, 1, 2, 3, 4];
+// The better shell, if there is one.
+const COMMAND = ["sh", "-c", "export TERM=xterm-256color; if command -v bash >/dev/null 2>&1; then exec bash; fi; exec sh"];
+const UNSENT_MOST = 10000;
 
 export class Shell {
   // `tasks`: of which there may be several to choose from.
   constructor(namespace, name, tasks) {
-    Object.assign(this, { namespace, name, socket: null, text: "", rest: "" });
-    this.screen = h("pre", { class: "logs", tabindex: "0", "aria-label": t("Shell"), hidden: true });
+    Object.assign(this, { namespace, name, socket: null, terminal: null, unsent: "" });
+    this.place = h("div");
     this.task = h("select", { "aria-label": t("Task") }, tasks.map((each) => h("option", {}, each)));
-    this.line = h("input", { id: "line", autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
-    this.controls = h("form", { class: "row", onsubmit: (event) => { event.preventDefault(); if (this.send(`${this.line.value}\n`)) this.line.value = ""; } });
-    this.element = h("div", {}, this.screen, h("p"), this.controls);
+    this.controls = h("p", { class: "row" });
+    this.element = h("div", {}, this.place, this.controls);
     this.offer();
   }
 
@@ -33,55 +27,55 @@ export class Shell {
   }
 
   open() {
-    const query = api.query({ command: "sh", namespace: this.namespace, terminal: "true", task: this.task.options.length > 1 ? this.task.value : "", ...SIZE });
+    this.terminal?.leave();
+    this.terminal = new Terminal((text) => this.send(text), (size) => this.frame(RESIZE, JSON.stringify(size)));
+    fill(this.place, this.terminal.element);
+    this.terminal.fit();
+    const { rows, columns } = this.terminal.screen;
+    const query = api.query({ namespace: this.namespace, terminal: "true", stdin: "true", task: this.task.options.length > 1 ? this.task.value : "", rows, columns });
+    for (const word of COMMAND) query.append("command", word);
     const decoder = new TextDecoder();
     const socket = api.socket(`/v1/instances/${encodeURIComponent(this.name)}/exec?${query}`);
+    socket.onopen = () => { const typed = this.unsent; this.unsent = ""; this.send(typed); };
     socket.onmessage = ({ data }) => {
       const frame = new Uint8Array(data);
-      if (frame[0] === STDOUT || frame[0] === STDERR) this.write(decoder.decode(frame.subarray(1), { stream: true }));
+      if (frame[0] === STDOUT || frame[0] === STDERR) this.terminal.write(decoder.decode(frame.subarray(1), { stream: true }));
       if (frame[0] === END) this.end(socket, ending(new TextDecoder().decode(frame.subarray(1))));
     };
     socket.onclose = () => this.end(socket, t("The connection is closed."));
-    Object.assign(this, { socket, text: "", rest: "" });
-    this.screen.hidden = false;
-    this.write("");
-    fill(this.controls, h("label", { for: "line" }, t("Input")), this.line, h("button", { class: "first" }, t("Send")),
-      h("button", { type: "button", onclick: () => this.send("\x03") }, t("Interrupt")),
-      h("button", { type: "button", onclick: () => socket.close() }, t("Close")));
-    this.line.focus();
+    Object.assign(this, { socket, unsent: "" });
+    fill(this.controls, h("button", { type: "button", onclick: () => socket.close() }, t("Close")),
+      h("span", { class: "soft", id: "way-out" }, t("Every key goes to the program; Shift+Tab leaves it.")));
+    this.terminal.field.focus({ preventScroll: true });
   }
 
   end(socket, why) {
     if (this.socket !== socket) return;
-    this.leave();
-    this.write(`\n[${why}]\n`);
+    this.socket = null;
+    socket.close();
+    this.terminal.write(`\x1b[?1049l\x1b[?25l\x1b[0m\r\n[${why}]\r\n`);
+    const typing = document.activeElement === this.terminal.field;
+    this.terminal.field.disabled = true;
     this.offer();
+    if (typing) this.controls.querySelector("button").focus();
   }
 
-  // False: it is not connected yet.
+  // What is typed before it is connected is sent then.
   send(text) {
-    if (this.socket?.readyState !== WebSocket.OPEN) return false;
-    this.socket.send(new Uint8Array([STDIN, ...new TextEncoder().encode(text)]));
-    return true;
+    if (!text || !this.socket) return;
+    if (this.socket.readyState === WebSocket.CONNECTING) this.unsent = (this.unsent + text).slice(0, UNSENT_MOST);
+    else this.frame(STDIN, text);
   }
 
-  write(piece) {
-    const text = this.rest + piece;
-    const [unfinished = ""] = text.match(UNFINISHED) ?? [];
-    this.rest = unfinished.length > UNFINISHED_MOST ? "" : unfinished;
-    this.text = (this.text + text.slice(0, text.length - unfinished.length).replace(SEQUENCES, "")).slice(-TEXT_MOST);
-    if (this.drawing) return;
-    this.drawing = requestAnimationFrame(() => {
-      this.drawing = 0;
-      this.screen.textContent = settled(this.text);
-      this.screen.scrollTop = this.screen.scrollHeight;
-    });
+  frame(channel, text) {
+    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(new Uint8Array([channel, ...new TextEncoder().encode(text)]));
   }
 
   leave() {
     const { socket } = this;
     this.socket = null;
     socket?.close();
+    this.terminal?.leave();
   }
 }
 
