@@ -14,12 +14,14 @@ from mandor.lib.backoff import Backoff
 from mandor.lib.clock import SystemClock
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
+from mandor.model.record import Event
 from mandor.model.vm_task import VmTask
 from mandor.roots.settings import ServerSettings
 from mandor.roots.tasks import lead
 from mandor.scheduler.loop import Scheduler
 from mandor.store.base import Delete, Put, Store
 from mandor.store.recorder import Recorder
+from mandor.store.tasks import read_task, task_key
 from tests.api.conftest import Api, StartApi
 from tests.scenarios.make import make_node
 
@@ -100,6 +102,14 @@ async def test_without_a_worker_it_says_that_it_is_being_processed(dev: Api) -> 
     assert await read(session, f"/result/{await ask(session, wanted(1, 1))}") == {"status": "processing"}
 
 
+async def check_told_with_its_failure(dev: Api, task: str) -> None:
+    """In one commit: nobody can die in between."""
+    stored = await read_task(dev.store, task_key(task))
+    events = [each for each in (await dev.store.list(Event.kind)).items if isinstance(each, Event)]
+    told = [each for each in events if each.spec.reason == "TaskFailed" and each.spec.about == str(stored.key)]
+    assert [each.meta.version for each in told] == [stored.meta.version]
+
+
 @pytest.mark.req("S4-6")
 @pytest.mark.req("S4-26")
 @pytest.mark.req("S4-45")
@@ -110,9 +120,7 @@ async def test_what_fits_nowhere_fails_after_its_tries_and_leaves_nothing(dev: A
     story = await read(session, f"/schedule/{task}")
     assert story["attempts"] == 2
     assert not (await dev.store.list(Instance.kind)).items
-    async with asyncio.timeout(30):
-        while not [each for each in (await dev.store.list("event")).items if each.spec.reason == "TaskFailed"]:
-            await asyncio.sleep(0.05)
+    await check_told_with_its_failure(dev, task)
 
 
 async def test_room_is_held_until_it_is_given_back(dev: Api, tasks: Background) -> None:
@@ -132,6 +140,7 @@ async def test_a_machine_that_nobody_confirms_is_given_back(dev: Api, tasks: Bac
         while (story := await read(session, f"/schedule/{task}"))["state"] != "Failed":
             await asyncio.sleep(0.05)
     assert (story["reason"], story["status"]) == ("Timeout", "failed")
+    await check_told_with_its_failure(dev, task)
     assert (await result(session, await ask(session, wanted(cpu=8))))["status"] == "completed"
 
 
@@ -200,13 +209,14 @@ async def test_a_machine_that_is_gone_fails_what_was_placed_there(dev: Api, task
         ({"requested_cpu": 1}, None),
     ],
 )
-async def test_bad_input_is_refused_with_a_code(dev: Api, body: dict[str, Any], path: str | None) -> None:
+async def test_bad_input_is_refused_with_a_code_and_a_hint(dev: Api, body: dict[str, Any], path: str | None) -> None:
     await dev.store.commit(Put(make_node("bm-0")))
     async with (await dev.session()).post("/schedule", json=body) as response:
         problem = await response.json()
     assert (response.status, problem["code"]) == (400, "invalid")
     assert path is None or problem["path"] == path
     assert not (await dev.store.list(VmTask.kind)).items
+    assert path is None or problem["hint"], problem
 
 
 @pytest.mark.req("S4-46")

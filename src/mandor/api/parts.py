@@ -27,8 +27,9 @@ from mandor.model.table_report import TableReport
 from mandor.store.base import Store
 from mandor.telemetry.tracer import Tracer
 
-NODES_EACH_PASS = 4
+NODES_EACH_PASS = 32
 """So many requests of nodes are begun in one pass of the event loop."""
+NODES_WHILE_PLACING = 4
 
 
 class Notes(Protocol):
@@ -65,6 +66,8 @@ class ApiParts:
     """Clusters that have a pipeline which makes machines for them."""
     try_receiver: Callable[[Receiver], Awaitable[str]] = tell_nobody
     """Sends a test message; what the receiver answered."""
+    placing: Callable[[], bool] = bool
+    """Whether instances wait for the scheduler of this process to decide: it comes before what nodes ask."""
     metrics: Callable[[], Awaitable[bytes]] = Metrics().text
     """What this process counts, as text."""
     measures: Measures = field(default_factory=Measures)
@@ -93,7 +96,7 @@ class ApiParts:
         make(self, "streams", Streams(settings.watches_most, settings.watches_each))
         make(self, "sessions", Sessions(self.store, self.clock, settings))
         make(self, "desk", Desk(self.store, self.scheduling))
-        make(self, "of_nodes", Trickle(NODES_EACH_PASS))
+        make(self, "of_nodes", Trickle(lambda: NODES_WHILE_PLACING if self.placing() else NODES_EACH_PASS))
         make(self, "tasks", TaskDesk(self.store, self.clock))
         make(self, "turnstile", _turnstile(self.clock, settings))
         make(self, "rates", Rates(self.clock, settings.writes_per_second, settings.writes_burst))

@@ -31,6 +31,7 @@ CONTENT_TYPE = b"application/problem+json"
 _RESERVED = frozenset({"type", "title", "status", "code", "detail", "hint", "message", "self"})
 _PATH = re.compile(r" - at `([^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
+_MISSING = re.compile(r"missing required field `([^`]*)`")
 
 
 class Problem(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
@@ -83,11 +84,32 @@ def misfit(error: msgspec.DecodeError, wanted: Any, what: str = "body") -> Inval
     text = str(error)
     place = _PATH.search(text)
     facts: dict[str, object] = {"path": place[1]} if place else {}
-    hint = None
-    unknown = _UNKNOWN.search(text)
+    unknown, missing = _UNKNOWN.search(text), _MISSING.search(text)
+    hint: str | None
     if unknown:
         hint = did_you_mean(unknown[1], _words(wanted))
+    else:
+        named = place[1].removeprefix("$.") if place else missing[1] if missing else ""
+        hint = _number_at(named, wanted)
     return Invalid(f"the {what} does not fit: {text}", hint=hint, **facts)
+
+
+def _number_at(name: str, wanted: Any) -> str | None:
+    """What belongs into a field for a number; None: it is no such field."""
+    struct = msgspec.inspect.type_info(wanted)
+    for field in struct.fields if isinstance(struct, msgspec.inspect.StructType) else ():
+        if field.encode_name != name:
+            continue
+        info, about = field.type, ""
+        if isinstance(info, msgspec.inspect.Metadata):
+            about = (info.extra_json_schema or {}).get("description", "")
+            info = info.type
+        if isinstance(info, msgspec.inspect.IntType | msgspec.inspect.FloatType):
+            kind = "a whole number" if isinstance(info, msgspec.inspect.IntType) else "a number"
+            least = f" from {info.ge}" if info.ge is not None else f" above {info.gt}" if info.gt is not None else ""
+            most = f" to {info.le:,}" if info.le is not None else ""
+            return f"`{name}` is {kind}{least}{most}" + (f": {about.lower().rstrip('.')}" if about else "")
+    return None
 
 
 def _words(wanted: Any) -> set[str]:

@@ -2,7 +2,9 @@
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 
+from mandor.baremetal.failure import failure_of
 from mandor.baremetal.settings import TaskSettings
 from mandor.baremetal.task_plan import plan_sweep
 from mandor.errors import Conflict, MandorError, NotFound
@@ -63,11 +65,10 @@ class Keeper:
             return task.moved("Failed", self._clock.now(), error, error=error, reason=reason)
 
         try:
-            after = await change_task(self._store, seen.key, fail, free=True)
+            after = await change_task(self._store, seen.key, fail, free=True, tell=partial(failure_of, self._recorder))
         except NotFound:
             return
         if after.status.state == "Failed":
-            self._recorder.note(after, "TaskFailed", error, type="warning")
             log.warning("task %s failed: %s", seen.meta.name, error)
 
     def _hand_out(self, tasks: Iterable[VmTask], now: float) -> None:

@@ -3,7 +3,9 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from mandor.baremetal.failure import failure_of
 from mandor.baremetal.queue import Delivery, TaskQueue
 from mandor.baremetal.settings import TaskSettings
 from mandor.baremetal.task_plan import Verdict, address_of, begun, placed, refused, verdict
@@ -34,6 +36,8 @@ ROUND = 64
 COURTESY_SECONDS = 5.0
 """So long it waits for a crowd; what it has waited comes back as it works, so that at worst it waits half the time."""
 LOOK_SECONDS = 0.01
+WAVE_SECONDS = 0.5
+"""So long it waits for half of its hands."""
 
 
 def nobody_waits() -> bool:
@@ -61,7 +65,7 @@ class Worker:
         self._in_hand: set[str] = set()
         self._crowded = crowded
         self._courtesy, self._looked_at = COURTESY_SECONDS, clock.monotonic()
-        self._hands = asyncio.Semaphore(self._settings.workers)
+        self._enough, self._eased = 0, asyncio.Event()
 
     async def run(self) -> None:
         """For ever."""
@@ -76,9 +80,26 @@ class Worker:
                 if delivery.task in self._in_hand:
                     await delivery.done()  # it came again while somebody here works on it
                     continue
-                await self._hands.acquire()
+                if len(self._in_hand) >= self._settings.workers:
+                    await self._wave()
                 self._in_hand.add(delivery.task)
                 tasks.start(self._handle(delivery), delivery.task)
+
+    async def _wave(self) -> None:
+        """Until half of the hands are free: what many do at the same moment is written, decided and bound together,
+        and costs a fraction. After a while one free hand is enough: some may wait long."""
+        self._enough = self._settings.workers // 2
+        self._eased.clear()
+        alarm = self._clock.alarm(WAVE_SECONDS, self._hurry)
+        try:
+            await self._eased.wait()
+        finally:
+            alarm.cancel()
+
+    def _hurry(self) -> None:
+        self._enough = self._settings.workers - 1
+        if len(self._in_hand) <= self._enough:
+            self._eased.set()
 
     async def _let_others_pass(self) -> None:
         """A burst is taken in first, and placed then: who asks waits for an answer, who has asked looks later."""
@@ -97,7 +118,8 @@ class Worker:
             await delivery.again(0, self._settings.pause.pause(1))
         finally:
             self._in_hand.discard(delivery.task)
-            self._hands.release()
+            if len(self._in_hand) <= self._enough:
+                self._eased.set()
 
     async def _work(self, delivery: Delivery) -> None:
         namespace, _, name = delivery.task.partition("/")
@@ -163,7 +185,6 @@ class Worker:
             tries = after.status.attempts
             await delivery.again(tries, self._settings.pause.pause(tries))
         else:
-            self._recorder.note(after, "TaskFailed", f"{after.status.error}: {found.why}", type="warning")
             log.warning("task %s failed after %d tries: %s", delivery.task, after.status.attempts, found.why)
             await delivery.bury(found.why)
 
@@ -173,7 +194,9 @@ class Worker:
         def unless_moved(now: VmTask) -> VmTask:
             return after if now.meta.version == before.meta.version else now
 
-        written = await change_task(self._store, before.key, unless_moved, free=free, first=before)
+        written = await change_task(
+            self._store, before.key, unless_moved, free=free, first=before, tell=partial(failure_of, self._recorder)
+        )
         return written if written.status == after.status else None
 
 

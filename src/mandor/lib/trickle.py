@@ -11,7 +11,8 @@ class Trickle:
     """In the order of arrival, so many in each pass of the loop. A loop that has nothing else to do turns at once, so
     nobody waits for long; one in which somebody computes turns seldom, and most of its time is theirs."""
 
-    def __init__(self, each_pass: int) -> None:
+    def __init__(self, each_pass: int | Callable[[], int]) -> None:
+        """A number may depend on the moment."""
         self._each_pass = each_pass
         self._waiting: deque[Wake] = deque()
         self._turning = False
@@ -39,7 +40,8 @@ class Trickle:
 
     def _turn(self) -> None:
         waiting = self._waiting
-        for _ in range(min(self._each_pass, len(waiting))):
+        most = self._each_pass if isinstance(self._each_pass, int) else self._each_pass()
+        for _ in range(min(most, len(waiting))):
             waiting.popleft()()
         self._turning = bool(waiting)
         if waiting:

@@ -14,6 +14,7 @@ from mandor.placement.cycle import Decision, widest
 from mandor.placement.explain import FormStep, NodeVerdict, Step, forms_of, node_verdicts, score_table, steps_of
 from mandor.placement.forecast import decided, kept_out
 from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.luck import Ties
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Watch
@@ -264,7 +265,7 @@ class Explainer:
             instance,
             kept,
             ask,
-            summary=_placed_summary(node, decision, scores, own),
+            summary=_placed_summary(node, profile.ties, scores, own),
             steps=tuple(steps),
             form=_form_name(ask, instance.spec.variant),
             forms=forms,
@@ -340,7 +341,13 @@ def _waiting_summary(instance: Instance, decision: Decision, profile: Profile) -
     return said
 
 
-def _placed_summary(node: str, decision: Decision, scores: Sequence[NodeScore], own: NodeVerdict | None) -> str:
+_BETWEEN_EQUALS: dict[Ties, str] = {
+    "spread": "a hash of the names decides between equals",
+    "first": "of equals the first by name is taken",
+}
+
+
+def _placed_summary(node: str, ties: Ties, scores: Sequence[NodeScore], own: NodeVerdict | None) -> str:
     if own is None:
         return f"it is on {node}, a node that is not known any more"
     if not own.fits:
@@ -354,5 +361,5 @@ def _placed_summary(node: str, decision: Decision, scores: Sequence[NodeScore], 
     if totals[node] > best.total:
         return f"it is on {node}, the best of those that fit, {totals[node] - best.total} points before {best.node}"
     if totals[node] == best.total:
-        return f"it is on {node}; {best.node} has as many points, and a hash of the names decides between equals"
+        return f"it is on {node}; {best.node} has as many points, and {_BETWEEN_EQUALS[ties]}"
     return f"it is on {node}; {best.node} would be better by {best.total - totals[node]} points as things stand now"

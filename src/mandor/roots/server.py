@@ -105,6 +105,9 @@ class Inside:
         """So many wait for an answer that what nobody waits for comes after them."""
         return self.measures.in_flight > CROWD
 
+    def placing(self) -> bool:
+        return self.scheduler is not None and self.scheduler.busy
+
     def troubles(self) -> tuple[str, ...]:
         return tuple(each.trouble for each in (self.queue, self.backups) if each is not None and each.trouble)
 
@@ -243,6 +246,7 @@ async def _serve_api(
             notes=pulse.notes,
             troubles=inside.troubles,
             compare_table=inside.compare_table,
+            placing=inside.placing,
             metrics=metrics,
             measures=inside.measures,
             tracer=inside.tracer,

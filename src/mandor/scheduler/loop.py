@@ -203,6 +203,11 @@ class Scheduler:
         return await compare(self.view, self._store, self._clock)
 
     @property
+    def busy(self) -> bool:
+        """Somebody waits for its decision."""
+        return self._queue.ready
+
+    @property
     def profiles(self) -> Profiles:
         return self._profiles
 

@@ -133,6 +133,11 @@ class SchedulingQueue:
         return found
 
     @property
+    def ready(self) -> bool:
+        """Somebody may be decided about now."""
+        return bool(self._active)
+
+    @property
     def waiting(self) -> bool:
         """Somebody waits for something to happen."""
         return bool(self._unschedulable or self._gated)

@@ -1,10 +1,11 @@
 """A task and the claim that holds room for it change together, in one commit."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from mandor.errors import Conflict, NotFound
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
+from mandor.model.record import Event
 from mandor.model.vm_task import VmTask
 from mandor.store.base import Check, Delete, Put, Store, Write
 
@@ -22,11 +23,22 @@ async def read_task(store: Store, key: Key) -> VmTask:
     return found
 
 
+Telling = Callable[[VmTask], Awaitable[Event | None]]
+"""What is told of a task as it will be."""
+
+
 async def change_task(
-    store: Store, key: Key, change: Callable[[VmTask], VmTask], *, free: bool = False, first: VmTask | None = None
+    store: Store,
+    key: Key,
+    change: Callable[[VmTask], VmTask],
+    *,
+    free: bool = False,
+    first: VmTask | None = None,
+    tell: Telling | None = None,
 ) -> VmTask:
     """Write what `change` makes of the task as it is; one that it gives back as it is stays so. `free`: the room that
-    is held for it is given back in the same commit. `first`: as somebody has just read it."""
+    is held for it is given back in the same commit. `first`: as somebody has just read it. `tell`: written in the same
+    commit, too."""
     for _ in range(TRIES):
         task = first if first is not None else await read_task(store, key)
         first = None
@@ -37,6 +49,9 @@ async def change_task(
         if free:
             claim = await store.get(task.claim_key)
             writes.append(_without(task, claim if isinstance(claim, Instance) else None))
+        event = await tell(after) if tell is not None else None
+        if event is not None:
+            writes.append(Put(event))
         try:
             revision = await store.commit(*writes)
         except Conflict:

@@ -23,6 +23,7 @@ from mandor.lib.clock import SystemClock
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.meta import Meta
+from mandor.model.record import Event
 from mandor.model.vm_task import VmTask, VmTaskSpec
 from mandor.scheduler.loop import Scheduler
 from mandor.store.base import Put, Store
@@ -149,7 +150,11 @@ async def test_what_fails_for_good_lies_in_the_dead_letter_queue(broker: RabbitM
         async with asyncio.timeout(SECONDS):
             while [each.status.state for each in await tasks_of(store)] != ["Failed"]:
                 await asyncio.sleep(0.1)
-            assert (await tasks_of(store))[0].status.attempts == 4
+            failed = (await tasks_of(store))[0]
+            assert failed.status.attempts == 4
+            events = [each for each in (await store.list(Event.kind)).items if isinstance(each, Event)]
+            told = [each for each in events if each.spec.reason == "TaskFailed"]
+            assert [each.meta.version for each in told] == [failed.meta.version], "it is told in the same commit"
             connection = await aio_pika.connect(broker.url)
             async with connection:
                 channel = await connection.channel()

@@ -32,3 +32,14 @@ async def test_somebody_who_gave_up_does_not_keep_the_others_from_their_turn() -
     async with asyncio.timeout(20):
         await second
     assert first.cancelled()
+
+
+async def test_how_many_go_on_may_change_with_each_pass() -> None:
+    passes, gone = iter([1, 3]), list[int]()
+    trickle = Trickle(lambda: next(passes))
+    for number in range(4):
+        trickle.add(lambda number=number: gone.append(number))  # type: ignore[misc]
+    await asyncio.sleep(0)
+    assert gone == [0]
+    await asyncio.sleep(0)
+    assert gone == [0, 1, 2, 3]

@@ -6,13 +6,15 @@ from msgspec import Struct
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.machine_quotas import FACT, UNBOUNDED, machine_quotas
+from mandor.placement.framework.machine_quotas import FACT, machine_quotas
 from mandor.placement.framework.points import SCORE_MOST, ScorePlugin
-from mandor.placement.framework.snapshot import Amounts, Snapshot
+from mandor.placement.framework.snapshot import Snapshot
 
 WEIGHT_MOST = 1000
 _PARTS = 10**12
 """Shares are compared in so many parts: whole percents would make equals of nodes that are not."""
+_ENDLESS = 2**62
+"""The quota of a node that has none: no number of machines is a share of it."""
 
 
 class BestFitArgs(Struct, frozen=True, forbid_unknown_fields=True):
@@ -41,12 +43,12 @@ class BestFit(ScorePlugin):
 
     def __init__(self, args: BestFitArgs | None = None) -> None:
         self._args = args or BestFitArgs()
+        self._weights = np.array([self._args.cpu, self._args.memory], dtype=np.float64)
 
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
-        args, quotas = self._args, machine_quotas(nodes, self._args.fact)
-        full = _share(nodes.counted[0], nodes.allocatable[0]) * args.cpu
-        full += _share(nodes.counted[1], nodes.allocatable[1]) * args.memory
-        full += np.where(quotas < UNBOUNDED, _share(nodes.machines, quotas), 0.0) * args.machines
+        args = self._args
+        full = nodes.machines / np.maximum(machine_quotas(nodes, args.fact, _ENDLESS), 1) * args.machines
+        full += self._weights @ (nodes.counted / np.maximum(nodes.allocatable[:2], 1))
         return np.rint(full * _PARTS).astype(np.int64)
 
     def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
@@ -55,8 +57,3 @@ class BestFit(ScorePlugin):
             return np.full(len(scores), SCORE_MOST, dtype=np.int64)
         relative: Scores = (scores - low) * SCORE_MOST // (high - low)
         return relative
-
-
-def _share(taken: Amounts, there_is: Amounts) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    share: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = np.minimum(taken / np.maximum(there_is, 1), 1.0)
-    return share
