@@ -424,8 +424,8 @@ class Scheduler:
     def _watched(self, entry: Entry, profile: Profile, nominated: str) -> Decision:
         watchdog = self.watchdog
         watchdog.enter()
-        traced = watchdog.trail is not None
-        began = time.perf_counter() if watchdog.sampled and not traced else 0.0
+        tracing = self._tracing if watchdog.trail is not None else None
+        began = time.perf_counter() if watchdog.sampled and tracing is None else 0.0
         try:
             try:
                 return decide(
@@ -436,7 +436,7 @@ class Scheduler:
                     consulted=entry.consulted,
                     watch=watchdog,
                     moment=lambda: self._nominations.moment(entry),
-                    step_by_step=traced,
+                    step_by_step=tracing is not None and tracing.affords(entry, len(self.view.table)),
                 )
             finally:
                 watchdog.leave()
