@@ -87,6 +87,10 @@ scale: setup ## Measure a server with up to 5,000 agents on SQLite and etcd, abo
 bench: setup ## Measure: runs bench/run.py (ARGS="--help" for its options)
 	@$(BIN)/python bench/run.py $(ARGS)
 
+.PHONY: chaos
+chaos: setup ## Put a whole cluster of real processes through every fault: bench/results/faults.json
+	@$(BIN)/python bench/run.py faults
+
 .PHONY: soak
 soak: setup ## Kill, restart and compare for a long time: runs bench/run.py soak (ARGS="--minutes 60", "--seeds 5000")
 	@$(BIN)/python bench/run.py soak $(ARGS)

@@ -1,4 +1,4 @@
-"""Kills and restarts real clusters for a long time, and says how many kills were survived."""
+"""Puts real clusters through faults for a long time: whole ones on etcd, and single servers that are only killed."""
 
 from __future__ import annotations
 
@@ -11,26 +11,24 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from tests.e2e.chaos import FAKE, PROCESS, Chaos, doubled_fake_starts, doubled_process_starts
-from tests.e2e.cluster import Cluster
+from bench.faults import try_once
+from tests.e2e.chaos import survive
 
-PATIENT = {"MANDOR_SUSPECT_AFTER": "60s", "MANDOR_LOST_AFTER": "120s", "MANDOR_LEASE": "2s"}
+ROUNDS, KILLS = 4, 120
 
 
-def round_of(engine: str, seed: int, kills: int) -> int:
-    with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder) / "cluster", settings=PATIENT) as cluster:
-        log = Path(folder) / "starts"
-        cluster.start_server()
-        names = [f"n{number}" for number in range(4)]
-        for name in names:
-            cluster.start_agent(name, engines=(engine,))
-        cluster.wait_nodes(*names)
-        chaos = Chaos(cluster, random.Random(seed), FAKE if engine == "fake" else PROCESS, log)
-        chaos.run(kills)
-        chaos.settle()
-        doubled = doubled_fake_starts(cluster) if engine == "fake" else doubled_process_starts(log)
-        assert not doubled, f"seed {seed}: started twice: {doubled}"
-        return chaos.kills
+def every_fault(seed: int) -> int:
+    trial = try_once(seed, ROUNDS)
+    again = f"again: python bench/faults.py --failovers 0 --rounds {ROUNDS} --seed {seed}"
+    assert not trial.violations, "\n".join([*trial.violations, again])
+    return len(trial.suffered)
+
+
+def kills(seed: int) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        doubled = survive(Path(folder), seed, KILLS)
+    assert not doubled, f"seed {seed}: started twice: {doubled}"
+    return KILLS
 
 
 def main() -> None:
@@ -38,12 +36,12 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
     options = parser.parse_args()
-    until, kills, number = time.monotonic() + options.minutes * 60, 0, 0
+    until, survived, number = time.monotonic() + options.minutes * 60, 0, 0
     while time.monotonic() < until:
-        engine, seed = ("fake", "process")[number % 2], options.seed + number
-        kills += round_of(engine, seed, kills=60)
+        trial, seed = (every_fault, kills)[number % 2], options.seed + number
+        survived += trial(seed)
         number += 1
-        print(f"seed {seed} ({engine}): {kills} kills survived", flush=True)
+        print(f"seed {seed} ({trial.__name__}): {survived} faults survived", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import aiohttp
 import pytest
 
 from mandor.client.aio import Client
-from mandor.errors import Conflict, Forbidden, Invalid, MandorError, Unauthenticated
+from mandor.errors import Conflict, Forbidden, Invalid, MandorError, NotFound, Unauthenticated, Unsupported
 from mandor.model.meta import Key
 from mandor.store.base import Delete, Put
 from mandor.testing.store import make_instance, make_node, make_workload
@@ -317,3 +317,29 @@ async def test_a_deleted_node_frees_its_name(dev: Api) -> None:
         await (await dev.client(first["credential"])).request("GET", "/v1/nodes/n1")
     again = await client.call("POST", "/v1/nodes/n1/join", dict, body={})
     assert again["credential"] != first["credential"]
+
+
+async def test_a_rotated_token_is_good_beside_its_successor_and_then_ends(api: Api) -> None:
+    admin = await api.client(await api.token("admin", "user:ani"))
+    wanted = {"role": "viewer", "identity": "budi", "expires_seconds": 900}
+    made = await admin.call("POST", "/v1/tokens", dict, body=wanted)
+    after = await admin.call("POST", f"/v1/tokens/{made['name']}/rotate", dict, body={"overlap_seconds": 600})
+    assert (after["role"], after["identity"], after["namespaces"]) == ("viewer", "user:budi", ["*"])
+    assert after["expires_at"] >= made["expires_at"]
+    for text in (made["token"], after["token"]):
+        await (await api.client(text)).call("GET", "/v1/nodes", dict)
+    old = await admin.call("GET", f"/v1/tokens/{made['name']}", dict)
+    assert old["spec"]["expires_at"] < made["expires_at"]
+
+    await admin.call("POST", f"/v1/tokens/{after['name']}/rotate", dict, body={"overlap_seconds": 0})
+    with pytest.raises(Unauthenticated, match="expired"):
+        await (await api.client(after["token"])).call("GET", "/v1/nodes", dict)
+    with pytest.raises(NotFound):
+        await admin.call("POST", "/v1/tokens/nobody/rotate", dict, body={})
+    viewer = await api.client(made["token"])
+    with pytest.raises(Forbidden):
+        await viewer.call("POST", f"/v1/tokens/{made['name']}/rotate", dict, body={})
+    joiner = await api.client(await api.token("join", "join:first"))
+    await joiner.call("POST", "/v1/nodes/n1/join", dict, body={})
+    with pytest.raises(Unsupported, match="own credential"):
+        await admin.call("POST", "/v1/tokens/node.n1/rotate", dict, body={})

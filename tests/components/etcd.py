@@ -1,4 +1,4 @@
-"""A private etcd: one member or several, on free loopback ports, in a folder of its own."""
+"""A private etcd: one member or several, on free loopback ports or on machines of their own, in a folder of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -59,15 +60,18 @@ class Member:
     folder: Path
     client_port: int
     peer_port: int
+    host: str = "127.0.0.1"
+    inside: Callable[[], AbstractContextManager[None]] = nullcontext
+    """The way onto its machine."""
     process: subprocess.Popen[bytes] | None = None
 
     @property
     def endpoint(self) -> str:
-        return f"127.0.0.1:{self.client_port}"
+        return f"{self.host}:{self.client_port}"
 
     @property
     def peer(self) -> str:
-        return f"{self.name}=http://127.0.0.1:{self.peer_port}"
+        return f"{self.name}=http://{self.host}:{self.peer_port}"
 
     @property
     def log_file(self) -> Path:
@@ -91,6 +95,8 @@ class Etcd:
     members: Sequence[Member]
     tls: Tls | None = None
     options: Sequence[str] = ()
+    inside: Callable[[], AbstractContextManager[None]] = nullcontext
+    """Onto the machine from which etcdctl is run."""
     _ctl: Path = field(init=False)
 
     def __post_init__(self) -> None:
@@ -129,7 +135,7 @@ class Etcd:
         """Start a member (again) on its own data and ports."""
         member = self.members[index]
         assert not member.running, f"{member.name} is running"
-        with member.log_file.open("ab") as log:
+        with member.log_file.open("ab") as log, member.inside():
             member.process = subprocess.Popen(
                 self._command(member),
                 env=_environ(),
@@ -191,7 +197,7 @@ class Etcd:
         return member.process
 
     def _command(self, member: Member) -> list[str]:
-        client, peer = f"{self._scheme}://{member.endpoint}", f"http://127.0.0.1:{member.peer_port}"
+        client, peer = f"{self._scheme}://{member.endpoint}", member.peer.partition("=")[2]
         command = [
             str(self.binary),
             f"--name={member.name}",
@@ -220,14 +226,15 @@ class Etcd:
         command = [str(self._ctl), f"--endpoints={urls}", "--command-timeout=5s"]
         if self.tls:
             command += [f"--cacert={self.tls.ca_file}", f"--cert={self.tls.cert_file}", f"--key={self.tls.key_file}"]
-        return subprocess.run(
-            [*command, *arguments],
-            capture_output=True,
-            text=True,
-            timeout=READY_SECONDS,
-            check=False,
-            env=_environ() | {"ETCDCTL_API": "3"},
-        )
+        with self.inside():
+            return subprocess.run(
+                [*command, *arguments],
+                capture_output=True,
+                text=True,
+                timeout=READY_SECONDS,
+                check=False,
+                env=_environ() | {"ETCDCTL_API": "3"},
+            )
 
 
 def start_etcd(

@@ -7,11 +7,16 @@ import random
 import sqlite3
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tests.e2e.cluster import Cluster, Program, eventually
+
+PATIENT = {"MANDOR_SUSPECT_AFTER": "60s", "MANDOR_LOST_AFTER": "120s", "MANDOR_LEASE": "2s"}
+"""Nobody is given up: what starts twice then does so by mistake, not by policy."""
+FAKES, PROCESSES = ("f0", "f1", "f2"), ("p0", "p1")
 
 FAKE = """
 name: {name}
@@ -39,8 +44,8 @@ class Chaos:
 
     cluster: Cluster
     dice: random.Random
-    manifest: str
     log: Path
+    """Where processes write that they began."""
     wanted: dict[str, int] = field(default_factory=dict)
     """Replicas by workload, as far as they were acknowledged; after a lost answer both are possible."""
     unsure: dict[str, set[int | None]] = field(default_factory=dict)
@@ -75,7 +80,7 @@ class Chaos:
                 status, _ = self.cluster.call("DELETE", f"/v1/workloads/{name}")
                 good = status in {200, 404}
             else:
-                text = self.manifest.format(name=name, replicas=replicas, log=self.log)
+                text = self._manifest(name, replicas)
                 status, _ = self.cluster.call("POST", "/v1/apply", text, content="application/yaml")
                 good = status == 200
         except (OSError, http.client.HTTPException):
@@ -85,6 +90,10 @@ class Chaos:
             self._know(name, replicas)
         elif status in {0, 503}:
             self.unsure.setdefault(name, {before}).add(replicas)
+
+    def _manifest(self, name: str, replicas: int) -> str:
+        form = PROCESS if name in {"w0", "w1", "last-process"} else FAKE
+        return form.format(name=name, replicas=replicas, log=self.log)
 
     def _know(self, name: str, replicas: int | None) -> None:
         if replicas is None:
@@ -101,8 +110,9 @@ class Chaos:
                 program.start()
         self.cluster.wait_ready()
         self.cluster.wait_nodes(*self.cluster.agents)
-        self.cluster.apply(self.manifest.format(name="last", replicas=2, log=self.log))
-        self._know("last", 2)
+        for name in ("last-process", "last-fake"):
+            self.cluster.apply(self._manifest(name, 2))
+            self._know(name, 2)
         stored = {
             one["meta"]["name"]: one["spec"]["groups"]["main"].get("replicas", 1)
             for one in self.cluster.items("workloads")
@@ -120,10 +130,23 @@ class Chaos:
         return fine and live == Counter({name: count for name, count in stored.items() if count})
 
 
-def doubled_fake_starts(cluster: Cluster) -> list[Any]:
-    """Units that the fake world of any node started twice, or that two nodes started."""
+def survive(folder: Path, seed: int, kills: int) -> list[Any]:
+    """One server on SQLite, and five agents, killed so often: what was started twice."""
+    with Cluster(folder / "cluster", settings=PATIENT) as cluster:
+        cluster.start_server()
+        for name in (*FAKES, *PROCESSES):
+            cluster.start_agent(name, engines=("fake" if name in FAKES else "process",))
+        cluster.wait_nodes(*FAKES, *PROCESSES)
+        chaos = Chaos(cluster, random.Random(seed), folder / "starts")
+        chaos.run(kills)
+        chaos.settle()
+        return [*doubled_fake_starts(cluster, FAKES), *doubled_process_starts(chaos.log)]
+
+
+def doubled_fake_starts(cluster: Cluster, names: Iterable[str]) -> list[Any]:
+    """Units that the fake world of any of these nodes started twice, or that two of them started."""
     starts: Counter[tuple[str, str, int]] = Counter()
-    for name in cluster.agents:
+    for name in names:
         with sqlite3.connect(cluster.home(name) / "engines" / "fake" / "world.db") as world:
             starts.update(tuple(row) for row in world.execute("SELECT uid, task, attempt FROM starts"))
         world.close()

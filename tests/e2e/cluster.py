@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,6 +76,18 @@ class Program:
 
     def text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+
+def end_units(home: Path, environ: Mapping[str, str] | None = None) -> None:
+    """What the engines of an agent's folder still run; the agent itself is over."""
+    script = (
+        "import asyncio, sys; from pathlib import Path; from mandor.roots.agent import make_engines; "
+        "from mandor.roots.dev import stop_units; "
+        "asyncio.run(stop_units(make_engines(tuple(sys.argv[2:]), Path(sys.argv[1]))))"
+    )
+    engines = sorted(path.name for path in (home / "engines").glob("*"))
+    command = [sys.executable, "-c", script, str(home), *(engines or ["process"])]
+    subprocess.run(command, check=True, timeout=60, env={**os.environ, **(environ or {})})
 
 
 class Cluster:
@@ -166,16 +178,9 @@ class Cluster:
 
     def stop_work(self, name: str) -> None:
         """End whatever the engines of a node still run."""
-        script = (
-            "import asyncio, sys; from pathlib import Path; from mandor.roots.agent import make_engines; "
-            "from mandor.roots.dev import stop_units; "
-            "asyncio.run(stop_units(make_engines(tuple(sys.argv[2:]), Path(sys.argv[1]))))"
-        )
         agent = self.agents[name]
         agent.kill()
-        engines = sorted(path.name for path in (self.home(name) / "engines").glob("*"))
-        command = [sys.executable, "-c", script, str(self.home(name)), *(engines or ["process"])]
-        subprocess.run(command, check=True, timeout=60, env={**os.environ, **agent.env})
+        end_units(self.home(name), agent.env)
 
     # The API.
 

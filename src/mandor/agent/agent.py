@@ -130,7 +130,9 @@ class Agent:
             look_seconds=settings.look_seconds,
             cleaned=self._image_cleaned,
         )
-        self._disks = EngineDisks(self._engines.values(), clock)
+        self._disks = EngineDisks(self._engines.values(), clock, self._more_disks)
+        self._only_machine = not settings.shared
+        """What the machine has left is all there is to measure: no part of it, no other disks."""
         self.node.pressure = lambda: self.defence.shown
         self._own_memory: int | None = None
         self._last_usage = NodeUsage()
@@ -308,10 +310,13 @@ class Agent:
     async def _usage(self) -> dict[str, InstanceUsage]:
         return await self._meter.read(self._engines.values(), self.crew.names(), self.crew.ready())
 
+    def _more_disks(self) -> None:
+        self._only_machine = False
+
     def _readings(self) -> Sequence[Reading]:
         """A node that is a part of its machine is short of memory when its part is used up, or the machine's."""
         machine = self._machine.readings()
-        if not self._shared and not self._disks.known:
+        if self._only_machine:
             return machine
         found = [*machine, *self._disks.readings()]
         has = self.node.capacity.memory_bytes

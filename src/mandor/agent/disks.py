@@ -1,6 +1,6 @@
 """The disks of the engines, beside the one of the agent: images fill them, too."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from mandor.agent.defence import measure_disk
@@ -13,8 +13,9 @@ ASK_SECONDS = 60.0
 
 
 class EngineDisks:
-    def __init__(self, engines: Iterable[Engine], clock: Clock) -> None:
-        self._engines, self._clock = tuple(engines), clock
+    def __init__(self, engines: Iterable[Engine], clock: Clock, found: Callable[[], None] = lambda: None) -> None:
+        """`found`: called when an engine has one of its own."""
+        self._engines, self._clock, self._found = tuple(engines), clock, found
         self._folders: dict[str, Path] = {}
 
     async def run(self) -> None:
@@ -27,12 +28,8 @@ class EngineDisks:
                     continue
                 if folder:
                     self._folders[engine.name] = Path(folder)
+                    self._found()
             await self._clock.sleep(ASK_SECONDS)
-
-    @property
-    def known(self) -> bool:
-        """Some engine has one of its own."""
-        return bool(self._folders)
 
     def readings(self) -> Iterator[Reading]:
         for folder in set(self._folders.values()):

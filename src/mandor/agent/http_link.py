@@ -32,9 +32,17 @@ class HttpLink:
     """Shows the join token once, and the node's own credential ever after."""
 
     def __init__(
-        self, client: Client, settings: AgentSettings, journal: Journal, address: Callable[[], str] = lambda: ""
+        self,
+        client: Client,
+        settings: AgentSettings,
+        journal: Journal,
+        address: Callable[[], str] = lambda: "",
+        join_token: Callable[[], str | None] | None = None,
     ) -> None:
+        """`join_token`: as it is now; absent: the one of the settings."""
         self._client, self._settings, self._journal, self._address = client, settings, journal, address
+        self._fresh = join_token or (lambda: settings.join_token)
+        self._join_token = settings.join_token
         self._path = f"/v1/nodes/{quote(settings.name)}"
         self._client.token = journal.credential or settings.join_token or ""
         self._joining = asyncio.Lock()
@@ -44,11 +52,12 @@ class HttpLink:
             try:
                 return await self._join()
             except Unauthenticated:
-                # Its credential was revoked with the node; a join token makes it a node again.
-                if self._settings.join_token is None or self._client.token == self._settings.join_token:
+                # Its credential was revoked with the node, or the join token by a newer one.
+                self._join_token = self._fresh()
+                if self._join_token is None or self._client.token == self._join_token:
                     raise
-                log.warning("the node's credential is not known any more; trying the join token")
-            before, self._client.token = self._client.token, self._settings.join_token
+                log.warning("what this node shows is not known any more; trying the join token as it is now")
+            before, self._client.token = self._client.token, self._join_token
             try:
                 return await self._join()
             except BaseException:
@@ -57,7 +66,7 @@ class HttpLink:
 
     async def _join(self) -> ClusterSpec:
         body: dict[str, object] = {"labels": dict(self._settings.labels)}
-        if self._client.token == self._settings.join_token:
+        if self._client.token == self._join_token:
             body["secret"] = self._secret()
         if address := self._settings.address or self._address():
             body["address"] = address

@@ -10,6 +10,8 @@ class Measures:
         self._requests = Counts()
         self._durations = Spreads()
         self.in_flight = 0
+        self.cut = 0
+        """Connections that were ended because nothing was read from them."""
 
     def answered(self, operation: str, status: int, seconds: float) -> None:
         self._requests[operation, str(status)] += 1
@@ -26,4 +28,5 @@ class Measures:
             "operation",
         )
         yield gauge("mandor_api_requests_in_flight", "Requests that are being answered.", self.in_flight)
+        yield counter("mandor_api_connections_cut_total", "Connections ended because nobody read from them.", self.cut)
         yield gauge("mandor_api_streams", "Watches and other answers that go on.", streams)

@@ -7,11 +7,13 @@ import socket
 import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
 
+from mandor.api.connection import Connection, bound_unsent
 from mandor.api.parts import ApiParts
 from mandor.errors import Unavailable
 
@@ -63,12 +65,14 @@ def open_socket(host: str, port: int) -> socket.socket:
     """A listening socket (port 0: any free one), so that the address is known before the server runs."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
         raise Unavailable(
             f"cannot listen on {host}:{port}: {error.strerror or error}",
             hint="another server may be running there; --listen HOST:PORT chooses another address",
         ) from error
+    bound_unsent(listener)
+    return listener
 
 
 class ApiServer(uvicorn.Server):
@@ -80,7 +84,7 @@ class ApiServer(uvicorn.Server):
         config = uvicorn.Config(
             app,
             loop="none",
-            http="httptools",
+            http=partial(Connection, parts.measures),  # type: ignore[arg-type]
             ws="websockets-sansio",
             ws_max_size=FRAME_BYTES_MOST,
             ws_per_message_deflate=False,

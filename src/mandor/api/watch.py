@@ -1,5 +1,6 @@
 """Watches and snapshots over HTTP: lines of JSON, one chunk for all that has arrived."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
@@ -19,8 +20,11 @@ from mandor.store.base import Change, Listing
 
 log = logging.getLogger("mandor.api")
 
-CHUNK = 500
+CHUNK = 50
 """So many lines are sent at once at most."""
+PIECE_BYTES = 128 * 1024
+"""What is longer than that together is sent line by line: each waits until the caller has read most of what came
+before."""
 CHECK_SECONDS = 10.0
 START = {
     "type": "http.response.start",
@@ -123,12 +127,22 @@ class OpenWatch:
                 batch = await self.stream.narrowed(batch)
             for start in range(0, len(batch), CHUNK):
                 part = batch[start : start + CHUNK] if len(batch) > CHUNK else batch
-                await _send(send, b"".join([change.line or line_of(change) for change in part]))
+                await _send_lines(send, [change.line or line_of(change) for change in part])
             batch = ()
             try:
                 batch = await anext(self.changes)
             except StopAsyncIteration:
                 return
+
+
+async def _send_lines(send: Send, lines: Sequence[bytes]) -> None:
+    data = b"".join(lines)
+    if len(data) <= PIECE_BYTES:
+        await _send(send, data)
+        return
+    del data
+    for line in lines:
+        await _send(send, line)
 
 
 async def _send(send: Send, data: bytes) -> None:
@@ -152,7 +166,8 @@ async def send_snapshot(
             ]
             count += len(lines)
             if lines:
-                await _send(send, b"\n".join(lines) + b"\n")
+                await _send_lines(send, [line + b"\n" for line in lines])
+            await asyncio.sleep(0)  # a caller that reads fast makes no pause by itself
         await _send(send, b'{"end":%d}\n' % count)
 
     await parts.streams.run(receive, work, caller.identity)

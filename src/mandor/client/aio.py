@@ -1,7 +1,6 @@
 """The HTTP API from asyncio: several servers, typed errors, streams and dial-back."""
 
 import asyncio
-import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -16,6 +15,7 @@ import msgspec
 
 from mandor import __version__
 from mandor.client.problem import error_of, pause_before
+from mandor.client.trust import Trust
 from mandor.errors import BY_CODE, Invalid, MandorError, TooMany, Unavailable
 from mandor.model.codec import decode_known
 from mandor.telemetry.span import headers as trace_headers
@@ -51,7 +51,7 @@ class Client:
         self._at = 0
         self.token = token
         """What this client shows; an agent that has joined changes it to its own credential."""
-        self._tls: ssl.SSLContext | bool = ssl.create_default_context(cafile=ca_file) if ca_file else True
+        self._trust = Trust(ca_file)
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS)
         self._session: aiohttp.ClientSession | None = None
         self.ahead_seconds = 0.0
@@ -112,6 +112,7 @@ class Client:
                     headers=self._headers(headers),
                     timeout=self._timeout,
                     allow_redirects=False,
+                    ssl=self._trust.context(),
                 ) as answer:
                     data = await answer.read()
                     self.ahead_seconds = _ahead(answer.headers.get("date", ""))
@@ -166,6 +167,7 @@ class Client:
                         headers=self._headers(headers),
                         timeout=timeout,
                         allow_redirects=False,
+                        ssl=self._trust.context(),
                     )
                     if answer.status < 400:
                         self._stay(server)
@@ -195,6 +197,7 @@ class Client:
                     heartbeat=20,
                     max_msg_size=FRAME_BYTES_MOST,
                     compress=0,
+                    ssl=self._trust.context(),
                 )
         except aiohttp.WSServerHandshakeError as refused:
             raise _refusal(refused) from refused
@@ -217,7 +220,7 @@ class Client:
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, ssl=self._tls, keepalive_timeout=25)
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=25)
             self._session = aiohttp.ClientSession(connector=connector, auto_decompress=True)
         return self._session
 

@@ -48,6 +48,8 @@ class Controller(ABC, Generic[K]):
 
 def in_order(keys: Iterable[K]) -> Iterable[K]:
     """Of a set, too: the same changes lead to the same steps, in any process."""
+    if type(keys) is tuple:  # nearly always, and asking an abstract class takes longer
+        return keys
     return sorted(keys, key=repr) if isinstance(keys, Set) and len(keys) > 1 else keys
 
 

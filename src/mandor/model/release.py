@@ -4,8 +4,11 @@ from msgspec.structs import replace
 
 from mandor.model.beyond import Beyond, beyond_of, put_back, widened
 from mandor.model.codec import to_plain
-from mandor.model.workload import GroupTemplate, Release, Workload, make_release, template_hash
+from mandor.model.workload import GroupTemplate, Release, Workload, WorkloadSpec, make_release, template_hash
 
+HASHES_MOST = 4096
+_hashes: dict[int, tuple[WorkloadSpec, str]] = {}
+"""By the identity of a specification, which is kept with it."""
 _TEMPLATE = frozenset(GroupTemplate.__struct_fields__)
 
 
@@ -13,7 +16,7 @@ def is_release_of(release: Release, workload: Workload) -> bool:
     """Whether the release was made from the workload's template as it is now."""
     spec = workload.spec
     if beyond_of(workload.meta) is None:
-        return release.spec.hash == template_hash(spec.template, spec.restarted)
+        return release.spec.hash == _hash_of(spec)
     # Whether an unknown field of a group belongs to its template only its own version can say, so hashes tell nothing:
     # what is known is compared, and that the release stands for so many restarts.
     made_of = template_hash(put_back(to_plain(release.spec.groups), _below(release)), spec.restarted)
@@ -22,6 +25,16 @@ def is_release_of(release: Release, workload: Workload) -> bool:
         and release.spec.groups == spec.template
         and _inner(_below(release)) == _inner(_below(workload))
     )
+
+
+def _hash_of(spec: WorkloadSpec) -> str:
+    """Of a workload that is looked at again and again, and changes rarely."""
+    known = _hashes.get(id(spec))
+    if known is None or known[0] is not spec:
+        if len(_hashes) >= HASHES_MOST:
+            _hashes.clear()
+        known = _hashes[id(spec)] = spec, template_hash(spec.template, spec.restarted)
+    return known[1]
 
 
 def release_of(workload: Workload, sequence: int, cause: str = "") -> Release:

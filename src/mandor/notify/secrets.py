@@ -41,7 +41,7 @@ class Secrets:
 def signing_key(value: bytes, what: str) -> bytes:
     key = value.strip()
     if len(key) < LEAST:
-        raise Unavailable(f"{what} is shorter than {LEAST} bytes", hint="openssl rand -hex 32")
+        raise Unavailable(f"the secret {what} is shorter than {LEAST} bytes", hint="openssl rand -hex 32")
     return key
 
 

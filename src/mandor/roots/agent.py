@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -69,7 +70,7 @@ async def serve(settings: AgentRootSettings, own_logs: OwnLogs | None = None) ->
         for engine in engines.values():
             await stack.enter_async_context(engine)
         tracer = await stack.enter_async_context(tracing(target_of(settings), "mandor-agent", known.name))
-        link = HttpLink(client, known, journal)
+        link = HttpLink(client, known, journal, join_token=partial(_join_token, settings))
         agent = Agent(
             known,
             RemoteStore(client),

@@ -36,6 +36,7 @@ from mandor.lib import logs
 from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.garbage import collect_gently
 from mandor.lib.ids import new_uid
+from mandor.lib.loop_watch import LoopWatch
 from mandor.lib.metrics import Metrics
 from mandor.lib.process_metrics import process_families
 from mandor.lib.quantity import NEVER
@@ -169,6 +170,9 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
                 if inside.queue is not None:
                     background.start(tasks.work(store, clock, settings, inside.queue, inside.crowded), "tasks")
                 background.start(register.run(), "register")
+                loop_watch = LoopWatch()
+                inside.metrics.add(loop_watch.families)
+                background.start(loop_watch.run(), "loop watch")
                 if inside.backups is not None:
                     background.start(inside.backups.run(), "backups")
                 for role, work in WORK.items():

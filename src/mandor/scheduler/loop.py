@@ -67,6 +67,7 @@ GATHERED = 256
 """So many decisions are written together, or fewer when nobody waits."""
 CYCLES_MOST = 10_000
 """So many placements may be on their way through plugins, or be asked about; the others wait their turn."""
+BURST_SECONDS = 0.25
 
 WATCHED = (PriorityClass, Quota, Reservation, Volume, Node, Release, Workload, Instance)
 
@@ -184,6 +185,7 @@ class Scheduler:
         self._to_write_whole: list[Sequence[Promise]] = []
         self._pools = pools
         self._busy = 0
+        self._decided_at = -BURST_SECONDS
         self._unclaimed = Unclaimed(store, clock, pools, self.view.elsewhere, self._reasons.tell)
         self._returning = Returning(store, clock, recorder, self._gangs, self._instances, self._keeps_gangs)
         self.timed: Callable[[float], None] | None = None
@@ -204,8 +206,8 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        """Somebody waits for its decision."""
-        return self._queue.ready
+        """Somebody waits for its decision, or did a moment ago: those of one burst come piece by piece."""
+        return self._queue.ready or self._clock.monotonic() - self._decided_at < BURST_SECONDS
 
     @property
     def profiles(self) -> Profiles:
@@ -265,6 +267,8 @@ class Scheduler:
             self._queue.happened(happened, now=self._clock.monotonic(), details=details)
             self._queue.flush(now=self._clock.monotonic())
             tried = self._decide_some(promises)
+            if tried:
+                self._decided_at = self._clock.monotonic()
             if self._gang is not None:
                 gang, self._gang = self._gang, None
                 await self._gang_cycle.run(*gang, self._slice)
@@ -420,8 +424,8 @@ class Scheduler:
     def _watched(self, entry: Entry, profile: Profile, nominated: str) -> Decision:
         watchdog = self.watchdog
         watchdog.enter()
-        traced = watchdog.trail is not None
-        began = time.perf_counter() if watchdog.sampled and not traced else 0.0
+        tracing = self._tracing if watchdog.trail is not None else None
+        began = time.perf_counter() if watchdog.sampled and tracing is None else 0.0
         try:
             try:
                 return decide(
@@ -432,7 +436,7 @@ class Scheduler:
                     consulted=entry.consulted,
                     watch=watchdog,
                     moment=lambda: self._nominations.moment(entry),
-                    step_by_step=traced,
+                    step_by_step=tracing is not None and tracing.affords(entry, len(self.view.table)),
                 )
             finally:
                 watchdog.leave()

@@ -30,6 +30,9 @@ ATTEMPTS_MOST = 20
 SECTIONS_MOST = 64
 """So many spans of points one attempt has: whoever makes room asks plugins thousands of times."""
 KNOWN_MOST = 10_000
+NODES_EACH_SECOND = 100_000
+"""So many nodes are asked about step by step in a second, for traces; in a burst the others are decided the quick way,
+and only those points are told of where plugins were called."""
 PASSED = ("Reserve", "Permit", "PreBind")
 """Points that every placement passes, though mostly nobody has anything to do there."""
 
@@ -59,6 +62,7 @@ class Tracing:
         self._tracer, self._instances, self._watchdog, self._clock = tracer, instances, watchdog, clock
         self._attempts: dict[Key, Attempt] = {}
         self._waits: dict[Key, Wait] = {}
+        self._second, self._nodes_left = 0.0, NODES_EACH_SECOND
 
     # Before a cycle.
 
@@ -99,6 +103,17 @@ class Tracing:
         finally:
             self._watchdog.trail = before
             self._tell(attempt, trail)
+
+    def affords(self, entry: Entry, nodes: int) -> bool:
+        """Whether it may be decided step by step, on so many nodes."""
+        now = self._clock.monotonic()
+        if now - self._second >= 1.0:
+            self._second, self._nodes_left = now, NODES_EACH_SECOND
+        self._nodes_left -= nodes + 1
+        found = self._attempts.get(entry.ask.key)
+        if found is not None:
+            found.span.attributes["mandor.step_by_step"] = self._nodes_left >= 0
+        return self._nodes_left >= 0
 
     @contextmanager
     def step(self, entry: Entry, point: str, plugin: str) -> Iterator[None]:

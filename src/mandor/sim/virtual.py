@@ -226,26 +226,25 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         moments = self._moments
         if idle:
             while moments and all(each._cancelled for each in self._due[moments[0]]):
-                self._drop(heappop(moments))
+                self._begin(heappop(moments))
             if not moments:
                 raise RuntimeError("nothing is due any more, and somebody still waits")
             self._now = max(self._now, moments[0])
         until = self._now + RESOLUTION
         while moments and moments[0] < until:
-            when = heappop(moments)
-            for each in self._drop(when):
-                if each._cancelled:
-                    continue
+            self._begin(heappop(moments))
+
+    def _begin(self, when: float) -> None:
+        """All that is due then."""
+        together = self._due.pop(when)
+        self._waiting -= len(together)
+        for each in together:
+            if each._cancelled:
+                self._cancelled -= 1
+            else:
                 self._now = max(self._now, when)
                 each._scheduled = False
                 self._ready.append(each)
-
-    def _drop(self, when: float) -> list[Any]:
-        together = self._due.pop(when)
-        self._waiting -= len(together)
-        if self._cancelled:
-            self._cancelled -= sum(each._cancelled for each in together)
-        return together
 
 
 class VirtualClock:

@@ -13,6 +13,9 @@ from mandor.store.order import Order
 
 HISTORY_MOST = 20_000
 BUFFER_MOST = 10_000
+"""Changes that one watcher leaves unread."""
+UNREAD_MOST = 20_000_000
+"""All watchers together. A change is kept once, however many have not read it: this is the room for their places."""
 NEAR_EACH_PASS = 8
 """So many of those who look at one node go on in one pass of the event loop."""
 
@@ -98,7 +101,9 @@ class Subscription:
 class Index:
     """Objects by key, kind and node; the last changes; subscribers by what they are interested in."""
 
-    def __init__(self, *, history_most: int = HISTORY_MOST, buffer_most: int = BUFFER_MOST) -> None:
+    def __init__(
+        self, *, history_most: int = HISTORY_MOST, buffer_most: int = BUFFER_MOST, unread_most: int = UNREAD_MOST
+    ) -> None:
         self.revision = 0
         self.objects: dict[Place, Object] = {}
         """Everything, by key; only this class changes it."""
@@ -106,6 +111,9 @@ class Index:
         self._history: deque[Change] = deque()
         self._history_most = history_most
         self._buffer_most = buffer_most
+        self._unread_most = unread_most
+        self._handed = 0
+        """Changes handed out since it was last looked how many of them are unread."""
         self._floor = 0
         """What changed up to this revision is known only as the state it led to."""
         self._subscribers: dict[Interest, dict[Subscription, None]] = {}
@@ -189,6 +197,10 @@ class Index:
         if self._subscribers:
             for kind, run in runs:
                 self._deliver(run, kind)
+            # No more than what was handed out can be unread.
+            if self._handed > self._unread_most // 4:
+                self._handed = 0
+                self._cut_longest()
         history = self._history
         history.extend(changes)
         while len(history) > self._history_most:
@@ -281,16 +293,26 @@ class Index:
                     continue
             buffer = subscription.buffer
             buffer += shown
+            self._handed += len(shown)
             if subscription.wake is not None:
                 subscription.rouse()
             if len(buffer) > subscription.buffer_most:
                 overflown.append(subscription)
         for subscription in overflown:
-            self.unsubscribe(subscription)
-            subscription.fail(
-                Expired(
-                    f"the watcher left {subscription.buffer_most} changes unread",
-                    hint="list again and watch from there",
-                    revision=self.revision,
-                )
-            )
+            self._cut(subscription, f"the watcher left {subscription.buffer_most} changes unread")
+
+    def _cut(self, subscription: Subscription, story: str) -> None:
+        self.unsubscribe(subscription)
+        subscription.fail(Expired(story, hint="list again and watch from there", revision=self.revision))
+
+    def _cut_longest(self) -> None:
+        """Those who are furthest behind go, until half of the room is free again."""
+        unread = [(len(each.buffer), each) for peers in self._subscribers.values() for each in peers]
+        total = sum(length for length, _ in unread)
+        if total <= self._unread_most:
+            return
+        unread.sort(key=lambda each: each[0])
+        while unread and total > self._unread_most // 2:
+            length, subscription = unread.pop()
+            total -= length
+            self._cut(subscription, f"all watchers together left more than {self._unread_most:,} changes unread")

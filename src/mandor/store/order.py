@@ -38,15 +38,20 @@ class Order:
         self._stale: list[Place] = []
         self._listed = False
         """Some block remembers its objects."""
+        self._items: list[Object] | None = None
+        self._keys: list[Place] | None = None
+        """What was given out last, while that holds; nobody changes it."""
 
     def add(self, key: Place) -> None:
         """The key must not be there yet."""
         self._new.append(key)
+        self._items = self._keys = None
         if len(self._new) >= NEW_MOST:
             self._settle()
 
     def touch(self, key: Place) -> None:
         """The object under this key is another one now."""
+        self._items = None
         if self._listed:
             self._stale.append(key)
             if len(self._stale) >= STALE_MOST:
@@ -55,6 +60,7 @@ class Order:
     def remove(self, key: Place) -> None:
         """The key must be there."""
         self._settle()
+        self._items = self._keys = None
         place = bisect_left(self._lasts, key)
         block = self._blocks[place]
         del block.keys[bisect_left(block.keys, key)]
@@ -65,18 +71,22 @@ class Order:
             del self._blocks[place], self._lasts[place]
 
     def items(self, objects: Mapping[Place, Object]) -> Sequence[Object]:
-        """All objects in order; a copy."""
-        self._settle()
-        self._listed = True
-        for block in self._blocks:
-            if block.items is None:
-                block.items = [objects[key] for key in block.keys]
-        return list(chain.from_iterable([block.items for block in self._blocks if block.items is not None]))
+        """All objects in order, as they are now; the very same list as long as nothing changes."""
+        if self._items is None:
+            self._settle()
+            self._listed = True
+            for block in self._blocks:
+                if block.items is None:
+                    block.items = [objects[key] for key in block.keys]
+            self._items = list(chain.from_iterable([block.items for block in self._blocks if block.items is not None]))
+        return self._items
 
     def keys(self) -> Sequence[Place]:
-        """All keys in order; a copy."""
-        self._settle()
-        return list(chain.from_iterable([block.keys for block in self._blocks]))
+        """All keys in order, as they are now; the very same list as long as there are no others."""
+        if self._keys is None:
+            self._settle()
+            self._keys = list(chain.from_iterable([block.keys for block in self._blocks]))
+        return self._keys
 
     def since(self, first: Place) -> Iterator[Place]:
         """The keys from `first` on, itself included if it is there."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from mandor.errors import Conflict, Invalid, MandorError
+from mandor.errors import Conflict, Forbidden, Invalid, MandorError
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.model.meta import Key, Meta, Object
@@ -141,7 +141,7 @@ class Recorder:
                 await self._store.commit(*puts)
             except Conflict:
                 continue  # Another server tells the same story, or an old event was cleared away: look again.
-            except Invalid as error:
+            except (Invalid, Forbidden) as error:  # About what is another node's by now, say.
                 await self._write_apart(keys, error)
                 return
             for key, note in taken.items():
@@ -150,7 +150,7 @@ class Recorder:
                     del self._notes[key]
             return
 
-    async def _write_apart(self, keys: Sequence[Key], error: Invalid) -> None:
+    async def _write_apart(self, keys: Sequence[Key], error: Invalid | Forbidden) -> None:
         """One event that can never be stored must not hold up the others."""
         if len(keys) > 1:
             for key in keys:

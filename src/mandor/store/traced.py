@@ -12,7 +12,8 @@ from mandor.store.base import ALL, Change, Filter, Listing, Put, Store, Write
 from mandor.telemetry.context import SpanContext, parse_header
 from mandor.telemetry.span import Kind, Span, Value, current
 
-MARKED_MOST = 100
+WORKLOADS_MOST = 100
+INSTANCES_MOST = 25
 """So many objects carry one span on: a trace of ten thousand instances is of use to nobody."""
 FOLLOWED_SECONDS = 900.0
 """Whatever is done later because of an object that a trace left its mark on is not part of it any more."""
@@ -59,7 +60,7 @@ class TracedStore(Store):
         if not asked and not (isinstance(value, Workload | Instance) and not value.meta.uid):
             return put
         context = span.context
-        if span.sampled and span.marked < MARKED_MOST:
+        if span.sampled and span.marked < (INSTANCES_MOST if isinstance(value, Instance) else WORKLOADS_MOST):
             span.marked += 1
         elif asked:
             context = dataclasses.replace(context, sampled=False)

@@ -66,7 +66,7 @@ class Tracer:
         attributes: dict[str, Value] | None = None,
     ) -> Span:
         span = self.begin(name, parent.context, kind, start=start, attributes=attributes)
-        span.held_by = parent if parent.pending is not None else parent.held_by
+        span.held_by = parent if parent.pending is not None or parent.dropped else parent.held_by
         return span
 
     def end(self, span: Span, *, at: int = 0) -> None:

@@ -374,7 +374,9 @@ class EngineSuite(EngineTrouble, EngineNetwork, EngineMounts, EngineImages):
             return used is not None and used.cpu_seconds > 0.01 and used.memory_bytes > 0
 
         await self._until(counted, lambda: "nothing was counted")
-        assert set(await engine.usage()) == {unit}
+        used = await engine.usage()
+        assert set(used) == {unit}
+        assert type(used[unit].memory_bytes) is int, "only a plain number is one to a server, too"
 
     @where_announced("events")
     async def test_an_end_is_told_at_once(self, engine: Engine) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from mandor.agent.launch import make_launch, pick_engine
 from mandor.model.codec import from_plain
+from mandor.model.meta import TraceMark
 from mandor.model.node import Capabilities
 from mandor.model.task import Task
 from mandor.model.workload import GroupTemplate
@@ -62,6 +63,18 @@ def test_a_task_is_told_where_telemetry_goes_and_who_it_is_if_the_node_says_so()
     mine = {"main": {"command": ["run"], "env": {"OTEL_SERVICE_NAME": "mine"}}}
     assert make_launch(make_order(mine), "main", "fake", seen).env["OTEL_SERVICE_NAME"] == "mine"
     assert not [each for each in make_launch(make_order(), "main", "fake", NOTHING_SEEN).env if each.startswith("OTEL")]
+
+
+@pytest.mark.req("S2-43")
+def test_a_task_is_told_the_trace_that_starts_it_for_the_first_time() -> None:
+    mark, order = TraceMark("00-" + "a" * 32 + "-" + "b" * 16 + "-01"), make_order()
+    instance = order.instance.changed(meta=msgspec.structs.replace(order.instance.meta, trace=mark))
+    order = msgspec.structs.replace(order, instance=instance)
+    seen = dataclasses.replace(NOTHING_SEEN, otlp="http://collector:4318")
+    assert make_launch(order, "main", "fake", seen).env["TRACEPARENT"] == mark.parent
+    ran = dataclasses.replace(seen, status=msgspec.structs.replace(seen.status, started_at=5.0))
+    assert "TRACEPARENT" not in make_launch(order, "main", "fake", ran).env
+    assert "TRACEPARENT" not in make_launch(order, "main", "fake", NOTHING_SEEN).env
 
 
 def test_without_limits_there_is_no_limit() -> None:

@@ -8,7 +8,7 @@ from mandor.api.writers import changed_fields, check_write
 from mandor.errors import Forbidden
 from mandor.model.codec import KINDS
 from mandor.model.instance import InstanceStatus
-from mandor.model.meta import Meta
+from mandor.model.meta import Meta, TraceMark
 from mandor.model.phase import Phase
 from mandor.model.record import Role
 from mandor.model.volume import Volume, VolumeStatus
@@ -50,6 +50,15 @@ def test_each_field_of_an_instance_has_its_writers() -> None:
     assert who_may(bound, bound.changed(status=starting)) == {"n1", "scheduler", "controllers"}
     replaced = make_instance("web-0").stamped(version=1)
     assert who_may(running, replaced) == {"controllers"}
+
+
+def test_nobody_from_outside_says_which_trace_something_belongs_to() -> None:
+    mark = TraceMark("00-" + "a" * 32 + "-" + "b" * 16 + "-01")
+    for made in (make_instance("web-0"), make_workload("web")):
+        stored = made.stamped(version=1, uid="u1")
+        marked = stored.changed(meta=msgspec.structs.replace(stored.meta, trace=mark))
+        assert "meta.trace" in changed_fields(stored, marked)
+        assert not who_may(stored, marked) & {"a", "o", "v", "n1", "x"}
 
 
 def test_each_field_of_a_volume_has_its_writers() -> None:

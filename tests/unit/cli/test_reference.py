@@ -40,7 +40,7 @@ def test_the_guides_name_only_commands_and_options_that_exist(capsys: pytest.Cap
         text = page.read_text(encoding="utf-8")
         for name, rest in re.findall(r"^\|? ?`?mandor (\w+)([^`#\n]*)", text, re.MULTILINE):
             assert name in COMMANDS, f"{page.name}: mandor {name}"
-            inner = {"create", "place", "prepare", "release"} & set(rest.split()[:1])
+            inner = {"create", "place", "prepare", "release", "rotate"} & set(rest.split()[:1])
             run([name, *inner, "--help"])
             help_text = capsys.readouterr().out
             for option in re.findall(r" (--?[a-z][a-z-]*)", rest.partition(" -- ")[0].replace(" -it ", " -i -t ")):

@@ -221,6 +221,24 @@ async def test_it_ends_vanishes_and_is_lost_when_a_test_says_so(engine: FakeEngi
         engine.end(units[2])
 
 
+async def test_an_end_that_passed_while_nobody_had_the_loop_is_told() -> None:
+    """Whoever looked just before the end, and asks for the next event just after it, hears of it."""
+
+    class Busy(ManualClock):
+        def hold(self, seconds: float) -> None:
+            self._time += seconds  # no timer could ring
+
+    clock = Busy()
+    engine = FakeEngine(clock)
+    events = engine.events()
+    await engine.start(UNIT, launch(after="1m"))
+    await anext(events)
+    clock.hold(60)
+    async with asyncio.timeout(10):
+        await anext(events)
+    assert (await look(engine)).phase is UnitPhase.EXITED
+
+
 async def test_events_come_for_orders_and_for_what_happens_by_itself(engine: FakeEngine, clock: ManualClock) -> None:
     seen: list[str] = []
 

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mandor.errors import TooLarge, Unavailable
+from mandor.errors import Forbidden, MandorError, TooLarge, Unavailable
 from mandor.lib.clock import ManualClock, settle
 from mandor.model.meta import Meta
 from mandor.model.record import Event
@@ -96,11 +96,12 @@ async def test_no_text_can_stop_a_recorder(text: str) -> None:
     assert all(len(event.spec.message) <= MESSAGE_MOST for event in found)
 
 
-async def test_an_event_that_can_never_be_stored_holds_up_no_other() -> None:
+@pytest.mark.parametrize("error", [TooLarge("no"), Forbidden("its instance is another node's by now")])
+async def test_an_event_that_can_never_be_stored_holds_up_no_other(error: MandorError) -> None:
     class Picky(MemoryStore):
         async def commit(self, *writes: Write) -> int:
             if any(isinstance(write, Put) and write.value.spec.reason == "Poison" for write in writes):
-                raise TooLarge("no")
+                raise error
             return await super().commit(*writes)
 
     clock = ManualClock()

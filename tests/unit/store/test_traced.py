@@ -11,7 +11,7 @@ from mandor.model.node import Node
 from mandor.model.workload import Workload
 from mandor.store.base import Put
 from mandor.store.memory import MemoryStore
-from mandor.store.traced import FOLLOWED_SECONDS, MARKED_MOST, TracedStore, followed, left_by
+from mandor.store.traced import FOLLOWED_SECONDS, INSTANCES_MOST, TracedStore, followed, left_by
 from mandor.telemetry.context import SpanContext
 from mandor.telemetry.span import Kind, Span, within
 from mandor.telemetry.tracer import Tracer
@@ -102,10 +102,10 @@ async def test_a_change_that_is_not_recorded_takes_work_out_of_the_trace_before(
 
 async def test_so_many_carry_a_span_and_no_more(place: Place) -> None:
     with within(place.span()):
-        for number in range(MARKED_MOST + 5):
+        for number in range(INSTANCES_MOST + 5):
             await place.store.commit(Put(instance(f"web-{number}")))
-    marks = [await place.mark(instance(f"web-{number}").key) for number in range(MARKED_MOST + 5)]
-    assert sum(each is not None for each in marks) == MARKED_MOST
+    marks = [await place.mark(instance(f"web-{number}").key) for number in range(INSTANCES_MOST + 5)]
+    assert sum(each is not None for each in marks) == INSTANCES_MOST
 
 
 async def test_a_commit_that_loses_is_a_span_that_failed(place: Place) -> None:

@@ -47,7 +47,9 @@ def test_those_below_share_the_fate_of_one_that_may_not_be_told_of() -> None:
         late = tracer.below(above, "late")
         (tracer.end if told else tracer.drop)(above)
         tracer.end(late)
-        assert [each.name for each in tracer.take()] == (["deeper", "below", "above", "late"] if told else [])
+        tracer.end(tracer.below(above, "latest"))
+        names = ["deeper", "below", "above", "late", "latest"]
+        assert [each.name for each in tracer.take()] == (names if told else [])
 
 
 def test_an_error_is_the_spans_failure() -> None:

@@ -1,7 +1,8 @@
 """Tokens: made once, listed without their secrets, revoked by deleting them."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta as Note
 from msgspec import Struct
 
@@ -13,7 +14,7 @@ from mandor.api.operation import Call, Operation
 from mandor.api.routes.objects import TRIES, get, list_kind, page_of
 from mandor.api.routes.queries import ListQuery, NameQuery
 from mandor.api.turn_plan import Lane
-from mandor.errors import Conflict, Forbidden, Invalid
+from mandor.errors import Conflict, Forbidden, Invalid, Unsupported
 from mandor.model.meta import Key, Object, check_name
 from mandor.model.record import ALL_NAMESPACES, Role, Token
 from mandor.store.base import Delete, Put, Write
@@ -108,6 +109,56 @@ async def create(call: Call[None, NewToken]) -> MadeToken:
     )
 
 
+class Rotation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    overlap_seconds: Annotated[float, Note(ge=0, le=1e8)] = 3600.0
+    """How long the old one is still good."""
+    expires_seconds: Annotated[float, Note(gt=0, le=1e10)] | None = None
+    """How long the new one is good; absent: as long as the old one was made for."""
+
+
+async def rotate(call: Call[None, Rotation]) -> MadeToken:
+    """Another token for the same bearer; the old one ends after the overlap, and not later than it would have."""
+    store, clock, now = call.parts.store, call.parts.clock, call.parts.clock.now()
+    old = await get_whole(call)
+    spec = old.spec
+    wanted = NewToken(role=spec.role, identity=spec.identity, namespaces=spec.namespaces)
+    _check_reach(call.caller, wanted)
+    if spec.role == "node":
+        raise Unsupported(
+            f"{old.meta.name} is a node's own credential, of which there is one",
+            hint="delete the node and let its agent join again to give it another",
+        )
+    lasts = call.body.expires_seconds
+    if lasts is None and spec.expires_at:
+        lasts = spec.expires_at - old.meta.created_at
+    made, text = make_token(
+        spec.role, spec.identity, namespaces=spec.namespaces, expires_at=now + lasts if lasts is not None else 0.0
+    )
+    ends = now + call.body.overlap_seconds
+    ending = old.changed(spec=msgspec.structs.replace(spec, expires_at=min(ends, spec.expires_at or ends)))
+    call.parts.rates.spend(call.caller.identity, 2)
+    record = audit(clock, call.caller, "rotate", str(old.key), ("spec.expires_at",), call.address)
+    await store.commit(Put(ending), Put(made), record)
+    return MadeToken(
+        token=text,
+        name=made.meta.name,
+        role=spec.role,
+        identity=spec.identity,
+        namespaces=spec.namespaces,
+        expires_at=made.spec.expires_at,
+    )
+
+
+async def get_whole(call: Call[Any, Any]) -> Token:
+    """As it is stored, for whoever may write it."""
+    call.caller.require("admin", what="rotate tokens")
+    key = Key("token", "", call.path["name"])
+    found = await call.parts.store.get(key)
+    if not isinstance(found, Token):
+        raise missing(key)
+    return found
+
+
 async def revoke(call: Call[None, None]) -> Object:
     call.caller.require("admin", what="revoke tokens")
     key = Key("token", "", call.path["name"])
@@ -156,6 +207,18 @@ OPERATIONS = [
         result=MadeToken,
         status=201,
         refuses=("conflict",),
+    ),
+    Operation(
+        method="POST",
+        path="/v1/tokens/{name}/rotate",
+        name="rotate_token",
+        summary="Make another token for the same bearer; the old one is good for a while yet",
+        tag="tokens",
+        handler=rotate,
+        body=Rotation,
+        result=MadeToken,
+        status=201,
+        refuses=("not_found", "conflict", "unsupported"),
     ),
     Operation(
         method="GET",

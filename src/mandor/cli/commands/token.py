@@ -58,6 +58,28 @@ def list_tokens(client: "Client", output: str) -> None:
     show(items, find_kind("token"), output)
 
 
+@token_command.command("rotate")
+@click.argument("name", shell_complete=complete_names("tokens"))
+@click.option("--overlap", default="1h", show_default=True, help="How long the old one is still good.")
+@output_option("text", "json", "yaml")
+@connected
+def rotate(client: "Client", name: str, overlap: str, output: str) -> None:
+    """Make another token for whom NAME is for, and let NAME end after a while: until then both are good.
+
+    \b
+    mandor token rotate 3f9a1c20b7de --overlap 24h
+    """
+    body = {"overlap_seconds": seconds(overlap, "--overlap")}
+    made = client.post(f"/v1/tokens/{name}/rotate", body)
+    if output != "text":
+        show_data(made, output)
+        return
+    click.echo(made["token"])
+    click.echo(
+        f"the token {made['name']} is for {made['identity']} ({made['role']}); {name} ends in {overlap}", err=True
+    )
+
+
 @token_command.command("revoke")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_names("tokens"))
 @connected

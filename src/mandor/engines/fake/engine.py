@@ -216,7 +216,7 @@ class FakeEngine(Engine):
         for record in self.world.all():
             if record.observed(now).phase is UnitPhase.RUNNING:
                 options = read_options(record.launch)
-                found[record.unit] = Usage(options.cpu * (now - record.runs_at), options.memory)
+                found[record.unit] = Usage(options.cpu * (now - record.runs_at), int(options.memory))
         return found
 
     async def images(self) -> Mapping[str, int]:
@@ -243,12 +243,13 @@ class FakeEngine(Engine):
         return self._events(self._ticks.stream())
 
     async def _events(self, ticks: AsyncIterator[None]) -> AsyncIterator[None]:
-        timer = asyncio.create_task(self._ring())
+        timer = asyncio.create_task(self._ring(self._clock.monotonic()))
         try:
             async for _ in ticks:
+                now = self._clock.monotonic()  # whoever is told looks later than this
                 yield
                 timer.cancel()
-                timer = asyncio.create_task(self._ring())
+                timer = asyncio.create_task(self._ring(now))
         finally:
             timer.cancel()
 
@@ -259,13 +260,14 @@ class FakeEngine(Engine):
 
     # How it is done.
 
-    async def _ring(self) -> None:
-        """Tick when the next unit becomes something else by itself."""
-        now = self._clock.monotonic()
-        ahead = [at for record in self.world.all() if (at := record.next_change(now)) is not None]
-        if ahead:
-            await self._clock.sleep(min(ahead) - now)
-            self._ticks.tick()
+    async def _ring(self, since: float) -> None:
+        """Tick when the next unit becomes something else by itself, or has since that time."""
+        ahead = [at for record in self.world.all() if (at := record.next_change(since)) is not None]
+        if not ahead:
+            return
+        while (left := min(ahead) - self._clock.monotonic()) > 0:  # a timer may be a little early
+            await self._clock.sleep(left)
+        self._ticks.tick()
 
     async def _answer(self, verb: str) -> None:
         hanging = self._hanging.get(verb)

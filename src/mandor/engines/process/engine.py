@@ -99,6 +99,9 @@ class ProcessEngine(Engine):
                 if self._write_launch(tracked, launch):
                     async with self._starts:
                         await self._begin(tracked)
+            except asyncio.CancelledError:
+                tracked.folder.call_off()
+                raise
             except OSError as error:
                 raise EngineDown(
                     f"cannot start {unit}: {error}", hint="the unit's folder is below the agent's data directory"

@@ -6,6 +6,7 @@ import fcntl
 import os
 import signal
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -137,6 +138,16 @@ class UnitFolder:
         finally:
             os.close(file)
         return True
+
+    def call_off(self) -> None:
+        """A supervisor that is on its way finds nothing to begin; one that has come is seen, and can be stopped."""
+        with suppress(OSError):  # BlockingIOError: it has come.
+            file = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                (self.path / "launch.json").unlink(missing_ok=True)
+            finally:
+                os.close(file)
 
     def _write(self, name: str, record: Any, *, durable: bool = False) -> None:
         replace(str(self.path / name), msgspec.json.encode(record), durable=durable)

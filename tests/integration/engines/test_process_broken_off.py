@@ -1,0 +1,37 @@
+"""A process whose start was broken off before its supervisor had come up never begins behind anybody's back."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from mandor.engines.base import Launch, Unit
+from mandor.engines.process import ProcessEngine, spawn
+
+
+@pytest.mark.req("S0-14", "S0-27")
+async def test_a_start_that_was_broken_off_while_its_supervisor_was_slow_never_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    came = tmp_path / "came"
+    slow = ["/bin/sh", "-c", 'sleep 0.5; "$@"; touch "$0"', str(came), *spawn._PROGRAM]
+    begun = tmp_path / "begun"
+    launch = Launch(name="web-0", command=("sh", "-c", f"touch {begun}; exec sleep 0.1"))
+    async with ProcessEngine(directory=tmp_path / "engine") as engine:
+        await engine.probe()
+        monkeypatch.setattr(spawn, "_PROGRAM", slow)
+        starting = asyncio.create_task(engine.start(Unit("u1", "main", 1), launch))
+        await asyncio.sleep(0.1)  # the supervisor is on its way, and holds no lock yet
+        starting.cancel()
+        with suppress(asyncio.CancelledError):
+            await starting
+        assert await engine.list() == [], "whoever broke it off sees nothing to stop"
+        async with asyncio.timeout(60):
+            while not came.exists():
+                assert await engine.list() == []
+                await asyncio.sleep(0.05)
+        assert not begun.exists()
+        assert await engine.list() == []

@@ -1,0 +1,80 @@
+"""The agent's part of a trace ends when the cluster knows how it went; what begins again is another trace."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from mandor.agent.tracing import Tracing, starting
+from mandor.engines.base import Unit
+from mandor.errors import Unavailable
+from mandor.model.instance import Instance, InstanceStatus
+from mandor.model.meta import TraceMark
+from mandor.model.phase import Phase
+from mandor.telemetry.context import SpanContext
+from mandor.telemetry.span import current, within
+from mandor.telemetry.tracer import Tracer
+from tests.unit.agent.make import make_order
+
+PARENT = SpanContext("a" * 32, "b" * 16)
+RUNNING = InstanceStatus(phase=Phase.RUNNING, engine="fake")
+
+
+def instance(phase: Phase, *, marked: bool = True) -> Instance:
+    made = make_order().instance
+    mark = TraceMark(PARENT.header, 1.0) if marked else None
+    return made.changed(meta=msgspec.structs.replace(made.meta, trace=mark), status=InstanceStatus(phase=phase))
+
+
+def test_what_carries_no_mark_or_runs_already_is_in_no_trace() -> None:
+    tracing = Tracing(Tracer())
+    assert tracing.ordered(instance(Phase.RESERVED, marked=False)) is None
+    assert tracing.ordered(instance(Phase.RUNNING)) is None
+    assert tracing.ordered(instance(Phase.RESERVED).stopping("no more")) is None
+    assert tracing.again(instance(Phase.RUNNING, marked=False)) is None
+
+
+def test_a_story_goes_from_the_order_to_the_report_that_it_runs() -> None:
+    tracer = Tracer()
+    story = Tracing(tracer).ordered(instance(Phase.RESERVED))
+    assert story is not None
+    with within(story.span), starting(make_order(), Unit("u", "main", 1), "fake"):
+        pass
+    story.described(InstanceStatus(phase=Phase.STARTING))
+    story.described(RUNNING)
+    story.reported(InstanceStatus(phase=Phase.STARTING))
+    with story.reporting():
+        assert current() is not None
+    story.reported(RUNNING)
+    story.reported(InstanceStatus(phase=Phase.FAILED, reason="Error"))
+    task, report, whole = tracer.take()
+    assert [each.name for each in (task, report, whole)] == ["start task", "report status", "start instance"]
+    assert {task.parent_id, report.parent_id} == {whole.context.span_id}
+    assert (whole.context.trace_id, whole.parent_id, whole.failure) == (PARENT.trace_id, PARENT.span_id, None)
+    assert (task.attributes["mandor.task"], task.attributes["mandor.attempt"]) == ("main", 1)
+
+
+def test_a_task_that_does_not_start_and_an_instance_that_fails_say_why() -> None:
+    tracer = Tracer()
+    story = Tracing(tracer).ordered(instance(Phase.RESERVED))
+    assert story is not None
+    for attempt in (1, 2):
+        with pytest.raises(Unavailable), within(story.span), starting(make_order(), Unit("u", "main", attempt), "fake"):
+            raise Unavailable("the registry does not answer")
+    failed = InstanceStatus(phase=Phase.FAILED, reason="CrashLoop", message="it failed twice")
+    story.described(failed)
+    story.reported(failed)
+    first, second, _, whole = tracer.take()
+    assert (first.failure, first.attributes["error.type"]) == ("the registry does not answer", "unavailable")
+    assert second.attributes["mandor.attempt"] == 2
+    assert (whole.failure, whole.attributes["error.type"]) == ("it failed twice", "CrashLoop")
+
+
+def test_a_restart_is_a_trace_of_its_own_that_points_to_the_first() -> None:
+    tracer = Tracer()
+    story = Tracing(tracer).again(instance(Phase.RUNNING))
+    assert story is not None
+    story.reported(RUNNING)
+    (whole,) = tracer.take()
+    assert (whole.name, whole.parent_id, whole.links) == ("restart instance", "", (PARENT,))
+    assert whole.context.trace_id != PARENT.trace_id
