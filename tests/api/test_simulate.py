@@ -11,7 +11,6 @@ import pytest
 from click.testing import CliRunner
 
 from mandor.cli.commands.simulate import simulate_command
-from mandor.roots import simulation
 from mandor.roots.simulation import Simulations
 from mandor.store.base import Put
 from tests.api.conftest import Api, StartApi
@@ -67,7 +66,7 @@ async def test_one_runs_at_a_time_and_its_process_ends_with_its_caller(
         begun.append(await plain("sleep", "1000", **how))
         return begun[0]
 
-    monkeypatch.setattr(simulation.asyncio, "create_subprocess_exec", wait_for_ever)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", wait_for_ever)
     caller = asyncio.create_task(ask(api, OWN))
     async with asyncio.timeout(30):
         while not begun:
