@@ -23,7 +23,6 @@ from mandor.lib.sealing import Sealer
 from mandor.model.meta import Meta
 from mandor.model.record import ALL_NAMESPACES, Cluster, ClusterSpec, Role
 from mandor.roots.forecast import make_scheduling
-from mandor.roots.simulation import Simulations
 from mandor.scheduler.consulting import Inquire, ask_nobody
 from mandor.scheduler.reload import ConfigSource
 from mandor.store.base import Put, Store
@@ -70,7 +69,7 @@ async def running_api(
     config: ConfigSource | None = None,
     inquire: Inquire = ask_nobody,
     clusters: tuple[str, ...] = (),
-    simulate: Simulations | None = None,
+    simulate: Callable[[str, int], Awaitable[tuple[bytes, str]]] | None = None,
 ) -> AsyncIterator[Api]:
     listener = open_socket("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -112,7 +111,7 @@ async def start_api() -> AsyncIterator[StartApi]:
             config: ConfigSource | None = None,
             inquire: Inquire = ask_nobody,
             clusters: tuple[str, ...] = (),
-            simulate: Simulations | None = None,
+            simulate: Callable[[str, int], Awaitable[tuple[bytes, str]]] | None = None,
             **settings: object,
         ) -> Api:
             store = store if store is not None else await stack.enter_async_context(MemoryStore())
