@@ -80,11 +80,6 @@ async def test_a_schema_for_manifests_is_served(dev: Api) -> None:
         jsonschema_rs.validator_for(schema).validate({"name": "web", "imge": "nginx"})
 
 
-async def _simulated(scenario: str, seeds: int) -> tuple[bytes, str]:
-    """What a scenario comes to is another test's: hundreds of processes would be begun here."""
-    return b'{"passed": true}', scenario
-
-
 # schemathesis asks a server in a process of its own whatever the document allows, and more.
 
 SERVER = """
@@ -98,6 +93,9 @@ from mandor.store.memory import MemoryStore
 from mandor.testing.store import make_instance, make_node, make_workload
 from tests.api.conftest import running_api
 
+async def simulated(scenario, seeds):  # what a scenario comes to is another test's: it would begin a process each time
+    return b"null", scenario
+
 async def main():
     store = MemoryStore()
     await store.commit(
@@ -105,7 +103,7 @@ async def main():
         Put(make_node("n1")), Put(make_workload("web", app="shop")), Put(make_instance("web-0")),
     )
     settings = ApiSettings(tokens_required=False, writes_burst=10**9, dial_seconds=0.1, watches_most=4)
-    async with running_api(store, settings, simulate=_simulated) as api:
+    async with running_api(store, settings, simulate=simulated) as api:
         print(api.url, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
