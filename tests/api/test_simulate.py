@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from mandor.cli.commands.simulate import simulate_command
+from mandor.cli.main import cli
 from mandor.roots.simulation import Simulations
 from mandor.store.base import Put
 from tests.api.conftest import Api, StartApi
@@ -40,8 +40,8 @@ async def test_a_change_to_the_cluster_as_it_is_gets_the_answer_of_the_command(a
     await api.store.commit(Put(make_node("n1", cpu=4)), Put(make_workload("old", replicas=2, version=0, cpu="1")))
     found = await ask(api, WEB)
     (tmp_path / "scenario.yaml").write_text(found["scenario"])
-    words = [str(tmp_path / "scenario.yaml"), "--seeds", "1", "--workers", "1", "-o", "json"]
-    assert json.loads((await asyncio.to_thread(CliRunner().invoke, simulate_command, words)).stdout) == found["report"]
+    words = ["simulate", str(tmp_path / "scenario.yaml"), "--seeds", "1", "--workers", "1", "-o", "json"]
+    assert json.loads((await asyncio.to_thread(CliRunner().invoke, cli, words)).stdout) == found["report"]
     last = found["report"]["strategies"][0]["typical"]["phases"][-1]
     assert sorted(last["nodes"]["n1"]["instances"])[:2] == ["old-0", "old-1"]
     assert len(last["nodes"]["n1"]["instances"]) == 4
