@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import ConsoleMessage, Page, expect, sync_playwright
 
 from scripts.components import environment, find
 
 WAIT_MILLISECONDS = 60_000
+expect.set_options(timeout=WAIT_MILLISECONDS)
 
 
 @contextmanager

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright.sync_api import expect
 
+from tests.components.browser import open_page
 from tests.components.docker import Docker
 from tests.components.image import NAME, busybox_layer
 from tests.components.registry import start_registry, write_image
@@ -26,6 +28,15 @@ resources: {{{{cpu: 100m, memory: 64Mi, limits: {{{{memory: 64Mi, processes: 50}
 placement: {{{{where: ["engine.docker.version version >= 20"]}}}}
 restart: {{{{delay: 200ms}}}}
 stop: {{{{grace: 2s}}}}
+"""
+
+COMPOSE = f"""
+services:
+  shop:
+    image: {NAME}
+    command: [sh, -c, "trap 'exit 0' TERM; echo selamat datang; while :; do sleep 0.1; done"]
+    stop_grace_period: 2s
+    deploy: {{replicas: 2}}
 """
 
 
@@ -71,6 +82,25 @@ def test_an_image_runs_is_restarted_scaled_and_removed(cluster: Cluster, own_doc
     cluster.wait_running("web", 1)
     assert cluster.call("DELETE", "/v1/workloads/web")[0] == 200
     eventually("nothing is left", lambda: not containers(own_docker) and not cluster.instances())
+
+
+@pytest.mark.real("chromium")
+@pytest.mark.req("S0-35", "S2-10")
+def test_a_compose_file_is_applied_in_a_browser_and_becomes_running(cluster: Cluster, tmp_path: Path) -> None:
+    with open_page(tmp_path) as page:
+        page.goto(f"{cluster.urls[0]}/ui/#/plan")
+        page.get_by_label("A manifest, or a Compose").fill(COMPOSE)
+        page.get_by_role("button", name="Rehearse").click()
+        expect(page.get_by_text("Everything would have a node.")).to_be_visible()
+        page.get_by_role("button", name="Apply").click()
+        expect(page.get_by_text("workload default/shop created")).to_be_visible()
+        page.get_by_role("link", name="Workloads").click()
+        page.get_by_role("link", name="shop").click()
+        expect(page.get_by_role("heading", name="default/shop Running")).to_be_visible()
+        page.get_by_role("link", name="shop-1").click()
+        expect(page.get_by_label("Logs")).to_contain_text("selamat datang")
+        expect(page.get_by_role("img", name=re.compile("^Memory "))).to_be_visible()
+        page.screenshot(path=str(tmp_path / "instance.png"), full_page=True)
 
 
 @pytest.mark.req("S0-28", "S0-29")

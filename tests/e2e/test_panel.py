@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.components.browser import WAIT_MILLISECONDS, open_page
+from tests.components.browser import open_page
 from tests.e2e.cluster import Cluster
 from tests.e2e.test_spares import placing, prepare
 
@@ -26,7 +26,6 @@ command: [sleep, "1000"]
 resources: {cpu: 9000, memory: 16Mi}
 """
 CHECKS = (Path(__file__).parent / "accessible.js").read_text().partition("\n")[2]
-expect.set_options(timeout=WAIT_MILLISECONDS)
 
 
 @pytest.fixture

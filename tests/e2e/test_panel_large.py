@@ -14,7 +14,7 @@ from bench._api import Server, server
 from bench.panel import Traffic, fill, log_in
 from mandor.client.aio import Client
 from mandor.store.remote import RemoteStore
-from tests.components.browser import WAIT_MILLISECONDS, open_page
+from tests.components.browser import open_page
 
 NODES, INSTANCES, COPIES = 1_000, 10_000, 20
 LINES_MOST = 60
@@ -24,7 +24,6 @@ LISTEN = """import("/ui/live.js").then((live) => {
   window.frames_drawn = [];
   live.listen(() => window.frames_drawn.push(document.timeline.currentTime));
 })"""
-expect.set_options(timeout=WAIT_MILLISECONDS)
 
 
 def change(target: Server, typed: threading.Event) -> None:

@@ -9,9 +9,9 @@ const INDONESIAN = {
   "priority": "prioritas", "pressure": "tekanan", "Recent events": "Peristiwa terbaru", "Nothing has happened yet.": "Belum ada kejadian.",
   "Name": "Nama", "Namespace": "Namespace", "Phase": "Fase", "Pool": "Kelompok", "Engines": "Mesin", "Type": "Jenis",
   "Ready": "Siap", "Wanted": "Diminta", "Restarts": "Mulai ulang", "Node": "Node", "Says": "Keterangan", "Age": "Umur",
-  "Cordon": "Tutup", "Uncordon": "Buka", "Drain": "Kosongkan", "Scale": "Ubah jumlah", "Restart": "Mulai ulang",
+  "Cordon": "Tutup", "Uncordon": "Buka", "Drain": "Kosongkan", "Scale": "Ubah jumlah", "Restart": "Mulai ulang", "It is restarted.": "Sedang dimulai ulang.",
   "Undo": "Kembalikan", "Pause": "Jeda", "Resume": "Lanjutkan", "Promote": "Lanjutkan canary", "Count": "Jumlah",
-  "Roll-out": "Peluncuran", "Logs": "Log", "Follow": "Ikuti", "Why": "Mengapa", "Why here, and why not elsewhere": "Mengapa di sini, dan mengapa tidak di tempat lain",
+  "Roll-out": "Peluncuran", "Logs": "Log", "Follow": "Ikuti", "Why": "Mengapa", "asked for": "diminta", "Why here, and why not elsewhere": "Mengapa di sini, dan mengapa tidak di tempat lain",
   "What would help": "Yang akan membantu", "Scores": "Nilai", "Rehearse": "Latih", "Simulate": "Simulasikan", "Stop": "Hentikan", "Minutes": "Menit", "line": "baris",
   "The simulation runs…": "Simulasi berjalan…", "It was called off.": "Dibatalkan.", "Evicted": "Diusir", "Down (s)": "Mati (d)",
   "Everything that is expected holds.": "Semua yang diharapkan terpenuhi.", "Not everything that is expected holds.": "Tidak semua yang diharapkan terpenuhi.", "Apply": "Terapkan",
@@ -50,6 +50,13 @@ export function age(at) {
   if (seconds < 5400) return `${Math.round(seconds / 60)}m`;
   if (seconds < 129600) return `${Math.round(seconds / 3600)}h`;
   return `${Math.round(seconds / 86400)}d`;
+}
+
+// What the API writes as text: `50m`, `2`, `256Mi`, `2GB`; nothing: 0.
+export function quantity(text) {
+  const [, number, unit] = /^([\d.]+)(\D*)$/.exec(text ?? "0") ?? [null, "0", ""];
+  const power = "kMGTPE".indexOf(unit[0] === "K" ? "k" : unit[0]) + 1;
+  return Number(number) * (unit === "m" ? 0.001 : (unit[1] === "i" ? 1024 : 1000) ** power);
 }
 
 export function bytes(count) {

@@ -2,15 +2,17 @@
 
 import * as api from "../api.js";
 import * as live from "../live.js";
+import { chart } from "../chart.js";
 import { fill, h, List } from "../dom.js";
 import { mayChange, place } from "../main.js";
-import { age, bytes, t } from "../words.js";
+import { age, bytes, quantity, t } from "../words.js";
 import { Explained } from "./explain.js";
 import { about, events, facts, link, phase } from "./parts.js";
 import { Shell } from "./shell.js";
 
 const LINES_MOST = 2000;
 const USAGE_SECONDS = 10;
+const USAGES_MOST = 60;
 
 const isMain = (task) => (task.role ?? "main") === "main";
 const tasksOf = (workload, group = "main") => Object.entries(workload.spec.groups?.[group]?.tasks ?? {})
@@ -101,16 +103,23 @@ export class InstancePage {
     const found = await api.get(`/v1/nodes/${encodeURIComponent(node)}/usage`).catch(() => null);
     const mine = found?.instances?.[`${this.namespace}/${this.name}`];
     if (!mine) return;
-    this.usage = [...this.usage.slice(-59), mine];
-    const line = (of) => {
+    this.usage = [...this.usage.slice(1 - USAGES_MOST), mine];
+    const asked = this.asked();
+    const one = (label, of, limit, text) => {
       const values = this.usage.map((each) => of(each) ?? 0);
-      const most = Math.max(1, ...values);
-      return values.map((value) => "▁▂▃▄▅▆▇█"[Math.min(7, Math.floor((8 * value) / most))]).join("");
+      return h("figure", {}, h("figcaption", {}, label, h("b", {}, ` ${text(values.at(-1))}`), limit ? h("span", { class: "soft" }, ` / ${text(limit)} ${t("asked for")}`) : null),
+        chart(label, values, { room: USAGES_MOST, limit, text }));
     };
-    fill(this.chart, facts([
-      [t("Processors"), `${((mine.cpu_milli ?? 0) / 1000).toFixed(2)}  ${line((each) => each.cpu_milli)}`],
-      [t("Memory"), `${bytes(mine.memory_bytes ?? 0)}  ${line((each) => each.memory_bytes)}`],
-    ]));
+    fill(this.chart, one(t("Processors"), (each) => each.cpu_milli, asked.cpu, (value) => (value / 1000).toFixed(2)),
+      one(t("Memory"), (each) => each.memory_bytes, asked.memory, bytes));
+  }
+
+  // What its tasks asked for together.
+  asked() {
+    const instance = live.find("instance", this.namespace, this.name);
+    const tasks = Object.values(live.find("workload", this.namespace, instance?.spec.workload)?.spec.groups?.[instance?.spec.group ?? "main"]?.tasks ?? {});
+    const sum = (of) => tasks.map((each) => of(each.resources ?? {})).reduce((one, other) => one + other, 0);
+    return { cpu: 1000 * sum(({ cpu }) => quantity(cpu)), memory: sum(({ memory }) => quantity(memory)) };
   }
 
   update(kinds) {

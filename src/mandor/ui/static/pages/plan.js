@@ -2,7 +2,7 @@
 
 import * as api from "../api.js";
 import { fill, h } from "../dom.js";
-import { attempt, mayChange } from "../main.js";
+import { mayChange } from "../main.js";
 import { t } from "../words.js";
 
 const TYPE = "application/yaml";
@@ -74,10 +74,12 @@ export class PlanPage {
   }
 
   async apply() {
-    await attempt(async () => {
+    try {
       const found = await api.post("/v1/apply", this.text.value, TYPE);
       fill(this.result, h("ul", {}, (found.results ?? []).map((each) => h("li", {}, `${each.kind ?? ""} ${each.namespace ?? ""}/${each.name ?? ""} ${each.action ?? each.outcome ?? ""}`))), imported(found.imported));
-    }, t("Apply"));
+    } catch (error) {
+      this.complain(error);
+    }
   }
 }
 

@@ -64,7 +64,7 @@ export class WorkloadPage {
     const group = h("select", { "aria-label": t("Name") }, groups.map((each) => h("option", {}, each)));
     const count = h("input", { type: "number", min: "0", max: "10000", id: "count", value: `${workload.spec.groups?.[groups[0]]?.replicas ?? workload.status?.wanted ?? 1}` });
     const scale = () => attempt(() => api.patch(`${this.address}?${this.where}`, { spec: { groups: { [group.value]: { replicas: Number(count.value) } } } }), `${this.name}: ${count.value}`);
-    const restart = () => attempt(() => api.patch(`${this.address}?${this.where}`, { spec: { restarted: (this.value.spec.restarted ?? 0) + 1 } }), t("Restart"));
+    const restart = () => attempt(() => api.patch(`${this.address}?${this.where}`, { spec: { restarted: (this.value.spec.restarted ?? 0) + 1 } }), t("It is restarted."));
     const order = (word) => () => attempt(async () => { await api.post(`${this.address}/rollout?${this.where}`, { order: word }); await this.showHistory(); });
     fill(this.buttons,
       workload.spec.type === "daemon" ? null : [h("label", { for: "count" }, t("Count")), groups.length > 1 ? group : null, count, h("button", { class: "first", onclick: scale }, t("Scale"))],
