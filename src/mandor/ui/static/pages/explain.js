@@ -43,8 +43,9 @@ function one(found) {
 
 function scores(found) {
   const most = Math.max(1, ...found.scores.map((each) => each.total));
-  return h("table", { class: "scores" }, h("caption", {}, t("Scores")),
+  const table = h("table", { class: "scores" }, h("caption", {}, t("Scores")),
     h("thead", {}, h("tr", {}, [t("Node"), "", ...(found.scores[0].parts ?? []).map((each) => each.plugin)].map((each) => h("th", { scope: "col" }, each)))),
     h("tbody", {}, found.scores.map((each) => h("tr", {}, h("th", { scope: "row" }, each.node === found.node ? `● ${each.node}` : each.node),
       h("td", {}, progress(each.total / most, each.node), ` ${each.total}`), (each.parts ?? []).map((part) => h("td", {}, `${part.score}×${part.weight}`))))));
+  return h("div", { class: "wide", role: "region", tabindex: "0", "aria-label": t("Scores") }, table);
 }

@@ -92,7 +92,7 @@ function simulated({ report, page, scenario }) {
       h("span", { class: "soft" }, ` ${report.seeds.length} seeds`)),
     report.failures.length ? h("ul", {}, report.failures.slice(0, 50).map((each) => h("li", {}, `${each.phase}: ${each.expectation}: ${each.message}`))) : null,
     report.strategies.map((strategy) => h("section", { class: "sheet" }, h("h2", {}, strategy.name),
-      h("div", { class: "wide" }, h("table", { class: "scores" },
+      h("div", { class: "wide", role: "region", tabindex: "0", "aria-label": strategy.name }, h("table", { class: "scores" },
         h("thead", {}, h("tr", {}, [t("Phase"), t("Waiting"), t("Would have to go"), t("Evicted"), t("Down (s)"), t("Says")].map((each) => h("th", { scope: "col" }, each)))),
         h("tbody", {}, strategy.phases.map((each) => h("tr", {}, h("th", { scope: "row" }, each.name), h("td", {}, range(each.pending)), h("td", {}, range(each.preemptions)),
           h("td", {}, range(each.evictions)), h("td", {}, `${Math.round(each.down_seconds.median)}`), h("td", {}, Object.keys(each.pending_reasons).join("; "))))))),
