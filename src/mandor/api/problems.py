@@ -91,7 +91,7 @@ def misfit(error: msgspec.DecodeError, wanted: Any, what: str = "body") -> Inval
     else:
         named = place[1].removeprefix("$.") if place else missing[1] if missing else ""
         hint = _number_at(named, wanted)
-    return Invalid(f"the {what} does not fit: {text}", hint=hint, **facts)
+    return Invalid(f"the {what} does not fit: {text}", hint=hint or "the page /docs shows what belongs there", **facts)
 
 
 def _number_at(name: str, wanted: Any) -> str | None:
