@@ -54,6 +54,7 @@ def test_ten_thousand_instances_are_a_few_lines_one_drawing_a_frame_and_no_lost_
         page.add_init_script(log_in(target))
         page.goto(f"{target.url}/ui/#/")
         expect(page.get_by_label(f"{NODES} nodes, {INSTANCES} instances")).to_be_visible()
+        page.screenshot(path=str(tmp_path / "overview.png"))
         page.evaluate(LISTEN)
         typed = threading.Event()
         traffic = threading.Thread(target=change, args=(target, typed))

@@ -19,6 +19,7 @@ from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.identity import Identity
 from mandor.placement.framework.points import FilterPlugin, Plugin, ScorePlugin
 from mandor.placement.framework.profile import Enabled, Profile
+from mandor.placement.plugins.best_fit import BestFit, BestFitArgs
 from mandor.placement.plugins.bin_pack import BinPack
 from mandor.placement.plugins.control_plane import ControlPlane, ControlPlaneArgs
 from mandor.placement.plugins.default_binder import DefaultBinder
@@ -203,6 +204,13 @@ def test_requested_to_capacity_ratio_gives_kubernetes_numbers(asked: tuple[int, 
 def test_arguments_that_make_no_sense_are_refused(name: str, args: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError):
         make(name, args)
+
+
+def test_best_fit_stands_nodes_that_have_nothing() -> None:
+    cluster = Cluster([make_node("n1", memory=0), make_node("n2", memory=0)], BestFit(BestFitArgs(1000, 1000, 1000)))
+    found = [cluster.decide() for _ in range(3)]
+    assert {each.node for each in found} == {found[0].node}
+    assert [each.fault for each in found] == ["", "", ""]
 
 
 def test_load_aware_goes_by_what_is_used_and_not_by_what_was_asked_for() -> None:

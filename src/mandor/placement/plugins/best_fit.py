@@ -13,6 +13,8 @@ from mandor.placement.framework.snapshot import Snapshot
 WEIGHT_MOST = 1000
 _PARTS = 10**12
 """Shares are compared in so many parts: whole percents would make equals of nodes that are not."""
+_SHARE_MOST = 10.0
+"""Whatever is taken of a node that has next to nothing: larger numbers would have no room."""
 _ENDLESS = 2**62
 """The quota of a node that has none: no number of machines is a share of it."""
 
@@ -47,8 +49,9 @@ class BestFit(ScorePlugin):
 
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
         args = self._args
-        full = nodes.machines / np.maximum(machine_quotas(nodes, args.fact, _ENDLESS), 1) * args.machines
-        full += self._weights @ (nodes.counted / np.maximum(nodes.allocatable[:2], 1))
+        machines = nodes.machines / np.maximum(machine_quotas(nodes, args.fact, _ENDLESS), 1)
+        room = nodes.counted / np.maximum(nodes.allocatable[:2], 1)
+        full = np.minimum(machines, _SHARE_MOST) * args.machines + self._weights @ np.minimum(room, _SHARE_MOST)
         return np.rint(full * _PARTS).astype(np.int64)
 
     def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
