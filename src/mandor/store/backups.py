@@ -65,7 +65,8 @@ class Backups:
         target = self._folder / name_at(self._clock.now())
         part = target.with_name(f".{target.name}.part")
         try:
-            with await asyncio.to_thread(_open, part) as file:
+            # Here and not in a thread: whoever is called off meanwhile would leave it open.
+            with _open(part) as file:
                 await write_dump(self._store, file)
                 await asyncio.to_thread(_settle, file)
             objects = await asyncio.to_thread(count_objects, part)
