@@ -66,8 +66,10 @@ class Top(App[None]):
         await self._kept.aclose()
 
     def _tick(self) -> None:
-        if isinstance(self.screen, Page):
-            self.screen.tick()
+        # On its way out the application has no screen any more, and still ticks.
+        screen = self.screen_stack[-1] if self.screen_stack else None
+        if isinstance(screen, Page):
+            screen.tick()
 
     def head(self) -> str:
         return f"{self.feed.summary()} · {self.client.server}"

@@ -150,16 +150,18 @@ async def test_views_are_switched_by_name_and_filtered(api: LiveApi) -> None:
 async def test_rows_are_sorted_by_keys_and_the_cursor_stays_on_its_object(api: LiveApi) -> None:
     await asyncio.to_thread(fill, api)
     async with seat(api) as at:
-        await at.sees("three", lambda: len(at.names) == 3)
+        await at.sees("three, and one is chosen", lambda: len(at.names) == 3 and at.page.chosen is not None)
+        before = at.page.chosen
+        assert before is not None
         await at.press("N")
-        assert at.names == ["web-1", "web-0", "db-0"]
-        row = at.page.chosen
-        assert row is not None
-        assert row.place[1] == "db-0"
+        await at.sees("the names from behind", lambda: at.names == ["web-1", "web-0", "db-0"])
+        after = at.page.chosen
+        assert after is not None
+        assert after.place == before.place
         await at.press("S")
-        assert at.names[0] == "web-1"
+        await at.sees("who waits, first", lambda: at.names[0] == "web-1")
         await at.press("C")
-        assert "not sorted by CPU%" in at.foot
+        await at.sees("why not", lambda: "not sorted by CPU%" in at.foot)
 
 
 async def test_events_lead_to_what_they_are_about(api: LiveApi) -> None:
@@ -171,7 +173,14 @@ async def test_events_lead_to_what_they_are_about(api: LiveApi) -> None:
         await at.press("d")
         await at.reads("describe instance default/web-0")
         await at.press("escape", "ctrl+d")
-        assert "events go by themselves" in at.foot
+        await at.sees("why not", lambda: "events go by themselves" in at.foot)
+
+
+async def test_a_tick_that_comes_after_the_last_screen_is_gone_does_no_harm(api: LiveApi) -> None:
+    async with seat(api) as at:
+        app = at.app
+    assert not app.screen_stack
+    app._tick()
 
 
 @pytest.mark.req("S0-35")
