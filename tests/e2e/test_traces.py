@@ -76,7 +76,6 @@ def test_one_trace_leads_from_the_command_to_what_runs(
     (schedule,) = _named(trace, "schedule")
     below = [each for each in trace if each.parent_id == schedule.span_id]
     assert [each.name for each in sorted(below, key=lambda each: each.start) if each.name in POINTS] == POINTS
-    assert all(schedule.start <= each.start and each.end <= schedule.end for each in below)
     assert schedule.status == 0
     (bind,) = _named(trace, "Bind")
     (begun,) = _named(trace, "start instance")
