@@ -76,6 +76,8 @@ def test_one_trace_leads_from_the_command_to_what_runs(
     (schedule,) = _named(trace, "schedule")
     below = [each for each in trace if each.parent_id == schedule.span_id]
     assert [each.name for each in sorted(below, key=lambda each: each.start) if each.name in POINTS] == POINTS
+    outside = [each for each in below if not schedule.start <= each.start <= each.end <= schedule.end]
+    assert outside == [], schedule
     assert schedule.status == 0
     (bind,) = _named(trace, "Bind")
     (begun,) = _named(trace, "start instance")

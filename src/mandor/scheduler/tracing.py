@@ -37,12 +37,20 @@ PASSED = ("Reserve", "Permit", "PreBind")
 """Points that every placement passes, though mostly nobody has anything to do there."""
 
 
+def _offset() -> int:
+    """From `perf_counter`, in nanoseconds, to the time of day."""
+    return time_ns() - int(perf_counter() * 1e9)
+
+
 @dataclass(slots=True)
 class Wait:
     """Of one that has no node yet: since when this attempt waits, and what it went through."""
 
     uid: str
     since: int
+    offset: int = field(default_factory=_offset)
+    """One for the whole attempt: two clocks are never read at the same moment, and with another mistake for each of its
+    points they would not stand in order."""
     gates: list[Call] = field(default_factory=list)
 
 
@@ -51,6 +59,7 @@ class Attempt:
     uid: str
     span: Span
     number: int
+    offset: int
     passed: set[str] = field(default_factory=set)
     bind: Span | None = None
 
@@ -82,8 +91,8 @@ class Tracing:
             return
         wait = self._waits.get(key)
         if wait is None or wait.uid != instance.meta.uid:
-            began = time_ns() - int((perf_counter() - gate[2]) * 1e9)
-            wait = self._waits[key] = Wait(instance.meta.uid, began)
+            offset = _offset()
+            wait = self._waits[key] = Wait(instance.meta.uid, int(gate[2] * 1e9) + offset, offset)
             _forget_oldest(self._waits)
         wait.gates = [*wait.gates[-SECTIONS_MOST:], gate]
 
@@ -220,7 +229,7 @@ class Tracing:
             "mandor.profile": entry.ask.profile,
             "mandor.priority": entry.ask.priority,
         }
-        attempt = Attempt(entry.uid, span, number)
+        attempt = Attempt(entry.uid, span, number, wait.offset)
         if wait.gates:
             self._tell(attempt, wait.gates)
         elif number == 1:
@@ -232,7 +241,6 @@ class Tracing:
 
     def _tell(self, attempt: Attempt, trail: Sequence[Call]) -> None:
         """A span for each row of calls at one point."""
-        offset = time_ns() - int(perf_counter() * 1e9)
         for section in _sections(trail):
             point, _, began, _ = section[0]
             attempt.passed.add(point)
@@ -241,8 +249,8 @@ class Tracing:
                 "mandor.plugins": tuple(call[1] for call in section),
                 "mandor.plugins.nanoseconds": tuple(int((call[3] - call[2]) * 1e9) for call in section),
             }
-            start, end = (int(each * 1e9) + offset for each in (began, section[-1][3]))
-            span = self._tracer.below(attempt.span, point, start=start, attributes=about)
+            start, end = (int(each * 1e9) + attempt.offset for each in (began, section[-1][3]))
+            span = self._tracer.below(attempt.span, point, start=max(start, attempt.span.start), attributes=about)
             self._tracer.end(span, at=end)
 
 
