@@ -82,7 +82,8 @@ def end_units(home: Path, environ: Mapping[str, str] | None = None) -> None:
     """What the engines of an agent's folder still run; the agent itself is over."""
     script = (
         "import asyncio, sys; from pathlib import Path; from mandor.roots.agent import make_engines; "
-        "from mandor.roots.dev import stop_units; "
+        "from mandor.roots.dev import stop_units; from mandor.roots.guard import dismiss; "
+        "dismiss(Path(sys.argv[1])); "
         "asyncio.run(stop_units(make_engines(tuple(sys.argv[2:]), Path(sys.argv[1]))))"
     )
     engines = sorted(path.name for path in (home / "engines").glob("*"))

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mandor.roots.guard import dismiss
 from tests.components.etcd import Etcd, Member, Tls
 from tests.e2e.cluster import Program, end_units, eventually
 from tests.faults import lives, observer
@@ -196,6 +197,8 @@ class Rig:
             self.tell()
         for program in [*self.agents.values(), *self.servers]:
             program.kill()
+        for name in self.fakes:
+            dismiss(self.home(name))
         for name in self.processes:
             end_units(self.home(name))
         self._stack.close()

@@ -13,6 +13,7 @@ from mandor.agent.defence import Defence
 from mandor.agent.disks import EngineDisks
 from mandor.agent.feed import ByKind, Feed, Reader
 from mandor.agent.fingerprint import boot_id
+from mandor.agent.guard import Sentry
 from mandor.agent.heartbeat import Heart
 from mandor.agent.image import ImageLoader
 from mandor.agent.journal import Blocking, Journal
@@ -79,11 +80,13 @@ class Agent:
         ahead: Callable[[], float] = lambda: 0.0,
         own_logs: OwnLogs | None = None,
         tracer: Tracer | None = None,
+        sentry: Sentry | None = None,
     ) -> None:
         """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one.
         `ask`: puts the question of a probe. `meter`: asks engines what their units use. `ahead`: how many seconds this
         clock is ahead of the servers'. `own_logs`: what the agent says, for log sinks; None: nothing is shipped, its
-        own words or others'. `tracer`: keeps spans of instances that are part of a trace; None: none are."""
+        own words or others'. `tracer`: keeps spans of instances that are part of a trace; None: none are. `sentry`: has
+        somebody stop what may not run alone when this process is gone; None: nobody does."""
         self._settings, self._link, self._clock, self._ahead = settings, link, clock, ahead
         self._shared = settings.shared
         self._machine = machine or ThisMachine(clock, settings.data)
@@ -118,6 +121,7 @@ class Agent:
             self._whose,
             ask,
             Tracing(tracer) if tracer is not None else None,
+            sentry,
         )
         self._tracer = tracer
         loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)

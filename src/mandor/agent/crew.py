@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from mandor.agent.absence import Source, judge
 from mandor.agent.fetch import Fetch
+from mandor.agent.guard import Sentry, guarded
 from mandor.agent.journal import Blocking, Journal
 from mandor.agent.measures import Measures
 from mandor.agent.names import Lodger, NamesKeeper
@@ -20,6 +21,7 @@ from mandor.agent.reporter import Reporter
 from mandor.agent.room import Answer, Room
 from mandor.agent.settings import AgentSettings
 from mandor.agent.shipping.shipper import Lodged
+from mandor.agent.status import DISCONNECTED
 from mandor.agent.sync import live
 from mandor.agent.tracing import Tracing, first_story
 from mandor.agent.turns import Turns
@@ -27,7 +29,7 @@ from mandor.agent.vault import Vault
 from mandor.agent.volumes import Furnished, VolumeKeeper
 from mandor.agent.worker import Worker, fresh_entry
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
-from mandor.errors import EngineDown, NotFound
+from mandor.errors import EngineDown, MandorError, NotFound
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
@@ -40,6 +42,8 @@ from mandor.store.base import Store
 from mandor.store.recorder import Recorder
 
 log = logging.getLogger(__name__)
+
+GUARD_SECONDS = 5.0
 
 
 class Host(Protocol):
@@ -72,9 +76,12 @@ class Crew:
         whose: Callable[[], Awaitable[ClusterSpec]],
         ask: Ask,
         tracing: Tracing | None = None,
+        sentry: Sentry | None = None,
     ) -> None:
-        """`whose`: which cluster answers. `tracing`: None: nothing is recorded."""
+        """`whose`: which cluster answers. `tracing`: None: nothing is recorded. `sentry`: None: nobody stops anything
+        when this process is gone."""
         self.tracing = tracing
+        self._sentry = sentry
         self.ask = ask
         self._host, self._changed = host, host.poke
         self.clock = clock
@@ -146,6 +153,8 @@ class Crew:
         for name, observer in self._observers.items():
             tasks.start(observer.run(), f"engine {name}")
         tasks.start(self.reporter.run(), "reports")
+        if self._sentry is not None:
+            tasks.start(self.keep_guard(self._sentry), "guard")
 
     async def settle_after(self, seconds: float) -> None:
         """Without a control plane the last orders count."""
@@ -207,6 +216,18 @@ class Crew:
         self._names = self._ready = None
         self._tasks.start(worker.run(), f"instance {worker.order.name}")
         return worker
+
+    async def keep_guard(self, sentry: Sentry) -> None:
+        """As long as there is something to be guarded, one that ended is followed by another."""
+        while True:
+            try:
+                if any(guarded(each.order, each.memory) for each in self.workers.values()):
+                    await sentry.post()
+                else:
+                    await sentry.relieve()
+            except MandorError as error:
+                log.warning("%s", error)
+            await self.clock.sleep(GUARD_SECONDS)
 
     # Strangers: units that no order speaks of.
 
@@ -299,8 +320,8 @@ class Crew:
         return self._presence.silence
 
     @property
-    def heard(self) -> bool:
-        return self._presence.heard_since_boot
+    def away(self) -> float:
+        return self._presence.away
 
     def engine(self, name: str) -> Engine:
         observer = self._observers.get(name)
@@ -371,6 +392,8 @@ class Crew:
 
     async def keep(self, entry: Entry) -> None:
         await self._blocking(self._journal.write, entry)
+        if self._sentry is not None and entry.memory.ending is None and guarded(entry.order, entry.memory):
+            await self._sentry.post()
 
     async def forget(self, uid: str) -> None:
         await self.volumes.clear(uid)  # While the journal still knows whose it is, should this be cut short.
@@ -422,7 +445,7 @@ def _note(before: InstanceStatus, status: InstanceStatus) -> tuple[Literal["norm
     """What people want to read about later; plain progress is in the status."""
     if status.phase is Phase.FAILED and before.phase is not Phase.FAILED:
         return "warning", status.reason, status.message
-    if status.phase is Phase.STOPPED and before.phase is not Phase.STOPPED and status.reason == "Disconnected":
+    if status.phase is Phase.STOPPED and before.phase is not Phase.STOPPED and status.reason == DISCONNECTED:
         return "warning", status.reason, status.message
     if status.restarts > before.restarts and status.reason:
         return "warning", status.reason, status.message

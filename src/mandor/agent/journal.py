@@ -2,7 +2,8 @@
 
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ log = logging.getLogger(__name__)
 _SUFFIX = ".json"
 _BAD = ".bad"
 _PRIVATE = 0o600
+_CONTACT_BYTES = 127
 
 
 class Blocking(Protocol):
@@ -60,9 +62,27 @@ class Journal:
                 continue
             yield entry
 
-    def write(self, entry: Entry) -> None:
-        """On disk when this returns."""
-        replace_file(self._path(entry.order.uid), encode(entry))
+    def stamps(self) -> Mapping[str, object]:
+        """By uid, something that is another thing whenever the entry is."""
+        found: dict[str, object] = {}
+        with suppress(FileNotFoundError), os.scandir(self._orders) as listed:
+            for each in listed:
+                if each.name.endswith(_SUFFIX):
+                    with suppress(FileNotFoundError):
+                        stat = each.stat()
+                        found[each.name.removesuffix(_SUFFIX)] = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        return found
+
+    def peek(self, uid: str) -> Entry | None:
+        """Without touching it; None: there is none, or this version of Mandor cannot read it."""
+        try:
+            return decode_known(self._path(uid).read_bytes(), Entry)
+        except (OSError, Invalid, ValueError, TypeError):
+            return None
+
+    def write(self, entry: Entry, *, draft: str = ".new") -> None:
+        """On disk when this returns. `draft`: each process that writes has its own."""
+        replace_file(self._path(entry.order.uid), encode(entry), draft=draft)
 
     def forget(self, uid: str) -> None:
         self._path(uid).unlink(missing_ok=True)
@@ -76,10 +96,20 @@ class Journal:
 
     @property
     def contact(self) -> Contact | None:
-        return self._read(self._folder / "contact.json", Contact)
+        """None, too, when it is read while it is written."""
+        try:
+            first, *second = (self._folder / "contact.json").read_bytes().splitlines()
+            return decode_known(first, Contact) if second in ([], [first]) else None
+        except (OSError, Invalid, ValueError, TypeError):
+            return None
 
     def touch(self, contact: Contact) -> None:
-        replace_file(self._folder / "contact.json", encode(contact), durable=False)
+        """Written twice, in its place: on a full disk, too, and whoever reads half of it sees that."""
+        handle = os.open(self._folder / "contact.json", os.O_WRONLY | os.O_CREAT, _PRIVATE)
+        try:
+            os.pwrite(handle, 2 * (encode(contact).ljust(_CONTACT_BYTES) + b"\n"), 0)
+        finally:
+            os.close(handle)
 
     @property
     def credential(self) -> str:
@@ -117,17 +147,17 @@ class Journal:
             log.error("journal: %s cannot be set aside: %s", path, error)
 
 
-def replace_file(path: Path, data: bytes, *, durable: bool = True) -> None:
+def replace_file(path: Path, data: bytes, *, durable: bool = True, draft: str = ".new") -> None:
     """The old content or the new one, never half of it, whenever the power goes."""
-    draft = path.with_name(path.name + ".new")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE)
+    written = path.with_name(path.name + draft)
+    handle = os.open(written, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE)
     with os.fdopen(handle, "wb") as file:
         os.fchmod(handle, _PRIVATE)
         file.write(data)
         file.flush()
         if durable:
             os.fsync(handle)
-    draft.replace(path)
+    written.replace(path)
     if durable:
         folder = os.open(path.parent, os.O_RDONLY)
         try:

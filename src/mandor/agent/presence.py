@@ -9,8 +9,6 @@ from mandor.model.record import ClusterSpec
 
 log = logging.getLogger(__name__)
 
-KEEP_SECONDS = 5.0
-"""The time of the last answer is written down no more often than that."""
 TOLD_SECONDS = 3.0
 """A server that hears a node tells the others once a second: by then none of them gives it up any more, or it has."""
 
@@ -22,10 +20,9 @@ class Presence:
         contact = journal.contact
         same_boot = contact is not None and contact.boot == boot and contact.monotonic <= clock.monotonic()
         self._heard: float | None = contact.monotonic if contact is not None and same_boot else None
-        self._first = self._heard
-        """When the first heartbeat since the boot was answered."""
         self._began = clock.monotonic()
-        self._kept = -KEEP_SECONDS
+        self._gap, self._gap_over = 0.0, self._began
+        """The silence that was broken last, and when."""
         self.foreign = False
         """The last answer came from another cluster."""
 
@@ -34,9 +31,14 @@ class Presence:
         return self._belonging
 
     @property
-    def heard_since_boot(self) -> bool:
-        """For so long that the whole control plane knows."""
-        return self._first is not None and self._clock.monotonic() - self._first >= TOLD_SECONDS
+    def away(self) -> float:
+        """How long the silence was that was broken so lately that not the whole control plane need know; 0: none was.
+
+        Without end, where the control plane has not been heard since this machine booted.
+        """
+        if self._heard is None:
+            return float("inf")
+        return self._gap if self._clock.monotonic() - self._gap_over < TOLD_SECONDS else 0.0
 
     @property
     def silence(self) -> float:
@@ -63,14 +65,14 @@ class Presence:
 
     def heard(self, at: float) -> None:
         """A heartbeat that was sent then has been answered."""
+        gap = at - self._heard if self._heard is not None else float("inf")
+        if gap >= self.away:
+            self._gap, self._gap_over = gap, self._clock.monotonic()
         self._heard = max(at, self._heard) if self._heard is not None else at
-        self._first = self._heard if self._first is None else self._first
-        if self._clock.monotonic() - self._kept >= KEEP_SECONDS:
-            self._kept = self._clock.monotonic()
-            try:
-                self._journal.touch(Contact(self._boot, self._heard))
-            except OSError as error:
-                log.warning("the time of the last answer cannot be kept: %s", error)
+        try:
+            self._journal.touch(Contact(self._boot, self._heard))
+        except OSError as error:
+            log.warning("the time of the last answer cannot be kept: %s", error)
 
     def _belong(self, belonging: Belonging) -> None:
         self._belonging = belonging

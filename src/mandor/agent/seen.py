@@ -64,5 +64,5 @@ class Seen:
     """Reason and message of what went wrong when the agent last acted."""
     silence: float = 0.0
     """Seconds since the control plane last answered, as far as is known."""
-    heard: bool = True
-    """It has answered since this machine booted."""
+    away: float = 0.0
+    """The silence before that, if it answers again only since a moment; without end: it has not since the boot."""

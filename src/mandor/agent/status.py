@@ -8,10 +8,11 @@ from mandor.agent.order import Memory, Order, TaskMemory
 from mandor.agent.ports import ports_of
 from mandor.agent.seen import Seen
 from mandor.engines.base import Observed, Unit, UnitPhase
-from mandor.lib.quantity import Seconds
+from mandor.lib.quantity import Seconds, SecondsOrNever
 from mandor.model.instance import InstanceStatus, TaskStatus
 from mandor.model.phase import MOVES, Phase, may_move
 
+DISCONNECTED = "Disconnected"
 REASON_MOST = 64
 MESSAGE_MOST = 1000
 
@@ -19,6 +20,11 @@ MESSAGE_MOST = 1000
 def final(phase: Phase, reason: str, message: str, exit_code: int | None = None) -> InstanceStatus:
     """The core of a last status; the rest is filled in when nothing lives any more."""
     return InstanceStatus(phase=phase, reason=reason, message=message, exit_code=exit_code)
+
+
+def cut_off(limit: SecondsOrNever) -> InstanceStatus:
+    """It may not run without a control plane for longer."""
+    return final(Phase.STOPPED, DISCONNECTED, f"no control plane for {limit}")
 
 
 def failed(reason: str, message: str, exit_code: int | None) -> InstanceStatus:

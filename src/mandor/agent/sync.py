@@ -17,7 +17,7 @@ from mandor.agent.launch import make_launch
 from mandor.agent.order import Memory, Order, TaskMemory
 from mandor.agent.restart import after, end_of
 from mandor.agent.seen import FINE, Seen
-from mandor.agent.status import describe, ending_of, failed, final, over, unseen
+from mandor.agent.status import DISCONNECTED, cut_off, describe, ending_of, failed, final, over, unseen
 from mandor.engines.base import Launch, Observed, Unit, UnitPhase
 from mandor.model.instance import InstanceStatus
 from mandor.model.phase import Phase
@@ -125,7 +125,7 @@ def _end_from_outside(order: Order, memory: Memory, seen: Seen, now: float) -> I
         return final(Phase.FAILED, seen.refused_as, seen.refusal)
     limit = order.care.stop_after
     if seen.settled and begun and seen.silence >= limit:
-        return final(Phase.STOPPED, "Disconnected", f"no control plane for {limit}")
+        return cut_off(limit)
     return None
 
 
@@ -151,7 +151,8 @@ def _wind_down(order: Order, memory: Memory, seen: Seen, now: float) -> Decision
     units = seen.units or ()
     running = live(units)
     if running:
-        sidecars = _names(order, "sidecar")
+        # Elsewhere another one begins soon: nobody waits for others.
+        sidecars = _names(order, "sidecar") if memory.ending.reason != DISCONNECTED else []
         first = [each for each in running if each.unit.task not in sidecars]
         status = describe(order, memory, seen, now, Phase.STOPPING)
         return Decision(memory, _stops(order, first or running, at_once=memory.at_once), status)
@@ -160,10 +161,10 @@ def _wind_down(order: Order, memory: Memory, seen: Seen, now: float) -> Decision
 
 
 def _stops(order: Order, units: Iterable[Observed], *, at_once: bool = False) -> tuple[Action, ...]:
-    return tuple(Stop(each.unit, 0.0 if at_once else _grace(order, each.unit.task)) for each in units)
+    return tuple(Stop(each.unit, 0.0 if at_once else grace_of(order, each.unit.task)) for each in units)
 
 
-def _grace(order: Order, task: str) -> float:
+def grace_of(order: Order, task: str) -> float:
     stop = order.instance.spec.stop
     if stop is not None and stop.grace_seconds is not None:
         return stop.grace_seconds
@@ -229,7 +230,7 @@ def _look(step: _Step, order: Order, name: str, seen: Seen, now: float) -> None:
     mine = _mine(units, name, known.attempt)
     older = [each for each in live(units) if each.unit.task == name and each.unit.attempt < known.attempt]
     if older:  # Two of one task must never run: the later one waits.
-        step.actions += [Stop(each.unit, _grace(order, name)) for each in older]
+        step.actions += [Stop(each.unit, grace_of(order, name)) for each in older]
         return
     unit = Unit(order.uid, name, max(known.attempt, 1))
     if mine is None and unit not in seen.known:
@@ -237,7 +238,7 @@ def _look(step: _Step, order: Order, name: str, seen: Seen, now: float) -> None:
     elif mine is not None and mine.phase is not UnitPhase.EXITED:
         if known.unhealthy or not seen.opinions.get(unit, FINE).alive:
             step.memory = step.memory.with_task(name, msgspec.structs.replace(known, unhealthy=True))
-            step.actions.append(Stop(unit, _grace(order, name)))
+            step.actions.append(Stop(unit, grace_of(order, name)))
     elif seen.settled:
         role = order.template.tasks[name].role
         verdict = after(end_of(mine, known, now), role, known, order.care, name)
@@ -255,8 +256,9 @@ def _begin(step: _Step, order: Order, unit: Unit, known: TaskMemory, seen: Seen,
     if known.due > now:
         step.wake(known.due)
         return
-    # Whoever must not run alone does not begin before the control plane was heard: it may just be giving this node up.
-    alone = order.care.stop_after != float("inf") and not seen.heard
+    # Whoever must not run alone does not begin before the whole control plane knows that this node is back: a server may
+    # just be giving it up.
+    alone = order.care.stop_after != float("inf") and seen.away >= order.care.stop_after
     if alone:
         step.wake(now + ALONE_SECONDS)
     if not seen.settled or alone or (seen.wait and known.attempt == 0):

@@ -63,7 +63,7 @@ class Surroundings(Protocol):
     @property
     def silence(self) -> float: ...
     @property
-    def heard(self) -> bool: ...
+    def away(self) -> float: ...
     def engine(self, name: str) -> Engine: ...
     def engines(self) -> dict[str, Capabilities]: ...
     def look(self, uid: str, engine: str) -> tuple[str, tuple[Observed, ...] | None]:
@@ -315,7 +315,7 @@ class Worker:
             secrets=secrets,
             settled=around.settled,
             silence=around.silence,
-            heard=around.heard,
+            away=around.away,
             trouble=_words(self._trouble),
         )
 
@@ -413,11 +413,11 @@ class Worker:
         await self._around.measures.call(engine.name, "stop", stopping)
 
     async def _start(self, engine: Engine, action: Start) -> None:
-        """Followed to its end, however long it takes, unless the instance must end."""
+        """Followed to its end, however long it takes, unless the instance must end or may not run alone any longer."""
         starting = asyncio.ensure_future(self._in_turn(engine, action))
         ending = asyncio.ensure_future(self._must_end.wait())
         try:
-            while not starting.done() and not ending.done():
+            while not starting.done() and not ending.done() and self._around.silence < self.order.care.stop_after:
                 await asyncio.wait({starting, ending}, timeout=PROGRESS_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 if not starting.done():
                     await self._tell_progress()

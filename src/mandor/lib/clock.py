@@ -43,6 +43,13 @@ class SystemClock:
         return asyncio.get_running_loop().call_later(seconds, ring)
 
 
+class BootClock(SystemClock):
+    """Its monotonic time goes on while the machine sleeps: others do not wait for who was suspended."""
+
+    def monotonic(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 _Sleeper = tuple[float, int, Callable[[], None]]
 
 

@@ -26,7 +26,7 @@ from mandor.engines.base import Engine
 from mandor.engines.registry import known_engines, make_engine
 from mandor.errors import Conflict, Invalid, Unavailable
 from mandor.lib import logs
-from mandor.lib.clock import SystemClock
+from mandor.lib.clock import BootClock
 from mandor.lib.lock import Held, hold
 from mandor.lib.metrics import CONTENT_TYPE, Metrics
 from mandor.lib.process_metrics import process_families
@@ -34,6 +34,7 @@ from mandor.lib.quantity import Cpu, Size
 from mandor.lib.words import did_you_mean
 from mandor.model.node import PortRange
 from mandor.model.resources import Resources, device_amounts
+from mandor.roots.guard import GuardPost, Job
 from mandor.roots.settings import AgentRootSettings, default_name, load, split_address
 from mandor.roots.tracing import target_of, tracing
 from mandor.store.remote import RemoteStore
@@ -76,12 +77,13 @@ async def serve(settings: AgentRootSettings, own_logs: OwnLogs | None = None) ->
             RemoteStore(client),
             link,
             engines,
-            SystemClock(),
+            BootClock(),
             journal=journal,
             holds=somebody_holds,
             ahead=lambda: client.ahead_seconds,
             own_logs=own_logs,
             tracer=tracer,
+            sentry=GuardPost(_guard_job(settings)),
         )
         if settings.metrics:
             await stack.enter_async_context(_metrics_at(settings.metrics, agent))
@@ -156,6 +158,16 @@ def make_engines(wanted: tuple[str, ...], directory: Path, options: tuple[str, .
                 raise
             log.info("without the engine %s: %s", name, error)  # An extra of the package is not installed, as a rule.
     return made
+
+
+def _guard_job(settings: AgentRootSettings) -> Job:
+    return Job(
+        data=str(settings.directory.absolute()),
+        agent=os.getpid(),
+        engines=_engine_settings(settings.engine_option, settings.engine or tuple(known_engines())),
+        log_style=settings.log_style,
+        log_level=settings.log_level,
+    )
 
 
 def _engine_settings(options: tuple[str, ...], known: tuple[str, ...]) -> dict[str, dict[str, str]]:

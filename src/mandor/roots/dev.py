@@ -146,10 +146,13 @@ def run(
 def stop(*, data: str = ".mandor", say: Say) -> None:
     """End and remove everything that a dev cluster in `data` left running."""
     from mandor.roots.agent import make_engines
+    from mandor.roots.guard import dismiss
 
     directory = Path(data).absolute()
     with _alone(directory, f"a `mandor dev` still runs in {directory}: end it first"):
         homes = sorted(path for path in (directory / "nodes").glob("*") if path.is_dir())
+        for home in homes:
+            dismiss(home)
         count = sum(asyncio.run(stop_units(make_engines((), home))) for home in homes)
     say(f"ended {count} unit{'' if count == 1 else 's'}")
 

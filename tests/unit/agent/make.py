@@ -21,10 +21,15 @@ MAIN: dict[str, Any] = {"main": {"command": ["run"]}}
 
 
 def make_instance(
-    *, stop: StopOrder | None = None, status: InstanceStatus = RESERVED, node: str = "n1", version: int = 5
+    *,
+    stop: StopOrder | None = None,
+    status: InstanceStatus = RESERVED,
+    node: str = "n1",
+    version: int = 5,
+    uid: str = UID,
 ) -> Instance:
     return Instance(
-        meta=Meta(name="web-0", namespace="default", uid=UID, version=version),
+        meta=Meta(name="web-0", namespace="default", uid=uid, version=version),
         spec=InstanceSpec(workload="web", release="web.1", index=0, node=node, stop=stop),
         status=status,
     )
@@ -39,10 +44,11 @@ def make_order(
     status: InstanceStatus = RESERVED,
     epoch: int = 1,
     version: int = 5,
+    uid: str = UID,
     **care: Any,
 ) -> Order:
     return Order(
-        instance=make_instance(stop=stop, status=status, version=version),
+        instance=make_instance(stop=stop, status=status, version=version, uid=uid),
         template=from_plain({"tasks": tasks or MAIN}, GroupTemplate),
         care=Care(policy=policy, restart=restart or Restart(), **care),
         cluster="c1",

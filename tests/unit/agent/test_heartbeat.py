@@ -103,7 +103,7 @@ async def test_without_an_answer_it_tries_again_sooner_and_then_no_more_often_th
     gaps = [later - earlier for earlier, later in itertools.pairwise(server.at)]
     assert gaps[0] < 2
     assert all(gap >= 5 for gap in gaps[6:])
-    assert not presence.heard_since_boot
+    assert presence.away == float("inf")
     assert presence.silence == 3600
 
 
@@ -122,7 +122,7 @@ async def test_an_answer_from_a_foreign_cluster_is_no_answer(
 ) -> None:
     server.cluster_now = ClusterSpec("c2", 1)
     await beat_for(60, server, presence, clock, tmp_path)
-    assert not presence.heard_since_boot
+    assert presence.away == float("inf")
     assert presence.belonging == Belonging("c1", 1)
 
 
@@ -156,7 +156,7 @@ def test_the_last_contact_survives_an_agent_but_not_a_boot(tmp_path: Path, clock
     Journal(tmp_path).touch(Contact("boot-1", clock.monotonic() - 50))
     assert Presence(Journal(tmp_path), clock, "boot-1").silence == 50
     rebooted = Presence(Journal(tmp_path), clock, "boot-2")
-    assert (rebooted.silence, rebooted.heard_since_boot) == (0, False)
+    assert (rebooted.silence, rebooted.away) == (0, float("inf"))
 
 
 # Usage.

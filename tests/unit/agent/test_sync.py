@@ -451,7 +451,7 @@ def test_without_such_a_limit_silence_changes_nothing() -> None:
 
 def test_after_a_boot_what_must_not_run_alone_waits_for_the_control_plane() -> None:
     vanished = exited(None, reason="Vanished", at=NOW - 100)
-    step = decide(make_order(**CUT), vanished, memory=ONCE, heard=False)
+    step = decide(make_order(**CUT), vanished, memory=ONCE, away=float("inf"))
     assert step.actions == ()
     assert step.memory.ending is None
     step = decide(make_order(**CUT), vanished, memory=step.memory)

@@ -111,7 +111,7 @@ class ProcessEngine(Engine):
                 self._ticks.tick()
 
     async def stop(self, unit: Unit, *, grace_seconds: float) -> None:
-        self._open()
+        self._find_place()  # No more: whoever only stops leaves to others what they are just making.
         tracked = self._known(unit)
         if tracked is None:
             return
@@ -208,20 +208,31 @@ class ProcessEngine(Engine):
         """Find what there is, and clear away what a crash left half made; once."""
         if self._ready:
             return
+        self._find_place()
+        try:
+            self._mounts = self._mounts and mounts_possible()
+            self._tidy()
+        except OSError as error:
+            raise self._unusable(error) from error
+        self._ready = True
+
+    def _find_place(self) -> None:
+        if self._boot:
+            return
         if not hasattr(os, "pidfd_open"):
             raise EngineDown("the process engine needs Linux 5.3 or later")
         try:
-            self._boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
             self._directory.mkdir(mode=0o711, parents=True, exist_ok=True)
             self._units_folder.mkdir(mode=0o711, exist_ok=True)
             self._trash_folder.mkdir(mode=0o700, exist_ok=True)
             if self._limits:
                 self._trees = Hierarchies.detect(self._directory)
-            self._mounts = self._mounts and mounts_possible()
-            self._tidy()
+            self._boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         except OSError as error:
-            raise EngineDown(f"the process engine cannot use {self._directory}: {error.strerror}") from error
-        self._ready = True
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: OSError) -> EngineDown:
+        return EngineDown(f"the process engine cannot use {self._directory}: {error.strerror}")
 
     def _tidy(self) -> None:
         names = set(os.listdir(self._units_folder))

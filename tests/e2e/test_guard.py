@@ -1,0 +1,100 @@
+"""Agents that are killed or frozen: what may not run without a control plane does not."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from mandor.lib.lock import Held, hold
+from mandor.roots.guard import LOCK
+from tests.e2e.cluster import Cluster, eventually
+from tests.e2e.test_survival import alive, starts
+
+# Each one looks, when it begins, whether another one still runs.
+SINGLE = """
+name: {name}
+engine: process
+command:
+  - sh
+  - -c
+  - 'for pid in $(cat {log} 2>/dev/null); do kill -0 $pid 2>/dev/null && echo $pid >> {log}.twice; done;
+     echo $$ >> {log}; exec sleep 1000'
+restart: {{delay: 200ms}}
+stop: {{grace: 1s}}
+disconnect: {{{disconnect}}}
+"""
+
+
+def guards(cluster: Cluster, name: str) -> bool:
+    try:
+        with hold(cluster.home(name) / LOCK):
+            return False
+    except Held:
+        return True
+
+
+def begin(cluster: Cluster, log: Path, disconnect: str) -> int:
+    """One instance of a workload that is called as its log; the process."""
+    cluster.apply(SINGLE.format(name=log.name, log=log, disconnect=disconnect))
+    cluster.wait_running(log.name, 1)
+    eventually("it wrote its process id", lambda: starts(log))
+    return starts(log)[-1]
+
+
+def node_of(cluster: Cluster, workload: str) -> str:
+    (found,) = cluster.wait_running(workload, 1)
+    return str(found["spec"]["node"])
+
+
+@pytest.mark.req("S0-25", "S0-16")
+@pytest.mark.slow
+def test_what_must_not_run_twice_does_not_though_its_agent_is_killed_or_frozen(tmp_path: Path) -> None:
+    log, free = tmp_path / "single", tmp_path / "free"
+    with Cluster(tmp_path / "cluster") as cluster:
+        cluster.start_server()
+        for name in ("n1", "n2"):
+            cluster.start_agent(name)
+        cluster.wait_nodes("n1", "n2")
+        first = begin(cluster, log, "stop_after: 3s, lost_after: 14s")
+        home = node_of(cluster, "single")
+        other = begin(cluster, free, "lost_after: 10m")
+        assert guards(cluster, home)
+
+        # Back in time: nothing is stopped.
+        cluster.agents[home].kill()
+        cluster.agents[home].start()
+        cluster.wait_nodes("n1", "n2")
+        assert guards(cluster, home)
+        assert alive(first)
+
+        # Dead for good.
+        for name in ("n1", "n2"):
+            if name == home or node_of(cluster, "free") == name:
+                cluster.agents[name].kill()
+        cluster.agents[home].kill()
+        eventually("it is stopped though no agent runs", lambda: not alive(first))
+        assert alive(other)
+        for name, agent in cluster.agents.items():
+            if name != home and not agent.running:
+                agent.start()
+        eventually("another one begins", lambda: len(starts(log)) == 2)
+        assert node_of(cluster, "single") != home
+        cluster.agents[home].start()
+        cluster.wait_nodes("n1", "n2")
+        eventually("the guard is not needed any more", lambda: not guards(cluster, home))
+
+        # Frozen.
+        home, second = node_of(cluster, "single"), starts(log)[-1]
+        frozen = cluster.agents[home].process
+        assert frozen is not None
+        frozen.send_signal(signal.SIGSTOP)
+        try:
+            eventually("it is stopped though its agent is frozen", lambda: not alive(second))
+            eventually("a third one begins", lambda: len(starts(log)) == 3)
+        finally:
+            frozen.send_signal(signal.SIGCONT)
+        assert alive(other)
+        assert len(starts(free)) == 1
+        assert not log.with_name("single.twice").exists()
