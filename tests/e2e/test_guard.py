@@ -70,15 +70,11 @@ def test_what_must_not_run_twice_does_not_though_its_agent_is_killed_or_frozen(t
         assert alive(first)
 
         # Dead for good.
-        for name in ("n1", "n2"):
-            if name == home or node_of(cluster, "free") == name:
-                cluster.agents[name].kill()
-        cluster.agents[home].kill()
+        for agent in cluster.agents.values():
+            agent.kill()
         eventually("it is stopped though no agent runs", lambda: not alive(first))
         assert alive(other)
-        for name, agent in cluster.agents.items():
-            if name != home and not agent.running:
-                agent.start()
+        cluster.agents["n2" if home == "n1" else "n1"].start()
         eventually("another one begins", lambda: len(starts(log)) == 2)
         assert node_of(cluster, "single") != home
         cluster.agents[home].start()

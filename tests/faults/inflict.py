@@ -62,6 +62,7 @@ class Trouble:
             "pause agents": lambda dice: self._paused(dice.sample(list(rig.agents.values()), 2)),
             "cut an agent off": lambda dice: self._cut([dice.choice([*rig.agents])], rig.names),
             "cut an agent off for long": lambda dice: self._cut([dice.choice([*rig.agents])], rig.names),
+            "kill an agent that is cut off": lambda dice: self._cut_and_killed(dice.choice([*rig.agents])),
             "drop what an agent sends": lambda dice: self._cut([dice.choice([*rig.agents])], rig.names, both=False),
             "drop what an agent is sent": lambda dice: self._cut(rig.names, [dice.choice([*rig.agents])], both=False),
             "fill the disk of an agent": lambda _: self._full("p0"),
@@ -147,6 +148,12 @@ class Trouble:
     def _cut(self, sources: Sequence[str], targets: Sequence[str], *, both: bool = True) -> Victims:
         with self._rig.network.cut(sources, targets, both=both):
             yield [*sources, *targets]
+
+    @contextlib.contextmanager
+    def _cut_and_killed(self, name: str) -> Victims:
+        """Nobody on its machine hears the control plane, and no agent is there to mind it."""
+        with self._cut([name], self._rig.names) as victims, self._killed([self._rig.agents[name]]):
+            yield victims
 
     @contextlib.contextmanager
     def _moved(self, name: str) -> Victims:

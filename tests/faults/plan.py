@@ -44,6 +44,7 @@ KINDS: Mapping[str, Kind] = {
     "pause agents": Kind("agents", leases=(1.1, 2.0)),
     "cut an agent off": Kind("agents", (7.0, 9.0), needs="network"),
     "cut an agent off for long": Kind("agents", (16.0, 19.0), needs="network"),
+    "kill an agent that is cut off": Kind("agents", (16.0, 19.0), needs="network"),
     "drop what an agent sends": Kind("agents", (5.0, 9.0), needs="network"),
     "drop what an agent is sent": Kind("agents", (5.0, 9.0), needs="network"),
     "fill the disk of an agent": Kind("agents", (3.0, 5.0), needs="disks"),

@@ -1,4 +1,4 @@
-"""Stops what may not run without a control plane when no agent does: what it knows, it reads from the agent's journal."""
+"""Stops what may not run without a control plane when no agent does; all it knows is in the agent's journal."""
 
 import asyncio
 import logging

@@ -256,8 +256,8 @@ def _begin(step: _Step, order: Order, unit: Unit, known: TaskMemory, seen: Seen,
     if known.due > now:
         step.wake(known.due)
         return
-    # Whoever must not run alone does not begin before the whole control plane knows that this node is back: a server may
-    # just be giving it up.
+    # Whoever must not run alone does not begin before the whole control plane knows that this node is back: one of its
+    # servers may just be giving it up.
     alone = order.care.stop_after != float("inf") and seen.away >= order.care.stop_after
     if alone:
         step.wake(now + ALONE_SECONDS)

@@ -47,7 +47,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GuardPost:
-    """Starts a guard when one is needed; each agent has one of its own version, which takes over from the last one's."""
+    """Starts a guard when one is needed; it is of the agent's own version, and takes over from an earlier agent's."""
 
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -75,7 +75,8 @@ def _start(job: Job) -> subprocess.Popen[bytes]:
         guard = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     except OSError as error:
         raise Unavailable(f"no guard can be started: {error}") from error
-    assert guard.stdin is not None and guard.stdout is not None
+    assert guard.stdin is not None
+    assert guard.stdout is not None
     with guard.stdout as word:
         with suppress(BrokenPipeError), guard.stdin as told:
             told.write(msgspec.json.encode(job))
