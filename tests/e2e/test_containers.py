@@ -116,6 +116,24 @@ def test_an_agent_that_is_killed_adopts_its_containers(cluster: Cluster, own_doc
     assert all(not one["status"].get("restarts") for one in cluster.instances("web"))
 
 
+@pytest.mark.req("S0-25")
+def test_a_container_that_may_not_run_alone_is_stopped_though_its_agent_is_dead(
+    cluster: Cluster, own_docker: Docker
+) -> None:
+    cluster.apply(WEB.format(replicas=1))
+    cluster.apply(WEB.format(replicas=1).replace("web", "single") + "disconnect: {stop_after: 2s}\n")
+    cluster.wait_running("web", 1)
+    cluster.wait_running("single", 1)
+    cluster.agents["n1"].kill()
+    eventually(
+        "the one is stopped, the other is not",
+        lambda: sorted(line.split()[1] for line in containers(own_docker)) == ["exited", "running"],
+    )
+    cluster.agents["n1"].start()
+    eventually("it is told why", lambda: "Disconnected" in {each["spec"]["reason"] for each in cluster.items("events")})
+    cluster.wait_running("single", 1)
+
+
 @pytest.mark.req("S0-2", "S0-14")
 def test_a_docker_that_goes_away_costs_the_node_this_engine_and_comes_back(
     cluster: Cluster, own_docker: Docker

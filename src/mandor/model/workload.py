@@ -86,7 +86,7 @@ class Disconnect(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
     lost_after: Seconds | None = None
     """Silence after which the instance is Lost; absent: the cluster's setting."""
     stop_after: SecondsOrNever = NEVER
-    """The agent itself stops the instance after so long without a control plane."""
+    """The node itself stops the instance after so long without a control plane, also when its agent is dead."""
     replace: bool = True
     """Whether a lost instance is replaced on another node."""
     reconcile: Literal["keep-replacement"] = "keep-replacement"
