@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -88,7 +89,7 @@ class Guard:
         )
 
     def look(self) -> None:
-        """Begin to stop whoever has run alone for too long; `close` waits for the end of it."""
+        """Begin to stop whoever has run alone for too long."""
         self._heard_of()
         self._read()
         now = self._clock.monotonic()
@@ -98,10 +99,10 @@ class Guard:
                 self._stopped.pop(uid, None)
             elif now >= due + LATE_SECONDS and uid not in self._stopping and self._wanted(uid, now):
                 task = self._stopping[uid] = asyncio.ensure_future(self._stop(charge, due))
-                task.add_done_callback(lambda _, uid=uid: self._stopping.pop(uid))
+                task.add_done_callback(partial(self._leave, uid))
 
-    async def close(self) -> None:
-        await asyncio.gather(*self._stopping.values())
+    def _leave(self, uid: str, _: asyncio.Task[None]) -> None:
+        del self._stopping[uid]
 
     def _wanted(self, uid: str, now: float) -> bool:
         first, last = self._stopped.get(uid, (now, -AGAIN_SECONDS))
@@ -156,6 +157,6 @@ class Guard:
         )
         memory = msgspec.structs.replace(entry.memory, ending=cut_off(charge.stop_after))
         try:
-            self._journal.write(msgspec.structs.replace(entry, memory=memory), draft=".guard")
+            self._journal.write(msgspec.structs.replace(entry, memory=memory))
         except OSError as error:
             log.warning("%s: that it is stopped cannot be written down: %s", charge.uid, error)

@@ -47,8 +47,9 @@ class Contact(Struct, frozen=True, gc=False, omit_defaults=True):
 class Journal:
     """One file an instance, replaced whole; a file that cannot be read is set aside, never fatal."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, draft: str = ".new") -> None:
+        """`draft`: how what is being written is called; each process that writes has its own."""
+        self._folder, self._draft = folder, draft
         self._orders = folder / "orders"
         self._orders.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -80,9 +81,9 @@ class Journal:
         except (OSError, Invalid, ValueError, TypeError):
             return None
 
-    def write(self, entry: Entry, *, draft: str = ".new") -> None:
-        """On disk when this returns. `draft`: each process that writes has its own."""
-        replace_file(self._path(entry.order.uid), encode(entry), draft=draft)
+    def write(self, entry: Entry) -> None:
+        """On disk when this returns."""
+        replace_file(self._path(entry.order.uid), encode(entry), draft=self._draft)
 
     def forget(self, uid: str) -> None:
         self._path(uid).unlink(missing_ok=True)

@@ -132,7 +132,7 @@ async def _watch(job: Job) -> None:
     def engine(name: str) -> Engine:
         return make_engine(name, directory=data / "engines" / name, **job.engines.get(name, {}))
 
-    guard = Guard(Journal(data), engine, BootClock(), boot_id())
+    guard = Guard(Journal(data, draft=".guard"), engine, BootClock(), boot_id())
     with _taken_over(data):
         os.write(1, b".")
         os.dup2(2, 1)
