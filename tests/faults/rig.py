@@ -186,7 +186,7 @@ class Rig:
                 agent.start()
             for number in range(SERVERS):
                 self.wait_ready(number)
-            eventually("all nodes are ready", self._all_ready, patience=120)
+            eventually("all nodes are ready", self.all_ready, patience=120)
         except BaseException:
             self._stack.close()
             raise
@@ -247,7 +247,7 @@ class Rig:
 
         eventually(f"{server.name} is ready", ready, patience=120)
 
-    def _all_ready(self) -> bool:
+    def all_ready(self) -> bool:
         nodes, _ = self.items("nodes")
         return {each["meta"]["name"] for each in nodes if each["status"]["phase"] == "Ready"} == self.agents.keys()
 

@@ -78,6 +78,7 @@ def settle(rig: Rig, people: People) -> None:
         rig.wait_ready(number)
     ended = [each.name for each in rig.agents.values() if not each.running]
     assert not ended, f"{ended} ended by themselves: {rig.agents[ended[0]].text()[-3000:]}"
+    eventually("all nodes are heard", rig.all_ready, patience=PATIENCE_SECONDS)
     eventually("all nodes take work", people.tidy, patience=PATIENCE_SECONDS)
     resting: list[Any] = [None, 0.0]
 
