@@ -102,7 +102,7 @@ def test_many_alike_in_one_go_go_where_each_would_have_gone(name: str, data: st.
     run_course(data, name)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_so_it_is_with_the_profile_that_most_have(data: st.DataObject) -> None:
     run_course(data, "default")
