@@ -148,6 +148,10 @@ class Store(ABC):
         looks like a deletion. Bookmarks say that nothing up to their revision was missed.
         """
 
+    async def ailments(self) -> Sequence[str]:
+        """What is wrong with it although it answers, and what to do about it."""
+        return ()
+
     async def close(self) -> None:
         return None
 
