@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -418,6 +418,7 @@ async def test_a_remote_store_tells_of_supplies_with_each_order_if_all_servers_k
     async def told(features: Sequence[str]) -> list[list[str]]:
         object.__setattr__(api.parts, "everywhere", lambda: frozenset(features))
         stream = remote.watch(None, since=(await api.store.list("cluster")).revision, where=where)
+        assert isinstance(stream, AsyncGenerator)
         seen: list[list[str]] = [[]]
         async with asyncio.timeout(30), aclosing(stream):
             await anext(stream)
