@@ -104,7 +104,7 @@ def finished_instances(
     instances: Iterable[Instance], workloads: Mapping[tuple[str, str], Workload], keep: Keep, now: float
 ) -> list[Object]:
     """Those of a batch that has ended; while it runs, they are how it knows what is done."""
-    ended = {owner for owner, each in workloads.items() if _ended(each)}
+    ended = {owner for owner, each in workloads.items() if ended(each)}
     if not ended:
         return []
     by_batch: dict[tuple[str, str], list[Instance]] = {}
@@ -115,7 +115,7 @@ def finished_instances(
     return list(chain.from_iterable(_old_instances(each, keep, now) for each in by_batch.values()))
 
 
-def _ended(workload: Workload) -> bool:
+def ended(workload: Workload) -> bool:
     return workload.spec.type == "batch" and workload.status.phase in {"Succeeded", "Failed"}
 
 

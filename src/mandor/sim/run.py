@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ class Piece:
 
     def cluster(self, strategy: Strategy, seed: int, *, shaky: bool = False, name: str = "") -> SimCluster:
         """As yet without nodes and work; `name`: what the strategy is called."""
-        given = ConfigSource(self.folder / strategy.profile) if strategy.profile else None
+        given = _config(self.folder / strategy.profile) if strategy.profile else None
         restore = 60.0 if strategy.restore else NEVER_SECONDS
         clock, scenario = VirtualClock(), self.scenario
         if self.recorded is not None:
@@ -132,6 +133,12 @@ class Piece:
         if any(task.image is None for task in tasks):
             named.add("process")
         return tuple(sorted(named))
+
+
+@cache
+def _config(file: Path) -> ConfigSource:
+    """One for all seeds."""
+    return ConfigSource(file).once()
 
 
 Beside = Callable[[SimCluster], Coroutine[Any, Any, None]]
