@@ -108,7 +108,8 @@ class RestoreController(Controller[str]):
             self._note(change.key, None)
         if self._board is not None:
             self._in_vain = False
-            self._answers.clear()
+            if not (isinstance(after, Workload) and change.of_status):
+                self._answers.clear()
             if after is None:
                 self._board.remove(change.key)
             else:

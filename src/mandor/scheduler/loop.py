@@ -245,6 +245,10 @@ class Scheduler:
                 await self._schedule(tasks)
 
     def _hear(self, changes: Sequence[Change]) -> None:
+        if isinstance(changes[0].value, Workload):
+            changes = [each for each in changes if not each.of_status]
+            if not changes:
+                return
         self._gangs.apply_all(changes)
         self.view.apply_all(changes)
         self._unclaimed.changed()
