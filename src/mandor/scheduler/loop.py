@@ -91,9 +91,10 @@ class Scheduler:
         watchdog: Watchdog | None = None,
         pools: Pools = None,
         tracer: Tracer | None = None,
+        keeps_decisions: bool = True,
     ) -> None:
         """`pools`: what is in others, or wants to be, is another scheduler's; None: all are this one's. `tracer`: keeps
-        spans of instances that are part of a trace; None: none are."""
+        spans of instances that are part of a trace; None: none are. `keeps_decisions`: for those who ask later."""
         self._store = store
         self._clock = clock
         self._recorder = recorder
@@ -131,7 +132,7 @@ class Scheduler:
         self._preempting = Preempting(store, clock, recorder, self._measures, failed=self._nominations.failed)
         self._reasons = Reasons(store, recorder, self._instances)
         self._to_write: list[Promise] = []
-        self._journal = Journal(store, clock, self.watchdog)
+        self._journal = Journal(store, clock, self.watchdog) if keeps_decisions else None
         ways = Ways(self._to_write.append, self._write_whole, self._wait, self._fault, self._wake.set)
         self._outcomes = Outcomes(
             self.view,
@@ -239,7 +240,8 @@ class Scheduler:
             stack.callback(self._outcomes.unreserve_all)
             async with Background() as tasks:
                 tasks.start(self._reasons.run(), "refusals")
-                tasks.start(self._journal.run(), "decisions")
+                if self._journal is not None:
+                    tasks.start(self._journal.run(), "decisions")
                 tasks.start(self._returning.run(), "gangs in pieces")
                 tasks.start(self._unclaimed.run(), "work for pools of nobody")
                 await self._schedule(tasks)
@@ -397,7 +399,8 @@ class Scheduler:
 
     def _note(self, entry: Entry, profile: Profile, decision: Decision) -> None:
         self._measures.decided(profile.name, decision)
-        self._journal.note(entry, profile, decision, self.view.table)
+        if self._journal is not None:
+            self._journal.note(entry, profile, decision, self.view.table)
         if self._tracing is not None:
             self._tracing.decided(entry, decision)
 
@@ -455,7 +458,7 @@ class Scheduler:
         return promise if promise is None or promise.context is None else self._admit(promise, promise.context)
 
     def _promise(self, entry: Entry, profile: Profile, decision: Decision) -> Promise | None:
-        if entry.ask.member is not None:
+        if entry.ask.member is not None and self._journal is not None:
             self._journal.note(entry, profile, decision, self.view.table)
         context = None
         if not (profile.plain and profile.batches(entry.ask)) or entry.ask.member is not None:
