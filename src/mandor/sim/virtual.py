@@ -136,6 +136,9 @@ class _Nap:
         self._wake(self)
 
 
+_NAPS = {_Nap}
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Nothing comes from outside; whoever would wait for it lets that much time pass instead.
 
@@ -210,7 +213,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self._pass_time(idle=False)
         else:
             self._pass_time(idle=True)
-            if all(type(each) is _Nap for each in ready):
+            if set(map(type, ready)) == _NAPS:
                 # All that this turn would do is to ring for the next one.
                 for each in ready:
                     each._rung = True
