@@ -33,10 +33,6 @@ class Writer:
             left = list(split(writes))
             while left:
                 many = _new_ones(left)
-                if many == 1:  # nobody goes beside it
-                    revision = await self._store.commit(*left[0])
-                    written.update(dict.fromkeys((write.key.kind for write in left.pop(0)), revision))
-                    continue
                 results = await asyncio.gather(*await self._begun(left[:many]), return_exceptions=True)
                 for chunk, result in zip(left, results, strict=False):
                     if not isinstance(result, BaseException):
