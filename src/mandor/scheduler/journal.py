@@ -34,15 +34,21 @@ SCORED_NODES = 20_000
 class Journal:
     """`note` is called for every decision, and mostly does nothing: it costs a comparison or two."""
 
-    def __init__(self, store: Store, clock: Clock, watchdog: Watchdog) -> None:
+    def __init__(self, store: Store, clock: Clock, watchdog: Watchdog, *, keeps: bool = True) -> None:
+        """`keeps`: False: nobody will ask."""
         self._store = store
         self._clock = clock
         self._watchdog = watchdog
         self._kept: dict[tuple[str, str], DecisionSpec] = {}
-        self._remarkable = REMARKABLE_MOST
-        self._ordinary = ORDINARY_MOST
+        self._remarkable = REMARKABLE_MOST if keeps else 0
+        self._ordinary = ORDINARY_MOST if keeps else 0
         self._scored = SCORED_NODES
         self._noted = asyncio.Event()
+
+    @property
+    def full(self) -> bool:
+        """Of ordinary decisions no more are kept for now, and nobody reads them in the log."""
+        return not self._ordinary and not log.isEnabledFor(logging.DEBUG)
 
     def note(self, entry: Entry, profile: Profile, decision: Decision, table: Table) -> None:
         """A decision that has just been made, and is not counted yet."""
