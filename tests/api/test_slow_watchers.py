@@ -81,3 +81,25 @@ async def test_what_slow_watchers_leave_unread_is_bounded_and_then_they_are_cut_
     async with asyncio.timeout(60):
         while len(api.parts.streams):
             await asyncio.sleep(0.05)
+
+
+async def test_a_server_that_stops_does_not_wait_for_who_reads_nothing(
+    start_api: StartApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would wait five seconds for the answers, and then complain that they are broken off."""
+    api = await start_api()
+    token = await api.token("viewer", "user:slow")
+    silent = [await open_silent(api, token) for _ in range(3)]
+    try:
+        for start in range(0, 3 * EVENTS, 100):
+            await api.store.commit(*[Put(make_instance(f"i-{start + number}")) for number in range(100)])
+            await asyncio.sleep(0)
+        assert max(await until_settled(api)) > 0, "nothing stands unread, so this shows nothing"
+        api.server.stop()
+        async with asyncio.timeout(60):
+            while api.server.server_state.connections or api.server.server_state.tasks:
+                await asyncio.sleep(0.05)
+    finally:
+        for each in silent:
+            each.close()
+    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == []

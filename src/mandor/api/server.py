@@ -22,6 +22,8 @@ log = logging.getLogger("mandor.api")
 
 BACKLOG = 8192
 FRAME_BYTES_MOST = 1024 * 1024
+LAST_WORDS_SECONDS = 1.0
+"""So long a server that stops waits for callers to read."""
 CERTIFICATE_TICKS = 50
 """Of a tenth of a second each, as uvicorn ticks: so often the files of the certificate are looked at."""
 
@@ -123,7 +125,19 @@ class ApiServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Uvicorn waits for every open answer, and a watch would never end by itself.
         self._parts.streams.set()
-        await super().shutdown(sockets)
+        cutting = asyncio.ensure_future(self._cut_off())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            cutting.cancel()
+
+    async def _cut_off(self) -> None:
+        """Whoever does not read the end of an answer in time: nobody waits for that."""
+        while True:
+            await asyncio.sleep(LAST_WORDS_SECONDS)
+            for each in list(self.server_state.connections):
+                if each.transport.get_write_buffer_size():
+                    each.transport.abort()
 
     async def listening(self) -> None:
         """Wait until it answers."""
