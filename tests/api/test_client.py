@@ -137,6 +137,14 @@ async def test_a_server_that_never_answers_is_unavailable() -> None:
                 await ended.acquire()
 
 
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _until_eof(reader: asyncio.StreamReader) -> None:
+    await reader.read()
+
+
 class Hanging:
     """Takes connections and requests; whether it lives, and how long an answer takes, is for the test to say."""
 
@@ -150,9 +158,9 @@ class Hanging:
             line = (await reader.readuntil(b"\r\n\r\n")).decode().split(" HTTP")[0]
             if line != "GET /healthz":
                 self.asked.append(line)
-                waiting = {asyncio.ensure_future(self.answers.wait()), asyncio.ensure_future(reader.read())}
-                done, left = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                for each in (*done, *left):
+                waiting = [asyncio.create_task(each) for each in (_until(self.answers), _until_eof(reader))]
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for each in waiting:
                     each.cancel()
             elif not self.lives:
                 await reader.read()

@@ -16,6 +16,7 @@ from mandor.api.paths import Paths
 from mandor.api.routes import (
     apply,
     backup,
+    credentials,
     debug,
     explain,
     images,
@@ -41,6 +42,7 @@ from mandor.model.codec import KINDS
 # Where several paths fit, the first of them answers.
 OPERATIONS: list[Operation] = [
     *nodes.OPERATIONS,
+    *credentials.OPERATIONS,
     *watch.OPERATIONS,
     *backup.OPERATIONS,
     *debug.OPERATIONS,
