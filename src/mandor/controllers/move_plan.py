@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
 from mandor.controllers.slot import World
+from mandor.lib.steps import WRITTEN, Steps, chosen
 from mandor.model.instance import Instance, InstanceSpec, Move, instance_name
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase
@@ -26,8 +27,11 @@ Leaving = Mapping[str, Instance]
 """Those who are to leave their place, by uid."""
 
 
-def who_leave(members: Sequence[Instance]) -> Leaving:
-    return {each.meta.uid: each for each in members if each.spec.move is not None and not slot.ended(each)}
+def who_leave(members: Sequence[Instance]) -> Steps[Leaving]:
+    found = yield from chosen(
+        members, lambda piece: [each for each in piece if each.spec.move is not None and not slot.ended(each)]
+    )
+    return {each.meta.uid: each for each in found}
 
 
 def extra(leaving: Leaving, members: Sequence[Instance]) -> int:
@@ -50,7 +54,7 @@ def plan_moves(
     release: Release,
     free: Iterator[int],
     world: World,
-) -> set[str]:
+) -> Steps[set[str]]:
     """The uids of those who are on the move: nobody else replaces or updates them meanwhile. `free`: indices for new
     ones, from which each is taken once."""
     if not leaving:
@@ -63,6 +67,7 @@ def plan_moves(
         busy.add(old.meta.uid)
         if _order(old).to or not (slot.ended(heir) or heir.phase is Phase.LOST):
             busy.add(heir.meta.uid)  # else another one is made in its place, as in that of any other
+    yield WRITTEN * len(members)
     under_way = len(pairs)
     for each in _waiting(leaving, pairs):
         if moves.ends_first(each):

@@ -1,6 +1,5 @@
 """The workload controller: as many instances as wanted, of the release that is wanted."""
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from mandor.controllers.slot import Other, World
 from mandor.controllers.workload_plan import Seen, plan, plan_in_steps
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
+from mandor.lib.steps import in_turns
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
@@ -28,8 +28,6 @@ from mandor.store.recorder import Recorder
 
 PACE_SECONDS = 0.0001
 """A workload is planned as a whole: with many instances, so long for each of them lies between two plans."""
-SLICED_LEAST = 2_000
-"""With so many instances, a plan is made in steps."""
 PACE_LEAST = 0.02
 PACE_MOST = 2.0
 TOGETHER_MOST = 4.0
@@ -237,12 +235,9 @@ def _is_claim(value: Object | None) -> bool:
 
 async def _planned(seen: Seen, world: World) -> Draft:
     """Others have their turn between the steps of a large plan; but for daemons, whose nodes may change meanwhile."""
-    if seen.workload is None or seen.workload.spec.type == "daemon" or len(seen.instances) < SLICED_LEAST:
+    if seen.workload is not None and seen.workload.spec.type == "daemon":
         return plan(seen, world)
-    draft = Draft()
-    for _ in plan_in_steps(draft, seen, world):
-        await asyncio.sleep(0)
-    return draft
+    return await in_turns(plan_in_steps(seen, world))
 
 
 def _name(value: Workload | Release | Instance) -> Name:
