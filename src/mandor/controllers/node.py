@@ -9,6 +9,7 @@ from mandor.controllers.node_plan import NodeSeen, NodeTimes, Permits, judged, l
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
+from mandor.lib.steps import Steps, in_turns
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
@@ -20,6 +21,8 @@ from mandor.store.recorder import Recorder
 
 NODES = "nodes"
 """The only key: silence is judged for all nodes together."""
+SEEN = 300
+"""Looks that one that is not heard takes, with what is placed on it."""
 
 
 class Roll:
@@ -31,6 +34,10 @@ class Roll:
         # Those of an inventory have no agent that could be heard.
         self._nodes = [each for each in found if not each.status.inventory]
         self.names = [each.meta.name for each in self._nodes]
+        ready = NodePhase.READY
+        self._by_pool = Counter(each.spec.pool for each in self._nodes)
+        self._places = {name: place for place, name in enumerate(self.names)}
+        self._unready = frozenset(each.meta.name for each in self._nodes if each.status.phase is not ready)
         self._audible: Set[str] | None = None
         self.heard: Mapping[str, int] = {}
         """How many, by pool."""
@@ -40,9 +47,10 @@ class Roll:
     def hear(self, audible: Set[str]) -> None:
         if audible is self._audible:
             return
-        self._audible, ready = audible, NodePhase.READY
-        self.heard = Counter(each.spec.pool for each in self._nodes if each.meta.name in audible)
-        self.odd = [each for each in self._nodes if each.meta.name not in audible or each.status.phase is not ready]
+        self._audible = audible
+        silent = self._places.keys() - audible
+        self.heard = self._by_pool - Counter(self._nodes[self._places[name]].spec.pool for name in silent)
+        self.odd = [self._nodes[place] for place in sorted(self._places[name] for name in silent | self._unready)]
 
 
 class NodeController(Controller[str]):
@@ -110,7 +118,7 @@ class NodeController(Controller[str]):
     async def reconcile(self, key: str) -> float | None:
         now = self._clock.monotonic()
         roll = self._nodes_seen(now)
-        heard, seen = roll.heard, [self._see(each) for each in roll.odd]
+        heard, seen = roll.heard, await in_turns(self._seen(roll.odd))
         unheard = [each for each in seen if not each.heard]
         before = self._permits
         self._permits = permit(unheard, heard, before, self._times, now)
@@ -119,6 +127,14 @@ class NodeController(Controller[str]):
         if writes:
             await self._writer.commit_each(writes)
         return self._times.tick_seconds
+
+    def _seen(self, nodes: Sequence[Node]) -> Steps[list[NodeSeen]]:
+        """There may be thousands, each with what is placed on it."""
+        found = []
+        for each in nodes:
+            found.append(self._see(each))
+            yield SEEN
+        return found
 
     def _see(self, node: Node) -> NodeSeen:
         name = node.meta.name

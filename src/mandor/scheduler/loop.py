@@ -12,6 +12,7 @@ from msgspec import structs
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.metrics import Family
+from mandor.lib.steps import in_turns
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
@@ -264,7 +265,7 @@ class Scheduler:
         while True:
             self._wake.clear()
             happened, details = self.view.take_happened()
-            self._queue.happened(happened, now=self._clock.monotonic(), details=details)
+            await in_turns(self._queue.happened(happened, now=self._clock.monotonic(), details=details))
             self._queue.flush(now=self._clock.monotonic())
             tried = self._decide_some(promises)
             if tried:

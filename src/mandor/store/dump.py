@@ -55,8 +55,8 @@ class Restorable(Protocol):
 async def dump(store: Store) -> AsyncIterator[bytes]:
     """The backup in pieces, while the store goes on; everything is as it was at one revision."""
     listing = await store.list(None)
-    clusters = [item for item in listing.items if isinstance(item, Cluster)]
-    spec = clusters[0].spec if clusters else ClusterSpec(id="", epoch=0)
+    cluster = next((item for item in (await store.list(Cluster.kind)).items if isinstance(item, Cluster)), None)
+    spec = cluster.spec if cluster is not None else ClusterSpec(id="", epoch=0)
     packer = _Packer()
     yield packer.pack([Header(format=FORMAT, cluster=spec.id, epoch=spec.epoch, revision=listing.revision)])
     count = 0

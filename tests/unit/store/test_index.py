@@ -76,7 +76,8 @@ def test_after_a_refresh_a_listing_looks_up_only_what_has_changed_since() -> Non
     assert max(looks) <= 2 * BLOCK_MOST
     model.asked = 0
     for name in ("i00007", "i04007"):
-        model[value.key] = value = make_instance(name, index=-1)
+        value = make_instance(name, index=-1)
+        model[value.key] = value
         order.touch(value.key)
     assert [item.spec.index for item in order.items(model)].count(-1) == 2  # type: ignore[attr-defined]
     assert model.asked == 2
