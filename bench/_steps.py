@@ -38,8 +38,8 @@ class Steps:
 
     found: list[Step] = field(default_factory=list)
     longest_pass_ms: float = 0.0
-    handles_most: int = 0
-    count: int = 0
+    passed: float = 0.0
+    """What the steps of the pass that goes on have computed."""
     _garbage: float = 0.0
     _collecting: float = 0.0
     _samples: list[tuple[str, ...]] = field(default_factory=list)
@@ -53,14 +53,16 @@ class Steps:
             before = time.thread_time()
             run(handle)
             spent = (time.thread_time() - before) * 1000
-            self.count += 1
+            if _name(handle).startswith(OWN):
+                return
+            self.passed += spent
             if spent >= LONG_MS:
                 self._keep(handle, spent)
 
         def whole_pass(loop: Any) -> None:
-            before = time.thread_time()
+            self.passed = 0.0
             run_once(loop)
-            self.longest_pass_ms = max(self.longest_pass_ms, (time.thread_time() - before) * 1000)
+            self.longest_pass_ms = max(self.longest_pass_ms, self.passed)
 
         asyncio.Handle._run = step  # type: ignore[attr-defined]
         asyncio.BaseEventLoop._run_once = whole_pass  # type: ignore[attr-defined]
@@ -83,10 +85,8 @@ class Steps:
         return found, longest
 
     def _keep(self, handle: asyncio.Handle, spent: float) -> None:
-        callback = handle._callback  # type: ignore[attr-defined]
-        who = _name(getattr(callback, "__self__", callback))
-        if not who.startswith(OWN) and len(self.found) < MOST:
-            self.found.append(Step(spent, self._garbage * 1000, who, _common(self._samples)))
+        if len(self.found) < MOST:
+            self.found.append(Step(spent, self._garbage * 1000, _name(handle), _common(self._samples)))
 
     def _collect(self, phase: str, _: dict[str, int]) -> None:
         if phase == "start":
@@ -104,7 +104,9 @@ class Steps:
         self._samples.append(tuple(reversed(names)))
 
 
-def _name(owner: object) -> str:
+def _name(handle: asyncio.Handle) -> str:
+    callback = handle._callback  # type: ignore[attr-defined]
+    owner = getattr(callback, "__self__", callback)
     if not isinstance(owner, asyncio.Task):
         return getattr(owner, "__qualname__", type(owner).__name__)
     name = owner.get_name()

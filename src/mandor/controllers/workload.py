@@ -9,12 +9,13 @@ from mandor.controllers.base import Controller, Grouped, in_order
 from mandor.controllers.dependencies import Dependencies
 from mandor.controllers.draft import Draft, Note
 from mandor.controllers.homes import Homes
+from mandor.controllers.release_plan import current_release
 from mandor.controllers.residents import rooted
 from mandor.controllers.slot import Other, World
-from mandor.controllers.workload_plan import Seen, plan, plan_in_steps
+from mandor.controllers.workload_plan import Seen, plan_in_steps
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
-from mandor.lib.steps import in_turns
+from mandor.lib.steps import Steps, in_turns
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
@@ -144,10 +145,13 @@ class WorkloadController(Controller[Name]):
             taken=lambda name: self._taken(key, name),
             rooted=self._rooted,
             ready_seconds=lambda instance: self._ready_seconds(key, instance),
-            site=self._homes.site,
+            site=self._homes.still(),
             other=lambda name: self._other(key, name),
         )
-        draft = await _planned(Seen(workload, self._releases.of(key), instances), world)
+        seen = Seen(workload, self._releases.of(key), instances)
+        if workload is not None and workload.spec.type == "daemon":
+            await in_turns(self._prepared(workload, seen.releases))
+        draft = await in_turns(plan_in_steps(seen, world))
         if workload is None or workload.spec.type != "daemon":
             self._homes.forget(*key)
             # Daemons are updated at any time: on nodes that come back.
@@ -178,6 +182,13 @@ class WorkloadController(Controller[Name]):
             self._rest_until[key] = now + pause
         else:
             self._rest_until.pop(key, None)
+
+    def _prepared(self, workload: Workload, releases: Sequence[Release]) -> Steps[None]:
+        """Which nodes are home to the release that a plan will want."""
+        current = current_release(Draft(), workload, releases)
+        rollout = workload.status.rollout
+        target = current.meta.name if rollout is None or rollout.release != current.meta.name else rollout.target
+        yield from self._homes.prepare(next((each for each in releases if each.meta.name == target), current))
 
     def _ready_seconds(self, key: Name, instance: Instance) -> float:
         now = self._clock.monotonic()
@@ -231,13 +242,6 @@ def _at_rest(workload: Workload | None, instances: Iterable[Instance]) -> bool:
 def _is_claim(value: Object | None) -> bool:
     """It is its task's."""
     return type(value) is Instance and value.spec.claim is not None
-
-
-async def _planned(seen: Seen, world: World) -> Draft:
-    """Others have their turn between the steps of a large plan; but for daemons, whose nodes may change meanwhile."""
-    if seen.workload is not None and seen.workload.spec.type == "daemon":
-        return plan(seen, world)
-    return await in_turns(plan_in_steps(seen, world))
 
 
 def _name(value: Workload | Release | Instance) -> Name:

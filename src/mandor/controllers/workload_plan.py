@@ -15,7 +15,7 @@ from mandor.controllers.rollout_plan import plan_rollout
 from mandor.controllers.service_plan import plan_service
 from mandor.controllers.slot import World
 from mandor.lib.ranges import shown
-from mandor.lib.steps import WRITTEN, Steps, at_once, pieces
+from mandor.lib.steps import Steps, at_once, pieces
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase
 from mandor.model.rollout import Rollout
@@ -115,8 +115,7 @@ def _plan_service(
         if name not in steps:
             yield from slot.lose_all(draft, instances, f"{rollout.target} has no group {name}", world.now)
         elif workload.spec.type == "daemon":
-            plan_daemon(draft, workload, name, instances, steps[name], world)
-            yield WRITTEN * len(instances)
+            yield from plan_daemon(draft, workload, name, instances, steps[name], world)
         else:
             yield from plan_service(draft, workload, name, instances, steps[name], world)
     return rollout

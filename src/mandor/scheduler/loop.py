@@ -61,6 +61,8 @@ from mandor.telemetry.tracer import Tracer
 
 log = logging.getLogger(__name__)
 
+PINNED = 4
+"""A decision for one that may only go to a certain node takes as long as so many others: nobody else is like it."""
 SLICE_MICROSECONDS = 10_000
 """About so long decisions are made in a row, then others get their turn. It is counted in decisions and not
 measured, so that the same input always gives the same course of events."""
@@ -330,10 +332,12 @@ class Scheduler:
     def _decide_some(self, promises: list[Promise]) -> int:
         """How many were decided; those that found a node are added to `promises`."""
         most = self._slice
+        spent = 0
         for tried in range(most):
-            entry = self._queue.pop()
+            entry = self._queue.pop() if spent < most else None
             if entry is None:
                 return tried
+            spent += PINNED if entry.ask.pin else 1
             if self.timed is not None:
                 made = self._timed_cycle(entry, self.timed)
             elif self._tracing is not None:
