@@ -174,9 +174,7 @@ def of_tokens(tokens: Iterable[Object], now: float) -> Iterator[Finding]:
             who, about = token["spec"]["identity"], f"token {token['meta']['name']}"
             days = (ends - now) / 86_400
             says = f"the one of {who} ends in {days:.0f} days" if days > 0 else f"the one of {who} has ended"
-            yield Finding(
-                Level.WARNING, about, says, "`mandor token create` makes another, `mandor token revoke` ends it"
-            )
+            yield Finding(Level.WARNING, about, says, f"`mandor token rotate {token['meta']['name']}` makes another")
 
 
 def of_instances(instances: Sequence[Object], now: float) -> Iterator[Finding]:

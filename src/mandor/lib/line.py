@@ -24,6 +24,13 @@ class Line(Generic[T]):
         else:
             heapq.heappush(self._heap, item)
 
+    def first(self) -> T | None:
+        """The lowest, which stays; None: nobody waits."""
+        run, heap = self._run, self._heap
+        if heap and (not run or heap[0] < run[0]):
+            return heap[0]
+        return run[0] if run else None
+
     def pop(self) -> T:
         """The lowest."""
         run, heap = self._run, self._heap

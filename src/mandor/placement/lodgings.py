@@ -14,7 +14,8 @@ from mandor.placement.framework.lodging import SETTLED, Going, Level, Lodger, Te
 from mandor.placement.levels import Levels
 
 if TYPE_CHECKING:
-    from mandor.placement.table import Table, Trial
+    from mandor.placement.charge import Trial
+    from mandor.placement.table import Table
 
 _new_tuple = tuple.__new__  # half the time of Lodger(…), and there are many
 Group = tuple[str, str, str]
@@ -104,14 +105,15 @@ class Lodgings:
 
     # What only the table calls.
 
-    def come(self, key: Key, tenure: Tenure) -> None:
+    def come(self, key: Key, tenure: Tenure, count: int = 1) -> None:
+        """`count`: so many that are settled like this one."""
         if tenure.held:
             self._held[key] = tenure.rank.priority
         elif tenure.until is not None:
             self._stopping.add(key)
         else:
             priority = tenure.rank.priority
-            self._settled[priority] = self._settled.get(priority, 0) + 1
+            self._settled[priority] = self._settled.get(priority, 0) + count
 
     def leave(self, key: Key, tenure: Tenure) -> None:
         if tenure.held:

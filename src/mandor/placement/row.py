@@ -4,7 +4,9 @@ Who judges each node by itself is asked again only about nodes that changed; who
 them. It leads to the same node as asking everybody about all nodes.
 """
 
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 from typing import Any, cast
 
 import numpy as np
@@ -28,11 +30,12 @@ from mandor.placement.framework.runtime import (
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Watch
 from mandor.placement.plan import Plan, Wide, plan
-from mandor.placement.usual import NOWHERE, Totals
+from mandor.placement.usual import NOWHERE, Totals, Usual
 
 _FEW = 6
 """So many nodes are computed one by one faster than together."""
 _STILLS_MOST = 128
+_NOTHING: Mapping[int, int] = {}
 
 
 @dataclass(slots=True)
@@ -85,6 +88,46 @@ def fits_slot(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, sl
     return row.plan.wide is None and bool(row.ranks[slot] >= 0)
 
 
+def foreseeable(profile: Profile, ask: Ask, nodes: Snapshot) -> bool:
+    """Whether `next_slots` has an answer: `best_slot` has had one about its class, and only the room on each node and
+    what nodes are go into it."""
+    row = cast("Row | None", nodes.kept.rows.get(_class_of(profile, ask)))
+    return row is not None and row.seen == _seen(nodes) and row.plan.wide is None and row.plan.alone
+
+
+def next_slots(profile: Profile, ask: Ask, nodes: Snapshot, count: int, watch: Watch) -> list[int]:
+    """The slots of the best nodes for so many of a class that takes room alone, one after another: where `best_slot`
+    leads each of them, if each is counted before the next. Fewer: after those, nothing fits."""
+    row = cast("Row", nodes.kept.rows[_class_of(profile, ask)])
+    if row.since != nodes.kept.now:
+        _refresh(row, ask, nodes, watch)
+    assert row.plan.usual is not None, "it is foreseeable"
+    return _streak(row, row.plan.usual, nodes, count)
+
+
+def _streak(row: Row, usual: Usual, nodes: Snapshot, count: int) -> list[int]:
+    """Of so many placements each changes the rank of one node, so all go to the nodes that are the best so many now."""
+    ranks, bits, lot_mask = row.ranks, row.bits, row.lot_mask
+    among = ranks.argpartition(-count)[-count:] if count < len(ranks) else np.arange(len(ranks))
+    best = [(-rank, slot) for rank, slot in zip(ranks[among].tolist(), among.tolist(), strict=True) if rank >= 0]
+    heapify(best)
+    columns = dict(zip(among.tolist(), nodes.room.shown[:, among].T.tolist(), strict=True))
+    still = dict(zip(among.tolist(), row.still[among].tolist(), strict=True)) if row.still is not None else _NOTHING
+    came: dict[int, int] = {}
+    found: list[int] = []
+    while best and len(found) < count:
+        rank, slot = best[0]
+        found.append(slot)
+        came[slot] = others = came.get(slot, 0) + 1
+        total = usual.after(others, columns[slot], nodes, slot)
+        if total < 0:
+            heappop(best)
+        else:
+            total += still.get(slot, 0)
+            heapreplace(best, (-(total << bits | -rank & lot_mask), slot))
+    return found
+
+
 def _best_of_all(row: Row, wide: Wide, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> int:
     feasible = run_filters(wide, state, ask, nodes, watch, left=row.ranks >= 0).feasible
     if not wide.scores:
@@ -103,8 +146,7 @@ def _best_of_all(row: Row, wide: Wide, state: CycleState, ask: Ask, nodes: Snaps
 def _row(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> Row:
     """Up to date."""
     kept = nodes.kept
-    key = (profile, ask.shape, ask.who, ask.dropped, ask.avoid, ask.pin, ask.lenient)
-    seen = (kept.attributes, nodes.census.ties_version, nodes.anyone_dedicated())
+    key, seen = _class_of(profile, ask), _seen(nodes)
     row = cast("Row | None", kept.rows.get(key))
     if row is None:
         row = _make(profile, plan(profile, state, ask, nodes, watch), seen, state, ask, nodes, watch)
@@ -122,6 +164,14 @@ def _row(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: 
     if row.since != kept.now:
         _refresh(row, ask, nodes, watch)
     return row
+
+
+def _class_of(profile: Profile, ask: Ask) -> Hashable:
+    return profile, ask.shape, ask.who, ask.dropped, ask.avoid, ask.pin, ask.lenient
+
+
+def _seen(nodes: Snapshot) -> tuple[object, ...]:
+    return nodes.kept.attributes, nodes.census.ties_version, nodes.anyone_dedicated()
 
 
 def _make(

@@ -2,17 +2,16 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Struct
 
 from mandor.model.meta import Key
 from mandor.model.node import Node, Taint
+from mandor.placement.charge import Charge, Trial
 from mandor.placement.framework.ask import CPU, DISK, MEMORY, Shape
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column
@@ -21,7 +20,7 @@ from mandor.placement.framework.kept import Kept
 from mandor.placement.framework.lodging import SETTLED, Tenure
 from mandor.placement.framework.luck import Favour
 from mandor.placement.framework.points import SCORE_MOST
-from mandor.placement.framework.ports import HostPort, Ports
+from mandor.placement.framework.ports import Ports
 from mandor.placement.framework.quotas import Quota, Quotas
 from mandor.placement.framework.reservations import Reservations
 from mandor.placement.framework.room import VALUES, Room
@@ -49,31 +48,6 @@ _COUNTED, _INSTANCES, _MACHINES, _FREE = slice(4, 6), 6, 7, 8
 _SPARE_MOST = 2**53
 """More than all of any node that is not too large for it."""
 _STEPS_MOST = 4096
-
-
-class Charge(Struct, frozen=True):
-    """What one instance takes on its node."""
-
-    node: str
-    shape: Shape
-    who: Identity = NOBODY
-    tenure: Tenure = SETTLED
-    ports: tuple[int, ...] = ()
-    """The ports of the node that were chosen for it, in the order of the shape."""
-
-    @property
-    def chosen(self) -> list[HostPort]:
-        return [HostPort(number, each.protocol) for number, each in zip(self.ports, self.shape.any_ports, strict=False)]
-
-
-@dataclass(slots=True)
-class Trial:
-    """What is tried out in the table; see `Table.trial`."""
-
-    kept: bool = False
-
-    def keep(self) -> None:
-        self.kept = True
 
 
 class Table:
@@ -305,6 +279,43 @@ class Table:
             self._count_people(charge, 1)
             self._turn += 1
             self._numbers[_TURN, slot] = self._turn
+
+    def set_charges(
+        self, slots: Sequence[int], keys: Sequence[Key], shape: Shape, who: Identity, tenures: Sequence[Tenure]
+    ) -> None:
+        """As `set_charge` of each, one after another: of one namespace and one rank, settled, and counted nowhere yet,
+        in a shape that takes nothing but room."""
+        assert self._undo is None and shape.takes_room_alone(who)  # noqa: PT018
+        self.version += len(slots)
+        names = [self._nodes[slot].meta.name for slot in slots]
+        charges, by_node = self._charges, self._by_node
+        for key, name, tenure in zip(keys, names, tenures, strict=True):
+            charges[key] = Charge(name, shape, who, tenure)
+            there = by_node.get(name)
+            if there is None:
+                by_node[name] = {key}
+            else:
+                there.add(key)
+        self.lodgings.come(keys[0], tenures[0], len(keys))
+        self._count_everywhere(keys[0].namespace, shape, who, len(keys))
+        self._census.add_all(names, who)
+        self._count_all(slots, shape)
+
+    def _count_all(self, slots: Sequence[int], shape: Shape) -> None:
+        times: dict[int, int] = {}
+        for slot in slots:
+            times[slot] = times.get(slot, 0) + 1
+        step = self._steps.get(shape)
+        if step is None:
+            step = self._step(shape)
+        at = list(times)
+        sums = self._sums[:, at] + np.multiply.outer(step, list(times.values()))
+        self._sums[:, at] = sums
+        self._room.columns[VALUES, at] = sums[VALUES]
+        self._kept.changed_all(slots)
+        turn, self._turn = self._turn, self._turn + len(slots)
+        last = {slot: turn + number for number, slot in enumerate(slots, 1)}
+        self._numbers[_TURN, list(last)] = list(last.values())
 
     def relabel(self, before: Identity, after: Identity) -> bool:
         """Instances are somebody else to others from now on. True: some of them are placed."""

@@ -42,8 +42,13 @@ class Usual:
 
     def one(self, nodes: Snapshot, slot: int) -> int:
         """The weighted sum for one node, or `NOWHERE`."""
-        spare_memory, spare_cpu, cpu, memory, has_memory, has_cpu, _, _ = nodes.room.shown[:, slot].tolist()
-        share_cpu, share_memory = (cpu + self._cpu) / has_cpu, (memory + self._memory) / has_memory
+        return self.after(0, nodes.room.shown[:, slot].tolist(), nodes, slot)
+
+    def after(self, others: int, column: list[float], nodes: Snapshot, slot: int) -> int:
+        """The same when so many of its like have come to the node, of which `column` shows how it was before."""
+        spare_memory, spare_cpu, cpu, memory, has_memory, has_cpu, _, _ = column
+        times = others + 1
+        share_cpu, share_memory = (cpu + times * self._cpu) / has_cpu, (memory + times * self._memory) / has_memory
         if self._both:
             if share_cpu > 1.0 or share_memory > 1.0:
                 return NOWHERE
@@ -52,9 +57,10 @@ class Usual:
                 return NOWHERE
             share_cpu, share_memory = min(share_cpu, 1.0), min(share_memory, 1.0)
         for row, amount in self._others:
-            if row is None or nodes.free[row, slot] < amount:
+            if row is None or nodes.free[row, slot] < times * amount:
                 return NOWHERE
-        left_cpu, left_memory = (spare_cpu + self._spare[0]) / has_cpu, (spare_memory + self._spare[1]) / has_memory
+        left_cpu = (spare_cpu + times * self._spare[0]) / has_cpu
+        left_memory = (spare_memory + times * self._spare[1]) / has_memory
         least = (int(left_cpu) if left_cpu > 0.0 else 0) + (int(left_memory) if left_memory > 0.0 else 0) >> 1
         return self._least * least + self._balanced * int((2.0 - abs(share_cpu - share_memory)) * _HALF)
 

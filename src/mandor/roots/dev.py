@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import json
 import os
 import shutil
 import signal
@@ -24,6 +25,8 @@ from mandor.roots.tracing import target_of
 QUICK_DEATH_SECONDS = 5.0
 PAUSE_MOST_SECONDS = 10.0
 START_SECONDS = 60.0
+NODES_SECONDS = 10.0
+"""So long the greeting waits for nodes that are ready."""
 STOP_SECONDS = 15.0
 NODES_MOST = 50
 
@@ -131,11 +134,14 @@ def run(
                 _wait_ready(server, host, port, told)
                 for agent in agents:
                     agent.start()
-                if not told:
-                    _greet(url, directory, say)
+                greet_by: float | None = time.monotonic() + NODES_SECONDS
                 while not told:
                     for child in (server, *agents):
                         child.tend(say)
+                    # Whoever types before there is a node is told that nothing fits.
+                    if greet_by is not None and (_nodes_ready(host, port) >= nodes or time.monotonic() > greet_by):
+                        greet_by = None
+                        _greet(url, directory, say)
                     time.sleep(0.2)
             finally:
                 for child in (*agents, server):
@@ -206,12 +212,24 @@ def _wait_ready(server: Child, host: str, port: int, told: list[int]) -> None:
 
 
 def _ready(host: str, port: int) -> bool:
+    return _get(host, port, "/readyz") is not None
+
+
+def _nodes_ready(host: str, port: int) -> int:
+    listed = json.loads(_get(host, port, "/v1/nodes") or b"{}")
+    return sum(node.get("status", {}).get("phase") == "Ready" for node in listed.get("items", ()))
+
+
+def _get(host: str, port: int, path: str) -> bytes | None:
+    """None: it did not answer, or not well."""
     connection = HTTPConnection(host, port, timeout=2)
     try:
-        connection.request("GET", "/readyz")
-        return connection.getresponse().status == 200
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read()
+        return body if response.status == 200 else None
     except (OSError, HTTPException):
-        return False
+        return None
     finally:
         connection.close()
 

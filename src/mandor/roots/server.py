@@ -67,6 +67,7 @@ from mandor.store.access import StoreAccess
 from mandor.store.backups import Backups
 from mandor.store.base import Store
 from mandor.store.election import Election
+from mandor.store.health import Health
 from mandor.store.metered import MeteredStore
 from mandor.store.open import open_store
 from mandor.store.recorder import Recorder
@@ -92,6 +93,8 @@ class Inside:
     """While it leads here."""
     backups: Backups | None = None
     """Those it makes by itself; None: it makes none."""
+    health: Health | None = None
+    """That of the store."""
     queue: TaskQueue | None = None
     """Through which tasks reach all servers; None: there is none."""
     metrics: Metrics = field(default_factory=Metrics)
@@ -111,7 +114,8 @@ class Inside:
         return self.scheduler is not None and self.scheduler.busy
 
     def troubles(self) -> tuple[str, ...]:
-        return tuple(each.trouble for each in (self.queue, self.backups) if each is not None and each.trouble)
+        of_store = () if self.health is None else self.health.ailments
+        return (*of_store, *(each.trouble for each in (self.queue, self.backups) if each is not None and each.trouble))
 
     async def compare_table(self) -> TableReport | None:
         return await self.scheduler.compare_table() if self.scheduler is not None else None
@@ -161,6 +165,8 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
             store = _observed(opened, settings, clock, inside)
             await _prepare(store, settings, dev=dev)
             inside.backups = _backups(settings, store, clock)
+            inside.health = Health(opened, clock)
+            inside.metrics.add(inside.health.families)
             register = Register(store, clock, server_id, _entry(settings, url))
             await register.enter()
             inside.everywhere = register.everywhere
@@ -170,6 +176,7 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
                 if inside.queue is not None:
                     background.start(tasks.work(store, clock, settings, inside.queue, inside.crowded), "tasks")
                 background.start(register.run(), "register")
+                background.start(inside.health.run(), "health")
                 loop_watch = LoopWatch()
                 inside.metrics.add(loop_watch.families)
                 background.start(loop_watch.run(), "loop watch")

@@ -44,6 +44,11 @@ class Journal:
         self._scored = SCORED_NODES
         self._noted = asyncio.Event()
 
+    @property
+    def full(self) -> bool:
+        """Of ordinary decisions no more are kept for now, and nobody reads them in the log."""
+        return not self._ordinary and not log.isEnabledFor(logging.DEBUG)
+
     def note(self, entry: Entry, profile: Profile, decision: Decision, table: Table) -> None:
         """A decision that has just been made, and is not counted yet."""
         if log.isEnabledFor(logging.DEBUG):

@@ -46,6 +46,7 @@ from mandor.scheduler.patience import stored_now
 from mandor.scheduler.preempting import Preempting
 from mandor.scheduler.queue import PAUSE, Entry, Place, SchedulingQueue
 from mandor.scheduler.reasons import Reasons
+from mandor.scheduler.streak import Streak
 from mandor.scheduler.territory import Pools
 from mandor.scheduler.tracing import Tracing
 from mandor.scheduler.truth import compare
@@ -66,6 +67,8 @@ PINNED = 4
 SLICE_MICROSECONDS = 10_000
 """About so long decisions are made in a row, then others get their turn. It is counted in decisions and not
 measured, so that the same input always gives the same course of events."""
+ALIKE_MICROSECONDS = 20
+"""About so long takes each of several decisions about one question."""
 GATHERED = 256
 """So many decisions are written together, or fewer when nobody waits."""
 CYCLES_MOST = 10_000
@@ -135,6 +138,7 @@ class Scheduler:
         self._reasons = Reasons(store, recorder, self._instances)
         self._to_write: list[Promise] = []
         self._journal = Journal(store, clock, self.watchdog)
+        self._streak = Streak(self.view, self._queue, self._journal, self._measures, self.watchdog)
         ways = Ways(self._to_write.append, self._write_whole, self._wait, self._fault, self._wake.set)
         self._outcomes = Outcomes(
             self.view,
@@ -331,24 +335,35 @@ class Scheduler:
 
     def _decide_some(self, promises: list[Promise]) -> int:
         """How many were decided; those that found a node are added to `promises`."""
-        most = self._slice
-        spent = 0
-        for tried in range(most):
-            entry = self._queue.pop() if spent < most else None
-            if entry is None:
-                return tried
-            spent += PINNED if entry.ask.pin else 1
-            if self.timed is not None:
-                made = self._timed_cycle(entry, self.timed)
-            elif self._tracing is not None:
-                made = self._traced_cycle(entry, self._tracing)
-            else:
-                made = self._cycle(entry)
+        each = SLICE_MICROSECONDS // self._slice
+        left, tried = SLICE_MICROSECONDS, 0
+        while left >= each and (entry := self._queue.pop()) is not None:
+            left -= each * PINNED if entry.ask.pin else each
+            tried += 1
+            made = self._one_cycle(entry)
             if made is not None:
                 promises.append(made)
+                if made.context is None and self._tracing is None:
+                    alike = self._decide_alike(entry.ask, left // ALIKE_MICROSECONDS, promises)
+                    left -= alike * ALIKE_MICROSECONDS
+                    tried += alike
             elif self._gang is not None:
-                return tried + 1
-        return most
+                break
+        return tried
+
+    def _decide_alike(self, ask: Ask, most: int, promises: list[Promise]) -> int:
+        """How many of its like were decided."""
+        made, others = self._streak.follow(ask, self._profiles[ask.profile], most, self.timed)
+        promises += made
+        promises += [promise for entry in others if (promise := self._one_cycle(entry)) is not None]
+        return len(made) + len(others)
+
+    def _one_cycle(self, entry: Entry) -> Promise | None:
+        if self.timed is not None:
+            return self._timed_cycle(entry, self.timed)
+        if self._tracing is not None:
+            return self._traced_cycle(entry, self._tracing)
+        return self._cycle(entry)
 
     @property
     def _slice(self) -> int:

@@ -244,11 +244,36 @@ class SchedulingQueue:
                 self._no_order(error)
                 return None
             if entry.ticket == ticket:
-                del self._entries[entry.ask.key]
-                entry.place, entry.ticket = _NOWHERE, 0
-                if entry.ask.member is not None:
-                    self._leave_gang(entry)
+                self._leave(entry)
                 return entry
+        return None
+
+    def _leave(self, entry: Entry) -> None:
+        del self._entries[entry.ask.key]
+        entry.place, entry.ticket = _NOWHERE, 0
+        if entry.ask.member is not None:
+            self._leave_gang(entry)
+
+    def pop_while(self, wanted: Callable[[Entry], bool], most: int) -> list[Entry]:
+        """As `pop`, as long as the next one is wanted."""
+        found: list[Entry] = []
+        while len(found) < most and (entry := self._next()) is not None and wanted(entry):
+            self._active.pop()
+            self._leave(entry)
+            found.append(entry)
+        return found
+
+    def _next(self) -> Entry | None:
+        """Who is next; None: nobody, or nobody can tell (as `pop` says)."""
+        active = self._active
+        try:
+            while (seat := active.first()) is not None:
+                _, ticket, entry = seat
+                if entry.ticket == ticket:
+                    return entry
+                active.pop()
+        except Exception:
+            return None
         return None
 
     def hold(self, entry: Entry) -> None:

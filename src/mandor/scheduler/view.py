@@ -413,6 +413,33 @@ class View:
             self._happen(Happening.PLACED, chosen, key)
         return made
 
+    def waiting(self, entry: Entry) -> Instance | None:
+        """The instance, if it is what it was when it was queued, and counted nowhere."""
+        key = entry.ask.key
+        instance = self._instances.get(key)
+        if not isinstance(instance, Instance) or instance.meta.uid != entry.uid or self.table.charge(key) is not None:
+            return None
+        return instance
+
+    def promise_all(
+        self, entries: Sequence[Entry], instances: Sequence[Instance], slots: Sequence[int]
+    ) -> list[Promise]:
+        """As `promise` of each, one after another: of a class that takes room alone, whose instances are `waiting`."""
+        if not slots:
+            return []
+        ask, rank = entries[0].ask, self._roster.rank(instances[0])
+        tenures = [Tenure(rank, each.meta.created_at) for each in instances]
+        self.table.set_charges(slots, [each.ask.key for each in entries], ask.shape, ask.who, tenures)
+        nodes, promises = self.table.nodes, self._promises
+        made: list[Promise] = []
+        for entry, instance, slot in zip(entries, instances, slots, strict=True):
+            node, key = nodes[slot], entry.ask.key
+            promises[key] = promise = Promise(entry, instance, node.meta.name, node.meta.version)
+            made.append(promise)
+            if self.queue.waiting:
+                self._happen(Happening.PLACED, node, key)
+        return made
+
     def _chosen(self, key: Key) -> dict[str, int]:
         charge = self.table.charges[key]
         return {each.name: number for each, number in zip(charge.shape.any_ports, charge.ports, strict=False)}

@@ -145,6 +145,10 @@ class Store(ABC):
         looks like a deletion. Bookmarks say that nothing up to their revision was missed.
         """
 
+    async def ailments(self) -> Sequence[str]:
+        """What is wrong with it although it answers, and what to do about it."""
+        return ()
+
     async def close(self) -> None:
         return None
 
@@ -185,3 +189,17 @@ def filtered(change: Change, where: Filter) -> Change | None:
     if before is None and after is None:
         return None
     return change if before is change.before and after is change.after else Change(change.revision, before, after)
+
+
+def filtered_all(changes: Sequence[Change], where: Filter) -> list[Change]:
+    """As `filtered` of each, in their order. Who looks for a label finds it on few: the others are passed over at
+    once, and of those there may be thousands in a second."""
+    for key, wanted in where.labels.items():
+        changes = [
+            each
+            for each in changes
+            if (each.after is not None and each.after.meta.labels.get(key) == wanted)
+            or (each.before is not None and each.before.meta.labels.get(key) == wanted)
+            or each.bookmark
+        ]
+    return [seen for each in changes if (seen := filtered(each, where)) is not None]

@@ -26,8 +26,9 @@ from mandor.store.index import BUFFER_MOST, HISTORY_MOST, Index
 
 try:
     from mandor.store.etcd_client import Compacted, Denied, EtcdClient, Lost
+    from mandor.store.etcd_health import ailments_of
     from mandor.store.etcd_state import EtcdState
-    from mandor.store.etcd_wire import COMPACT, COMPARE_MOD, RANGE, TXN, messages
+    from mandor.store.etcd_wire import COMPACT, COMPARE_MOD, RANGE, STATUS, TXN, messages
 except ImportError as error:  # without grpcio and protobuf
     raise Unsupported(f"a store in etcd needs {error.name}", hint="pip install 'mandor[etcd]'") from error
 
@@ -39,6 +40,8 @@ WAIT_SECONDS = 15.0
 """A commit that is not through by then is reported as not known to be stored."""
 KICK_SECONDS = 2.0
 COMPACT_SECONDS = 300.0
+STATUS_SECONDS = 3.0
+"""A member that does not say in time how it is, is away."""
 BACKOFF = Backoff(first_seconds=0.05, most_seconds=1.0, jitter=0.5)
 
 
@@ -276,6 +279,9 @@ class EtcdStore(Store):
         await self._state.shows(moved_on, KICK_SECONDS)
 
     # Housekeeping.
+
+    async def ailments(self) -> Sequence[str]:
+        return tuple(ailments_of(await self._client.ask_each(STATUS, STATUS.request(), STATUS_SECONDS)))
 
     async def skip_to(self, revision: int) -> None:
         """Later revisions are greater than this one; only for a store that holds nothing yet."""

@@ -112,6 +112,13 @@ class EtcdClient:
         finally:
             stream.cancel()
 
+    async def ask_each(self, method: Method, request: Any, seconds: float) -> dict[str, Any]:
+        """What every endpoint answers, or the error it ended with; where calls go does not change."""
+        token = await self._authenticated()
+        asked = (self._send(index, method, request, token, seconds) for index in range(len(self._channels)))
+        answers = await asyncio.gather(*asked, return_exceptions=True)
+        return dict(zip(self._endpoints, answers, strict=True))
+
     def leave(self) -> None:
         """Go elsewhere with the next call."""
         self._leave(self._current)
@@ -122,7 +129,7 @@ class EtcdClient:
 
     # How it is done.
 
-    async def _send(self, index: int, method: Method, request: Any, token: str) -> Any:
+    async def _send(self, index: int, method: Method, request: Any, token: str, seconds: float | None = None) -> Any:
         call = self._calls.get((index, method.path))
         if call is None:
             call = self._calls[index, method.path] = self._channels[index].unary_unary(
@@ -130,7 +137,7 @@ class EtcdClient:
                 request_serializer=method.request.SerializeToString,
                 response_deserializer=method.response.FromString,
             )
-        return await call(request, timeout=self._call_seconds, metadata=_metadata(token))
+        return await call(request, timeout=seconds or self._call_seconds, metadata=_metadata(token))
 
     async def _connected(self) -> int:
         """The number of an endpoint with a connection: the current one, or else the first to have one."""

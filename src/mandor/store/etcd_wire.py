@@ -55,6 +55,15 @@ MESSAGES: dict[str, Fields] = {
         6: ("cancel_reason", "string"),
         11: ("events", "*Event"),
     },
+    "StatusRequest": {},
+    "StatusResponse": {
+        **_HEADER,
+        2: ("version", "string"),
+        3: ("db_size", "int64"),
+        4: ("leader", "uint64"),
+        8: ("errors", "*string"),
+        12: ("db_size_quota", "int64"),
+    },
     "AuthenticateRequest": {1: ("name", "string"), 2: ("password", "string")},
     "AuthenticateResponse": {**_HEADER, 2: ("token", "string")},
 }
@@ -83,4 +92,5 @@ PUT = _method("KV", "Put", "Put")
 TXN = _method("KV", "Txn", "Txn")
 COMPACT = _method("KV", "Compact", "Compaction")
 WATCH = _method("Watch", "Watch", "Watch")
+STATUS = _method("Maintenance", "Status", "Status")
 AUTHENTICATE = _method("Auth", "Authenticate", "Authenticate")

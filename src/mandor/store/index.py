@@ -9,7 +9,7 @@ from mandor.errors import Expired, MandorError
 from mandor.lib.steps import Steps
 from mandor.lib.trickle import Trickle
 from mandor.model.meta import Key, Object
-from mandor.store.base import ALL, Change, Filter, Place, filtered
+from mandor.store.base import ALL, Change, Filter, Place, filtered, filtered_all
 from mandor.store.order import Order
 
 HISTORY_MOST = 20_000
@@ -292,7 +292,7 @@ class Index:
         for subscription in tuple(peers):  # A watcher that was dropped may be collected, and leave, at any moment.
             shown, where = run, subscription.where
             if where is not ALL:
-                shown = [seen for change in run if (seen := filtered(change, where)) is not None]
+                shown = filtered_all(run, where)
                 if not shown:
                     continue
             buffer = subscription.buffer

@@ -13,7 +13,7 @@ from mandor.errors import Conflict, MandorError, NotFound, Unavailable
 from mandor.model.codec import KINDS, decode, encode
 from mandor.model.features import gated, without
 from mandor.model.meta import Key, Object
-from mandor.store.base import ALL, Change, Check, Filter, Listing, Put, Store, Write, check_writes, filtered
+from mandor.store.base import ALL, Change, Check, Filter, Listing, Put, Store, Write, check_writes, filtered_all
 
 LINE_BYTES_MOST = 8 * 1024 * 1024
 """No object is larger; a longer line is not ours."""
@@ -109,7 +109,7 @@ class RemoteStore(Store):
             async for lines in _split(content):
                 changes = [_change(line) for line in lines]
                 if where.labels:
-                    changes = [seen for each in changes if (seen := filtered(each, where)) is not None]
+                    changes = filtered_all(changes, where)
                 if changes:
                     yield changes
         raise Unavailable("the server ended the watch", hint="watch again from the last revision")

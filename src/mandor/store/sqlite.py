@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any, Self
 
 from mandor.errors import Conflict, Invalid, MandorError, Unavailable
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 FLIGHT_WRITES = 10_000
 FLIGHT_BYTES = 64 << 20
 """The most that may wait for the disk; further commits wait for room."""
+FREE_BYTES_LEAST = 512 * 2**20
+"""With less on its disk it is told that it runs full."""
 WAIT_SECONDS = 15.0
 """A commit that is not through by then is reported as not known to be stored."""
 LOAD_CHUNK = 2_000
@@ -128,6 +131,14 @@ class SqliteStore(Store):
                 self._submit(commit)
                 return await commit.done
         raise Unavailable("too many writers want the same objects", hint="try again")
+
+    async def ailments(self) -> Sequence[str]:
+        free = (await asyncio.to_thread(disk_usage, self.path.parent)).free
+        if free >= FREE_BYTES_LEAST:
+            return ()
+        return (
+            f"{free / 2**20:.0f} MiB are left on the disk of {self.path}: make room, on a full one nothing is written",
+        )
 
     async def skip_to(self, revision: int) -> None:
         """Later revisions are greater than this one; known on disk with the next commit."""

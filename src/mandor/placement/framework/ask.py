@@ -165,6 +165,10 @@ class Shape:
             _keep(self.tied, who, found)
         return found
 
+    def takes_room_alone(self, who: Identity) -> bool:
+        """Where one of it goes matters to the next only by the room it takes."""
+        return not (self.host_ports or self.any_ports or self.volumes or self.dedicated or self.ties(who))
+
     def rules(self, dropped: int, who: Identity) -> Rules:
         found = self.known.get((dropped, who))
         if found is None:

@@ -149,21 +149,40 @@ class Census:
         """One instance more, or less, on a node the table knows."""
         if who is NOBODY:
             return
+        placed = self._counter_of(who)
+        self._change(placed, node, sign)
+        if self._selected:
+            for counter in self._selecting(who):
+                self._change(counter, node, sign)
+        for tie in shape.ties(who):
+            self._change_tie(tie, node, sign)
+        if not placed.total:
+            self._forget(who)
+
+    def add_all(self, nodes: Sequence[str], who: Identity) -> None:
+        """One more on each of these nodes, one after another, of those whom nothing ties to others."""
+        if who is NOBODY:
+            return
+        for counter in (self._counter_of(who), *self._selecting(who)):
+            for node in nodes:
+                self._change(counter, node, 1)
+
+    def _counter_of(self, who: Identity) -> Counter:
         placed = self._placed.get(who)
         if placed is None:
             placed = self._placed[who] = Counter()
             for handle in who.handles:
                 self._by_handle.setdefault(handle, set()).add(who)
-        self._change(placed, node, sign)
-        if self._selected:
-            for handle in who.handles:
-                for selector, counter in self._selectors.get(handle, {}).items():
-                    if selector.matches(who):
-                        self._change(counter, node, sign)
-        for tie in shape.ties(who):
-            self._change_tie(tie, node, sign)
-        if not placed.total:
-            self._forget(who)
+        return placed
+
+    def _selecting(self, who: Identity) -> list[Counter]:
+        """What is counted of it beside itself."""
+        return [
+            counter
+            for handle in (who.handles if self._selected else ())
+            for selector, counter in self._selectors.get(handle, {}).items()
+            if selector.matches(who)
+        ]
 
     def renumbered(self) -> None:
         """Slots have come, gone or moved."""

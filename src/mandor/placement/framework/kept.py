@@ -1,6 +1,6 @@
 """Answers that for each node depend on that node alone: kept, and made anew only for nodes that changed since."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -103,6 +103,16 @@ class Kept:
             length = half
         self._changed[length] = slot
         self._length = length + 1
+
+    def changed_all(self, slots: Sequence[int]) -> None:
+        """One after another."""
+        length, end = self._length, self._length + len(slots)
+        if end < _CHANGES_MOST:
+            self._changed[length:end] = slots
+            self._length = end
+        else:
+            for slot in slots:
+                self.changed(slot)
 
     def renumbered(self) -> None:
         """Slots have come, gone or moved."""

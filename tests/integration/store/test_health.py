@@ -1,0 +1,103 @@
+"""A store that answers and is not well says so: in the log, at `/readyz`, to `mandor doctor`."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from mandor.errors import Unavailable
+from mandor.lib.clock import ManualClock
+from mandor.store import sqlite
+from mandor.store.base import Put
+from mandor.store.etcd import EtcdStore
+from mandor.store.health import Health
+from mandor.store.memory import MemoryStore
+from mandor.store.sqlite import SqliteStore
+from mandor.testing.store import make_node
+from tests.components.etcd import Etcd, start_etcd
+
+pytestmark = pytest.mark.req("S2-23")
+
+
+class Broken(MemoryStore):
+    async def ailments(self) -> tuple[str, ...]:
+        raise Unavailable("nobody answers")
+
+
+@pytest.mark.real("etcd")
+async def test_a_member_that_is_away_is_told_until_it_is_back(etcd_cluster: Etcd) -> None:
+    lost = (etcd_cluster.leader() + 1) % 3
+    async with await EtcdStore.open(etcd_cluster.endpoints) as store:
+        assert await store.ailments() == ()
+        etcd_cluster.kill(lost)
+        (found,) = await store.ailments()
+        assert found.startswith(f"etcd at {etcd_cluster.endpoints[lost]} does not answer")
+        await store.commit(Put(make_node("n1")))
+        etcd_cluster.start(lost)
+
+
+@pytest.mark.real("etcd")
+async def test_members_without_a_majority_have_no_leader(etcd_cluster: Etcd) -> None:
+    async with await EtcdStore.open(etcd_cluster.endpoints) as store:
+        leader = etcd_cluster.leader()
+        others = [index for index in range(3) if index != leader]
+        for each in others:
+            etcd_cluster.kill(each)
+        away = [f"etcd at {etcd_cluster.endpoints[each]} does not answer" for each in others]
+        found = await store.ailments()
+        assert all(any(told.startswith(each) for told in found) for each in away), found
+        for each in others:
+            etcd_cluster.start(each, wait=False)
+        etcd_cluster.wait_ready()
+
+
+async def _fill(store: EtcdStore) -> None:
+    for number in range(1000):
+        await store.commit(*(Put(make_node(f"n{number}-{each}")) for each in range(50)))
+
+
+@pytest.mark.real("etcd")
+async def test_space_that_is_used_up_is_told_with_what_to_do(etcd: Etcd, tmp_path: Path) -> None:
+    small = start_etcd(etcd.binary, tmp_path, options=["--quota-backend-bytes=200000"])
+    try:
+        async with await EtcdStore.open(small.endpoints) as store:
+            with pytest.raises(Unavailable):
+                await _fill(store)
+            found = await store.ailments()
+            assert any("NOSPACE" in each and "etcdctl alarm disarm" in each for each in found), found
+    finally:
+        small.stop()
+
+
+async def test_a_disk_that_is_nearly_full_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with await SqliteStore.open(tmp_path / "state.db") as store:
+        assert await store.ailments() == ()
+        monkeypatch.setattr(sqlite, "FREE_BYTES_LEAST", 2**62)
+        (found,) = await store.ailments()
+        assert "state.db" in found
+        assert "make room" in found
+
+
+async def test_what_is_found_is_logged_once_and_so_is_that_it_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with await SqliteStore.open(tmp_path / "state.db") as store:
+        health = Health(store, ManualClock())
+        monkeypatch.setattr(sqlite, "FREE_BYTES_LEAST", 2**62)
+        await health.look()
+        await health.look()
+        assert [each.levelname for each in caplog.records if each.name == "mandor.store.health"] == ["WARNING"]
+        assert [*next(health.families()).lines()][-1] == "mandor_store_ailments 1"
+        monkeypatch.setattr(sqlite, "FREE_BYTES_LEAST", 0)
+        await health.look()
+        assert health.ailments == ()
+        assert caplog.records[-1].message == "the store is well again"
+
+
+async def test_a_store_that_cannot_be_examined_is_no_reason_to_stop() -> None:
+    health = Health(Broken(), ManualClock())
+    await health.look()
+    assert health.ailments == ("the store cannot be examined: nobody answers",)
