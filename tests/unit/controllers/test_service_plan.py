@@ -292,18 +292,15 @@ def test_the_status_says_what_the_first_in_trouble_says() -> None:
 @pytest.mark.parametrize("change", ["none", "fewer", "update", "gone", "batch", "lost"])
 def test_no_step_of_a_large_plan_looks_at_more_than_some_instances(change: str) -> None:
     count = 7 * PIECE
-    old = make_workload(replicas=count)
-    new = make_workload(
-        replicas=count // 2 if change == "fewer" else count, **({"image": "web:2"} if change == "update" else {})
-    )
-    if change == "batch":
-        new = replace(new, spec=replace(new.spec, type="batch"))
-    make = {
-        "lost": lambda index: make_instance(index, Phase.LOST),
-        "batch": lambda index: make_instance(index, Phase.FAILED),
-    }
-    instances = [make.get(change, ready)(index) for index in range(count)]
-    seen = Seen(None if change == "gone" else new, [make_stored_release(old)], instances)
+    fields: dict[str, Any] = {
+        "fewer": {"replicas": count // 2},
+        "update": {"image": "web:2"},
+        "batch": {"type": "batch"},
+    }.get(change, {})
+    workload = None if change == "gone" else make_workload(**{"replicas": count, **fields})
+    phase = {"lost": Phase.LOST, "batch": Phase.FAILED}.get(change)
+    instances = [ready(index) if phase is None else make_instance(index, phase) for index in range(count)]
+    seen = Seen(workload, [make_stored_release(make_workload(replicas=count))], instances)
     looks = list(plan_in_steps(seen, World(NOW, ready_nodes=frozenset({"n2"}))))
     assert max(looks) <= WRITTEN * PIECE
     assert sum(looks) >= count

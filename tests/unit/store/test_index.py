@@ -79,7 +79,7 @@ def test_after_a_refresh_a_listing_looks_up_only_what_has_changed_since() -> Non
         value = make_instance(name, index=-1)
         model[value.key] = value
         order.touch(value.key)
-    assert [item.spec.index for item in order.items(model)].count(-1) == 2  # type: ignore[attr-defined]
+    assert [item.spec.index for item in order.items(model)].count(-1) == 2
     assert model.asked == 2
 
 
