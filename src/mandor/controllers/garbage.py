@@ -1,7 +1,7 @@
 """The garbage controller: sweeps away what nobody needs any more, every half minute."""
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import TypeVar
 
 from mandor.controllers import garbage_plan
@@ -10,6 +10,7 @@ from mandor.controllers.garbage_plan import Keep
 from mandor.controllers.hearing import SERVER
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
+from mandor.lib.steps import chosen, in_turns
 from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
@@ -77,11 +78,13 @@ class GarbageController(Controller[str]):
     async def _of_workloads(self) -> list[Object]:
         # In this order: whoever made a release or an instance had its workload before it.
         releases = await self._list(Release)
-        instances = await self._list(Instance)
+        instances = (await self._store.list(Instance.kind)).items
         workloads = {(each.meta.namespace, each.meta.name): each for each in await self._list(Workload)}
+        concerned = garbage_plan.concerned(releases, workloads)
+        found = await in_turns(chosen(instances, lambda piece: _of(concerned, piece), each=2)) if concerned else []
         return [
-            *garbage_plan.finished_instances(instances, workloads, self._keep, self._clock.now()),
-            *garbage_plan.orphaned_releases(releases, workloads.keys(), instances),
+            *garbage_plan.finished_instances(found, workloads, self._keep, self._clock.now()),
+            *garbage_plan.orphaned_releases(releases, workloads.keys(), found),
         ]
 
     def _unchanged(self, group: str, values: Iterable[Object]) -> dict[str, float]:
@@ -95,3 +98,11 @@ class GarbageController(Controller[str]):
 
     async def _list(self, kind: type[O]) -> list[O]:
         return [each for each in (await self._store.list(kind.kind)).items if isinstance(each, kind)]
+
+
+def _of(workloads: Set[tuple[str, str]], objects: Sequence[Object]) -> list[Instance]:
+    return [
+        each
+        for each in objects
+        if isinstance(each, Instance) and (each.meta.namespace, each.spec.workload) in workloads
+    ]

@@ -100,6 +100,13 @@ def orphaned_hearings(
     ]
 
 
+def concerned(releases: Iterable[Release], workloads: Mapping[tuple[str, str], Workload]) -> set[tuple[str, str]]:
+    """The workloads whose instances there is a reason to look at: those that have ended, and those that are gone."""
+    ended = {owner for owner, each in workloads.items() if _ended(each)}
+    owners = {(each.meta.namespace, each.spec.workload) for each in releases}
+    return ended | (owners - workloads.keys())
+
+
 def finished_instances(
     instances: Iterable[Instance], workloads: Mapping[tuple[str, str], Workload], keep: Keep, now: float
 ) -> list[Object]:

@@ -10,7 +10,7 @@ import psutil
 
 from mandor.lib.clock import Clock
 
-YOUNG_SECONDS = 0.25
+YOUNG_SECONDS = 0.15
 """What outlives so short a time is set aside, where the collector does not look."""
 LOOK_SECONDS = 0.05
 YOUNG_MOST = 20_000

@@ -1,6 +1,6 @@
 """Work in steps: a generator that says after each how much it has done, so that others have their turn in time.
 
-It is counted in *looks*: what it takes to look at one object among many, a fifth of a microsecond or so. Counted, and
+It is counted in *looks*: what it takes to look at one object among many, half a microsecond or so. Counted, and
 not timed: the same work is cut in the same places on every machine, and in a simulation.
 """
 
@@ -17,7 +17,7 @@ Steps = Generator[int, None, R]
 
 PIECE = 1_000
 """So many objects are looked at in one go."""
-TURN = 20_000
+TURN = 8_000
 """After so many looks others have their turn: some milliseconds."""
 WRITTEN = 15
 """Looks that making a new version of an object takes."""

@@ -92,10 +92,9 @@ def _sums(table: Table) -> Steps[list[Difference]]:
                 mine[resource] = mine.get(resource, 0) + amount
         yield 5 * len(piece)
     found: list[Difference] = []
-    for some in pieces([node.meta.name for node in table.nodes]):
-        for name in some:
-            found += _of_node(table, name, used.get(name, {}))
-        yield 2 * WRITTEN * len(some)
+    for name in [node.meta.name for node in table.nodes]:
+        found += _of_node(table, name, used.get(name, {}))
+        yield 4 * WRITTEN
     return found
 
 

@@ -24,7 +24,7 @@ from mandor.store.base import WRITES_MOST, Delete, Put, Store, Write
 
 LEFT_OUT = frozenset({Lease.kind, Hearing.kind, Tally.kind, Session.kind, Server.kind})
 FORMAT: Final = "mandor-dump/1"
-CHUNK = 200
+CHUNK = 100
 """So many objects are packed before others get their turn."""
 LINE_BYTES_MOST = 4 << 20
 

@@ -292,12 +292,12 @@ def test_the_status_says_what_the_first_in_trouble_says() -> None:
 @pytest.mark.parametrize("change", ["none", "fewer", "update", "gone", "batch", "lost"])
 def test_no_step_of_a_large_plan_looks_at_more_than_some_instances(change: str) -> None:
     count = 7 * PIECE
-    fields: dict[str, Any] = {
+    fields: dict[str, dict[str, Any]] = {
         "fewer": {"replicas": count // 2},
         "update": {"image": "web:2"},
         "batch": {"type": "batch"},
-    }.get(change, {})
-    workload = None if change == "gone" else make_workload(**{"replicas": count, **fields})
+    }
+    workload = None if change == "gone" else make_workload(**{"replicas": count, **fields.get(change, {})})
     phase = {"lost": Phase.LOST, "batch": Phase.FAILED}.get(change)
     instances = [ready(index) if phase is None else make_instance(index, phase) for index in range(count)]
     seen = Seen(workload, [make_stored_release(make_workload(replicas=count))], instances)
