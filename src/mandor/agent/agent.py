@@ -47,6 +47,7 @@ from mandor.model.record import ClusterSpec, Session
 from mandor.model.resources import Resources
 from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.model.volume import HOST_PATHS, Volume
+from mandor.model.workload import Release, Workload
 from mandor.store.base import ALL, Change, Filter, Store
 from mandor.store.recorder import Recorder
 from mandor.telemetry.tracer import Tracer
@@ -118,6 +119,7 @@ class Agent:
             self._whose,
             ask,
             Tracing(tracer) if tracer is not None else None,
+            lambda feature: feature in link.features,
         )
         self._tracer = tracer
         loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
@@ -205,7 +207,8 @@ class Agent:
             Session.kind: self.streams,
             Volume.kind: self.crew.volumes,
         }
-        where = Filter(node=self._settings.name, kinds=frozenset(readers))
+        where = Filter(node=self._settings.name, kinds=frozenset(readers), supplies=True)
+        readers |= {Release.kind: self.crew.fetch, Workload.kind: self.crew.fetch}
         stall = self._settings.stall_seconds
         feed = Feed(self._store, None, where, self._clock, ByKind(readers), self._whose, stall_seconds=stall)
         shipping = []

@@ -67,6 +67,9 @@ class Filter:
     labels: Mapping[str, str] = field(default_factory=dict)
     kinds: frozenset[str] = frozenset()
     """For a list or watch of every kind: only of these; empty: of all."""
+    supplies: bool = False
+    """For a watch of instances: before one that is to begin come the release and the workload that it needs, as changes
+    at its revision, if reading them would take another way to the store. No matter for what matches."""
 
     def matches(self, value: Object) -> bool:
         return (
