@@ -38,7 +38,7 @@ from mandor.roots.settings import ServerSettings
 from mandor.store.base import WRITES_MOST, Change, Put, Store, Write
 
 PART_SECONDS = 600.0
-SHOWN = 15
+SHOWN = 8
 LIMIT_MS = 20.0
 CONFLICT = 409
 YAML = "application/yaml"
@@ -255,7 +255,7 @@ async def scale_down(driver: Driver) -> None:
 async def roll_out(driver: Driver) -> None:
     await driver.apply(manifest("rolled", 10_000))
     await driver.running("rolled", 10_000)
-    update = {"strategy": "rolling", "surge": "20%"}
+    update = {"max_surge": "20%", "min_healthy": "1s"}
     await driver.apply({**manifest("rolled", 10_000), "image": "web:2", "update": update})
     await asyncio.sleep(20)
 

@@ -8,7 +8,7 @@ from mandor.controllers.draft import Draft
 from mandor.controllers.slot import World
 from mandor.lib.quantity import Seconds
 from mandor.lib.ranges import parse
-from mandor.lib.steps import PIECE, WRITTEN, Steps, chosen, ordered, pieces
+from mandor.lib.steps import FEW, PIECE, WRITTEN, Steps, chosen, ordered, pieces
 from mandor.model.batch import Batch
 from mandor.model.instance import Instance, instance_name
 from mandor.model.phase import Phase
@@ -102,7 +102,7 @@ def plan_batch(
     current = yield from _stop_outdated(draft, held, release, world)
     # Someone lowered the parallelism: the cheapest go, and have their turn later.
     by_worth = yield from ordered(current, lambda each: (-slot.worth(each), each.spec.index))
-    for piece in pieces(by_worth[batch.parallelism :]):
+    for piece in pieces(by_worth[batch.parallelism :], FEW):
         for each in piece:
             slot.stop(draft, each, "less parallelism is wanted", world.now)
         yield WRITTEN * len(piece)

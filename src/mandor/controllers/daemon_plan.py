@@ -13,7 +13,7 @@ from mandor.controllers import slot
 from mandor.controllers.draft import Draft
 from mandor.controllers.slot import World
 from mandor.controllers.update_plan import Step
-from mandor.lib.steps import WRITTEN, Steps, pieces
+from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
 from mandor.model.instance import UNSCHEDULABLE, Instance, daemon_name
 from mandor.model.phase import Phase
 from mandor.model.workload import Group, Release, Workload
@@ -35,7 +35,7 @@ def plan_daemon(
 ) -> Steps[None]:
     site = world.site(step.target, name)
     here: dict[str, Instance] = {}
-    for piece in pieces(members):
+    for piece in pieces(members, FEW):
         for each in piece:
             home = each.spec.home
             if home in site.homes:
@@ -47,7 +47,7 @@ def plan_daemon(
                 draft.delete(each)
         yield WRITTEN * len(piece)
     crew = _Crew(draft, workload.spec.groups[name], step, world, wanted=len(site.homes))
-    for homes in pieces(sorted(here)):
+    for homes in pieces(sorted(here), FEW):
         for home in homes:
             crew.sort(here[home])
         yield WRITTEN * len(homes)

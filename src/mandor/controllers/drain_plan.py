@@ -11,7 +11,7 @@ from mandor.controllers import slot
 from mandor.controllers.draft import Draft
 from mandor.controllers.residents import GroupName, group_of
 from mandor.lib.quantity import Seconds
-from mandor.lib.steps import Steps, at_once, chosen
+from mandor.lib.steps import Steps, at_once, pieces
 from mandor.model.instance import Instance, Move
 from mandor.model.node import Drain, DrainPhase, DrainStatus, Node
 from mandor.model.phase import Phase
@@ -41,15 +41,18 @@ class Groups:
     taken: Counter[GroupName] = field(default_factory=Counter)
     """What was taken of budgets just now."""
     _heirs: dict[GroupName, dict[str, Instance]] = field(default_factory=dict)
-    _spares: dict[GroupName, int | None] = field(default_factory=dict)
+    _serving: dict[GroupName, int] = field(default_factory=dict)
 
     def look(self, name: GroupName) -> Steps[None]:
         """At all of a group, which may be very many, before it is asked about."""
-        if name not in self._heirs:
-            found = yield from chosen(
-                self.members(name), lambda piece: [each for each in piece if each.spec.instead_of]
-            )
-            self._heirs[name] = {each.spec.instead_of: each for each in found}
+        if name in self._heirs:
+            return
+        heirs, serving = dict[str, Instance](), 0
+        for piece in pieces(self.members(name)):
+            heirs.update([(each.spec.instead_of, each) for each in piece if each.spec.instead_of])
+            serving += sum(map(slot.serving, piece))
+            yield 3 * len(piece)
+        self._heirs[name], self._serving[name] = heirs, serving
 
     def heir(self, name: GroupName, each: Instance) -> Instance | None:
         """Who takes its place."""
@@ -57,9 +60,8 @@ class Groups:
         return self._heirs[name].get(each.meta.uid)
 
     def may_go(self, name: GroupName, workload: Workload, each: Instance) -> bool:
-        if name not in self._spares:
-            self._spares[name] = may_stop(workload.spec, name.group, self.members(name))
-        left = self._spares[name]
+        at_once(self.look(name))
+        left = may_stop(workload.spec, name.group, self._serving[name])
         return left is None or not slot.serving(each) or left > self.taken[name]
 
 

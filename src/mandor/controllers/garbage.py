@@ -47,9 +47,9 @@ class GarbageController(Controller[str]):
 
     async def reconcile(self, key: str) -> float | None:
         rubbish = [
-            *garbage_plan.old_events(await self._list(Event), self._keep, self._clock.now()),
-            *garbage_plan.old_decisions(await self._list(KeptDecision), self._keep, self._clock.now()),
-            *garbage_plan.old_audits(await self._list(Audit), self._keep, self._clock.now()),
+            *await in_turns(garbage_plan.old_events(await self._list(Event), self._keep, self._clock.now())),
+            *await in_turns(garbage_plan.old_decisions(await self._list(KeptDecision), self._keep, self._clock.now())),
+            *await in_turns(garbage_plan.old_audits(await self._list(Audit), self._keep, self._clock.now())),
             *garbage_plan.expired_tokens(await self._list(Token), self._clock.now()),
             *await self._of_servers(),
             *await self._of_workloads(),
@@ -97,7 +97,8 @@ class GarbageController(Controller[str]):
         return {name: now - at for (name, _), at in seen.items()}
 
     async def _list(self, kind: type[O]) -> list[O]:
-        return [each for each in (await self._store.list(kind.kind)).items if isinstance(each, kind)]
+        items = (await self._store.list(kind.kind)).items
+        return await in_turns(chosen(items, lambda piece: [each for each in piece if isinstance(each, kind)]))
 
 
 def _of(workloads: Set[tuple[str, str]], objects: Sequence[Object]) -> list[Instance]:

@@ -14,7 +14,7 @@ from mandor.controllers.batch_plan import done
 from mandor.controllers.daemon_plan import at_home
 from mandor.controllers.draft import Draft
 from mandor.controllers.slot import World
-from mandor.lib.steps import WRITTEN, Steps, chosen, pieces
+from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
 from mandor.model.depends import WORDS, Condition
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase
@@ -91,7 +91,7 @@ def hold(draft: Draft, members: Members, waits: Waits, release: Release) -> Step
     if not waiting:
         return
     written = {write.key for write in draft.writes}
-    for piece in pieces(waiting):
+    for piece in pieces(waiting, FEW):
         for each in piece:
             wanted = waits.get(each.spec.group, ()) if each.spec.release == release.meta.name else ()
             if _waiting(each) and each.spec.waits != wanted and each.key not in written:

@@ -9,7 +9,7 @@ from mandor.controllers.node_plan import NodeSeen, NodeTimes, Permits, judged, l
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
-from mandor.lib.steps import Steps, in_turns
+from mandor.lib.steps import Steps, in_turns, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
@@ -28,21 +28,38 @@ SEEN = 300
 class Roll:
     """All nodes. Of thousands, nearly all are heard and Ready: there is nothing to say about those."""
 
-    def __init__(self, nodes: Iterable[Object]) -> None:
-        found = [each for each in nodes if isinstance(each, Node)]
-        self.all_names = frozenset(each.meta.name for each in found)
-        # Those of an inventory have no agent that could be heard.
-        self._nodes = [each for each in found if not each.status.inventory]
-        self.names = [each.meta.name for each in self._nodes]
-        ready = NodePhase.READY
-        self._by_pool = Counter(each.spec.pool for each in self._nodes)
-        self._places = {name: place for place, name in enumerate(self.names)}
-        self._unready = frozenset(each.meta.name for each in self._nodes if each.status.phase is not ready)
+    def __init__(self) -> None:
+        self.all_names: set[str] = set()
+        self._nodes: list[Node] = []
+        self._places: dict[str, int] = {}
+        self._unready: set[str] = set()
+        self._by_pool: Counter[str] = Counter()
         self._audible: Set[str] | None = None
         self.heard: Mapping[str, int] = {}
         """How many, by pool."""
         self.odd: Sequence[Node] = ()
         """Those that are not heard, or not Ready."""
+
+    @property
+    def names(self) -> Iterable[str]:
+        return self._places
+
+    def read(self, nodes: Iterable[Object]) -> Steps[None]:
+        ready = NodePhase.READY
+        for piece in pieces(list(nodes)):
+            for each in piece:
+                if not isinstance(each, Node):
+                    continue
+                name, status = each.meta.name, each.status
+                self.all_names.add(name)
+                if status.inventory:  # it has no agent that could be heard
+                    continue
+                self._places[name] = len(self._nodes)
+                self._nodes.append(each)
+                self._by_pool[each.spec.pool] += 1
+                if status.phase is not ready:
+                    self._unready.add(name)
+            yield 5 * len(piece)
 
     def hear(self, audible: Set[str]) -> None:
         if audible is self._audible:
@@ -105,19 +122,19 @@ class NodeController(Controller[str]):
             return (NODES,) if change.before is None else ()
         return ()
 
-    def _nodes_seen(self, now: float) -> "Roll":
-        """As they are; made anew when one of them changes, or others are heard."""
+    async def _nodes_seen(self) -> "Roll":
+        """As they are; made anew when one of them changes."""
         roll = self._roll
         if roll is None:
-            roll = Roll(self._nodes.items())
-        self._ears.listen(roll.names, now)
-        roll.hear(self._ears.heard)
-        self._roll = roll
+            roll = self._roll = Roll()
+            await in_turns(roll.read(self._nodes.items()))  # if one changes meanwhile, the next look makes another
         return roll
 
     async def reconcile(self, key: str) -> float | None:
+        roll = await self._nodes_seen()
         now = self._clock.monotonic()
-        roll = self._nodes_seen(now)
+        self._ears.listen(roll.names, now)
+        roll.hear(self._ears.heard)
         heard, seen = roll.heard, await in_turns(self._seen(roll.odd))
         unheard = [each for each in seen if not each.heard]
         before = self._permits

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from mandor.controllers.base import Grouped
-from mandor.lib.steps import WRITTEN, Steps, pieces
+from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.volume import Volume
@@ -34,7 +34,7 @@ class Residents:
         self._of: Grouped[GroupName, Instance] = Grouped(group_of)
 
     def fill(self, instances: Mirror) -> Steps[None]:
-        for piece in pieces(list(instances.items())):
+        for piece in pieces(list(instances.items()), FEW):
             for each in piece:
                 now = instances.get(each.key)  # of one that has changed since, only what it is now
                 if now is not None:

@@ -13,7 +13,7 @@ from mandor.controllers.rollout_story import told, trouble
 from mandor.controllers.slot import World
 from mandor.controllers.update_plan import Step
 from mandor.lib.quantity import Seconds
-from mandor.lib.steps import Steps, chosen, pieces
+from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
 from mandor.model.instance import Instance
 from mandor.model.rollout import PROVEN_MOST, GroupRollout, Rollout
 from mandor.model.workload import Group, Release, Workload
@@ -173,9 +173,9 @@ def _view(
 def _late(draft: Draft, new: Sequence[Instance], group: Group, world: World) -> Steps[list[Instance]]:
     """Those that are not healthy."""
     found: list[Instance] = []
-    for piece in pieces(new):
+    for piece in pieces(new, FEW):
         found += [each for each in piece if not (each.status.ready and slot.healthy(draft, each, group, world))]
-        yield 5 * len(piece)
+        yield WRITTEN * len(piece)
     return found
 
 

@@ -30,17 +30,20 @@ def _plan_one_release(
     kept: Sequence[Instance] = members
     surplus: Sequence[Instance] = ()
     leaving = yield from who_leave(members)
-    wanted = group.count + extra(leaving, members)
+    wanted = group.count + (yield from extra(leaving, members))
     if len(members) > wanted:
         by_worth = yield from ordered(members, key=slot.rank)
         kept, surplus = by_worth[:wanted], by_worth[wanted:]
     yield from slot.lose_all(draft, surplus, slot.SCALED_DOWN, world.now)
-    free = slot.free_indices(workload.meta.name, name, members, world)
+    missing = wanted - len(kept)
+    used: set[int] = set()
+    if leaving or missing > 0:
+        used = yield from slot.used_indices(members)
+    free = slot.free_indices(workload.meta.name, name, used, world)
     moving: set[str] = set()
     if leaving and not surplus:
         moving = yield from plan_moves(draft, workload, name, leaving, kept, release, free, world)
     yield from slot.renew_all(draft, kept, group, release, world, but=moving)
-    missing = wanted - len(kept)
     if missing > 0:
         slot.create_some(draft, workload, name, free, missing, len(members), release)
         if workload.status.release:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from mandor.controllers.draft import Draft
 from mandor.lib.backoff import Backoff
-from mandor.lib.steps import WRITTEN, Steps, chosen, pieces
+from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
 from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceSpec, daemon_name, instance_name
 from mandor.model.meta import Meta
 from mandor.model.phase import OVER, Phase
@@ -177,7 +177,7 @@ def worth(instance: Instance) -> int:
 
 def worst_of_each(members: Sequence[Instance]) -> Steps[list[Instance]]:
     """Of each piece of them: the worst of these is the worst of all."""
-    return chosen(members, lambda piece: [worst(piece)])
+    return chosen(members, lambda piece: [worst(piece)], each=4)
 
 
 def worst(members: Sequence[Instance]) -> Instance:
@@ -204,7 +204,7 @@ def lose(draft: Draft, instance: Instance, reason: str, now: float) -> bool:
 
 
 def lose_all(draft: Draft, members: Sequence[Instance], reason: str, now: float) -> Steps[None]:
-    for piece in pieces(members):
+    for piece in pieces(members, FEW):
         for each in piece:
             lose(draft, each, reason, now)
         yield WRITTEN * len(piece)
@@ -249,9 +249,16 @@ def create_some(
         draft.go_on(Put(made(workload, group, index, release)) for index in later)
 
 
-def free_indices(workload: str, group: str, members: Sequence[Instance], world: World) -> Iterator[int]:
-    """The lowest first, without end; nothing is done before the first is asked for."""
-    used = {each.spec.index for each in members}
+def used_indices(members: Sequence[Instance]) -> Steps[set[int]]:
+    used: set[int] = set()
+    for piece in pieces(members):
+        used.update([each.spec.index for each in piece])
+        yield len(piece)
+    return used
+
+
+def free_indices(workload: str, group: str, used: Set[int], world: World) -> Iterator[int]:
+    """The lowest first, without end."""
     for index in filterfalse(used.__contains__, numbers()):
         if not world.taken(instance_name(workload, group, index)):
             yield index
@@ -282,7 +289,7 @@ def renew_all(
 ) -> Steps[None]:
     """Whoever needs it; `but`: by their uids, those who are left alone."""
     troubled = yield from unsettled(members, release.meta.name)
-    for piece in pieces(troubled):
+    for piece in pieces(troubled, FEW):
         for each in piece:
             if each.meta.uid not in but:
                 renew(draft, each, group, release, world)

@@ -12,7 +12,7 @@ from mandor.controllers import slot
 from mandor.controllers.draft import Draft
 from mandor.controllers.move_plan import Leaving, extra, plan_moves, who_leave
 from mandor.controllers.slot import World
-from mandor.lib.steps import WRITTEN, Steps, chosen, ordered, pieces
+from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, ordered, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.phase import Phase
@@ -74,10 +74,11 @@ def plan_update(
     group = workload.spec.groups[name]
     surge, away = group.update_room()
     leaving = yield from who_leave(members)
-    both = extra(leaving, members)
+    both = yield from extra(leaving, members)
     most = group.count + both + (step.canaries or surge)
     sides = yield from _sorted(members, group, step, world)
-    sides.free = slot.free_indices(workload.meta.name, name, members, world)
+    used = yield from slot.used_indices(members)
+    sides.free = slot.free_indices(workload.meta.name, name, used, world)
     if len(members) > group.count:
         yield from _trim(draft, sides, group.count + both, most, group, step, world)
     moving: set[str] = set()
@@ -86,7 +87,7 @@ def plan_update(
         # A move that was just called off makes no room any more.
         left = [*sides.new, *sides.old]
         still = yield from who_leave(left)
-        most -= both - extra(still, left)
+        most -= both - (yield from extra(still, left))
     yield from slot.renew_all(draft, sides.new, group, step.target, world, but=moving)
     healthy = yield from _healthy(draft, sides.new, group, moving, world)
     if not step.held:
@@ -97,7 +98,7 @@ def plan_update(
     if step.held and not (step.canaries and step.base is step.target):  # of canaries there are enough
         lacking = group.count - (sides.staying if step.canaries else sides.used)
         yield from _fill(draft, workload, name, sides, min(lacking, most - sides.used), step.base)
-    for piece in pieces(sides.over):
+    for piece in pieces(sides.over, FEW):
         for each in piece:
             draft.delete(each)
         yield WRITTEN * len(piece)
@@ -119,9 +120,9 @@ def _sorted(members: Sequence[Instance], group: Group, step: Step, world: World)
 
 def _healthy(draft: Draft, members: Sequence[Instance], group: Group, moving: Set[str], world: World) -> Steps[int]:
     found = 0
-    for piece in pieces(members):
+    for piece in pieces(members, FEW):
         found += sum(slot.healthy(draft, each, group, world) for each in piece if each.meta.uid not in moving)
-        yield 5 * len(piece)
+        yield WRITTEN * len(piece)
     return found
 
 
@@ -155,7 +156,7 @@ def _without(
 ) -> Steps[list[Instance]]:
     """Some of them go: at once, or when their agents have stopped them."""
     left = []
-    for piece in pieces(side):
+    for piece in pieces(side, FEW):
         for each in piece:
             if each.meta.uid not in ends:
                 left.append(each)
@@ -255,7 +256,7 @@ def _make_good(
         lacking = max(lacking, group.count - (sides.staying if step.canaries else sides.used))
     lacking = min(lacking, most - sides.used)
     over, sides.over = sides.over, []
-    for piece in pieces(over):
+    for piece in pieces(over, FEW):
         for each in piece:
             own = step.releases.get(each.spec.release)
             if lacking > 0 and own is not None and _ended_by_itself(each, step):
@@ -285,7 +286,7 @@ def _fill(
         return
     sides.coming += count
     reused = min(count, len(sides.over))
-    for piece in pieces(sides.over[:reused]):
+    for piece in pieces(sides.over[:reused], FEW):
         for each in piece:
             slot.replace(draft, each, release)
         yield WRITTEN * len(piece)

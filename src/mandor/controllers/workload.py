@@ -15,7 +15,7 @@ from mandor.controllers.slot import Other, World
 from mandor.controllers.workload_plan import Seen, plan_in_steps
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
-from mandor.lib.steps import Steps, in_turns
+from mandor.lib.steps import Steps, chosen, in_turns
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
@@ -137,8 +137,8 @@ class WorkloadController(Controller[Name]):
         workload = await self._workload(key)
         instances = self._instances.of(key)
         self._pace(key, len(instances))
-        if key in self._with_lost and not any(each.phase is Phase.LOST for each in instances):
-            del self._with_lost[key]
+        if key in self._with_lost and not await in_turns(chosen(instances, _lost)):
+            self._with_lost.pop(key, None)
         world = World(
             now=self._clock.now(),
             ready_nodes=self._ready_nodes,
@@ -155,8 +155,8 @@ class WorkloadController(Controller[Name]):
         if workload is None or workload.spec.type != "daemon":
             self._homes.forget(*key)
             # Daemons are updated at any time: on nodes that come back.
-            if key in self._ready_since and _at_rest(workload, instances):
-                del self._ready_since[key]
+            if key in self._ready_since and _settled(workload) and not await in_turns(chosen(instances, _moving)):
+                self._ready_since.pop(key, None)
         if draft.unfinished:
             self._rest_until.pop(key, None)  # It has only begun.
         if draft.writes:
@@ -230,13 +230,18 @@ def rest_seconds(count: int, others: int) -> float:
     return min(alone * (others + 1), TOGETHER_MOST) if alone >= PACE_LEAST else 0.0
 
 
-def _at_rest(workload: Workload | None, instances: Iterable[Instance]) -> bool:
-    """Nobody asks for how long its instances have been ready."""
-    if workload is None:
-        return True
-    rollout = workload.status.rollout
-    settled = rollout is not None and bool(rollout.settled_on)
-    return settled and not any(each.spec.move is not None for each in instances)
+def _settled(workload: Workload | None) -> bool:
+    """Nobody asks for how long its instances have been ready, unless some are on the move."""
+    rollout = workload.status.rollout if workload is not None else None
+    return workload is None or (rollout is not None and bool(rollout.settled_on))
+
+
+def _moving(instances: Sequence[Instance]) -> list[Instance]:
+    return [each for each in instances if each.spec.move is not None]
+
+
+def _lost(instances: Sequence[Instance]) -> list[Instance]:
+    return [each for each in instances if each.status.phase is _LOST]
 
 
 def _is_claim(value: Object | None) -> bool:

@@ -10,9 +10,9 @@ import psutil
 
 from mandor.lib.clock import Clock
 
-YOUNG_SECONDS = 0.15
+YOUNG_SECONDS = 0.1
 """What outlives so short a time is set aside, where the collector does not look."""
-LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.02
 YOUNG_MOST = 20_000
 """When so many objects are new, nobody waits until there are more: to look at them takes milliseconds."""
 CHECK_SECONDS = 60.0

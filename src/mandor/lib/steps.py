@@ -17,10 +17,12 @@ Steps = Generator[int, None, R]
 
 PIECE = 1_000
 """So many objects are looked at in one go."""
+FEW = 250
+"""So many, where each takes longer: where it is written, or put in order."""
 TURN = 8_000
 """After so many looks others have their turn: some milliseconds."""
 WRITTEN = 15
-"""Looks that making a new version of an object takes."""
+"""Looks that making a new version of an object takes, or judging one by more than a field or two."""
 
 
 async def in_turns(steps: Steps[R]) -> R:
@@ -69,7 +71,7 @@ def chosen(items: Sequence[T], choose: Callable[[Sequence[T]], Iterable[R]], *, 
 def ordered(items: Sequence[T], key: Callable[[T], Any]) -> Steps[list[T]]:
     """As `sorted`."""
     runs = []
-    for piece in pieces(items):
+    for piece in pieces(items, FEW):
         runs.append(sorted(piece, key=key))
         yield WRITTEN * len(piece)
     if len(runs) <= 1:
@@ -77,6 +79,6 @@ def ordered(items: Sequence[T], key: Callable[[T], Any]) -> Steps[list[T]]:
     found: list[T] = []
     for item in merge(*runs, key=key):
         found.append(item)
-        if len(found) % PIECE == 0:
-            yield WRITTEN * PIECE
+        if len(found) % FEW == 0:
+            yield WRITTEN * FEW
     return found
