@@ -240,7 +240,7 @@ def _count(instances: Sequence[Instance], newest: str) -> Steps[_Counts]:
     counts = _Counts()
     for piece in pieces(instances):
         _count_some(counts, piece, newest)
-        yield 3 * len(piece)
+        yield 5 * len(piece)
     return counts
 
 

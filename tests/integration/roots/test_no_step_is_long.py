@@ -41,9 +41,9 @@ from mandor.store.memory import MemoryStore
 from mandor.store.recorder import Recorder
 from tests.scenarios.make import make_instance, make_node, make_stored_release, make_workload
 
-INSTANCES = 20_000
+INSTANCES = 15_000
 NODES = 200
-LINES_MOST = 30_000
+LINES_MOST = 24_000
 """So many lines one step may have; what looks at everybody, with two lines for each, has more."""
 SOURCE = str(Path(mandor.__file__).parent)
 LARGE = Key(Workload.kind, "default", "web")
