@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import TypeVar
+from operator import is_
+from typing import Any, TypeVar
 
 from mandor.controllers import garbage_plan
 from mandor.controllers.base import Controller
@@ -38,6 +39,10 @@ class GarbageController(Controller[str]):
         self._clock = clock
         self._keep = keep or Keep()
         self._seen: dict[str, dict[tuple[str, int], float]] = {}
+        self._listed: dict[str, tuple[Sequence[Object], list[Any]]] = {}
+        """By kind: the last listing, and what was made of it. A store that has nothing new gives the very same one."""
+        self._nothing_of: tuple[object, ...] = ()
+        """Releases, instances and workloads of which nothing can go, however long they stay as they are."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._writer = Writer(self._store, {})
@@ -79,9 +84,16 @@ class GarbageController(Controller[str]):
         # In this order: whoever made a release or an instance had its workload before it.
         releases = await self._list(Release)
         instances = (await self._store.list(Instance.kind)).items
-        workloads = {(each.meta.namespace, each.meta.name): each for each in await self._list(Workload)}
+        known = await self._list(Workload)
+        listed = (releases, instances, known)
+        if len(self._nothing_of) == len(listed) and all(map(is_, self._nothing_of, listed)):
+            return []
+        workloads = {(each.meta.namespace, each.meta.name): each for each in known}
         concerned = garbage_plan.concerned(releases, workloads)
-        found = await in_turns(chosen(instances, lambda piece: _of(concerned, piece), each=2)) if concerned else []
+        if not concerned:
+            self._nothing_of = listed
+            return []
+        found = await in_turns(chosen(instances, lambda piece: _of(concerned, piece), each=2))
         return [
             *garbage_plan.finished_instances(found, workloads, self._keep, self._clock.now()),
             *garbage_plan.orphaned_releases(releases, workloads.keys(), found),
@@ -98,7 +110,11 @@ class GarbageController(Controller[str]):
 
     async def _list(self, kind: type[O]) -> list[O]:
         items = (await self._store.list(kind.kind)).items
-        return await in_turns(chosen(items, lambda piece: [each for each in piece if isinstance(each, kind)]))
+        known = self._listed.get(kind.kind)
+        if known is None or known[0] is not items:
+            found = await in_turns(chosen(items, lambda piece: [each for each in piece if isinstance(each, kind)]))
+            known = self._listed[kind.kind] = items, found
+        return known[1]
 
 
 def _of(workloads: Set[tuple[str, str]], objects: Sequence[Object]) -> list[Instance]:

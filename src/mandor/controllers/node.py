@@ -1,7 +1,7 @@
 """The node controller: listens for heartbeats, and says which nodes and instances are lost."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.hearing import Ears
@@ -41,7 +41,7 @@ class Roll:
         """Those that are not heard, or not Ready."""
 
     @property
-    def names(self) -> Iterable[str]:
+    def names(self) -> Collection[str]:
         return self._places
 
     def read(self, nodes: Iterable[Object]) -> Steps[None]:
@@ -85,6 +85,8 @@ class NodeController(Controller[str]):
         self._permits = Permits()
         self._missing_since: dict[str, float] = {}
         self._roll: Roll | None = None
+        self._calm = False
+        """At the last look everyone was heard and Ready, and nothing has changed since."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._nodes = mirrors[Node.kind]
@@ -95,6 +97,7 @@ class NodeController(Controller[str]):
         return (NODES,)
 
     def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
+        self._calm = False
         if not isinstance(changes[0].value, Instance):
             return super().observe_all(changes)
         for change in changes:
@@ -130,7 +133,11 @@ class NodeController(Controller[str]):
             await in_turns(roll.read(self._nodes.items()))  # if one changes meanwhile, the next look makes another
         return roll
 
+    def steady(self, key: str) -> bool:
+        return self._calm and self._ears.listen_on(self._clock.monotonic())
+
     async def reconcile(self, key: str) -> float | None:
+        self._calm = True  # until something changes
         roll = await self._nodes_seen()
         now = self._clock.monotonic()
         self._ears.listen(roll.names, now)
@@ -141,6 +148,7 @@ class NodeController(Controller[str]):
         self._permits = permit(unheard, heard, before, self._times, now)
         self._tell_mass(unheard, heard, self._permits.mass - before.mass)
         writes = self._judge(seen) + await self._without_node(roll.all_names, now)
+        self._calm = self._calm and not seen and not self._missing_since
         if writes:
             await self._writer.commit_each(writes)
         return self._times.tick_seconds
