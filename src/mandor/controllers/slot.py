@@ -105,6 +105,7 @@ def unsettled(members: Sequence[Instance], release: str) -> Steps[list[Instance]
             for each in piece
             if (spec := each.spec).stop is not None or spec.release != release or each.status.phase not in calm
         ],
+        each=3,
     )
 
 

@@ -19,7 +19,7 @@ PIECE = 1_000
 """So many objects are looked at in one go."""
 FEW = 250
 """So many, where each takes longer: where it is written, or put in order."""
-TURN = 8_000
+TURN = 6_000
 """After so many looks others have their turn: some milliseconds."""
 WRITTEN = 15
 """Looks that making a new version of an object takes, or judging one by more than a field or two."""

@@ -79,7 +79,7 @@ class Lines:
         return self._line if frame.f_code.co_filename.startswith(SOURCE) else None
 
     def _line(self, frame: FrameType, event: str, _: Any) -> Any:
-        self._count += 1
+        self._count += event == "line"
         if self._count == LINES_MOST:
             self._last = "".join(format_list(extract_stack(frame)[-8:]))
         return self._line

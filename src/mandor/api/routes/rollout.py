@@ -78,7 +78,7 @@ def _releases_in_use(instances: Sequence[Object], workload: str) -> Steps[list[s
         lambda piece: [
             each.spec.release for each in piece if each.spec.workload == workload and not each.status.phase.over
         ],
-        each=5,
+        each=8,
     )
 
 
