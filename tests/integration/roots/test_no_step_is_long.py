@@ -149,7 +149,7 @@ async def ask(app: Any, path: str) -> int:
     return status
 
 
-@pytest.mark.req("S0-21")
+@pytest.mark.req("S0-16")
 async def test_no_step_looks_at_everybody(store: MemoryStore, lines: Lines) -> None:
     clock = SystemClock()
     heartbeats = Heartbeats(store, clock, "s1", "")
