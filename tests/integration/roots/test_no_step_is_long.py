@@ -88,7 +88,7 @@ class Lines:
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> Lines:
     found = Lines()
-    monkeypatch.setattr(asyncio.Handle, "_run", found.run(asyncio.Handle._run))  # type: ignore[attr-defined]
+    monkeypatch.setattr(asyncio.Handle, "_run", found.run(asyncio.Handle._run))
     return found
 
 
