@@ -14,8 +14,8 @@ from mandor.store.etcd_state import EtcdState
 from mandor.store.etcd_transaction import Transaction
 from mandor.store.etcd_wire import TXN
 
-ALONE = OPERATIONS_MOST // 2
-"""Who brings so many operations goes alone: there is little to gain for it."""
+ALONE = 24
+"""Who brings more operations goes alone, and at once: its own are a group already."""
 BYTES_MOST = 1 << 20
 """Of what is put by one group; etcd takes half as much again in one request."""
 AT_ONCE = 32

@@ -82,12 +82,12 @@ async def test_large_ones_are_not_sent_as_more_than_etcd_takes(store: EtcdStore)
 
 
 async def test_more_than_may_be_on_their_way_wait_and_get_through(store: EtcdStore) -> None:
-    """No three of them fit together."""
-    count = AT_ONCE * 2
+    """No seven of them fit together."""
+    count = AT_ONCE * 8
 
-    def one(number: int) -> "asyncio.Task[int]":
-        checks = [Check(Key("node", "", f"absent{number}-{each}"), 0) for each in range(WRITES_MOST // 2)]
-        return asyncio.create_task(store.commit(Put(make_node(f"n{number}")), *checks))
+    async def one(number: int) -> None:
+        absent = [Check(Key("node", "", f"absent{number}-{each}"), 0) for each in range(20)]
+        await store.commit(Put(make_node(f"n{number}")), *absent)
 
     await asyncio.gather(*map(one, range(count)))
     assert len(store.index) == count
