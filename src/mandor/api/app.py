@@ -1,7 +1,8 @@
 """The ASGI application: every operation under its path, and what they share."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import cache, partial
 
 import msgspec
 from starlette.applications import Starlette
@@ -17,6 +18,7 @@ from mandor.api.request import send_problem
 from mandor.api.routes import (
     apply,
     backup,
+    credentials,
     debug,
     explain,
     images,
@@ -42,6 +44,7 @@ from mandor.model.codec import KINDS
 # Where several paths fit, the first of them answers.
 OPERATIONS: list[Operation] = [
     *nodes.OPERATIONS,
+    *credentials.OPERATIONS,
     *watch.OPERATIONS,
     *backup.OPERATIONS,
     *debug.OPERATIONS,
@@ -123,10 +126,10 @@ _nothing_here = _NothingHere()
 
 def _documentation() -> list[Operation]:
     async def openapi(call: Call[None, None]) -> Text:
-        return Text(openapi_json())
+        return Text(await asyncio.to_thread(openapi_json))
 
     async def docs(call: Call[None, None]) -> Text:
-        return Text(page(), "text/html; charset=utf-8", ((b"content-security-policy", POLICY),))
+        return Text(await asyncio.to_thread(page), "text/html; charset=utf-8", ((b"content-security-policy", POLICY),))
 
     return [
         Operation(
@@ -144,6 +147,7 @@ def _documentation() -> list[Operation]:
     ]
 
 
+@cache
 def openapi_json() -> bytes:
     """The document as it is served."""
     return msgspec.json.encode(document(OPERATIONS))
