@@ -16,7 +16,7 @@ from mandor.agent.fingerprint import boot_id
 from mandor.agent.heartbeat import Heart
 from mandor.agent.image import ImageLoader
 from mandor.agent.journal import Blocking, Journal
-from mandor.agent.link import Link
+from mandor.agent.link import Beat, Link
 from mandor.agent.load import used_by_all, used_by_own
 from mandor.agent.machine import Machine, ThisMachine
 from mandor.agent.measures import node_families, unit_families
@@ -80,11 +80,13 @@ class Agent:
         ahead: Callable[[], float] = lambda: 0.0,
         own_logs: OwnLogs | None = None,
         tracer: Tracer | None = None,
+        nod: Callable[[Beat], bool] | None = None,
     ) -> None:
         """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one.
         `ask`: puts the question of a probe. `meter`: asks engines what their units use. `ahead`: how many seconds this
         clock is ahead of the servers'. `own_logs`: what the agent says, for log sinks; None: nothing is shipped, its
-        own words or others'. `tracer`: keeps spans of instances that are part of a trace; None: none are."""
+        own words or others'. `tracer`: keeps spans of instances that are part of a trace; None: none are. `nod`: see
+        `Heart`."""
         self._settings, self._link, self._clock, self._ahead = settings, link, clock, ahead
         self._shared = settings.shared
         self._machine = machine or ThisMachine(clock, settings.data)
@@ -140,7 +142,7 @@ class Agent:
         self._last_usage = NodeUsage()
         self._used = Resources()
         self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
-        self._meter = meter or InstanceMeter(clock)
+        self._meter, self._nod = meter or InstanceMeter(clock), nod
         self._shipper = self._make_shipper(own_logs, blocking) if own_logs is not None else None
         self.joined = asyncio.Event()
         self._said = ""
@@ -198,6 +200,8 @@ class Agent:
             instances=self._usage,
             measured=self._measured,
             answered=self._answered,
+            known=lambda: self._meter.known(self.crew.names(), self.crew.ready()),
+            nod=self._nod,
         )
 
     def _duties(self) -> list[tuple[Any, str]]:

@@ -114,6 +114,15 @@ class Change(Struct, gc=False):
         return found
 
     @property
+    def of_status(self) -> bool:
+        """What is wanted of it is the very same as before: who looks at that alone has seen it. (A store that reads
+        objects anew cannot tell, and then it is False.)"""
+        before, after = self.before, self.after
+        if before is None or after is None or before.spec is not after.spec:
+            return False
+        return before.meta.uid == after.meta.uid and before.meta.labels == after.meta.labels
+
+    @property
     def key(self) -> Key:
         return self.value.key if self.place is None else _new_tuple(Key, self.place)
 
