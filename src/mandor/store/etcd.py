@@ -26,7 +26,6 @@ from mandor.store.index import BUFFER_MOST, HISTORY_MOST, Index
 
 try:
     from mandor.store.etcd_client import Compacted, Denied, EtcdClient, Lost
-    from mandor.store.etcd_group import EtcdGroups
     from mandor.store.etcd_health import ailments_of
     from mandor.store.etcd_line import EtcdLine
     from mandor.store.etcd_side_door import EtcdSideDoor
@@ -71,7 +70,6 @@ class EtcdStore(Store):
         self._new_uid = new_uid
         self._wait_seconds = wait_seconds
         self._compact_seconds = compact_seconds
-        self._groups = EtcdGroups(client, self._state)
         self._slots = asyncio.Semaphore(FLIGHT_MOST)
         self._tasks: list[asyncio.Task[None]] = []
         self._door: EtcdSideDoor | None = None
@@ -125,7 +123,6 @@ class EtcdStore(Store):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._groups.close()
         self.index.fail_watchers(Unavailable("the store is closed"))
         await self._client.close()
         if self._door is not None:
@@ -188,26 +185,30 @@ class EtcdStore(Store):
         failures, unsure = 0, False
         while True:
             try:
-                through, revision = await self._groups.send(made)
+                answer = await self._client.call(TXN, made.request)
             except Denied:
                 raise
             except Unavailable as error:
                 failure, unsure = error, unsure or isinstance(error, Lost)
             else:
-                if through:
-                    return revision if made.values else self._checked(made)
+                if answer.succeeded:
+                    return self._revision(answer, made)
                 if unsure:
                     return await self._find_own(made)
                 await self._raise_conflict(made)
                 continue
             failures += 1
-            if self._closed or loop.time() >= deadline:
+            if loop.time() >= deadline:
                 known = "not known to be stored" if unsure else "not stored"
                 raise Unavailable(f"{known}: {failure}", hint=failure.hint) from failure
             await asyncio.sleep(BACKOFF.pause(failures))
 
-    def _checked(self, made: Transaction) -> int:
-        """Nothing was written, and what the checks found must be seen here, too."""
+    def _revision(self, answer: Any, made: Transaction) -> int:
+        if made.values:
+            revision = int(answer.header.revision)
+            self._state.committed(revision, made.changes)
+            return revision
+        # Only checks: nothing was written, and what they found must be seen here, too.
         return max([self._state.seen, *(version - self._state.offset for _, version in made.wanted if version)])
 
     async def _raise_conflict(self, made: Transaction) -> None:

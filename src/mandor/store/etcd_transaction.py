@@ -19,8 +19,6 @@ class Transaction:
     """The version each key must have."""
     values: dict[Key, tuple[Object, bytes] | None]
     """What is put where, also as etcd gets it; None: deleted."""
-    size_bytes: int
-    """Of all that is put."""
 
     @property
     def changes(self) -> list[tuple[Key, Object | None]]:
@@ -39,7 +37,6 @@ def transaction(
     compare, success = request.compare.add, request.success.add
     wanted: list[tuple[Key, int]] = []
     values: dict[Key, tuple[Object, bytes] | None] = {}
-    size = 0
     for write, key in zip(writes, keys, strict=True):
         version = version_of(write)
         path = state.path(key)
@@ -48,11 +45,10 @@ def transaction(
         if isinstance(write, Put):
             value = stamp(write.value, version=0, now=now, new_uid=new_uid)
             data = encoded(value, key)
-            size += len(data)
             values[key] = (value, data)
             put = success().request_put  # filled in place: a message that is passed in is copied
             put.key, put.value = path, data
         elif isinstance(write, Delete):
             values[key] = None
             success().request_delete_range.key = path
-    return Transaction(request, wanted, values, size)
+    return Transaction(request, wanted, values)
