@@ -82,15 +82,12 @@ def hold(draft: Draft, members: Members, waits: Waits, release: Release) -> None
     if waits:
         draft.writes = [_held(write, waits, release) for write in draft.writes]
         draft.rest = _all_held(draft.rest, waits, release)
-    written = {write.key for write in draft.writes} if any(map(_waiting, _all(members))) else set()
-    for each in _all(members):
+    waiting = [each for group in members.values() for each in group if each.spec.waits and _waiting(each)]
+    written = {write.key for write in draft.writes} if waiting else set()
+    for each in waiting:
         wanted = waits.get(each.spec.group, ()) if each.spec.release == release.meta.name else ()
-        if _waiting(each) and each.spec.waits != wanted and each.key not in written:
+        if each.spec.waits != wanted and each.key not in written:
             draft.put(each.changed(spec=replace(each.spec, waits=wanted)))
-
-
-def _all(members: Members) -> Iterator[Instance]:
-    return (each for group in members.values() for each in group)
 
 
 def _waiting(each: Instance) -> bool:
