@@ -1,4 +1,10 @@
-"""Thousands of agents in one process: they join, beat, follow their orders and report, as real ones do over HTTP."""
+"""Thousands of agents in one process: they join, beat, follow their orders and report, as real ones do over HTTP.
+
+The requests are those of `mandor.agent`: one stream for all kinds, on which the supplies of an order come along; a
+question for those that did not; reports of up to fifty instances in a commit, one commit on its way at a time; that an
+instance starts is left out, for it runs at once. What is left out besides is what costs an agent alone: engines,
+journal, probes, metrics, and log sinks, which real ones follow in a second stream that is silent here.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +21,12 @@ from msgspec import Raw, Struct
 
 from bench._api import Server, request
 from bench.heartbeats import beat_body
+from mandor.agent.reporter import TOGETHER_MOST
 from mandor.store.remote import KEYS_MOST
 
 CALL_SECONDS = 120.0
 FOLLOWED = "instance,node,session,volume"
 """What an agent watches, in one stream."""
-TOGETHER_MOST = 50
-"""So many instances an agent tells of in one commit."""
 NOBODY = Raw(b"null")
 _VERSION = re.compile(rb'"version":\d+')
 _CAPACITY = {"cpu_milli": 32_000, "memory_bytes": 2**38, "disk_bytes": 2**40}
@@ -51,9 +56,15 @@ class _Order(Struct, gc=False):
     status: _Status
 
 
+class _Object(Struct, gc=False):
+    kind: str
+    meta: _Meta
+
+
 class _Line(Struct, gc=False):
     revision: int = 0
     after: Raw = NOBODY
+    supply: _Object | None = None
 
 
 class _Revision(Struct, gc=False):
@@ -81,7 +92,7 @@ class Tally:
     bound_at: list[float] = field(default_factory=list)
     """When each was given its node, by the wall clock of the server."""
     acknowledged: list[float] = field(default_factory=list)
-    """When the store had taken that it begins."""
+    """When the store had taken that it runs."""
     running: int = 0
     wait_seconds: list[float] = field(default_factory=list)
     """Each acknowledgement, since the order came."""
@@ -90,13 +101,15 @@ class Tally:
     """Somebody wrote first: what was sent had to be sent again."""
     put_off: int = 0
     """So often somebody was told to come again."""
+    requests: int = 0
+    """Without heartbeats and streams."""
     backlog_most: int = 0
     """Orders that had come and were not acknowledged yet, at the worst moment."""
 
     def reset(self) -> None:
         for each in (self.seen, self.bound_at, self.acknowledged, self.wait_seconds, self.beat_seconds):
             each.clear()
-        self.running = self.conflicts = self.put_off = self.backlog_most = 0
+        self.running = self.conflicts = self.put_off = self.requests = self.backlog_most = 0
 
 
 class Connection(asyncio.Protocol):
@@ -204,6 +217,7 @@ class Agent:
         self._orders: list[tuple[float, _Order]] = []
         self._wake = asyncio.Event()
         self._names: list[str] = []
+        self._supplies: set[str] = set()
         self.ready = False
         self.tasks: list[asyncio.Task[None]] = []
 
@@ -225,7 +239,7 @@ class Agent:
         first, *lines = [line for line in listed.split(b"\n") if line[:1] == b"{"]
         self._look([line for line in lines if line.startswith(b'{"kind"')])
         since = _revision.decode(first).revision
-        path = f"/v1/watch?kind={FOLLOWED}&node={self.name}&since={since}"
+        path = f"/v1/watch?kind={FOLLOWED}&node={self.name}&since={since}&supplies=true"
         stream = self._stream = Stream(self, self._request("GET", path))
         await asyncio.get_running_loop().create_connection(lambda: stream, self._target.host, self._target.port)
         await stream.begun
@@ -233,6 +247,7 @@ class Agent:
     async def _ask(self, data: bytes) -> tuple[int, bytes]:
         """Whoever is told to come again does, as agents do."""
         while True:
+            self._tally.requests += 1
             status, answer = await self._calls.ask(data)
             if status not in {429, 503}:
                 return status, answer
@@ -267,7 +282,10 @@ class Agent:
     # Orders.
 
     def told(self, lines: list[bytes]) -> None:
-        self._look([bytes(_line.decode(line).after) for line in lines])
+        read = [_line.decode(line) for line in lines]
+        for supply in (each.supply for each in read if each.supply is not None):
+            self._supplies.add(f"{supply.kind}/{supply.meta.namespace}/{supply.meta.name}")
+        self._look([bytes(each.after) for each in read if each.supply is None])
 
     def _look(self, objects: list[bytes]) -> None:
         now = time.monotonic()
@@ -298,7 +316,7 @@ class Agent:
         keys = {f"release/default/{spec.release}" for spec in specs} | {
             f"workload/default/{spec.workload}" for spec in specs
         }
-        wanted = sorted(keys)
+        wanted = sorted(keys - self._supplies)
         for start in range(0, len(wanted), KEYS_MOST):
             query = "&".join(f"key={key}" for key in wanted[start : start + KEYS_MOST])
             await self._call("GET", f"/v1/objects?{query}")
@@ -307,13 +325,11 @@ class Agent:
 
     async def _report_all(self, orders: list[tuple[float, _Order]]) -> None:
         tally, began = self._tally, b"%f" % time.time()
-        objects = [order for _, order in orders]
-        objects = await self._report(objects, b'{"phase":"Starting","engine":"fake","since":%b}' % began)
+        status = b'{"phase":"Running","ready":true,"engine":"fake","since":%b,"started_at":%b}' % (began, began)
+        objects = await self._report([order for _, order in orders], status)
         now = time.monotonic()
         tally.acknowledged += [now] * len(orders)
         tally.wait_seconds += [now - since for since, _ in orders]
-        status = b'{"phase":"Running","ready":true,"engine":"fake","since":%b,"started_at":%b}' % (began, began)
-        objects = await self._report(objects, status)
         tally.running += len(orders)
         self._names += [f"default/{_meta.decode(each.meta).name}" for each in objects]
 

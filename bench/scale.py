@@ -166,10 +166,12 @@ async def submit(
         "loop_late_while_binding_ms": while_binding,
         "conflicts": tally.conflicts,
         "put_off": tally.put_off,
+        "requests_an_instance": round(tally.requests / wanted, 3),
         "beats": len(tally.beat_seconds),
         "beat_ms": milliseconds(tally.beat_seconds),
     }
-    return found | stretch.end()
+    found |= stretch.end()
+    return found | {"server_cpu_ms_an_instance": round(found["server_cpu_seconds"] * 1000 / wanted, 3)}
 
 
 async def measure(store: str, count: int, options: argparse.Namespace) -> dict[str, Any]:

@@ -224,4 +224,6 @@ async def test_reports_of_agents_have_a_lane_that_can_trail_behind(start_api: St
         assert answer.status == 200
     async with node.post("/v1/nodes/n1/heartbeat", json={}) as answer:
         assert answer.status == 200
-    assert seats == [Lane.REPORT, Lane.AGENT, Lane.HEARTBEAT]
+    # A heartbeat that comes in one piece is over before it could take a seat.
+    assert seats[:2] == [Lane.REPORT, Lane.AGENT]
+    assert set(seats[2:]) <= {Lane.HEARTBEAT}

@@ -2,18 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from mandor.client.aio import Client
 from mandor.errors import Expired, Forbidden, Invalid, MandorError, TooMany, Unauthenticated, Unavailable
-from mandor.model.instance import Instance
+from mandor.model.features import FEATURES
+from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Key, Meta
+from mandor.model.phase import Phase
 from mandor.model.record import Session, SessionSpec
+from mandor.model.workload import Workload, WorkloadStatus, make_release
 from mandor.store.base import ALL, Change, Delete, Filter, Put
 from mandor.store.feed import Watch
 from mandor.store.memory import MemoryStore
@@ -351,3 +355,85 @@ async def test_a_snapshot_that_breaks_off_is_not_taken_for_whole(dev: Api) -> No
         with pytest.raises(MandorError) as caught:
             await store.list("node")
     assert caught.value.code == "unavailable"
+
+
+async def placed(api: Api, name: str, index: int = 0) -> Instance:
+    """A new order for n1."""
+    made = make_instance(f"{name}-{index}", node="n1")
+    spec = msgspec.structs.replace(made.spec, workload=name, release=f"{name}.1", index=index)
+    await api.store.commit(Put(made.changed(spec=spec, status=InstanceStatus(phase=Phase.RESERVED))))
+    found = await api.store.get(made.key)
+    assert isinstance(found, Instance)
+    return found
+
+
+async def replaced(api: Api, key: Key, **parts: Any) -> None:
+    found = await api.store.get(key)
+    assert found is not None
+    await api.store.commit(Put(found.changed(**parts)))
+
+
+@pytest.mark.req("S0-7")
+async def test_an_order_comes_with_what_its_node_needs_once(api: Api) -> None:
+    workload = make_workload("web")
+    await api.store.commit(Put(make_node("n1")), Put(workload), Put(make_release(workload, 1)))
+    token = await api.token("node", "node:n1")
+    async with watching(api, token, kind="instance,node", node="n1", supplies="true") as lines:
+
+        async def next_three() -> list[str]:
+            found = [await lines.next() for _ in range(3)]
+            return [*sorted(each["supply"]["kind"] for each in found[:2]), found[2]["after"]["meta"]["name"]]
+
+        async def named() -> list[str]:
+            line = await lines.next()
+            if "supply" in line:
+                return [line["supply"]["kind"], *await named()]
+            return [] if line["after"] is None else [line["after"]["meta"]["name"]]
+
+        await placed(api, "web", 0)
+        assert await next_three() == ["release", "workload", "web-0"]
+        await placed(api, "web", 1)
+        assert await named() == ["web-1"], "both are known"
+        await replaced(api, workload.key, status=WorkloadStatus(phase="Running", running=1))
+        await placed(api, "web", 2)
+        assert await named() == ["web-2"], "to begin it nobody asks for the status of its workload"
+        found = await api.store.get(workload.key)
+        assert isinstance(found, Workload)
+        await replaced(api, workload.key, spec=msgspec.structs.replace(found.spec, priority=5))
+        await placed(api, "web", 3)
+        assert await named() == ["workload", "web-3"]
+        begun = await api.store.get(Key("instance", "default", "web-3"))
+        assert isinstance(begun, Instance)
+        await api.store.commit(Put(begun.reported(InstanceStatus(phase=Phase.RUNNING))))
+        assert await named() == ["web-3"]
+
+
+@pytest.mark.req("S0-7", "S0-19")
+async def test_a_remote_store_tells_of_supplies_with_each_order_if_all_servers_know_them(api: Api) -> None:
+    workload = make_workload("web")
+    await api.store.commit(Put(make_node("n1")), Put(workload), Put(make_release(workload, 1)))
+    remote = RemoteStore(await api.client(await api.token("node", "node:n1")))
+    where = Filter(node="n1", kinds=frozenset({"instance", "node"}), supplies=True)
+
+    async def told(features: Sequence[str]) -> list[list[str]]:
+        object.__setattr__(api.parts, "everywhere", lambda: frozenset(features))
+        stream = remote.watch(None, since=(await api.store.list("cluster")).revision, where=where)
+        assert isinstance(stream, AsyncGenerator)
+        seen: list[list[str]] = [[]]
+        async with asyncio.timeout(30), aclosing(stream):
+            await anext(stream)
+            for _ in range(2):
+                order = await placed(api, "web", len(order_names))
+                order_names.append(order.meta.name)
+                while not seen[-1] or seen[-1][-1] != "instance":
+                    for change in await anext(stream):
+                        if not change.bookmark:
+                            assert change.revision == order.meta.version
+                            seen[-1].append(change.value.kind)
+                seen.append([])
+        return seen[:-1]
+
+    order_names: list[str] = []
+    assert await told(FEATURES) == [["release", "workload", "instance"]] * 2
+    assert await told([]) == [["instance"]] * 2
+    await remote.close()

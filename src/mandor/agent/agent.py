@@ -16,7 +16,7 @@ from mandor.agent.fingerprint import boot_id
 from mandor.agent.heartbeat import Heart
 from mandor.agent.image import ImageLoader
 from mandor.agent.journal import Blocking, Journal
-from mandor.agent.link import Link
+from mandor.agent.link import Beat, Link
 from mandor.agent.load import used_by_all, used_by_own
 from mandor.agent.machine import Machine, ThisMachine
 from mandor.agent.measures import node_families, unit_families
@@ -47,6 +47,7 @@ from mandor.model.record import ClusterSpec, Session
 from mandor.model.resources import Resources
 from mandor.model.usage import InstanceUsage, NodeUsage
 from mandor.model.volume import HOST_PATHS, Volume
+from mandor.model.workload import Release, Workload
 from mandor.store.base import ALL, Change, Filter, Store
 from mandor.store.recorder import Recorder
 from mandor.telemetry.tracer import Tracer
@@ -79,11 +80,13 @@ class Agent:
         ahead: Callable[[], float] = lambda: 0.0,
         own_logs: OwnLogs | None = None,
         tracer: Tracer | None = None,
+        nod: Callable[[Beat], bool] | None = None,
     ) -> None:
         """`holds`: whether anybody on this machine has a port; by itself, nobody does. `machine`: absent, this one.
         `ask`: puts the question of a probe. `meter`: asks engines what their units use. `ahead`: how many seconds this
         clock is ahead of the servers'. `own_logs`: what the agent says, for log sinks; None: nothing is shipped, its
-        own words or others'. `tracer`: keeps spans of instances that are part of a trace; None: none are."""
+        own words or others'. `tracer`: keeps spans of instances that are part of a trace; None: none are. `nod`: see
+        `Heart`."""
         self._settings, self._link, self._clock, self._ahead = settings, link, clock, ahead
         self._shared = settings.shared
         self._machine = machine or ThisMachine(clock, settings.data)
@@ -118,6 +121,7 @@ class Agent:
             self._whose,
             ask,
             Tracing(tracer) if tracer is not None else None,
+            lambda feature: feature in link.features,
         )
         self._tracer = tracer
         loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
@@ -138,7 +142,7 @@ class Agent:
         self._last_usage = NodeUsage()
         self._used = Resources()
         self.streams = Streams(link, self._find_unit, loader.serve, most=settings.sessions_most)
-        self._meter = meter or InstanceMeter(clock)
+        self._meter, self._nod = meter or InstanceMeter(clock), nod
         self._shipper = self._make_shipper(own_logs, blocking) if own_logs is not None else None
         self.joined = asyncio.Event()
         self._said = ""
@@ -196,6 +200,8 @@ class Agent:
             instances=self._usage,
             measured=self._measured,
             answered=self._answered,
+            known=lambda: self._meter.known(self.crew.names(), self.crew.ready()),
+            nod=self._nod,
         )
 
     def _duties(self) -> list[tuple[Any, str]]:
@@ -205,7 +211,8 @@ class Agent:
             Session.kind: self.streams,
             Volume.kind: self.crew.volumes,
         }
-        where = Filter(node=self._settings.name, kinds=frozenset(readers))
+        where = Filter(node=self._settings.name, kinds=frozenset(readers), supplies=True)
+        readers |= {Release.kind: self.crew.fetch, Workload.kind: self.crew.fetch}
         stall = self._settings.stall_seconds
         feed = Feed(self._store, None, where, self._clock, ByKind(readers), self._whose, stall_seconds=stall)
         shipping = []

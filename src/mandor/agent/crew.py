@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Literal, Protocol
 
 from mandor.agent.absence import Source, judge
@@ -72,8 +73,9 @@ class Crew:
         whose: Callable[[], Awaitable[ClusterSpec]],
         ask: Ask,
         tracing: Tracing | None = None,
+        knows: Callable[[str], bool] = lambda feature: True,
     ) -> None:
-        """`whose`: which cluster answers. `tracing`: None: nothing is recorded."""
+        """`whose`: which cluster answers. `tracing`: None: nothing is recorded. `knows`: what the servers can do."""
         self.tracing = tracing
         self.ask = ask
         self._host, self._changed = host, host.poke
@@ -87,9 +89,10 @@ class Crew:
         self.workers: dict[str, Worker] = {}
         self._names: dict[str, str] | None = None
         self._ready: frozenset[str] | None = None
-        self.reporter = Reporter(store, clock)
+        at_once = partial(knows, "running-at-once")
+        self.reporter = Reporter(store, clock, at_once=at_once)
         if tracing is not None:
-            self.reporter = Reporter(store, clock, reporting=self._reporting, reported=self._reported)
+            self.reporter = Reporter(store, clock, reporting=self._reporting, reported=self._reported, at_once=at_once)
         self.volumes = VolumeKeeper(
             settings.name,
             settings.data / "volumes",

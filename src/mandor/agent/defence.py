@@ -68,8 +68,11 @@ class Defence:
     async def run(self) -> None:
         await self.look()
         while True:
-            await self._clock.sleep_while(self._look_seconds, lambda: not self._read())
+            await self._clock.sleep_on(self._look_seconds, self._look_on)
             await self._act()
+
+    def _look_on(self) -> float:
+        return 0.0 if self._read() else self._look_seconds
 
     async def look(self) -> None:
         if self._read():

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from mandor.agent.link import Beat, Duplex
 from mandor.errors import Conflict, Unavailable, Unsupported
+from mandor.model.features import FEATURES
 from mandor.model.meta import Key, Meta
 from mandor.model.node import Node, NodeSpec
 from mandor.model.record import Cluster, ClusterSpec, Session
@@ -14,6 +15,8 @@ Dial = Callable[[Session], Awaitable[Duplex]]
 
 
 class DirectLink:
+    features = frozenset(FEATURES)
+
     def __init__(
         self,
         store: Store,

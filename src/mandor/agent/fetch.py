@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from mandor import __version__
+from mandor.agent.absence import Source
 from mandor.agent.order import Care
 from mandor.errors import MandorError, NotFound, Unavailable
 from mandor.lib.clock import Clock
@@ -14,7 +15,7 @@ from mandor.model.meta import Key, Object
 from mandor.model.priority import PriorityClass, class_of
 from mandor.model.secret import Secret, pick, secret_of
 from mandor.model.workload import GroupTemplate, Release, Workload
-from mandor.store.base import Store
+from mandor.store.base import Change, Store
 
 RELEASES_MOST = 256
 CARE_SECONDS = 2.0
@@ -54,9 +55,7 @@ class Fetch:
             if not isinstance(found, Release):
                 raise NotFound(f"its release {instance.spec.release} does not exist")
             release = found
-            self._releases[key] = instance.meta.version, release
-            if len(self._releases) > RELEASES_MOST:
-                self._releases.popitem(last=False)
+            self._keep_release(release, instance.meta.version)
         self._releases.move_to_end(key)
         template = release.spec.groups.get(instance.spec.group)
         if template is None:
@@ -67,6 +66,30 @@ class Fetch:
         if instance.spec.variant > len(template.alternatives):
             raise NotFound(f"its release {instance.spec.release} has no alternative {instance.spec.variant}")
         return template.form(instance.spec.variant)
+
+    def _keep_release(self, release: Release, version: int) -> None:
+        self._releases[release.key] = version, release
+        if len(self._releases) > RELEASES_MOST:
+            self._releases.popitem(last=False)
+
+    def _keep_workload(self, workload: Workload) -> None:
+        now = self._clock.monotonic()
+        self._workloads = {key: each for key, each in self._workloads.items() if now - each[0] <= CARE_SECONDS}
+        self._workloads[workload.key] = (now, workload)
+
+    # What comes along with an order need not be asked for.
+
+    def listed(self, items: Sequence[Object], source: Source) -> None:
+        """Only changes bring anything along."""
+
+    def changed(self, change: Change, source: Source) -> None:
+        if isinstance(change.after, Release):
+            self._keep_release(change.after, change.revision)
+        elif isinstance(change.after, Workload):
+            self._keep_workload(change.after)
+
+    def lost(self, error: MandorError, failures: int) -> None:
+        """What is missing is asked for."""
 
     async def secrets(self, instance: Instance, references: Iterable[str]) -> dict[str, str]:
         """By what the tasks call them; `NotFound` names one that is not there."""
@@ -93,8 +116,7 @@ class Fetch:
                 self._workloads.pop(key, None)
                 return None
             workload = found
-            self._workloads = {k: v for k, v in self._workloads.items() if now - v[0] <= CARE_SECONDS}
-            self._workloads[key] = (now, workload)
+            self._keep_workload(workload)
         return Care.of(workload, instance.spec.group, await self._priority(workload))
 
     async def _priority(self, workload: Workload) -> int:

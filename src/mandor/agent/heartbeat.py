@@ -30,18 +30,36 @@ class Heart:
         measured: Callable[[NodeUsage, dict[str, InstanceUsage]], None] = lambda machine, instances: None,
         answered: Callable[[str], None] = lambda result: None,
         chance: Callable[[], float] = random.random,
+        known: Callable[[], dict[str, InstanceUsage] | None] = lambda: None,
+        nod: Callable[[Beat], bool] | None = None,
     ) -> None:
-        """`answered`: told how each heartbeat ended, `ok` or the code of an error."""
+        """`answered`: told how each heartbeat ended, `ok` or the code of an error. `known`: what `instances` would
+        answer, where nobody has to be asked. `nod`: the same heartbeat once more, where that takes no waiting; True:
+        it was answered as the one before."""
         self._link, self._presence, self._usage, self._clock = link, presence, usage, clock
         self._seconds, self._instances, self._chance = seconds, instances, chance
         self._measured, self._answered = measured, answered
         self._backoff = Backoff(min(1.0, seconds), seconds, jitter=0.4)
         self._failures = 0
+        self._known, self._nod = known, nod
+        self._last: Beat | None = None
+        """What was answered last, if it can be said again without a wait."""
 
     async def run(self, pause: float = 0.0) -> None:
         while True:
-            await self._clock.sleep(pause)
+            await self._clock.sleep_on(pause, self._beat_again)
             pause = await self.beat()
+
+    def _beat_again(self) -> float:
+        """A heartbeat that is the same as the last, where nobody has to wait for it; how long to wait before the next.
+        0: it takes a whole one."""
+        beat = self._last
+        if beat is None or self._nod is None or self._usage() is not beat.usage or self._known() is not beat.instances:
+            return 0.0
+        self._measured(beat.usage, beat.instances)
+        if not self._nod(beat):
+            return 0.0
+        return self._heard(self._clock.monotonic())
 
     async def beat(self) -> float:
         """One heartbeat; how long to wait before the next."""
@@ -49,7 +67,7 @@ class Heart:
         assert mine is not None, "the heart beats once the node has joined"
         beat = Beat(cluster=mine.id, usage=self._usage(), instances=await self._instances())
         self._measured(beat.usage, beat.instances)
-        sent = self._clock.monotonic()
+        sent, self._last = self._clock.monotonic(), None
         try:
             self._presence.check(await self._link.heartbeat(beat))
         except MandorError as error:
@@ -57,6 +75,11 @@ class Heart:
         if self._failures:
             log.info("the control plane answers again after %d heartbeats without an answer", self._failures)
         self._failures = 0
+        if self._nod is not None:
+            self._last = beat
+        return self._heard(sent)
+
+    def _heard(self, sent: float) -> float:
         self._answered("ok")
         self._presence.heard(sent)
         return self._seconds * (1 + JITTER * (2 * self._chance() - 1))

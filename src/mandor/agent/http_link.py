@@ -26,6 +26,7 @@ class _Joined(Struct, frozen=True):
 
 class _About(Struct, frozen=True):
     cluster: ClusterSpec
+    everywhere: tuple[str, ...] = ()
 
 
 class HttpLink:
@@ -46,6 +47,7 @@ class HttpLink:
         self._path = f"/v1/nodes/{quote(settings.name)}"
         self._client.token = journal.credential or settings.join_token or ""
         self._joining = asyncio.Lock()
+        self.features: frozenset[str] = frozenset()
 
     async def join(self) -> ClusterSpec:
         async with self._joining:
@@ -88,7 +90,9 @@ class HttpLink:
         return secret
 
     async def cluster(self) -> ClusterSpec:
-        return (await self._client.call("GET", "/v1", _About)).cluster
+        about = await self._client.call("GET", "/v1", _About)
+        self.features = frozenset(about.everywhere)
+        return about.cluster
 
     async def heartbeat(self, beat: Beat) -> ClusterSpec:
         # Saying twice that one lives does no harm, so another server may be asked at once.

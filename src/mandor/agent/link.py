@@ -34,6 +34,10 @@ class Duplex(Protocol):
 
 
 class Link(Protocol):
+    @property
+    def features(self) -> frozenset[str]:
+        """What every server of the cluster can do, as they last said."""
+
     async def join(self) -> ClusterSpec:
         """Make this node known, or show that it is the one that is known; safe to repeat."""
 

@@ -11,16 +11,17 @@ from mandor.errors import Conflict, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.keyed_queue import KeyedQueue
-from mandor.lib.tasks import Background
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.phase import Phase
 from mandor.store.base import Put, Store
 
 log = logging.getLogger(__name__)
 
-SENDERS = 2
 TOGETHER_MOST = 50
-"""So many instances are told of in one commit: while one is on its way, the next ones gather."""
+"""So many instances are told of in one commit. While one is on its way, which is one at a time, the next ones gather:
+the more the servers have to do, the fewer commits the same reports are."""
+SOON_SECONDS = 0.2
+"""That it starts is worth a report of its own only if it does not run by then."""
 TRIES_MOST = 5
 """Conflicts in a row before an instance waits its turn again."""
 AGAIN_SECONDS = 1.0
@@ -37,10 +38,12 @@ class Reporter:
         *,
         reporting: Callable[[Iterable[str]], AbstractContextManager[object]] = lambda uids: nullcontext(),
         reported: Callable[[str, InstanceStatus], None] = lambda uid, status: None,
+        at_once: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`reporting`: what is sent within it is about these. `reported`: told what is stored."""
+        """`reporting`: what is sent within it is about these. `reported`: told what is stored. `at_once`: whether the
+        servers take it that an instance runs which was never said to start."""
         self._store = store
-        self._reporting, self._reported = reporting, reported
+        self._reporting, self._reported, self._at_once = reporting, reported, at_once
         self._stored: dict[str, Instance] = {}
         self._wanted: dict[str, InstanceStatus] = {}
         self._queue: KeyedQueue[str] = KeyedQueue(clock)
@@ -63,24 +66,26 @@ class Reporter:
         if self._wanted.get(uid) == status:
             return
         self._wanted[uid] = status
-        if self._differs(uid):
+        if not self._differs(uid):
+            return
+        if self._just_begins(uid) and self._at_once():
+            self._queue.add_after(uid, SOON_SECONDS)
+        else:
             self._queue.add(uid)
+
+    def _just_begins(self, uid: str) -> bool:
+        wanted = self._wanted[uid]
+        return self._stored[uid].phase is Phase.RESERVED and wanted.phase is Phase.STARTING and not wanted.reason
 
     def drop(self, uid: str) -> None:
         self._wanted.pop(uid, None)
         self._stored.pop(uid, None)
 
-    async def run(self) -> None:
-        async with Background() as tasks:
-            for number in range(SENDERS):
-                tasks.start(self._send_on(), name=f"reporter {number}")
-            await tasks.wait()
-
     def _differs(self, uid: str) -> bool:
         stored, wanted = self._stored.get(uid), self._wanted.get(uid)
         return stored is not None and wanted is not None and stored.status != wanted
 
-    async def _send_on(self) -> None:
+    async def run(self) -> None:
         while True:
             first = await self._queue.get()
             uids = [first, *self._queue.more(TOGETHER_MOST - 1)]
@@ -128,7 +133,7 @@ class Reporter:
         if not self._differs(uid):
             return None
         stored, wanted = self._stored[uid], self._wanted[uid]
-        steps = path(stored.phase, wanted.phase)
+        steps = path(stored.phase, wanted.phase, at_once=self._at_once())
         return (stored, _on_the_way(wanted, steps[0])) if steps else None
 
     async def _send(self, uid: str) -> None:

@@ -72,11 +72,14 @@ def over(order: Order, memory: Memory, seen: Seen, now: float) -> InstanceStatus
 _BETWEEN = (Phase.STARTING, Phase.RUNNING, Phase.STOPPING)
 
 
-def path(before: Phase, after: Phase) -> list[Phase]:
+def path(before: Phase, after: Phase, *, at_once: bool = True) -> list[Phase]:
     """The shortest allowed way, `before` left out; empty: there is none.
 
     What happened while nobody listened is told in steps that may have happened, and Lost is never one of them.
+    `at_once`: whoever is told knows that it may run without having been said to start.
     """
+    if not at_once and before is Phase.RESERVED and after is Phase.RUNNING:
+        return [Phase.STARTING, Phase.RUNNING]
     ways: list[list[Phase]] = [[before]]
     tried = {before}
     while ways:

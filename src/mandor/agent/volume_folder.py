@@ -48,6 +48,11 @@ class VolumeFolders:
     def __init__(self, root: Path) -> None:
         self._root = root
 
+    @property
+    def any(self) -> bool:
+        """Whether there has ever been one."""
+        return os.path.exists(self._root)
+
     def data(self, key: Key) -> Path:
         """Where its data is, with no link on the way."""
         return self._root.resolve() / key.namespace / key.name / _DATA

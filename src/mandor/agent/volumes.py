@@ -168,6 +168,7 @@ class VolumeKeeper:
         except OSError as error:
             raise _Lacking(f"the folder of its volume {key.name} cannot be made: {error}") from error
         log.info("the volume %s/%s is made", key.namespace, key.name)
+        self._news.set()
 
     async def _report(self, volume: Volume) -> None:
         """Known to be made before anything can be in it: from now on it stays here."""
@@ -213,11 +214,13 @@ class VolumeKeeper:
         await self._blocking(self._folders.empty_trash)
         while True:
             self._news.clear()
+            some = self._folders.any
             try:
-                await self._sweep()
+                if some:
+                    await self._sweep()
             except OSError as error:
                 log.warning("a volume cannot be removed: %s", error)
-            await doze(self._clock, SWEEP_SECONDS, self._news)
+            await doze(self._clock, SWEEP_SECONDS if some else None, self._news)
 
     async def _sweep(self) -> None:
         if self._source is None:

@@ -8,11 +8,12 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from mandor.api.endpoint import Endpoint, send_problem
+from mandor.api.endpoint import Endpoint
 from mandor.api.openapi import document, page
 from mandor.api.operation import Call, Operation, Text
 from mandor.api.parts import ApiParts
 from mandor.api.paths import Paths
+from mandor.api.request import send_problem
 from mandor.api.routes import (
     apply,
     backup,
@@ -64,7 +65,7 @@ POLICY = b"default-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src
 """For the page of documentation: nothing comes from elsewhere."""
 
 
-def build_app(parts: ApiParts) -> Starlette:
+def build_app(parts: ApiParts) -> "App":
     """The whole API over these parts; `app.state.closing.set()` ends its streams, for a server that stops."""
     grouped: dict[str, list[Operation]] = {}
     for each in [*OPERATIONS, *_documentation()]:
@@ -76,21 +77,21 @@ def build_app(parts: ApiParts) -> Starlette:
     routes += [Route("/", ToPanel()), Route("/ui", ToPanel()), Route("/ui/{rest:path}", Panel())]
     routes.append(Route("/{rest:path}", _nothing_here))
 
-    app = _App(Paths(endpoints), routes)
+    app = App(Paths(endpoints), routes)
     app.router.redirect_slashes = False
     app.state.closing = parts.streams
     return app
 
 
-class _App(Starlette):
+class App(Starlette):
     """Operations are looked up; only what is none is tried one after another."""
 
     def __init__(self, paths: Paths[Endpoint], routes: Sequence[BaseRoute]) -> None:
         super().__init__(routes=routes)
-        self._paths = paths
+        self.find = paths.find
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = self._paths.find(scope["path"]) if scope["type"] == "http" else None
+        found = self.find(scope["path"]) if scope["type"] == "http" else None
         if found is not None:
             endpoint, scope["path_params"] = found
             await endpoint(scope, receive, send)

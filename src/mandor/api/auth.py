@@ -4,11 +4,11 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
-from collections.abc import Iterable
 from functools import lru_cache
 from urllib.parse import urlsplit
 
 from mandor.api.caller import LOCAL, Caller
+from mandor.api.request import Headers, header
 from mandor.errors import Forbidden, Unauthenticated
 from mandor.lib.clock import Clock
 from mandor.model.meta import Key, Meta
@@ -18,17 +18,6 @@ from mandor.store.base import Store
 PREFIX = "mdr_"
 KNOWN_MOST = 50_000
 """So many callers are remembered; then it begins anew."""
-Headers = Iterable[tuple[bytes, bytes]]
-
-
-def header(headers: Headers, name: bytes) -> str | None:
-    """The header's value; the last one counts where it stands twice, as proxies append."""
-    found = None
-    for each, value in headers:
-        if each == name:
-            found = value
-    return None if found is None else found.decode("latin-1")
-
 
 # Tokens.
 

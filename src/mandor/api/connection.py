@@ -1,17 +1,28 @@
 """Connection: HTTP to one caller, whose unread answers are bounded in bytes and in time.
 
-Behind the application stand the buffers of the transport and of the kernel. A caller that reads nothing fills both;
-from then on nothing more is made for it, and when it goes on reading nothing it is cut off. It may come again.
+A request that is here as a whole and is answered in one piece goes *the short way*: its endpoint is called, and what it
+replies is written at once. Everything else goes uvicorn's way, through the ASGI application: streams, sockets, the
+panel, bodies that are still on their way, requests that do not wait for the answer before, and whatever is odd. Callers
+cannot tell the two apart.
+
+Behind both stand the buffers of the transport and of the kernel. A caller that reads nothing fills both; from then on
+nothing more is made for it, and when it goes on reading nothing it is cut off. It may come again.
 """
 
 import asyncio
 import logging
+import re
 import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from mandor.api.endpoint import Endpoint
+from mandor.api.heads import Heads
 from mandor.api.measures import Measures
+from mandor.api.request import Reply, Request
 
 log = logging.getLogger("mandor.api")
 
@@ -22,14 +33,51 @@ WAITING_BYTES_MOST = 16 * 1024
 UNSENT_BYTES_MOST = 64 * 1024
 """So much the kernel takes that has not gone out; what is on its way besides is the caller's to take."""
 
+Find = Callable[[str], tuple[Endpoint, Mapping[str, str]] | None]
+_Found = tuple[Endpoint, str, Mapping[str, str], bytes]
+"""With the path, what stands in it, and the query."""
+_METHODS = {each.encode(): each for each in ("GET", "POST", "PUT", "PATCH", "DELETE")}
+_PLAIN_URL = re.compile(rb"(/[\w.~!$&'()*+,;=:@-][\w.~!$&'()*+,;=:@/-]*)(?:\?([\w.~!$&'()*+,;=:@/?%-]*))?", re.ASCII)
+"""Nothing that would have to be decoded in the path, and nothing that a parser could take for a host or a fragment."""
+_ODD = frozenset({b"expect", b"upgrade", b"transfer-encoding"})
+
+
+class _NobodyWaits:
+    def set(self) -> None:
+        """Uvicorn wakes who reads the body of a request; here all of it was there."""
+
+
+@dataclass(slots=True, eq=False)
+class Exchange:
+    """A request on the short way. The last five are what uvicorn asks of whatever is being answered."""
+
+    endpoint: Endpoint
+    request: Request
+    keep_alive: bool
+    body: bytes = b""
+    more_body: bool = False
+    disconnected: bool = False
+    response_complete: bool = False
+    message_event: _NobodyWaits = _NobodyWaits()  # noqa: RUF009
+
 
 class Connection(HttpToolsProtocol):
-    """As uvicorn's; one that was told to wait and is not told to go on is ended."""
+    """As uvicorn's; with a short way, and one that was told to wait and is not told to go on is ended."""
 
-    def __init__(self, measures: Measures, *arguments: Any, **more: Any) -> None:
+    cycle: Any  # an Exchange, too
+
+    def __init__(self, measures: Measures, heads: Heads, find: Find, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
-        self._measures = measures
+        self._measures, self._heads, self._find = measures, heads, find
         self._patience: asyncio.TimerHandle | None = None
+        self._coming: Exchange | None = None
+        """Its head is here; its body may be, too."""
+        self._ready: Exchange | None = None
+        self._asked: tuple[bytes, _Found | None] = b"", None
+        """The last URL and who answers it: callers ask the same again and again."""
+        self._quiet_since: float | None = None
+        self._lull: asyncio.TimerHandle | None = None
+        self._short = not (self.access_log or self.limit_concurrency is not None or self.root_path)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -46,6 +94,8 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._calm()
+        if self._lull is not None:
+            self._lull.cancel()
         super().connection_lost(exc)
 
     def _calm(self) -> None:
@@ -59,6 +109,133 @@ class Connection(HttpToolsProtocol):
         log.info("%s has read nothing for %g s and is cut off", self.client, UNREAD_SECONDS_MOST)
         # Not `close`: that would wait until everything is read.
         self.transport.abort()
+
+    # What the parser tells.
+
+    def data_received(self, data: bytes) -> None:
+        self._quiet_since = None
+        super().data_received(data)
+        if self._ready is not None:
+            ready, self._ready = self._ready, None
+            self._begin(ready)
+        if self._coming is not None:
+            coming, self._coming = self._coming, None
+            if not self.transport.is_closing():
+                # Who sends slowly is waited for there.
+                self._go_usual_way()
+                if coming.body:
+                    super().on_body(coming.body)
+
+    def on_message_begin(self) -> None:
+        """Without what only the usual way needs."""
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
+
+    def on_headers_complete(self) -> None:
+        self._coming = self._exchange() if self._short else None
+        if self._coming is None:
+            self._go_usual_way()
+
+    def on_body(self, body: bytes) -> None:
+        if self._coming is not None:
+            self._coming.body += body
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if self._coming is not None:
+            self.cycle = self._ready = self._coming
+            self._coming = None
+        else:
+            super().on_message_complete()
+
+    def _go_usual_way(self) -> None:
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers += headers
+        super().on_headers_complete()
+
+    # The short way.
+
+    def _exchange(self) -> Exchange | None:
+        """None: this request goes the usual way."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            return None
+        parser = self.parser
+        method = _METHODS.get(parser.get_method())
+        headers = dict(self.headers)
+        if method is None or not _ODD.isdisjoint(headers) or parser.get_http_version() != "1.1":
+            return None
+        if self.url != self._asked[0]:
+            self._asked = self.url, self._look_up(self.url)
+        found = self._asked[1]
+        if found is None or method not in found[0].whole:
+            return None
+        endpoint, path, names, query = found
+        address = self.client[0] if self.client is not None else ""
+        request = Request(method, path, names, query, headers, address, self.scheme or "http")
+        return Exchange(endpoint, request, parser.should_keep_alive())
+
+    def _look_up(self, url: bytes) -> _Found | None:
+        plain = _PLAIN_URL.fullmatch(url)
+        if plain is None:
+            return None
+        path = plain[1].decode("ascii")
+        found = self._find(path)
+        return (found[0], path, found[1], plain[2] or b"") if found is not None else None
+
+    def _begin(self, exchange: Exchange) -> None:
+        endpoint = exchange.endpoint
+        if exchange.request.method in endpoint.prompt and not self.flow.write_paused:
+            reply = endpoint.reply_at_once(exchange.request, exchange.body)
+            if reply is not None:
+                self._finish(exchange, reply)
+                return
+        task = self.loop.create_task(self._work(exchange))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    async def _work(self, exchange: Exchange) -> None:
+        reply = await exchange.endpoint.reply(exchange.request, exchange.body)
+        assert isinstance(reply, Reply), f"{exchange.request.path} is answered in pieces"
+        if self.flow.write_paused and not exchange.disconnected:
+            await self.flow.drain()
+        self._finish(exchange, reply)
+
+    def _finish(self, exchange: Exchange, reply: Reply) -> None:
+        if exchange.disconnected:
+            return
+        keep_alive = exchange.keep_alive
+        self.transport.write(self._heads.whole(reply, self.server_state.default_headers, keep_alive=keep_alive))
+        exchange.response_complete = True
+        if not keep_alive:
+            self.transport.close()
+        if self.pipeline:
+            self.on_response_complete()
+        else:
+            self._rest()
+
+    def _rest(self) -> None:
+        """As `on_response_complete`, but one timer lasts through many requests."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        self._quiet_since = self.loop.time()
+        if self._lull is None:
+            self._lull = self.loop.call_later(self.timeout_keep_alive, self._look_whether_quiet)
+
+    def _look_whether_quiet(self) -> None:
+        self._lull = None
+        if self._quiet_since is None:
+            return
+        left = self._quiet_since + self.timeout_keep_alive - self.loop.time()
+        if left <= 0:
+            self.timeout_keep_alive_handler()
+        else:
+            self._lull = self.loop.call_later(left, self._look_whether_quiet)
 
 
 def bound_unsent(listener: socket.socket) -> None:

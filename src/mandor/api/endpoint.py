@@ -1,93 +1,100 @@
-"""Endpoint: reads a request, calls its operation, sends the answer; every error becomes a problem."""
+"""Endpoint: takes a request, calls its operation, gives the answer; every error becomes a problem."""
 
-import asyncio
 import logging
 from collections.abc import Iterable
-from contextlib import nullcontext
 from time import perf_counter
-from typing import Any, TypeVar, get_origin, get_type_hints
+from typing import Any, get_origin, get_type_hints
 from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from mandor.api.auth import Headers, check_local, header
+from mandor.api.auth import check_local
+from mandor.api.body import Gone, WrongContent, check_body, decoded, read_body
 from mandor.api.caller import LOCAL, Caller
 from mandor.api.lanes import lane_of, weight_of
 from mandor.api.operation import JSON, Call, Operation, Stream, Text
 from mandor.api.parts import ApiParts
-from mandor.api.problems import STATUS, encode_problem, headers_for, misfit
-from mandor.api.settings import ApiSettings
+from mandor.api.problems import STATUS, misfit
+from mandor.api.request import Pairs, Reply, Request, problem_reply, send_reply
 from mandor.api.tracing import request_span
 from mandor.api.turn_plan import Lane
 from mandor.api.versions import check_skew, note_newer
 from mandor.errors import Invalid, MandorError, TooLarge, Unauthenticated, Unsupported
+from mandor.lib.at_once import Waits, at_once
 from mandor.lib.words import did_you_mean
-from mandor.model.codec import decode_as, encode
+from mandor.model.codec import encode
 
 log = logging.getLogger("mandor.api")
-T = TypeVar("T")
 
 QUERY_BYTES_MOST = 16 * 1024
 GONE = 499
 """Counted for who went away before there was an answer."""
-
-
-class Gone(Exception):
-    """The caller went away before the request was complete."""
+_JSON: Pairs = ((b"content-type", JSON.encode()),)
 
 
 class Endpoint:
-    """One path; an ASGI application."""
+    """One path; an ASGI application, and for requests that are here already a plain function of them."""
 
     def __init__(self, parts: ApiParts, operations: Iterable[Operation]) -> None:
         self._parts = parts
         self._by_method: dict[str, Operation] = {each.method: each for each in operations}
         self._queries: dict[str, Query] = {each.method: Query(each.query) for each in self._by_method.values()}
+        self.whole = frozenset(each.method for each in self._by_method.values() if each.gives == JSON)
+        """Methods whose answers are one piece."""
+        self.prompt = frozenset(each.method for each in self._by_method.values() if each.prompt)
+        """Methods that `reply_at_once` is worth a try for."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await refuse_websocket(send, receive)
             return
+        answer = await self.reply(request_of(scope), receive)
+        if isinstance(answer, Stream):
+            await answer.run(receive, send)
+        elif answer is not None:
+            await send_reply(send, answer)
+
+    async def reply(self, request: Request, body: bytes | Receive) -> Reply | Stream | None:
+        """The answer, whatever happens; None: the caller went away. `body`: all of it, or how to read it."""
         measures, began, status = self._parts.measures, perf_counter(), GONE
         measures.in_flight += 1
         try:
-            answer, status = await self._answer(scope, receive)
+            answer = await self._answer(request, body)
+            status = answer.status if isinstance(answer, Reply) else 200
+            return answer
         except Gone:
-            return
-        except MandorError as error:
-            note_newer(error, scope["headers"])
-            status, more = self._refusal(error)
-            await send_problem(send, error, status=status, more=more)
-            return
-        except Exception:
-            log.exception("%s %s failed", scope["method"], scope["path"])
-            status = 500
-            await send_problem(send, MandorError("something went wrong inside", hint="the server's log has more"))
-            return
+            return None
+        except Exception as error:
+            refusal = self._refusal(request, error)
+            status = refusal.status
+            return refusal
         finally:
             measures.in_flight -= 1
-            measures.answered(self._name(scope["method"]), status, perf_counter() - began)
-        if isinstance(answer, Stream):
-            await answer.run(receive, send)
-        else:
-            await send_body(
-                send, status, [(b"content-type", answer.content_type.encode()), *answer.headers], answer.body
-            )
+            measures.answered(self._name(request.method), status, perf_counter() - began)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> tuple[Stream | Text, int]:
-        method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        operation = self._by_method.get(method)
-        # Whoever wants only the head of a stream would wait for its end.
-        if operation is None or (method != scope["method"] and operation.gives != JSON):
-            raise WrongMethod(f"{scope['path']} has no {method}", hint=f"it has {', '.join(self._by_method)}")
-        parts, headers, address = self._parts, scope["headers"], (scope.get("client") or ("",))[0]
-        caller = await self._identify(operation, headers, address)
-        query = self._queries[operation.method].read(scope["query_string"])
+    def reply_at_once(self, request: Request, body: bytes) -> Reply | None:
+        """As `reply`, but without waiting; None: it would have to, so nothing was answered."""
+        began = perf_counter()
+        try:
+            reply = self._answer_at_once(request, body)
+        except Waits:
+            return None
+        except Exception as error:
+            reply = self._refusal(request, error)
+        self._parts.measures.answered(self._name(request.method), reply.status, perf_counter() - began)
+        return reply
+
+    async def _answer(self, request: Request, body: bytes | Receive) -> Reply | Stream:
+        operation = self._operation(request)
+        parts = self._parts
+        caller = await self._identify(operation, request)
+        query = self._queries[operation.method].read(request.query)
         data, content_type = b"", ""
         # Read before the turn: who sends it slowly takes nobody's seat.
         if operation.body is not None:
-            data, content_type = await _read_body(operation, headers, receive, parts.settings)
+            content_type = check_body(operation, request.headers, parts.settings)
+            data = body if isinstance(body, bytes) else await read_body(body, parts.settings)
         stile = parts.turnstile
         turn = stile.ask(
             lane_of(operation, caller), caller, weight=weight_of(caller), cost=operation.cost, size_bytes=len(data)
@@ -97,50 +104,100 @@ class Endpoint:
                 await stile.wait(turn)
             if caller.role == "node" and turn.lane is not Lane.HEARTBEAT:
                 await parts.of_nodes.turn()
-            body = _decoded(operation, data) if operation.body is not None else None
-            call = Call(parts, caller, scope.get("path_params") or {}, query, body, content_type, headers, address)
-            with nullcontext() if parts.tracer is None else request_span(parts.tracer, scope, operation, caller):
-                answer = await operation.handler(call)
-            if not isinstance(answer, Stream | Text):
-                answer = Text(encode(answer))
-            return answer, operation.status
+            call = self._call(operation, request, caller, query, data, content_type)
+            if parts.tracer is None:
+                return _reply(operation, await operation.handler(call))
+            with request_span(parts.tracer, request, operation, caller):
+                return _reply(operation, await operation.handler(call))
         finally:
             # What is left is to send it, at the caller's own pace.
             stile.leave(turn)
 
-    async def _identify(self, operation: Operation, headers: Headers, address: str) -> Caller:
+    def _answer_at_once(self, request: Request, body: bytes) -> Reply:
+        """What takes no turn, as heartbeats do; with the same steps as `_answer`."""
+        operation = self._operation(request)
+        parts = self._parts
+        if parts.tracer is not None and b"traceparent" in request.headers:
+            raise Waits
+        caller = at_once(self._identify(operation, request))
+        if lane_of(operation, caller) is not Lane.HEARTBEAT:
+            raise Waits
+        query = self._queries[operation.method].read(request.query)
+        content_type = check_body(operation, request.headers, parts.settings) if operation.body is not None else ""
+        parts.turnstile.pass_by(Lane.HEARTBEAT, caller)
+        call = self._call(operation, request, caller, query, body, content_type)
+        reply = _reply(operation, at_once(operation.handler(call)))
+        if isinstance(reply, Stream):
+            raise Waits
+        return reply
+
+    def _operation(self, request: Request) -> Operation:
+        method = "GET" if request.method == "HEAD" else request.method
+        operation = self._by_method.get(method)
+        # Whoever wants only the head of a stream would wait for its end.
+        if operation is None or (method != request.method and operation.gives != JSON):
+            raise WrongMethod(f"{request.path} has no {method}", hint=f"it has {', '.join(self._by_method)}")
+        return operation
+
+    async def _identify(self, operation: Operation, request: Request) -> Caller:
         parts = self._parts
         if operation.open:
-            parts.turnstile.stranger(address)
+            parts.turnstile.stranger(request.address)
             if not parts.settings.tokens_required:
-                check_local(headers)
+                check_local(request.headers)
             return LOCAL
         try:
-            caller = await parts.auth.identify(headers)
+            caller = await parts.auth.identify(request.headers)
         except Unauthenticated:
-            parts.turnstile.stranger(address)
+            parts.turnstile.stranger(request.address)
             raise
         if caller.user:
-            check_skew(headers)
+            check_skew(request.headers)
         return caller
+
+    def _call(
+        self, operation: Operation, request: Request, caller: Caller, query: Any, data: bytes, content_type: str
+    ) -> Call[Any, Any]:
+        body = decoded(operation, data) if operation.body is not None else None
+        return Call(self._parts, caller, request.names, query, body, content_type, request.headers, request.address)
 
     def _name(self, method: str) -> str:
         operation = self._by_method.get("GET" if method == "HEAD" else method)
         return operation.name if operation is not None else ""
 
-    def _refusal(self, error: MandorError) -> tuple[int, list[tuple[bytes, bytes]]]:
-        """The status, and headers beside the usual ones."""
+    def _refusal(self, request: Request, error: Exception) -> Reply:
+        if not isinstance(error, MandorError):
+            log.error("%s %s failed", request.method, request.path, exc_info=error)
+            return problem_reply(MandorError("something went wrong inside", hint="the server's log has more"))
+        note_newer(error, request.headers)
         if isinstance(error, WrongMethod):
-            return 405, [(b"allow", ", ".join(self._by_method).encode())]
-        return 415 if isinstance(error, WrongContent) else STATUS[error.code], []
+            return problem_reply(error, status=405, more=[(b"allow", ", ".join(self._by_method).encode())])
+        return problem_reply(error, status=415 if isinstance(error, WrongContent) else STATUS[error.code])
+
+
+def request_of(scope: Scope) -> Request:
+    return Request(
+        scope["method"],
+        scope["path"],
+        scope.get("path_params") or {},
+        scope["query_string"],
+        dict(scope["headers"]),
+        (scope.get("client") or ("",))[0],
+        scope.get("scheme", "http"),
+    )
+
+
+def _reply(operation: Operation, answer: Any) -> Reply | Stream:
+    if isinstance(answer, Stream):
+        return answer
+    if isinstance(answer, Text):
+        headers = ((b"content-type", answer.content_type.encode()), *answer.headers)
+        return Reply(operation.status, headers, answer.body)
+    return Reply(operation.status, _JSON, encode(answer))
 
 
 class WrongMethod(Unsupported):
     """Answered with 405."""
-
-
-class WrongContent(Unsupported):
-    """Answered with 415."""
 
 
 class Query:
@@ -176,78 +233,6 @@ class Query:
             return msgspec.convert(given, self._wanted, strict=False)
         except msgspec.ValidationError as error:
             raise misfit(error, self._wanted, "query") from error
-
-
-async def _read_body(
-    operation: Operation, headers: Headers, receive: Receive, settings: ApiSettings
-) -> tuple[bytes, str]:
-    most = settings.body_bytes_most
-    content_type = (header(headers, b"content-type") or "").partition(";")[0].strip().lower()
-    announced = header(headers, b"content-length")
-    if announced is not None and announced.isdecimal() and int(announced) > most:
-        raise TooLarge(f"the body has {announced} bytes; at most {most} are allowed", most=most)
-    bare = not content_type and operation.body_optional
-    # A web page cannot send these types to another origin without asking first.
-    if content_type not in operation.takes and not bare:
-        raise WrongContent(
-            f"the content type {content_type or '(none)'!r} is not taken here",
-            hint=f"send {' or '.join(operation.takes)}",
-        )
-    try:
-        async with asyncio.timeout(settings.body_seconds_most):
-            data = await read_all(receive, most)
-    except TimeoutError as error:
-        raise Invalid(f"the body did not come within {settings.body_seconds_most:g} s") from error
-    return data, content_type
-
-
-def _decoded(operation: Operation, data: bytes) -> Any:
-    if operation.body is bytes:
-        return data
-    if not data and operation.body_optional:
-        return None
-    return decode_body(data, operation.body)
-
-
-def decode_body(data: bytes, wanted: type[T]) -> T:
-    try:
-        return decode_as(data, wanted)
-    except Invalid as error:
-        if isinstance(error.__cause__, msgspec.DecodeError):
-            raise misfit(error.__cause__, wanted) from error
-        raise
-    except (RecursionError, UnicodeDecodeError) as error:
-        raise Invalid(f"the body is not JSON that can be read: {error}") from error
-
-
-async def read_all(receive: Receive, most: int) -> bytes:
-    """The whole body, which has at most so many bytes."""
-    pieces, size = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Gone
-        piece = message.get("body", b"")
-        size += len(piece)
-        if size > most:
-            raise TooLarge(f"the body has more than {most} bytes", most=most)
-        pieces.append(piece)
-        if not message.get("more_body", False):
-            return b"".join(pieces)
-
-
-async def send_body(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    headers.append((b"content-length", str(len(body)).encode()))
-    headers.append((b"x-content-type-options", b"nosniff"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def send_problem(
-    send: Send, error: MandorError, *, status: int | None = None, more: Iterable[tuple[bytes, bytes]] = ()
-) -> None:
-    headers = [*headers_for(error), *more]
-    await send_body(send, status or STATUS[error.code], headers, encode_problem(error, status=status))
 
 
 async def refuse_websocket(send: Send, receive: Receive) -> None:

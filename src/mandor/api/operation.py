@@ -1,12 +1,13 @@
 """Operation: one method of one path, with the types it takes and gives; routes and OpenAPI both come from these."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
 from mandor.api.caller import Caller
+from mandor.api.request import Headers
 from mandor.api.turn_plan import Lane
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class Call(Generic[Q, B]):
     query: Q
     body: B
     content_type: str
-    headers: list[tuple[bytes, bytes]]
+    headers: Headers
     address: str
     """Where the caller is, for the audit."""
 
@@ -61,7 +62,7 @@ class Operation:
     """Its operationId."""
     summary: str
     tag: str
-    handler: Callable[[Call[Any, Any]], Awaitable[Any]]
+    handler: Callable[[Call[Any, Any]], Coroutine[Any, Any, Any]]
     query: type | None = None
     """A struct: one field a parameter."""
     body: Any = None
@@ -83,6 +84,8 @@ class Operation:
     """How important it is under load; None: as who asks."""
     reports: bool = False
     """Agents use it to report: that trails behind their orders."""
+    prompt: bool = False
+    """Its handler waits for nothing: it is answered without a task where that is so, and may be begun twice."""
     cost: int = 1
     """So many ordinary requests it counts for among those of the same lane."""
 

@@ -12,6 +12,7 @@ from mandor.api.scheduling import Desk, Scheduling
 from mandor.api.sessions import Sessions
 from mandor.api.settings import ApiSettings
 from mandor.api.streams import Streams
+from mandor.api.supplies import Supplies
 from mandor.api.tasks import TaskDesk
 from mandor.api.turn_plan import Turns
 from mandor.api.turnstile import Turnstile
@@ -87,6 +88,7 @@ class ApiParts:
     rates: Rates = field(init=False)
     turnstile: Turnstile = field(init=False)
     tasks: TaskDesk = field(init=False)
+    supplies: Supplies = field(init=False)
     of_nodes: Trickle = field(init=False)
     """What thousands of nodes ask and tell at the same moment, when placing all that they tell of is not over."""
 
@@ -100,6 +102,7 @@ class ApiParts:
         make(self, "desk", Desk(self.store, self.scheduling))
         make(self, "of_nodes", Trickle(lambda: NODES_WHILE_PLACING if self.placing() else NODES_EACH_PASS))
         make(self, "tasks", TaskDesk(self.store, self.clock))
+        make(self, "supplies", Supplies(self.store))
         make(self, "turnstile", _turnstile(self.clock, settings))
         make(self, "rates", Rates(self.clock, settings.writes_per_second, settings.writes_burst))
 

@@ -11,9 +11,10 @@ from functools import partial
 from pathlib import Path
 
 import uvicorn
-from starlette.applications import Starlette
 
+from mandor.api.app import App
 from mandor.api.connection import Connection, bound_unsent
+from mandor.api.heads import Heads
 from mandor.api.parts import ApiParts
 from mandor.errors import Unavailable
 
@@ -78,13 +79,11 @@ def open_socket(host: str, port: int) -> socket.socket:
 class ApiServer(uvicorn.Server):
     """Use: `await server.serve()`, and `server.stop()` to end it; signals are left to who composes the process."""
 
-    def __init__(
-        self, app: Starlette, parts: ApiParts, listener: socket.socket, *, tls: ServerTls | None = None
-    ) -> None:
+    def __init__(self, app: App, parts: ApiParts, listener: socket.socket, *, tls: ServerTls | None = None) -> None:
         config = uvicorn.Config(
             app,
             loop="none",
-            http=partial(Connection, parts.measures),  # type: ignore[arg-type]
+            http=partial(Connection, parts.measures, Heads(), app.find),  # type: ignore[arg-type]
             ws="websockets-sansio",
             ws_max_size=FRAME_BYTES_MOST,
             ws_per_message_deflate=False,

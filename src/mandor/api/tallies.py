@@ -24,6 +24,8 @@ class Tallies:
         """The workloads that it follows from."""
         self._by_node: dict[str, dict[str, GroupUsage]] = {}
         self._due_at = 0.0
+        self._any = True
+        """Whether there is one of ours in the store, for all we know."""
 
     def heard(self, node: str, instances: Mapping[str, InstanceUsage]) -> None:
         if not self._asked:
@@ -50,8 +52,11 @@ class Tallies:
         workloads = (await store.list(Workload.kind)).items
         if not _same(workloads, self._asked_by):
             self._asked, self._asked_by = frozenset(_scaled(workloads)), workloads
+        if not (self._asked or self._any):
+            return []
         stored = {each.meta.name: each for each in await self.stored(store)}
         wanted = dict(self._wanted())
+        self._any = bool(stored or wanted)
         writes: list[Write] = [Delete(each.key, each.meta.version) for n, each in stored.items() if n not in wanted]
         for name, spec in wanted.items():
             known = stored.get(name)

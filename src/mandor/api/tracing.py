@@ -3,12 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from starlette.types import Scope
-
-from mandor.api.auth import header
 from mandor.api.caller import Caller
 from mandor.api.operation import Operation
 from mandor.api.problems import STATUS
+from mandor.api.request import Request, header
 from mandor.errors import MandorError
 from mandor.telemetry.context import parse_header
 from mandor.telemetry.span import Kind, Value, within
@@ -16,16 +14,16 @@ from mandor.telemetry.tracer import Tracer
 
 
 @contextmanager
-def request_span(tracer: Tracer, scope: Scope, operation: Operation, caller: Caller) -> Iterator[None]:
+def request_span(tracer: Tracer, request: Request, operation: Operation, caller: Caller) -> Iterator[None]:
     """Names after OpenTelemetry's conventions for HTTP servers. What others ask all day long, heartbeats and lists,
     begins no trace."""
-    parent = parse_header(header(scope["headers"], b"traceparent"))
+    parent = parse_header(header(request.headers, b"traceparent"))
     if parent is None and (operation.method == "GET" or not caller.user):
         yield
         return
     span = tracer.begin(f"{operation.method} {operation.path}", parent, Kind.SERVER)
     if span.sampled:
-        span.attributes |= _about(scope, operation, caller)
+        span.attributes |= _about(request, operation, caller)
     status = operation.status
     try:
         with within(span):
@@ -45,14 +43,13 @@ def request_span(tracer: Tracer, scope: Scope, operation: Operation, caller: Cal
         tracer.end(span)
 
 
-def _about(scope: Scope, operation: Operation, caller: Caller) -> dict[str, Value]:
-    client = scope.get("client")
+def _about(request: Request, operation: Operation, caller: Caller) -> dict[str, Value]:
     return {
         "http.request.method": operation.method,
         "http.route": operation.path,
-        "url.path": scope["path"],
-        "url.scheme": scope.get("scheme", "http"),
-        "client.address": client[0] if client else "",
+        "url.path": request.path,
+        "url.scheme": request.scheme,
+        "client.address": request.address,
         "mandor.operation": operation.name,
         "mandor.caller": caller.identity,
     }

@@ -27,14 +27,21 @@ class Turnstile:
 
     def ask(self, lane: Lane, caller: Caller, *, weight: int = 1, cost: int = 1, size_bytes: int = 0) -> Turn:
         """`TooMany`: they ask too often, or too many wait."""
+        self.pass_by(lane, caller)
         try:
-            if caller.token:
-                beat = lane is Lane.HEARTBEAT
-                (self._beats if beat else self._requests).spend(caller.identity, 1)
             return self._turns.ask(lane, caller.identity, weight=weight, cost=cost, size_bytes=size_bytes)
-        except TooMany as error:
-            reason = "queue" if "lane" in error.facts else "rate"
-            self._refused[lane.name.lower(), caller.role, reason] += 1
+        except TooMany:
+            self._refused[lane.name.lower(), caller.role, "queue"] += 1
+            raise
+
+    def pass_by(self, lane: Lane, caller: Caller) -> None:
+        """For what is over before anybody could wait for it: `TooMany` if they ask too often."""
+        if not caller.token:
+            return
+        try:
+            (self._beats if lane is Lane.HEARTBEAT else self._requests).spend(caller.identity, 1)
+        except TooMany:
+            self._refused[lane.name.lower(), caller.role, "rate"] += 1
             raise
 
     def stranger(self, address: str) -> None:

@@ -5,7 +5,7 @@ from importlib.resources import files
 
 from starlette.types import Receive, Scope, Send
 
-from mandor.api.endpoint import send_body, send_problem
+from mandor.api.request import Reply, send_problem, send_reply
 from mandor.errors import NotFound
 
 POLICY = (
@@ -24,20 +24,20 @@ class Panel:
         if content is None:
             await send_problem(send, NotFound(f"the panel has no {name[:200]}", hint="it begins at /ui/"))
             return
-        headers = [
+        headers = (
             (b"content-type", content_type(name).encode()),
             (b"content-security-policy", POLICY),
             (b"referrer-policy", b"no-referrer"),
             (b"cache-control", b"no-cache"),
-        ]
-        await send_body(send, 200, headers, content)
+        )
+        await send_reply(send, Reply(200, headers, content))
 
 
 class ToPanel:
     """`/` and `/ui` lead there."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send_body(send, 307, [(b"location", b"/ui/")], b"")
+        await send_reply(send, Reply(307, ((b"location", b"/ui/"),), b""))
 
 
 @cache

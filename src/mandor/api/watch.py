@@ -12,6 +12,7 @@ from mandor.api.caller import Caller
 from mandor.api.labels import Select
 from mandor.api.operation import NDJSON
 from mandor.api.parts import ApiParts
+from mandor.api.supplies import Supplier
 from mandor.api.wire import error_line, line_of
 from mandor.errors import MandorError
 from mandor.model.codec import encode
@@ -48,6 +49,7 @@ class WatchStream:
     sight: Sight
     select: Select
     since: int
+    supplies: bool = False
 
     async def open(self) -> "OpenWatch":
         """Begin to watch; raises what the store says before the answer has begun."""
@@ -115,6 +117,7 @@ class OpenWatch:
         batch = self.first
         self.first = ()
         checked = parts.clock.monotonic()
+        supplier = Supplier(parts.supplies) if self.stream.supplies else None
         while True:
             now = parts.clock.monotonic()
             if now - checked > CHECK_SECONDS or batch[-1].bookmark:
@@ -127,7 +130,10 @@ class OpenWatch:
                 batch = await self.stream.narrowed(batch)
             for start in range(0, len(batch), CHUNK):
                 part = batch[start : start + CHUNK] if len(batch) > CHUNK else batch
-                await _send_lines(send, [change.line or line_of(change) for change in part])
+                lines = [change.line or line_of(change) for change in part]
+                if supplier is not None:
+                    lines = [*await supplier.lines(part), *lines]
+                await _send_lines(send, lines)
             batch = ()
             try:
                 batch = await anext(self.changes)

@@ -41,6 +41,10 @@ class Controller(ABC, Generic[K]):
         """The object that a key is about, for traces: what is done because of it belongs to the trace that wrote it."""
         return None
 
+    def steady(self, key: K) -> bool:
+        """Asked when the pause of `reconcile` is over: whether it would find what it found, and do nothing."""
+        return False
+
     @abstractmethod
     async def reconcile(self, key: K) -> float | None:
         """Make it so. The result: look again after so many seconds, even if nothing changes."""

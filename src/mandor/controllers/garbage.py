@@ -1,8 +1,9 @@
 """The garbage controller: sweeps away what nobody needs any more, every half minute."""
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from operator import is_
+from typing import Any, TypeVar
 
 from mandor.controllers import garbage_plan
 from mandor.controllers.base import Controller
@@ -37,6 +38,10 @@ class GarbageController(Controller[str]):
         self._clock = clock
         self._keep = keep or Keep()
         self._seen: dict[str, dict[tuple[str, int], float]] = {}
+        self._listed: dict[str, tuple[Sequence[Object], list[Any]]] = {}
+        """By kind: the last listing, and what was made of it. A store that has nothing new gives the very same one."""
+        self._nothing_of: tuple[object, ...] = ()
+        """Releases, instances and workloads of which nothing can go, however long they stay as they are."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._writer = Writer(self._store, {})
@@ -78,7 +83,16 @@ class GarbageController(Controller[str]):
         # In this order: whoever made a release or an instance had its workload before it.
         releases = await self._list(Release)
         instances = await self._list(Instance)
-        workloads = {(each.meta.namespace, each.meta.name): each for each in await self._list(Workload)}
+        known = await self._list(Workload)
+        listed = (releases, instances, known)
+        if len(self._nothing_of) == len(listed) and all(map(is_, self._nothing_of, listed)):
+            return []
+        workloads = {(each.meta.namespace, each.meta.name): each for each in known}
+        if not any(map(garbage_plan.ended, known)) and all(
+            (each.meta.namespace, each.spec.workload) in workloads for each in releases
+        ):
+            self._nothing_of = listed
+            return []
         return [
             *garbage_plan.finished_instances(instances, workloads, self._keep, self._clock.now()),
             *garbage_plan.orphaned_releases(releases, workloads.keys(), instances),
@@ -94,4 +108,8 @@ class GarbageController(Controller[str]):
         return {name: now - at for (name, _), at in seen.items()}
 
     async def _list(self, kind: type[O]) -> list[O]:
-        return [each for each in (await self._store.list(kind.kind)).items if isinstance(each, kind)]
+        items = (await self._store.list(kind.kind)).items
+        known = self._listed.get(kind.kind)
+        if known is None or known[0] is not items:
+            known = self._listed[kind.kind] = items, [each for each in items if isinstance(each, kind)]
+        return known[1]

@@ -104,18 +104,18 @@ def finished_instances(
     instances: Iterable[Instance], workloads: Mapping[tuple[str, str], Workload], keep: Keep, now: float
 ) -> list[Object]:
     """Those of a batch that has ended; while it runs, they are how it knows what is done."""
-    ended = {owner for owner, each in workloads.items() if _ended(each)}
-    if not ended:
+    over = {owner for owner, each in workloads.items() if ended(each)}
+    if not over:
         return []
     by_batch: dict[tuple[str, str], list[Instance]] = {}
     for each in instances:
         owner = (each.meta.namespace, each.spec.workload)
-        if owner in ended and each.phase.over:
+        if owner in over and each.phase.over:
             by_batch.setdefault(owner, []).append(each)
     return list(chain.from_iterable(_old_instances(each, keep, now) for each in by_batch.values()))
 
 
-def _ended(workload: Workload) -> bool:
+def ended(workload: Workload) -> bool:
     return workload.spec.type == "batch" and workload.status.phase in {"Succeeded", "Failed"}
 
 

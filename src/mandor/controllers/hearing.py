@@ -1,6 +1,6 @@
 """Who is heard, and for how long who has been silent, on the observer's own clock."""
 
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Iterable, Set
 
 from mandor.model.record import Lease
 
@@ -45,7 +45,11 @@ class Ears(Servers):
         super().__init__()
         self._gap_seconds = gap_seconds
         self._heard_by: dict[str, frozenset[str]] = {}
-        self._last: dict[str, float] = {}
+        self._alive: frozenset[str] = frozenset()
+        self._known: Collection[str] = ()
+        """The nodes of the last `listen`."""
+        self._silent: dict[str, float] = {}
+        """Of those who were not heard then: when each last was."""
         self._listened_at: float | None = None
         self.heard: Set[str] = frozenset()
         """As of the last `listen`."""
@@ -56,21 +60,28 @@ class Ears(Servers):
     def forget(self, server: str) -> None:
         self._heard_by.pop(server, None)
 
-    def listen(self, nodes: Iterable[str], now: float) -> None:
+    def listen(self, nodes: Collection[str], now: float) -> None:
         """Take stock; called every second or so, about all nodes there are."""
-        alive = self.alive(now)
+        alive = self._alive = self.alive(now)
         each = [self._heard_by.get(server, _NOBODY) for server in alive]
         self.heard = each[0] if len(each) == 1 else _NOBODY.union(*each)
-        paused = self._listened_at is None or now - self._listened_at > self._gap_seconds
-        fresh = paused or not alive
+        before, known, last = self._silent, self._known, self._listened_at
+        self._listened_at, self._known = now, nodes
+        self._silent = dict.fromkeys((node for node in nodes if node not in self.heard), now)
+        if alive and last is not None and now - last <= self._gap_seconds:
+            for node in self._silent:
+                self._silent[node] = before.get(node, last if node in known else now)
+
+    def listen_on(self, now: float) -> bool:
+        """As the last `listen`, if everyone is still heard by the same; False: it takes another one."""
+        last, alive = self._listened_at, self._alive
+        if not alive or last is None or now - last > self._gap_seconds or self._silent or self.alive(now) != alive:
+            return False
         self._listened_at = now
-        before, self._last = self._last, dict.fromkeys(nodes, now)
-        if not fresh:
-            for node in self._last.keys() - self.heard:
-                self._last[node] = before.get(node, now)
+        return True
 
     def silence(self, node: str) -> float:
         """Seconds since it was last heard; for a node just met, since then."""
         if self._listened_at is None:
             return 0.0
-        return self._listened_at - self._last.get(node, self._listened_at)
+        return self._listened_at - self._silent.get(node, self._listened_at)

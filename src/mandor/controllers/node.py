@@ -30,7 +30,7 @@ class Roll:
         self.all_names = frozenset(each.meta.name for each in found)
         # Those of an inventory have no agent that could be heard.
         self._nodes = [each for each in found if not each.status.inventory]
-        self.names = [each.meta.name for each in self._nodes]
+        self.names = frozenset(each.meta.name for each in self._nodes)
         self._audible: Set[str] | None = None
         self.heard: Mapping[str, int] = {}
         """How many, by pool."""
@@ -60,6 +60,8 @@ class NodeController(Controller[str]):
         self._permits = Permits()
         self._missing_since: dict[str, float] = {}
         self._roll: Roll | None = None
+        self._calm = False
+        """At the last look everyone was heard and Ready, and nothing has changed since."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._nodes = mirrors[Node.kind]
@@ -70,6 +72,7 @@ class NodeController(Controller[str]):
         return (NODES,)
 
     def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
+        self._calm = False
         if not isinstance(changes[0].value, Instance):
             return super().observe_all(changes)
         for change in changes:
@@ -107,6 +110,9 @@ class NodeController(Controller[str]):
         self._roll = roll
         return roll
 
+    def steady(self, key: str) -> bool:
+        return self._calm and self._ears.listen_on(self._clock.monotonic())
+
     async def reconcile(self, key: str) -> float | None:
         now = self._clock.monotonic()
         roll = self._nodes_seen(now)
@@ -116,6 +122,7 @@ class NodeController(Controller[str]):
         self._permits = permit(unheard, heard, before, self._times, now)
         self._tell_mass(unheard, heard, self._permits.mass - before.mass)
         writes = self._judge(seen) + await self._without_node(roll.all_names, now)
+        self._calm = not seen and not self._missing_since
         if writes:
             await self._writer.commit_each(writes)
         return self._times.tick_seconds

@@ -85,6 +85,8 @@ class RestoreController(Controller[str]):
         self._answers: dict[str, str] = {}
         """By uid: where it would go, as long as nothing changes on the board and in the profiles."""
         self._answered_with: Mapping[str, Profile] | None = None
+        self._in_vain = False
+        """All were looked at, and only a change on the board or in the profiles could give one of them a place."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._mirrors = mirrors
@@ -105,7 +107,9 @@ class RestoreController(Controller[str]):
         elif isinstance(before, Instance):
             self._note(change.key, None)
         if self._board is not None:
-            self._answers.clear()
+            self._in_vain = False
+            if not (isinstance(after, Workload) and change.of_status):
+                self._answers.clear()
             if after is None:
                 self._board.remove(change.key)
             else:
@@ -129,6 +133,11 @@ class RestoreController(Controller[str]):
         for known in (self._since, self._tries, self._not_before):
             known.pop(uid, None)
 
+    def steady(self, key: str) -> bool:
+        if not self._relaxed:
+            return self._board is None
+        return self._in_vain and self._board is not None and self._profiles(self._board) is self._answered_with
+
     async def reconcile(self, key: str) -> float | None:
         if not self._relaxed:
             self._board = None
@@ -145,6 +154,7 @@ class RestoreController(Controller[str]):
         if profiles is not self._answered_with:
             self._answers, self._answered_with = {}, profiles
         found: dict[Key, tuple[Instance, str]] = {}
+        self._in_vain = len(self._relaxed) <= LOOKED_AT_MOST
         with self._guard() as guard:
             for candidate in list(self._relaxed.values())[:LOOKED_AT_MOST]:
                 self._relaxed[candidate.key] = self._relaxed.pop(candidate.key)
@@ -164,6 +174,7 @@ class RestoreController(Controller[str]):
             self._since.pop(uid, None)
             return ""
         if now < self._not_before.get(uid, 0.0):
+            self._in_vain = False
             return ""
         node = self._answers.get(uid)
         if node is None:
@@ -175,6 +186,7 @@ class RestoreController(Controller[str]):
         if not node:
             self._since.pop(uid, None)
             return ""
+        self._in_vain = False
         return node if now - self._since.setdefault(uid, now) >= self._after else ""
 
     async def _move(self, instance: Instance, node: str) -> None:

@@ -12,7 +12,7 @@ from mandor.controllers.draft import Draft, Note
 from mandor.controllers.homes import Homes
 from mandor.controllers.residents import rooted
 from mandor.controllers.slot import Other, World
-from mandor.controllers.workload_plan import Seen, plan, plan_in_steps
+from mandor.controllers.workload_plan import Seen, only_tells, plan, plan_in_steps
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.model.instance import Instance
@@ -21,8 +21,8 @@ from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
 from mandor.model.release import is_release_of
 from mandor.model.volume import Volume
-from mandor.model.workload import Release, Workload
-from mandor.store.base import Change, Store
+from mandor.model.workload import Release, Workload, WorkloadStatus
+from mandor.store.base import Change, Put, Store
 from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 
@@ -62,6 +62,8 @@ class WorkloadController(Controller[Name]):
         self._homes = Homes()
         self._dependencies = Dependencies()
         self._rest_until: dict[Name, float] = {}
+        self._told: dict[Name, WorkloadStatus] = {}
+        """What this controller has just said of a workload, and need not look at again."""
         self._ready_since: dict[Name, dict[str, float]] = {}
         """Of workloads that are rolled out or moved: since when instances, by uid, have been ready, on the monotonic
         clock of this process. A successor counts anew: agents' clocks are not to be trusted with it."""
@@ -116,6 +118,9 @@ class WorkloadController(Controller[Name]):
         if isinstance(change.value, Workload):
             after = change.after if isinstance(change.after, Workload) else None
             self._dependencies.set(change.value.meta.namespace, change.value.meta.name, after)
+            told = self._told.pop(_name(change.value), None)
+            if after is not None and told is after.status and change.of_status:
+                return [Name(*each) for name in names for each in self._dependencies.on(*name)]
         return [*names, *(Name(*each) for name in names for each in self._dependencies.on(*name))]
 
     def _observe_node(self, change: Change) -> Iterable[Name]:
@@ -158,11 +163,18 @@ class WorkloadController(Controller[Name]):
         if draft.unfinished:
             self._rest_until.pop(key, None)  # It has only begun.
         if draft.writes:
+            self._note_told(key, workload, draft)
             await self._writer.commit(draft.writes)
         await self._go_on(workload, draft)
         for note in draft.notes:
             self._tell(note)
         return draft.again_seconds
+
+    def _note_told(self, key: Name, planned: Workload | None, draft: Draft) -> None:
+        told = draft.writes[0].value if len(draft.writes) == 1 and isinstance(draft.writes[0], Put) else None
+        self._told.pop(key, None)
+        if planned is not None and isinstance(told, Workload) and not draft.unfinished and only_tells(planned, told):
+            self._told[key] = told.status
 
     async def _go_on(self, planned: Workload | None, draft: Draft) -> None:
         """With what the plan left for later, as long as its workload is what it was; others get their turn between."""

@@ -136,6 +136,18 @@ def _plan_end(draft: Draft, seen: Seen, reason: str, world: World) -> None:
 # Status.
 
 
+def only_tells(planned: Workload, written: Workload) -> bool:
+    """Nothing of what was written would change a plan: it is for those who look."""
+    before, after = planned.status, written.status
+    return (
+        planned.spec is written.spec
+        and planned.spec.type != "batch"
+        and before.release == after.release
+        and before.opened == after.opened
+        and before.rollout == after.rollout
+    )
+
+
 def _tell_status(draft: Draft, workload: Workload, status: WorkloadStatus, end: Ending | None) -> None:
     """Written only when it says something new."""
     if status == workload.status:

@@ -7,10 +7,10 @@ import msgspec
 from msgspec import Struct, field
 
 from mandor.model.claim import Claim
-from mandor.model.meta import Object
+from mandor.model.meta import Key, Object
 from mandor.model.phase import Phase, may_move
 from mandor.model.volume import GroupVolume
-from mandor.model.workload import FLAT
+from mandor.model.workload import FLAT, Release, Workload
 
 
 class StopOrder(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -150,6 +150,14 @@ class Instance(Object, frozen=True, tag="instance"):
     @property
     def phase(self) -> Phase:
         return self.status.phase
+
+    @property
+    def supplies(self) -> tuple[Key, ...]:
+        """What its node has to read to begin it; none once it has begun, or if it never will."""
+        if self.status.phase is not Phase.RESERVED or self.spec.stop is not None or self.spec.claim is not None:
+            return ()
+        namespace = self.meta.namespace
+        return Key(Release.kind, namespace, self.spec.release), Key(Workload.kind, namespace, self.spec.workload)
 
     def stopping(self, reason: str, *, at: float = 0.0, grace_seconds: float | None = None) -> "Instance":
         """The same instance, told to stop; a second order changes nothing."""

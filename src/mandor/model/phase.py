@@ -33,8 +33,8 @@ MOVES: dict[Phase, frozenset[Phase]] = {
     # Pending → Stopped: told to stop before it had a node.
     Phase.PENDING: frozenset({Phase.RESERVED, Phase.STOPPED}),
     # Reserved, Starting → Failed: it cannot be started (no such program, no such image).
-    # Reserved → Pending: its node refused it, or was lost before it began.
-    Phase.RESERVED: frozenset({Phase.STARTING, Phase.STOPPING, Phase.STOPPED, Phase.FAILED, Phase.LOST}),
+    # Reserved → Running: it began so soon that nobody was told of it before.
+    Phase.RESERVED: frozenset({Phase.STARTING, Phase.RUNNING, Phase.STOPPING, Phase.STOPPED, Phase.FAILED, Phase.LOST}),
     Phase.STARTING: frozenset(
         {Phase.RUNNING, Phase.STOPPING, Phase.STOPPED, Phase.SUCCEEDED, Phase.FAILED, Phase.LOST}
     ),

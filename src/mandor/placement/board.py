@@ -82,7 +82,10 @@ class Board:
             self._shapes[value.key] = shapes_of(value)
             self._releases_of.setdefault(_owner(value), {})[value.key] = None
         elif isinstance(value, Workload):
+            before_it = self.workloads.get(value.key)
             self.workloads[value.key] = value
+            if before_it is not None and before_it.spec is value.spec and before_it.meta.labels == value.meta.labels:
+                return  # how it does is no matter here
             for old, new in self._roster.relabel(value.key, value):
                 self.table.relabel(old, new)
             self._rank_again({value.key})

@@ -94,9 +94,10 @@ class Scheduler:
         watchdog: Watchdog | None = None,
         pools: Pools = None,
         tracer: Tracer | None = None,
+        keeps_decisions: bool = True,
     ) -> None:
         """`pools`: what is in others, or wants to be, is another scheduler's; None: all are this one's. `tracer`: keeps
-        spans of instances that are part of a trace; None: none are."""
+        spans of instances that are part of a trace; None: none are. `keeps_decisions`: for those who ask later."""
         self._store = store
         self._clock = clock
         self._recorder = recorder
@@ -134,7 +135,7 @@ class Scheduler:
         self._preempting = Preempting(store, clock, recorder, self._measures, failed=self._nominations.failed)
         self._reasons = Reasons(store, recorder, self._instances)
         self._to_write: list[Promise] = []
-        self._journal = Journal(store, clock, self.watchdog)
+        self._journal = Journal(store, clock, self.watchdog, keeps=keeps_decisions)
         self._streak = Streak(self.view, self._queue, self._journal, self._measures, self.watchdog)
         ways = Ways(self._to_write.append, self._write_whole, self._wait, self._fault, self._wake.set)
         self._outcomes = Outcomes(
@@ -249,6 +250,10 @@ class Scheduler:
                 await self._schedule(tasks)
 
     def _hear(self, changes: Sequence[Change]) -> None:
+        if isinstance(changes[0].value, Workload):
+            changes = [each for each in changes if not each.of_status]
+            if not changes:
+                return
         self._gangs.apply_all(changes)
         self.view.apply_all(changes)
         self._unclaimed.changed()

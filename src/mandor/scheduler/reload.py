@@ -56,6 +56,10 @@ class ConfigSource:
         off = {each.name for each in self._disabled if each.name in registry}
         return without(config, {name for name in off if self._is_disabled(name, registry[name].version)}), registry
 
+    def once(self) -> "ConfigSource":
+        """The same, for many who begin one after another: as long as the files are the same, they are read once."""
+        return _Once(self._file, self._plugins, disabled=self._disabled, found=self._found)
+
     def _is_disabled(self, name: str, version: str) -> bool:
         """Another version may do better."""
         return any((each.name, each.version) == (name, version) for each in self._disabled)
@@ -76,6 +80,16 @@ class ConfigSource:
         except Invalid:
             files = []
         return tuple(_stamp(each) for each in ([self._file] if self._file is not None else []) + files)
+
+
+class _Once(ConfigSource):
+    _known: tuple[Seen, tuple[SchedulerConfig, Registry]] | None = None
+
+    def read(self) -> tuple[SchedulerConfig, Registry]:
+        seen = self.seen()
+        if self._known is None or self._known[0] != seen:
+            self._known = seen, super().read()
+        return self._known[1]
 
 
 class Configured:

@@ -46,6 +46,7 @@ AGENT = {
     "look_seconds": TICK_SECONDS,
     "stall_seconds": 2 * QUIET_SECONDS,
 }
+BUILT_IN = ConfigSource().once()
 
 
 class SimCluster(World):
@@ -71,7 +72,7 @@ class SimCluster(World):
         super().__init__(
             clock, store, times=times or NodeTimes(tick_seconds=TICK_SECONDS), seed=str(seed) if luck is None else luck
         )
-        source = config or ConfigSource()
+        source = config or BUILT_IN
         configured = Configured(source)
         self.scheduler_options = {"profiles": configured.profiles, "pause": configured.pause()}
         self.controller_options = {"profiles": ProfilesOf(source), "restore_seconds": restore_seconds}

@@ -23,7 +23,8 @@ class SimMachine:
     facts_known: Mapping[str, str] = field(default_factory=dict)
     used: Callable[[], Resources] = Resources
     """What its instances use now: the same object as long as it is the same."""
-    _known: tuple[Resources, Resources] | None = None
+    _of: tuple[Resources | None, Resources | None] = (None, None)
+    """What instances and strangers used when the rest was worked out."""
     _in_use: Resources = NOTHING
     _readings: Sequence[Reading] = ()
     _usage: NodeUsage = IDLE
@@ -36,22 +37,27 @@ class SimMachine:
 
     @property
     def in_use(self) -> Resources:
-        used, others, known = self.used(), self.others, self._known
-        if known is None or known[0] is not used or known[1] is not others:
-            self._known, self._in_use = (used, others), self.overhead + others + used
-            now = self._in_use
-            self._readings = self._read(now)
-            self._usage = NodeUsage(cpu_milli=now.cpu_milli, memory_bytes=now.memory_bytes, disk_bytes=now.disk_bytes)
+        self._look()
         return self._in_use
+
+    def _look(self) -> None:
+        """What follows from what is used is kept with it: it is asked for at every tick."""
+        used, others = self.used(), self.others
+        if self._of[0] is used and self._of[1] is others:
+            return
+        now = self._in_use = self.overhead + others + used
+        self._of = used, others
+        self._readings = self._read(now)
+        self._usage = NodeUsage(cpu_milli=now.cpu_milli, memory_bytes=now.memory_bytes, disk_bytes=now.disk_bytes)
 
     def usage(self) -> NodeUsage:
         """The same object as long as it is the same."""
-        self.in_use  # noqa: B018 - what follows from it is kept with it
+        self._look()
         return self._usage
 
     def readings(self) -> Sequence[Reading]:
         """The same object as long as they are the same."""
-        self.in_use  # noqa: B018 - what follows from it is kept with it
+        self._look()
         return self._readings
 
     def _read(self, used: Resources) -> Sequence[Reading]:

@@ -28,3 +28,9 @@ class SteadyMeter(InstanceMeter):
         if self._steady is None or self._steady[0] is not names or self._steady[1] is not ready:
             self._steady = names, ready, await super().read(engines, names, ready)
         return self._steady[2]
+
+    def known(self, names: Mapping[str, str], ready: Set[str]) -> dict[str, InstanceUsage] | None:
+        steady = self._steady
+        if steady is None or steady[0] is not names or steady[1] is not ready or self._state_now() is not self._state:
+            return None
+        return steady[2]

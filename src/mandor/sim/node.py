@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from mandor.agent.agent import Agent
-from mandor.agent.direct import DirectLink
+from mandor.agent.direct import CLUSTER, DirectLink
 from mandor.agent.link import Beat
 from mandor.agent.probes import ask
 from mandor.agent.settings import AgentSettings
 from mandor.engines.base import Engine, Observed, UnitPhase
-from mandor.model.meta import Meta
+from mandor.model.meta import Meta, Object
 from mandor.model.node import Node, NodeSpec, Taint
 from mandor.model.record import ClusterSpec
 from mandor.model.resources import Resources
@@ -64,12 +64,21 @@ class SimLink(DirectLink):
     def __init__(self, wire: Wire, node: str, hear: Callable[[str, Beat], None]) -> None:
         super().__init__(wire, node)
         self._wire, self._hear = wire, hear
+        self._answer: Object | None = None
 
     async def heartbeat(self, beat: Beat) -> ClusterSpec:
         if not self._wire.clear:
             await self._wire.send()
         self._hear(self._node, beat)
-        return await self.cluster()
+        answer = await self.cluster()
+        self._answer = self._wire.peek(CLUSTER)
+        return answer
+
+    def nod(self, beat: Beat) -> bool:
+        if self._answer is None or self._wire.peek(CLUSTER) is not self._answer:
+            return False
+        self._hear(self._node, beat)
+        return True
 
 
 async def answer_when_running(probe: Probe, observed: Observed, engine: Engine, ports: Mapping[str, int]) -> str:
@@ -161,10 +170,11 @@ class SimNode:
         }
         self.machine.used = next(iter(self.engines.values())).used if len(self.engines) == 1 else self._used
         self.slow_down(self._slowness)
+        link = SimLink(self.wire, self.name, self._beat)
         self.agent = Agent(
             self._settings,
             self.wire,
-            SimLink(self.wire, self.name, self._beat),
+            link,
             self.engines,
             self.clock,
             journal=self._journal,
@@ -174,6 +184,7 @@ class SimNode:
             machine=self.machine,
             ask=answer_when_running,
             meter=SteadyMeter(self.clock, self._measurable),
+            nod=link.nod,
         )
         self._task = asyncio.ensure_future(self.agent.run())
 

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from mandor.sim.scenario import Happening, Scenario, Strategy
 from mandor.sim.settled import Settled
 from mandor.sim.strategy import revised
 from mandor.sim.virtual import VirtualClock, run_virtual
+from mandor.sim.world import Unheard
 from mandor.sim.yard import Yard
 
 NEVER_SECONDS = 10.0 * 365 * 86_400
@@ -98,7 +100,7 @@ class Piece:
 
     def cluster(self, strategy: Strategy, seed: int, *, shaky: bool = False, name: str = "") -> SimCluster:
         """As yet without nodes and work; `name`: what the strategy is called."""
-        given = ConfigSource(self.folder / strategy.profile) if strategy.profile else None
+        given = _config(self.folder / strategy.profile) if strategy.profile else None
         restore = 60.0 if strategy.restore else NEVER_SECONDS
         clock, scenario = VirtualClock(), self.scenario
         if self.recorded is not None:
@@ -134,6 +136,12 @@ class Piece:
         return tuple(sorted(named))
 
 
+@cache
+def _config(file: Path) -> ConfigSource:
+    """One for all seeds."""
+    return ConfigSource(file).once()
+
+
 Beside = Callable[[SimCluster], Coroutine[Any, Any, None]]
 
 
@@ -153,7 +161,11 @@ class _Run:
         self._short: dict[str, float] = {}
 
     async def go(self, *, story: bool, beside: Beside | None) -> RunResult:
-        async with self._piece.cluster(self._strategy, self._seed, name=self._name) as cluster:
+        cluster = self._piece.cluster(self._strategy, self._seed, name=self._name)
+        # Nobody will ask this cluster anything: what is kept for people alone is not written.
+        cluster.recorder = Unheard
+        cluster.scheduler_options["keeps_decisions"] = False
+        async with cluster:
             self._cluster = cluster
             self._chronicle = Chronicle(cluster.clock, cluster.clock.monotonic())
             cluster.start("chronicle", self._chronicle.follow(cluster.store))
@@ -161,7 +173,7 @@ class _Run:
                 cluster.start("beside", beside(cluster))
             self._director = Director(cluster, self._chronicle)
             await cluster.add_nodes(self._piece.kinds, off=self._piece.off)
-            cluster.start("hosts", self._watch_hosts())
+            cluster.start("hosts", self._watch_hosts(cluster))
             phases = await self._live()
             await self._director.close()
             chronicle = self._chronicle
@@ -214,25 +226,29 @@ class _Run:
     async def _until(self, at: float) -> None:
         await asyncio.sleep(max(0.0, at - self._chronicle.now))
 
-    async def _watch_hosts(self) -> None:
+    async def _watch_hosts(self, cluster: SimCluster) -> None:
+        self._look_at_hosts()
+        await cluster.clock.sleep_while(TICK_SECONDS, self._look_at_hosts)
+
+    def _look_at_hosts(self) -> bool:
+        """Always the same: it looks on."""
         looked_at = self._looked_at
-        while True:
-            now = self._chronicle.now
-            for name, node in self._cluster.nodes.items():
-                readings = node.machine.readings() if node.up else ()
-                if readings is looked_at.get(name) and name not in self._short_since:
-                    continue
-                looked_at[name] = readings
-                shares = {each.signal: each.share for each in readings}
-                if "memory" in shares:
-                    self._peak[name] = max(self._peak.get(name, 0.0), 1 - shares["memory"])
-                short = any(share < THRESHOLDS[signal].soft for signal, share in shares.items())
-                if not short:
-                    self._short_since.pop(name, None)
-                    continue
-                since = self._short_since.setdefault(name, now)
-                self._short[name] = max(self._short.get(name, 0.0), now - since)
-            await asyncio.sleep(TICK_SECONDS)
+        now = self._chronicle.now
+        for name, node in self._cluster.nodes.items():
+            readings = node.machine.readings() if node.up else ()
+            if readings is looked_at.get(name) and name not in self._short_since:
+                continue
+            looked_at[name] = readings
+            shares = {each.signal: each.share for each in readings}
+            if "memory" in shares:
+                self._peak[name] = max(self._peak.get(name, 0.0), 1 - shares["memory"])
+            short = any(share < THRESHOLDS[signal].soft for signal, share in shares.items())
+            if not short:
+                self._short_since.pop(name, None)
+                continue
+            since = self._short_since.setdefault(name, now)
+            self._short[name] = max(self._short.get(name, 0.0), now - since)
+        return True
 
     # What it came to.
 

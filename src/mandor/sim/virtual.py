@@ -64,25 +64,24 @@ class _Timer(_Step, asyncio.TimerHandle):
 class _Nap:
     """What a sleeper waits for: timer, future and step in one object, since most of what happens is that time passes.
 
-    It goes on when a future would: in the turn after the one in which its time has come. `same`: as long as that is
-    true then, it lies down again for as long, and whoever waits is not even woken.
+    It goes on when a future would: in the turn after the one in which its time has come. `again`: asked then; as long
+    as it says more than 0, it lies down again for so long, and whoever waits is not even woken.
     """
 
     __slots__ = (
+        "_again",
         "_asyncio_future_blocking",
         "_cancelled",
         "_context",
         "_error",
         "_loop",
         "_rung",
-        "_same",
         "_scheduled",
-        "_seconds",
         "_wake",
     )
 
-    def __init__(self, loop: "VirtualLoop", seconds: float, same: Callable[[], bool] | None = None) -> None:
-        self._loop, self._seconds, self._same = loop, seconds, same
+    def __init__(self, loop: "VirtualLoop", seconds: float, again: Callable[[], float] | None = None) -> None:
+        self._loop, self._again = loop, again
         self._asyncio_future_blocking = self._cancelled = self._rung = self._scheduled = False
         self._error: BaseException | None = None
         loop.lay_down(self, seconds)
@@ -126,14 +125,18 @@ class _Nap:
             self._loop._ready.append(self)
 
     def _go_on(self) -> None:
-        if self._same is not None:
+        if self._again is not None:
             try:
-                if self._same():
-                    self._loop.lay_down(self, self._seconds)
+                seconds = self._again()
+                if seconds > 0:
+                    self._loop.lay_down(self, seconds)
                     return
             except Exception as error:
                 self._error = error
         self._wake(self)
+
+
+_NAPS = {_Nap}
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -172,8 +175,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return timer
 
     def lay_down(self, nap: _Nap, seconds: float) -> None:
+        """Time passes, however short: what rounding leaves of a wait would be due at once, again and again."""
         nap._rung, nap._scheduled = False, True
-        self._wait(self._now + seconds, nap)
+        self._wait(self._now + max(seconds, 2 * RESOLUTION), nap)
 
     def _wait(self, when: float, handle: Any) -> None:
         self._waiting += 1
@@ -205,7 +209,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def _run_once(self) -> None:
         """One turn, as the loop's `run_forever` wants it."""
         ready = self._ready
-        self._pass_time(idle=not ready)
+        if ready:
+            self._pass_time(idle=False)
+        else:
+            self._pass_time(idle=True)
+            if set(map(type, ready)) == _NAPS:
+                # All that this turn would do is to ring for the next one.
+                for each in ready:
+                    each._rung = True
         for _ in range(len(ready)):
             handle = ready.popleft()
             if handle._cancelled:
@@ -263,14 +274,20 @@ class VirtualClock:
         return self._loop._now
 
     async def sleep(self, seconds: float) -> None:
-        """Time passes, however short: what rounding leaves of a wait would be due at once, again and again."""
         if seconds <= 0:
             await asyncio.sleep(0)
             return
-        await _Nap(self._loop, max(seconds, 2 * RESOLUTION))
+        await _Nap(self._loop, seconds)
 
     async def sleep_while(self, seconds: float, same: Callable[[], bool]) -> None:
-        await _Nap(self._loop, max(seconds, 2 * RESOLUTION), same)
+        await _Nap(self._loop, seconds, lambda: seconds if same() else 0.0)
+
+    async def sleep_on(self, seconds: float, again: Callable[[], float]) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            seconds = again()
+        if seconds > 0:
+            await _Nap(self._loop, seconds, again)
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
         return self._loop.call_later(max(seconds, 2 * RESOLUTION) if seconds > 0 else seconds, ring)

@@ -67,6 +67,9 @@ class Filter:
     labels: Mapping[str, str] = field(default_factory=dict)
     kinds: frozenset[str] = frozenset()
     """For a list or watch of every kind: only of these; empty: of all."""
+    supplies: bool = False
+    """For a watch of instances: before one that is to begin come the release and the workload that it needs, as changes
+    at its revision, if reading them would take another way to the store. No matter for what matches."""
 
     def matches(self, value: Object) -> bool:
         return (
@@ -109,6 +112,15 @@ class Change(Struct, gc=False):
         found = self.before if self.after is None else self.after
         assert found is not None, "a bookmark has no value"
         return found
+
+    @property
+    def of_status(self) -> bool:
+        """What is wanted of it is the very same as before: who looks at that alone has seen it. (A store that reads
+        objects anew cannot tell, and then it is False.)"""
+        before, after = self.before, self.after
+        if before is None or after is None or before.spec is not after.spec:
+            return False
+        return before.meta.uid == after.meta.uid and before.meta.labels == after.meta.labels
 
     @property
     def key(self) -> Key:

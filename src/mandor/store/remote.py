@@ -1,5 +1,6 @@
 """RemoteStore: a store behind the HTTP API; what agents use, and components on other machines."""
 
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from urllib.parse import quote, urlencode
 
@@ -12,6 +13,7 @@ from mandor.client.problem import error_of
 from mandor.errors import Conflict, MandorError, NotFound, Unavailable
 from mandor.model.codec import KINDS, decode, encode
 from mandor.model.features import gated, without
+from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, Change, Check, Filter, Listing, Put, Store, Write, check_writes, filtered_all
 
@@ -21,6 +23,8 @@ KEYS_MOST = 40
 """So many are asked for at once: their names fit into one query, however long they are."""
 
 
+SUPPLIES_MOST = 256
+"""So much of what came along with orders is kept; what is not is asked for."""
 NULL = msgspec.Raw(b"null")
 
 
@@ -29,6 +33,8 @@ class _Line(Struct, gc=False):
     before: msgspec.Raw = NULL
     after: msgspec.Raw = NULL
     error: msgspec.Raw = NULL
+    supply: msgspec.Raw = NULL
+    """What the next instances need; nothing has changed."""
 
 
 class _About(Struct):
@@ -100,14 +106,19 @@ class RemoteStore(Store):
         """Without what is newer than the servers: it is told once all of them can keep it."""
         if not isinstance(write, Put) or not gated(write.value):
             return write
-        about = await self._client.call("GET", "/v1", _About)
-        return Put(without(write.value, frozenset(about.everywhere)))
+        return Put(without(write.value, await self._everywhere()))
+
+    async def _everywhere(self) -> frozenset[str]:
+        return frozenset((await self._client.call("GET", "/v1", _About)).everywhere)
 
     async def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
         query = _query(kind, where) | {"since": since}
+        if where.supplies and "supplies" in await self._everywhere():
+            query["supplies"] = True
+        supplies: OrderedDict[Key, Object] = OrderedDict()
         async with self._client.stream("/v1/watch", query=query) as content:
             async for lines in _split(content):
-                changes = [_change(line) for line in lines]
+                changes = [change for line in lines for change in _changes(line, supplies)]
                 if where.labels:
                     changes = filtered_all(changes, where)
                 if changes:
@@ -136,14 +147,25 @@ async def _split(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
         raise Unavailable("the answer broke off")
 
 
-def _change(line: bytes) -> Change:
+def _changes(line: bytes, supplies: OrderedDict[Key, Object]) -> list[Change]:
+    """What a line says. The server sends once what several orders need, so it is kept, and told with each of them."""
     try:
         read = _lines.decode(line)
     except msgspec.DecodeError as error:
         raise Unavailable(f"the server sent what is no change: {error}") from error
     if read.error != NULL:
         raise error_of(msgspec.json.decode(read.error))
-    return Change(read.revision, _object(read.before), _object(read.after))
+    if (supply := _object(read.supply)) is not None:
+        supplies[supply.key] = supply
+        supplies.move_to_end(supply.key)
+        if len(supplies) > SUPPLIES_MOST:
+            supplies.popitem(last=False)
+        return []
+    change = Change(read.revision, _object(read.before), _object(read.after))
+    if not supplies or not isinstance(change.after, Instance):
+        return [change]
+    along = (supplies.get(key) for key in change.after.supplies)
+    return [*(Change(read.revision, None, each) for each in along if each is not None), change]
 
 
 def _object(raw: msgspec.Raw) -> Object | None:

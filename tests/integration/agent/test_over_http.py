@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,3 +175,29 @@ async def test_when_the_object_is_gone_so_are_its_files(place: Place) -> None:
             return not left and not list((place.folder / "n1" / "orders").iterdir())
 
         await eventually(clean)
+
+
+@pytest.mark.req("S0-7")
+async def test_an_order_brings_along_what_it_needs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    request = Client.request
+
+    async def counted(self: Client, method: str, path: str, **more: Any) -> bytes:
+        asked.append(f"{method} {path}")
+        return await request(self, method, path, **more)
+
+    async with place.agent():
+        await eventually(lambda: following(place))
+        monkeypatch.setattr(Client, "request", counted)
+        await place.order("sleep 300")
+        await place.until(Phase.RUNNING)
+        await place.order("sleep 300", "other")
+        await place.until(Phase.RUNNING, "other")
+        assert not [each for each in asked if "objects" in each or "releases" in each or "workloads" in each]
+        assert asked.count("POST /v1/commit") >= 2
+        await place.end()
+
+
+async def following(place: Place) -> bool:
+    """Its orders, not only its log sinks."""
+    return len(place.parts.streams) >= 2

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
+from mandor.agent.absence import Source
 from mandor.agent.fetch import Fetch
 from mandor.errors import NotFound, Unavailable
 from mandor.lib.clock import SystemClock
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.workload import Release, ReleaseSpec
-from mandor.store.base import Delete, Put
+from mandor.store.base import Change, Delete, Put
 from mandor.store.memory import MemoryStore
 from mandor.testing.store import make_instance, make_workload
 
@@ -91,3 +92,25 @@ async def test_who_waits_when_it_closes_does_not_wait_for_ever() -> None:
         await fetch.close()
         with pytest.raises(asyncio.CancelledError):
             await waiting
+
+
+async def test_what_came_along_with_an_order_is_not_asked_for() -> None:
+    store, (web,) = await filled("web")
+    await store.commit(Put(web))
+    order = await store.get(web.key)
+    assert isinstance(order, Instance)
+    fetch, source = Fetch(store, SystemClock()), Source("c1", 1, order.meta.version)
+    for kind, name in (("release", "web.1"), ("workload", "web")):
+        along = await store.get(Key(kind, "default", name))
+        fetch.changed(Change(order.meta.version, None, along), source)
+    template, care = await fetch.template_and_care(order)
+    assert template.tasks
+    assert care is not None
+    assert store.questions == []
+    # A release that came with an earlier order may be another by now.
+    await store.commit(Put(order))
+    later = await store.get(web.key)
+    assert isinstance(later, Instance)
+    await fetch.template(later)
+    assert [{key.kind for key in each} for each in store.questions] == [{"release"}]
+    await fetch.close()

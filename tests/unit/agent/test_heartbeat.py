@@ -227,3 +227,40 @@ async def test_a_heartbeat_does_not_wait_for_an_engine_that_hangs(
 
 def test_an_idle_machine_reports_little() -> None:
     assert msgspec.json.encode(NodeUsage()) == b"{}"
+
+
+async def test_a_nod_stands_for_a_heartbeat_as_long_as_it_says_the_same_and_is_answered(
+    server: Server, presence: Presence, clock: ManualClock
+) -> None:
+    usage, instances, nods, deaf = [NodeUsage(cpu_milli=1)], dict[str, InstanceUsage](), list[float](), False
+
+    async def measured() -> dict[str, InstanceUsage]:
+        return instances
+
+    def nod(beat: Beat) -> bool:
+        if not deaf:
+            nods.append(clock.monotonic())
+        return not deaf
+
+    heart = Heart(
+        server,  # type: ignore[arg-type]
+        presence,
+        lambda: usage[0],
+        clock,
+        seconds=10,
+        instances=measured,
+        known=lambda: instances,
+        nod=nod,
+        chance=lambda: 0.5,
+    )
+    running = asyncio.ensure_future(heart.run(10))
+    await clock.advance(35)
+    assert (len(server.at), len(nods), presence.silence) == (1, 2, 5)
+    usage[0] = NodeUsage(cpu_milli=2)
+    await clock.advance(10)
+    assert (len(server.at), len(nods), server.beats[-1].usage) == (2, 2, usage[0])
+    deaf = True
+    await clock.advance(20)
+    assert (len(server.at), len(nods), presence.silence) == (4, 2, 5)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mandor.agent.reporter import Reporter
+from mandor.agent.reporter import SOON_SECONDS, Reporter
 from mandor.agent.status import path
 from mandor.lib.clock import ManualClock
 from mandor.model.instance import Instance, InstanceStatus
@@ -58,17 +58,67 @@ def test_whatever_became_of_a_reserved_instance_can_be_told(after: Phase) -> Non
     assert path(Phase.RESERVED, after)[-1] is after
 
 
-async def test_a_status_takes_the_allowed_way(world: World, reporter: Reporter) -> None:
+async def told_phases(world: World, since: int) -> list[Phase]:
+    async for batch in world.store.watch("instance", since=since):
+        return [change.after.phase for change in batch if isinstance(change.after, Instance)]
+    raise AssertionError("a watch begins with a bookmark")
+
+
+STARTING = InstanceStatus(phase=Phase.STARTING, since=4.0)
+
+
+async def test_one_that_runs_soon_is_told_of_once(world: World, reporter: Reporter) -> None:
     instance = await world.order()
-    phases = []
+    reporter.saw(instance)
+    reporter.report(instance.meta.uid, STARTING)
+    await world.clock.advance(SOON_SECONDS / 2)
+    reporter.report(instance.meta.uid, RUNNING)
+    await world.clock.advance(1)
+    assert await told_phases(world, instance.meta.version) == [Phase.RUNNING]
+    assert await world.status() == RUNNING
+
+
+async def test_one_that_takes_longer_is_said_to_start(world: World, reporter: Reporter) -> None:
+    instance = await world.order()
+    reporter.saw(instance)
+    reporter.report(instance.meta.uid, STARTING)
+    await world.clock.advance(SOON_SECONDS * 2)
+    assert await world.status() == STARTING
+
+
+async def test_what_is_in_its_way_is_said_at_once(world: World, reporter: Reporter) -> None:
+    instance = await world.order()
+    reporter.saw(instance)
+    waits = msgspec.structs.replace(STARTING, reason="SecretMissing", message="there is no secret db")
+    reporter.report(instance.meta.uid, waits)
+    await world.clock.advance(0)
+    assert await world.status() == waits
+
+
+async def test_servers_that_do_not_know_it_otherwise_are_told_each_step(world: World) -> None:
+    instance = await world.order()
+    reporter = Reporter(world.wire, world.clock, at_once=lambda: False)
+    running = asyncio.ensure_future(reporter.run())
     reporter.saw(instance)
     reporter.report(instance.meta.uid, RUNNING)
     await world.clock.advance(1)
-    async for batch in world.store.watch("instance", since=instance.meta.version):
-        phases = [change.after.phase for change in batch if isinstance(change.after, Instance)]
-        break
-    assert phases == [Phase.STARTING, Phase.RUNNING]
+    assert await told_phases(world, instance.meta.version) == [Phase.STARTING, Phase.RUNNING]
     assert await world.status() == RUNNING
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_while_one_report_is_on_its_way_the_others_become_one(world: World, reporter: Reporter) -> None:
+    instances = await orders(world, 10)
+    world.wire.prompt.clear()
+    for each in instances:
+        reporter.saw(each)
+        reporter.report(each.meta.uid, RUNNING)
+        await world.clock.advance(0.1)
+    world.wire.prompt.set()
+    await world.clock.advance(1)
+    assert reporter.waiting == 0
+    assert world.wire.commits == 2
 
 
 async def test_what_is_the_same_is_not_written(world: World, reporter: Reporter) -> None:
@@ -91,7 +141,7 @@ async def test_while_the_control_plane_is_away_only_the_newest_waits(world: Worl
     await world.clock.advance(60)
     assert (await world.status()).restarts == 49
     assert reporter.waiting == 0
-    assert world.wire.commits == 2
+    assert world.wire.commits == 1
 
 
 async def test_a_lost_race_against_a_stop_order_loses_neither(world: World, reporter: Reporter) -> None:
@@ -148,7 +198,7 @@ async def test_instances_that_start_together_are_told_of_together(world: World, 
     await world.clock.advance(1)
     stored = [item for item in (await world.store.list("instance")).items if isinstance(item, Instance)]
     assert [each.status for each in stored] == [RUNNING] * 20
-    assert world.wire.commits == 2, "one for Starting, one for Running"
+    assert world.wire.commits == 1
 
 
 async def test_one_of_them_that_is_refused_does_not_hold_up_the_others(world: World, reporter: Reporter) -> None:

@@ -41,6 +41,9 @@ class Wire(Store):
         self.store = store
         self._cut = asyncio.Event()
         self.commits = 0
+        self.prompt = asyncio.Event()
+        """Cleared: commits are not answered for now."""
+        self.prompt.set()
 
     def cut(self) -> None:
         self._cut.set()
@@ -64,6 +67,7 @@ class Wire(Store):
         self._check()
         revision = await self.store.commit(*writes)
         self.commits += 1
+        await self.prompt.wait()
         return revision
 
     def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:

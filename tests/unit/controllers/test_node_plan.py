@@ -6,6 +6,8 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mandor.controllers import node_plan
 from mandor.controllers.hearing import Ears
@@ -47,6 +49,38 @@ def test_silence_counts_from_when_a_node_was_last_heard() -> None:
     ears.hears("s1", ["n1"])
     tick(ears, ("n1", "n2"), 30, 31)
     assert (ears.silence("n1"), ears.silence("n2")) == (0, 1)
+
+
+_steps = st.lists(
+    st.tuples(
+        st.sampled_from(["listen", "listen on"]),
+        st.sampled_from([1.0, 5.0, 16.0]),
+        st.booleans(),
+        st.sets(st.sampled_from(["n1", "n2", "n3"])),
+        st.sets(st.sampled_from(["n1", "n2", "n3"])),
+    ),
+    max_size=25,
+)
+
+
+@given(_steps)
+def test_to_listen_on_is_to_listen_once_more_as_long_as_everyone_is_heard(steps: list[Any]) -> None:
+    """`plain`: listens each time."""
+    plain, quick, now, nodes = Ears(gap_seconds=15), Ears(gap_seconds=15), 0.0, frozenset[str]()
+    for how, passed, renewed, hears, there in steps:
+        now += passed
+        changed = how == "listen"
+        for ears in (plain, quick):
+            if renewed:
+                ears.renewed("s1", 12, now)
+            if changed:
+                ears.hears("s1", sorted(hears))
+        nodes = frozenset(there) if changed else nodes
+        plain.listen(nodes, now)
+        if changed or not quick.listen_on(now):
+            quick.listen(nodes, now)
+        assert quick.heard == plain.heard
+        assert {each: quick.silence(each) for each in nodes} == {each: plain.silence(each) for each in nodes}
 
 
 def test_a_node_just_met_has_the_whole_grace() -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
+from msgspec.structs import replace
+
+from mandor.controllers.draft import Draft
 from mandor.controllers.runner import run
-from mandor.controllers.workload import PACE_MOST, TOGETHER_MOST, WorkloadController, rest_seconds
+from mandor.controllers.workload import PACE_MOST, TOGETHER_MOST, Name, WorkloadController, rest_seconds
 from mandor.lib.clock import ManualClock, settle
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta, Object
@@ -16,6 +19,8 @@ from mandor.store.base import ALL, Change, Filter, Listing, Put, Store, Write
 from mandor.store.memory import MemoryStore
 from mandor.store.recorder import Recorder
 from tests.scenarios.make import make_instance, make_workload
+
+WEB = Name("default", "web")
 
 
 class LateStore(Store):
@@ -65,3 +70,20 @@ def test_small_workloads_do_not_rest_and_large_ones_wait_for_each_other() -> Non
     assert 0 < alone <= PACE_MOST
     assert with_one == 2 * alone
     assert rest_seconds(1_000_000, others=1_000) == TOGETHER_MOST
+
+
+async def test_what_the_controller_says_of_a_workload_wakes_only_those_who_depend_on_it() -> None:
+    """A status that somebody else has written is looked at, though it says the same."""
+    store, clock = MemoryStore(), ManualClock()
+    controller = WorkloadController(store, clock, Recorder(store, "test", clock))
+    planned = make_workload("web")
+    told = planned.changed(status=replace(planned.status, running=1))
+    also = planned.changed(status=replace(planned.status, running=1))
+    controller._note_told(WEB, planned, Draft([Put(told)]))
+    assert not list(controller.observe(Change(2, planned, told)))
+    assert list(controller.observe(Change(3, planned, told))) == [WEB]
+    controller._note_told(WEB, planned, Draft([Put(told)]))
+    assert list(controller.observe(Change(2, planned, also))) == [WEB]
+    turned = planned.changed(status=replace(planned.status, release="web.2"))
+    controller._note_told(WEB, planned, Draft([Put(turned)]))
+    assert list(controller.observe(Change(2, planned, turned))) == [WEB]

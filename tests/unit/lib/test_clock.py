@@ -78,3 +78,18 @@ async def test_who_sleeps_while_nothing_changes_goes_on_at_the_first_look_that_f
     await clock.advance(1)
     assert task.done()
     assert looks == [5, 10, 15]
+
+
+async def test_who_sleeps_on_says_each_time_for_how_long() -> None:
+    clock, looks, answers = ManualClock(start=0.0), list[float](), iter([2.0, 7.0, 0.0])
+
+    def again() -> float:
+        looks.append(clock.monotonic())
+        return next(answers)
+
+    task = asyncio.create_task(clock.sleep_on(5, again))
+    await clock.advance(13)
+    assert not task.done()
+    await clock.advance(1)
+    assert task.done()
+    assert looks == [5, 7, 14]

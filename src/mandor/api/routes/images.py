@@ -51,7 +51,7 @@ async def load_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Sen
     """The file as frames of standard input, an empty one at its end; the answer is one frame (`END`) with JSON."""
     websocket = WebSocket(scope, receive, send)
     try:
-        caller = await parts.auth.identify(scope["headers"])
+        caller = await parts.auth.identify(dict(scope["headers"]))
         # Whatever runs on the node can be made from it, in every namespace.
         caller.require("admin", "operator", what="load images")
         parts.streams.check(caller.identity)

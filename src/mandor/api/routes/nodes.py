@@ -8,13 +8,14 @@ from msgspec import Struct
 
 from mandor.api.access import missing
 from mandor.api.audit import audit
-from mandor.api.auth import header, make_token, node_token_name, same_secret
+from mandor.api.auth import make_token, node_token_name, same_secret
 from mandor.api.caller import Caller
 from mandor.api.cluster import read_cluster
 from mandor.api.heartbeat import Report, UsageReport
 from mandor.api.operation import Call, Operation
 from mandor.api.parts import ApiParts
 from mandor.api.pools import new_node_spec
+from mandor.api.request import header
 from mandor.api.turn_plan import Lane
 from mandor.api.versions import check_skew
 from mandor.errors import Conflict, Forbidden, Invalid, NotFound
@@ -191,6 +192,7 @@ OPERATIONS = [
         result=ClusterSpec,
         refuses=("not_found", "conflict"),
         lane=Lane.HEARTBEAT,
+        prompt=True,
     ),
     Operation(
         method="POST",

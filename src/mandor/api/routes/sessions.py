@@ -11,12 +11,12 @@ from starlette.websockets import WebSocket
 
 from mandor.api.access import missing
 from mandor.api.audit import audit
-from mandor.api.auth import Headers, header
 from mandor.api.caller import Caller
-from mandor.api.endpoint import Query, send_problem
+from mandor.api.endpoint import Query
 from mandor.api.operation import NDJSON, Call, Operation, Stream
 from mandor.api.parts import ApiParts
 from mandor.api.problems import CONTENT_TYPE, STATUS, encode_problem
+from mandor.api.request import Headers, header, send_problem
 from mandor.api.routes.queries import Namespace
 from mandor.api.sessions import END, STDERR, STDOUT, close, hand_over, receive_frame, splice
 from mandor.errors import BY_CODE, Conflict, Forbidden, Invalid, MandorError
@@ -213,10 +213,10 @@ OFFERED = "mandor.token."
 
 def _with_offered_token(scope: Scope) -> Headers:
     offered = [each for each in scope.get("subprotocols", ()) if each.startswith(OFFERED)]
-    if not offered or header(scope["headers"], b"authorization") is not None:
-        found: Headers = scope["headers"]
-        return found
-    return [*scope["headers"], (b"authorization", f"Bearer {offered[0].removeprefix(OFFERED)}".encode())]
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    if offered:
+        headers.setdefault(b"authorization", f"Bearer {offered[0].removeprefix(OFFERED)}".encode())
+    return headers
 
 
 async def exec_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Send) -> None:
@@ -276,10 +276,11 @@ async def _record(parts: ApiParts, caller: Caller, instance: Instance, query: Ex
 async def dial_socket(parts: ApiParts, scope: Scope, receive: Receive, send: Send) -> None:
     websocket = WebSocket(scope, receive, send)
     try:
-        caller = await parts.auth.identify(scope["headers"])
+        headers = dict(scope["headers"])
+        caller = await parts.auth.identify(headers)
         if caller.role != "node":
             raise Forbidden(f"{caller.identity} is not a node", hint="only the node's agent dials back")
-        secret = header(scope["headers"], b"x-mandor-session") or ""
+        secret = header(headers, b"x-mandor-session") or ""
         waiting = parts.sessions.check(caller, scope["path_params"]["name"], secret)
     except MandorError as error:
         await deny(websocket, error)

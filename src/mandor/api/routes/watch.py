@@ -55,6 +55,13 @@ class WatchQuery(SnapshotQuery, frozen=True, forbid_unknown_fields=True):
     since: Annotated[int, Note(description="Only what changed after this revision; absent: from now.", ge=0)] | None = (
         None
     )
+    supplies: Annotated[
+        bool,
+        Note(
+            description="Before an instance that is to begin come its release and its workload, once in each form, in "
+            "lines `{supply: …}`: what its node needs to know."
+        ),
+    ] = False
 
 
 async def watch(call: Call[WatchQuery, None]) -> Stream:
@@ -66,7 +73,7 @@ async def watch(call: Call[WatchQuery, None]) -> Stream:
     since = query.since
     if since is None:
         since = (await store.list("cluster")).revision
-    stream = WatchStream(call.parts, call.caller, kind, seen, select, since)
+    stream = WatchStream(call.parts, call.caller, kind, seen, select, since, query.supplies)
     return Stream((await stream.open()).run)
 
 

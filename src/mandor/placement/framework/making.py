@@ -2,6 +2,7 @@
 
 import inspect
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from msgspec import Struct
@@ -25,12 +26,17 @@ class Registered:
         return self.cls.name
 
 
+@lru_cache(maxsize=1024)
+def _parameters(cls: type[Plugin]) -> frozenset[str]:
+    return frozenset(inspect.signature(cls).parameters)
+
+
 def make_plugin(registered: Registered, handle: Handle, args: Struct | None = None) -> Plugin:
     """The constructor gets `args` and `handle` if it names them; without arguments it gets its defaults."""
     cls = registered.cls
     try:
         given: dict[str, Any] = {}
-        wanted = inspect.signature(cls).parameters
+        wanted = _parameters(cls)
         if "args" in wanted and cls.Args is not None:
             given["args"] = cls.Args() if args is None else args
         if "handle" in wanted:
