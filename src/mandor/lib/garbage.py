@@ -6,21 +6,20 @@ would walk over again and again, each time for tens of milliseconds in which nob
 
 import gc
 
+import psutil
+
 from mandor.lib.clock import Clock
 
-YOUNG_SECONDS = 0.25
+YOUNG_SECONDS = 0.1
 """What outlives so short a time is set aside, where the collector does not look."""
-CLEAN_ROUNDS = 8
-"""After so many rounds in a row that found next to nothing, only every `SELDOM` round looks, until one finds something:
-most programs make few cycles, and what a round sets aside unseen, the next look at all of it finds."""
-SELDOM = 8
-CLEAN_SHARE = 0.01
-"""Of what was looked at: less than that is next to nothing."""
+LOOK_SECONDS = 0.02
+YOUNG_MOST = 20_000
+"""When so many objects are new, nobody waits until there are more: to look at them takes milliseconds."""
 CHECK_SECONDS = 60.0
 GROWTH = 2.0
-"""What was set aside is looked at again when it has grown so much: there may be garbage in it."""
-LEAST = 1_000_000
-"""Below twice that nobody looks: it takes a second in which nobody is answered, for a few hundred MiB at most."""
+"""What was set aside is looked at again when memory has grown so much: there may be garbage in it."""
+LEAST = 1 << 30
+"""Bytes; below twice that nobody looks: it takes a second in which nobody is answered."""
 
 
 async def collect_gently(clock: Clock) -> None:
@@ -29,17 +28,19 @@ async def collect_gently(clock: Clock) -> None:
     gc.disable()
     gc.collect()
     gc.freeze()
-    clean, checked = max(LEAST, gc.get_freeze_count()), clock.monotonic()
-    rounds = clean_rounds = 0
+    clean, checked, frozen = max(LEAST, memory_bytes()), clock.monotonic(), clock.monotonic()
     try:
         while True:
-            await clock.sleep(YOUNG_SECONDS)
-            rounds += 1
-            if clean_rounds < CLEAN_ROUNDS or rounds % SELDOM == 0:
-                clean_rounds = clean_rounds + 1 if _collect_young() else 0
-            gc.freeze()
-            if clock.monotonic() - checked >= CHECK_SECONDS:
-                checked = clock.monotonic()
+            await clock.sleep(LOOK_SECONDS)
+            now = clock.monotonic()
+            if now - frozen >= YOUNG_SECONDS:
+                frozen = now
+                gc.collect(1)
+                gc.freeze()
+            elif gc.get_count()[0] >= YOUNG_MOST:
+                gc.collect(0)
+            if now - checked >= CHECK_SECONDS:
+                checked = now
                 clean = _look_again(clean)
     finally:
         gc.unfreeze()
@@ -47,17 +48,17 @@ async def collect_gently(clock: Clock) -> None:
             gc.enable()
 
 
-def _collect_young() -> bool:
-    """True: there was next to nothing."""
-    young, *_ = gc.get_count()
-    return gc.collect(0) <= CLEAN_SHARE * young
-
-
 def _look_again(clean: int) -> int:
     """Collect everything if there is much more than after the last time; how much there was then."""
-    if gc.get_freeze_count() < clean * GROWTH:
+    if memory_bytes() < clean * GROWTH:  # to count what was set aside would take long itself
         return clean
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    return max(LEAST, gc.get_freeze_count())
+    return max(LEAST, memory_bytes())
+
+
+def memory_bytes() -> int:
+    """What this process holds."""
+    held: int = psutil.Process().memory_info().rss
+    return held
