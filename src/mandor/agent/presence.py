@@ -65,8 +65,9 @@ class Presence:
         """A heartbeat that was sent then has been answered."""
         self._heard = max(at, self._heard) if self._heard is not None else at
         self._first = self._heard if self._first is None else self._first
-        if self._clock.monotonic() - self._kept >= KEEP_SECONDS:
-            self._kept = self._clock.monotonic()
+        now = self._clock.monotonic()
+        if now - self._kept >= KEEP_SECONDS:
+            self._kept = now
             try:
                 self._journal.touch(Contact(self._boot, self._heard))
             except OSError as error:
