@@ -22,7 +22,7 @@ from mandor.model.reservation import Reservation
 from mandor.model.table_report import TableReport
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
-from mandor.placement.cycle import Decision, broken_off, decide
+from mandor.placement.cycle import FEW_NODES, Decision, broken_off, decide
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.context import Context, run_permits, run_reserve
 from mandor.placement.framework.handle import Handle, Muster
@@ -458,7 +458,8 @@ class Scheduler:
                     consulted=entry.consulted,
                     watch=watchdog,
                     moment=lambda: self._nominations.moment(entry),
-                    step_by_step=tracing is not None and tracing.affords(entry, len(self.view.table)),
+                    step_by_step=len(self.view.table) <= FEW_NODES
+                    or (tracing is not None and tracing.affords(entry, len(self.view.table))),
                 )
             finally:
                 watchdog.leave()
