@@ -46,6 +46,18 @@ class Name(NamedTuple):
     workload: str
 
 
+class Told(NamedTuple):
+    """A status that was written, when, and after how long the plan that said so wanted to look again."""
+
+    status: WorkloadStatus
+    at: float
+    pause: float | None
+
+    def again(self, now: float) -> float | None:
+        """What is left of that."""
+        return self.pause if self.pause is None or now == self.at else max(0.0, self.at + self.pause - now)
+
+
 class WorkloadController(Controller[Name]):
     name = "workload"
     watches = (Workload.kind, Release.kind, Instance.kind, Node.kind, Volume.kind)
@@ -62,8 +74,10 @@ class WorkloadController(Controller[Name]):
         self._homes = Homes()
         self._dependencies = Dependencies()
         self._rest_until: dict[Name, float] = {}
-        self._told: dict[Name, WorkloadStatus] = {}
-        """What this controller has just said of a workload, and need not look at again."""
+        self._told: dict[Name, Told] = {}
+        """What this controller has just said of a workload."""
+        self._planned: dict[Name, Told] = {}
+        """Those of whom nothing is new but that: their plan would be the same, and is not made again."""
         self._ready_since: dict[Name, dict[str, float]] = {}
         """Of workloads that are rolled out or moved: since when instances, by uid, have been ready, on the monotonic
         clock of this process. A successor counts anew: agents' clocks are not to be trusted with it."""
@@ -88,12 +102,23 @@ class WorkloadController(Controller[Name]):
                     self._with_lost[name] = None
                 if name in self._ready_since and not after.status.ready:
                     self._ready_since[name].pop(after.meta.uid, None)
+                self._planned.pop(name, None)
                 names[name] = None
             else:
                 names.update(dict.fromkeys(in_order(self.observe(change))))
         return names
 
     def observe(self, change: Change) -> Iterable[Name]:
+        names = self._concerned(change)
+        for name in names:
+            self._planned.pop(name, None)
+        value = change.value
+        told = self._told.pop(_name(value), None) if isinstance(value, Workload) else None
+        if told is not None and value.status is told.status and change.of_status:
+            self._planned[_name(value)] = told
+        return names
+
+    def _concerned(self, change: Change) -> Iterable[Name]:
         before, after = change.before, change.after
         if isinstance(change.value, Node):
             return self._observe_node(change)
@@ -118,9 +143,6 @@ class WorkloadController(Controller[Name]):
         if isinstance(change.value, Workload):
             after = change.after if isinstance(change.after, Workload) else None
             self._dependencies.set(change.value.meta.namespace, change.value.meta.name, after)
-            told = self._told.pop(_name(change.value), None)
-            if after is not None and told is after.status and change.of_status:
-                return [Name(*each) for name in names for each in self._dependencies.on(*name)]
         return [*names, *(Name(*each) for name in names for each in self._dependencies.on(*name))]
 
     def _observe_node(self, change: Change) -> Iterable[Name]:
@@ -140,6 +162,8 @@ class WorkloadController(Controller[Name]):
         rest = self._rest_until.get(key, 0.0) - self._clock.monotonic()
         if rest > 0:
             return rest
+        if key in self._planned:
+            return self._planned.pop(key).again(self._clock.monotonic())
         workload = await self._workload(key)
         instances = self._instances.of(key)
         self._pace(key, len(instances))
@@ -174,7 +198,7 @@ class WorkloadController(Controller[Name]):
         told = draft.writes[0].value if len(draft.writes) == 1 and isinstance(draft.writes[0], Put) else None
         self._told.pop(key, None)
         if planned is not None and isinstance(told, Workload) and not draft.unfinished and only_tells(planned, told):
-            self._told[key] = told.status
+            self._told[key] = Told(told.status, self._clock.monotonic(), draft.again_seconds)
 
     async def _go_on(self, planned: Workload | None, draft: Draft) -> None:
         """With what the plan left for later, as long as its workload is what it was; others get their turn between."""

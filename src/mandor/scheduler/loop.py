@@ -250,6 +250,7 @@ class Scheduler:
                 await self._schedule(tasks)
 
     def _hear(self, changes: Sequence[Change]) -> None:
+        self._wake.set()
         if isinstance(changes[0].value, Workload):
             changes = [each for each in changes if not each.of_status]
             if not changes:
@@ -257,7 +258,6 @@ class Scheduler:
         self._gangs.apply_all(changes)
         self.view.apply_all(changes)
         self._unclaimed.changed()
-        self._wake.set()
 
     async def _size_all(self) -> None:
         """Nothing is decided before it is known how much everything that is placed takes."""
