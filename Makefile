@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SUFFIXES:
 
 PYTHON ?= python3
-WORKERS ?= 2
+WORKERS ?= 3
 ARGS ?=
 
 # Compiled once, not at every start.

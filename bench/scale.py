@@ -124,6 +124,15 @@ def milliseconds(found: list[float]) -> dict[str, float]:
     return percentiles(sorted(each * 1000 for each in found), 1)
 
 
+TERMS = "/v1/objects?key=lease//term-scheduler&key=lease//term-controllers"
+
+
+async def leaders(client: Client) -> int:
+    """So often somebody began to lead the scheduler or the controllers."""
+    found = json.loads(await client.request("GET", TERMS))
+    return sum(each["spec"]["renewals"] for each in found["items"])
+
+
 async def submit(
     target: Server,
     others: CpuSeconds,
@@ -138,8 +147,9 @@ async def submit(
     tally.reset()
     stretch = Stretch(target, others, profile and f"{profile}_binding.txt")
     texts = [json.dumps(manifest(f"round{turn}-{index}", count // WORKLOADS, "fake")) for index in range(WORKLOADS)]
-    begun, wall = time.monotonic(), time.time()
     async with Client([target.url], token=target.tokens["admin"]) as client:
+        led = await leaders(client)
+        begun, wall = time.monotonic(), time.time()
         body = "\n---\n".join(texts).encode()
         await client.request("POST", "/v1/apply", body=body, content_type="application/yaml")
     wanted = count // WORKLOADS * WORKLOADS
@@ -150,6 +160,8 @@ async def submit(
         while_binding = stretch.turn(profile and f"{profile}_acknowledging.txt")
         while tally.running < wanted:
             await look(agents)
+    async with Client([target.url], token=target.tokens["admin"]) as client:
+        changes = await leaders(client) - led
     bound, known = max(tally.bound_at) - wall, max(tally.acknowledged) - begun
     since = min(tally.seen)
     found = {
@@ -166,6 +178,7 @@ async def submit(
         "loop_late_while_binding_ms": while_binding,
         "conflicts": tally.conflicts,
         "put_off": tally.put_off,
+        "leader_changes": changes,
         "requests_an_instance": round(tally.requests / wanted, 3),
         "beats": len(tally.beat_seconds),
         "beat_ms": milliseconds(tally.beat_seconds),

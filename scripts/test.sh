@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Real components, then every check, then every test; a line for each at the end.
+# Real components beside every check, then every test; a line for each at the end.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,9 +17,23 @@ stage() {
   fi
 }
 
+# The checks compute while the components come from afar.
+log=$(mktemp)
+make --no-print-directory check >"$log" 2>&1 &
+checks=$!
+trap 'kill "$checks" 2>/dev/null; rm -f "$log"' EXIT
+
+finish_checks() {
+  local code=0
+  wait "$checks" || code=$?
+  cat "$log"
+  return "$code"
+}
+
 stage components .venv/bin/python scripts/components.py
-stage check make --no-print-directory check
-stage tests .venv/bin/pytest -n "${WORKERS:-2}" --dist loadfile --durations=10 "$@"
+stage check finish_checks
+# One worker more than there are cores, as a rule: many tests wait. Their order is that of tests/conftest.py.
+stage tests .venv/bin/pytest -n "${WORKERS:-3}" --dist loadfile --no-loadscope-reorder --durations=10 "$@"
 
 printf '\n'
 printf '  %s\n' "${summary[@]}"

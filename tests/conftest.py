@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
 from typing import NoReturn
 
-import hypothesis
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -27,12 +27,39 @@ from tests.components.podman import Podman, start_podman
 settings.register_profile("mandor", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("mandor")
 
-
 StartEtcd = Callable[..., Etcd]
+HERE = Path(__file__).parent
 
-# How long an example takes says more about the machine than about the code.
-hypothesis.settings.register_profile("mandor", deadline=None)
-hypothesis.settings.load_profile("mandor")
+
+# The order of files, which is the order in which workers take them.
+
+WAITING = ("e2e", "integration", "conformance", "docs", "components")
+"""Their tests wait for other programs most of the time. Here and below: what takes longest is first."""
+COMPUTING = ("sim", "property", "api", "scenarios", "importers", "arch", "faults")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Who waits runs beside who computes; the many small files come last, so that all workers end together."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    waiting, computing = _of_areas(files, WAITING), _of_areas(files, COMPUTING)
+    small = [path for path in files if _area(path) not in {*WAITING, *COMPUTING}]
+    items[:] = [item for path in [*_in_turns(waiting, computing), *small] for item in files[path]]
+
+
+def _area(path: Path) -> str:
+    return path.relative_to(HERE).parts[0] if path.is_relative_to(HERE) else ""
+
+
+def _of_areas(paths: Iterable[Path], areas: Sequence[str]) -> list[Path]:
+    return sorted((path for path in paths if _area(path) in areas), key=lambda path: areas.index(_area(path)))
+
+
+def _in_turns(first: list[Path], second: list[Path]) -> list[Path]:
+    """Each in its order and spread over the whole."""
+    spread = [(number / len(each), path) for each in (first, second) for number, path in enumerate(each)]
+    return [path for _, path in sorted(spread, key=itemgetter(0))]
 
 
 # The marker `real("etcd")`.

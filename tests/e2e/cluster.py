@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -10,11 +11,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 from urllib.parse import urlencode
 
+from mandor.engines.registry import known_engines
+from mandor.errors import EngineDown, NotFound
+from mandor.roots.agent import make_engines
 from tests.components.ports import free_port
 
 PATIENCE = 60.0
@@ -79,15 +86,28 @@ class Program:
 
 
 def end_units(home: Path, environ: Mapping[str, str] | None = None) -> None:
-    """What the engines of an agent's folder still run; the agent itself is over."""
-    script = (
-        "import asyncio, sys; from pathlib import Path; from mandor.roots.agent import make_engines; "
-        "from mandor.roots.dev import stop_units; "
-        "asyncio.run(stop_units(make_engines(tuple(sys.argv[2:]), Path(sys.argv[1]))))"
-    )
-    engines = sorted(path.name for path in (home / "engines").glob("*"))
-    command = [sys.executable, "-c", script, str(home), *(engines or ["process"])]
-    subprocess.run(command, check=True, timeout=60, env={**os.environ, **(environ or {})})
+    """What the engines of an agent's folder still run ends at once; the agent itself is over."""
+    engines = tuple(sorted(path.name for path in (home / "engines").glob("*"))) or ("process",)
+    if not set(engines) <= set(known_engines()):  # One of a package that only the agent's own path leads to.
+        script = (
+            "import asyncio, sys; from pathlib import Path; from mandor.roots.agent import make_engines; "
+            "from mandor.roots.dev import stop_units; "
+            "asyncio.run(stop_units(make_engines(tuple(sys.argv[2:]), Path(sys.argv[1]))))"
+        )
+        command = [sys.executable, "-c", script, str(home), *engines]
+        subprocess.run(command, check=True, timeout=60, env={**os.environ, **(environ or {})})
+        return
+    # In a thread, because the test may be in a loop of its own.
+    with patch.dict(os.environ, environ or {}), ThreadPoolExecutor(1) as aside:
+        aside.submit(asyncio.run, remove_units(engines, home)).result()
+
+
+async def remove_units(engines: tuple[str, ...], home: Path) -> None:
+    for engine in make_engines(engines, home).values():
+        # Of an engine that is not on this machine, or not running, nothing can be ended.
+        async with asyncio.timeout(60), engine:
+            with suppress(NotFound, EngineDown):
+                await asyncio.gather(*(engine.remove(one.unit) for one in await engine.list()))
 
 
 class Cluster:

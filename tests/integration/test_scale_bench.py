@@ -24,5 +24,6 @@ def test_simulated_agents_acknowledge_all_that_a_real_server_binds_to_them(tmp_p
         assert case[turn]["instances"] == 100
         assert case[turn]["acknowledged_a_second"] > 0
         assert case[turn]["acknowledgements_waiting_most"] <= 100
+        assert case[turn]["leader_changes"] == 0
     assert case["rest_full"]["beats_a_second"] > 0
     assert case["restart"]["ready_seconds"] > 0

@@ -130,7 +130,7 @@ def test_nodes_that_somebody_closed_or_that_are_silent_are_left_alone() -> None:
     assert seen.turns == ["n01"]
 
 
-@given(takes=st.lists(st.none() | st.integers(0, 300), min_size=2, max_size=5), at=st.integers(0, 800))
+@given(takes=st.lists(st.none() | st.integers(0, 300), min_size=2, max_size=5), at=st.integers(0, 719))
 def test_a_turn_that_somebody_ends_is_over_at_once_and_the_next_node_has_its_own(
     takes: list[int | None], at: int
 ) -> None:

@@ -185,7 +185,8 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
                 for role, work in WORK.items():
                     if role in settings.roles:
                         name = election_of(_pools(settings)) if role == "scheduler" else role
-                        election = Election(store, name, server_id, float(settings.lease), clock, address=url)
+                        seconds, door = float(settings.lease), opened.side_door()
+                        election = Election(store, name, server_id, seconds, clock, address=url, side_door=door)
                         lead = partial(work, clock=clock, settings=settings, pulse=pulse, inside=inside)
                         background.start(election.run(lead), role)
                 if "api" in settings.roles:

@@ -161,6 +161,10 @@ class Store(ABC):
         """What is wrong with it although it answers, and what to do about it."""
         return ()
 
+    def side_door(self) -> "SideDoor | None":
+        """A way in that waits for nothing this process does; None: nobody but this process can come in at all."""
+        return None
+
     async def close(self) -> None:
         return None
 
@@ -171,6 +175,18 @@ class Store(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+class SideDoor(ABC):
+    """For threads, and closed with the store: its calls block, for so many seconds at most."""
+
+    @abstractmethod
+    def get(self, key: Key, seconds: float) -> Object | None:
+        """As it is stored at this moment, whatever this process has seen."""
+
+    @abstractmethod
+    def commit(self, *writes: Write, seconds: float) -> int:
+        """As `Store.commit`, but for the facts of a conflict."""
 
 
 def check_writes(writes: Sequence[Write]) -> list[Key]:

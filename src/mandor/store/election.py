@@ -7,7 +7,7 @@ who was paused and does not know yet that another took over can write nothing.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +16,9 @@ from mandor.errors import Conflict, MandorError
 from mandor.lib.clock import Clock
 from mandor.model.meta import Key, Meta
 from mandor.model.record import Lease, LeaseSpec
-from mandor.store.base import Check, Put, Store
+from mandor.store.base import Check, Put, SideDoor, Store, Write
 from mandor.store.fence import FencedStore
+from mandor.store.upkeep import LOST_SHARE, Upkeep
 
 log = logging.getLogger(__name__)
 
@@ -34,8 +35,19 @@ class _Sighting:
 
 
 class Election:
-    def __init__(self, store: Store, name: str, holder: str, seconds: float, clock: Clock, address: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        holder: str,
+        seconds: float,
+        clock: Clock,
+        address: str = "",
+        side_door: SideDoor | None = None,
+    ) -> None:
+        """With a side door the lease is renewed beside the event loop: see `Upkeep`."""
         self._store = store
+        self._door = side_door
         self._name = name
         self._holder = holder
         self._seconds = seconds
@@ -130,6 +142,10 @@ class Election:
 
     async def _keep(self, term: int) -> None:
         """Renew the lease; return when it is lost, or when it could be by now."""
+        if self._door is not None:
+            door = self._door
+            await Upkeep(self._name, lambda most: self._renew_by(door, term, most), self._seconds, self._pause).run()
+            return
         renewed = self._clock.monotonic()
         while True:
             await self._clock.sleep(self._pause)
@@ -142,16 +158,32 @@ class Election:
                 return
             except MandorError as error:
                 log.warning("%s: cannot renew the lease: %s", self._name, error)
-            # The others count from when they saw the last renewal, which was later than it began.
-            if self._clock.monotonic() - renewed >= self._seconds * 0.8:
-                return
+                # The others count from when they saw the last renewal, which was later than it began.
+                if self._clock.monotonic() - renewed >= self._seconds * LOST_SHARE:
+                    return
 
     async def _renew(self, term: int) -> None:
-        lease = await self._read(self._lease_key)
+        writes = self._renewal(await self._read(self._lease_key), term)
+        if not writes:
+            raise Conflict("the lease is not ours any more")
+        await self._store.commit(*writes)
+
+    def _renew_by(self, door: SideDoor, term: int, most_seconds: float) -> bool:
+        """In a thread. What a conflict means the next try sees: its cause may be a renewal whose answer never came."""
+        lease = door.get(self._lease_key, most_seconds)
+        writes = self._renewal(lease if isinstance(lease, Lease) else None, term)
+        if not writes:
+            log.warning("%s: another one leads", self._name)
+            return False
+        door.commit(*writes, seconds=most_seconds)
+        return True
+
+    def _renewal(self, lease: Lease | None, term: int) -> Sequence[Write]:
+        """Nothing if the lease is not ours any more."""
         if lease is None or lease.spec.holder != self._holder:
-            raise Conflict(f"the lease belongs to {lease.spec.holder or 'nobody' if lease else 'nobody'}")
+            return ()
         renewed = self._lease(self._lease_key, lease, self._holder, renewals=lease.spec.renewals + 1)
-        await self._store.commit(Put(renewed), Check(self._term_key, term))
+        return Put(renewed), Check(self._term_key, term)
 
     async def _give_back(self, term: int) -> None:
         """So that the next leader need not wait for the lease to run out."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Self
 
 from mandor.errors import Conflict, Invalid, MandorError, Unavailable, Unsupported
@@ -19,16 +19,19 @@ from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.ids import NewId, ordered_uid
 from mandor.model.meta import Key, Object
 from mandor.store.access import NOBODY, StoreAccess
-from mandor.store.base import ALL, Change, Delete, Filter, Listing, Put, Store, Write, check_writes
-from mandor.store.draft import conflict, encoded, other_uid, stamp
+from mandor.store.base import ALL, Change, Delete, Filter, Listing, Put, SideDoor, Store, Write, check_writes
+from mandor.store.draft import conflict, other_uid
 from mandor.store.feed import Watch, list_index
 from mandor.store.index import BUFFER_MOST, HISTORY_MOST, Index
 
 try:
     from mandor.store.etcd_client import Compacted, Denied, EtcdClient, Lost
     from mandor.store.etcd_health import ailments_of
+    from mandor.store.etcd_line import EtcdLine
+    from mandor.store.etcd_side_door import EtcdSideDoor
     from mandor.store.etcd_state import EtcdState
-    from mandor.store.etcd_wire import COMPACT, COMPARE_MOD, RANGE, STATUS, TXN, messages
+    from mandor.store.etcd_transaction import Transaction, transaction, version_of
+    from mandor.store.etcd_wire import COMPACT, RANGE, STATUS, TXN, messages
 except ImportError as error:  # without grpcio and protobuf
     raise Unsupported(f"a store in etcd needs {error.name}", hint="pip install 'mandor[etcd]'") from error
 
@@ -43,17 +46,6 @@ COMPACT_SECONDS = 300.0
 STATUS_SECONDS = 3.0
 """A member that does not say in time how it is, is away."""
 BACKOFF = Backoff(first_seconds=0.05, most_seconds=1.0, jitter=0.5)
-
-
-@dataclass(frozen=True, slots=True)
-class _Transaction:
-    """A commit as etcd gets it, and what to look for should no answer come."""
-
-    request: Any
-    wanted: list[tuple[Key, int]]
-    """The version each key must have."""
-    values: dict[Key, tuple[Object, bytes] | None]
-    """What is put where, also as etcd gets it; None: deleted."""
 
 
 class EtcdStore(Store):
@@ -80,6 +72,7 @@ class EtcdStore(Store):
         self._compact_seconds = compact_seconds
         self._slots = asyncio.Semaphore(FLIGHT_MOST)
         self._tasks: list[asyncio.Task[None]] = []
+        self._door: EtcdSideDoor | None = None
         self._closed = False
 
     # Opening and closing.
@@ -91,6 +84,8 @@ class EtcdStore(Store):
         """Connect, and load what is there; the settings are those of the constructor."""
         client = EtcdClient(endpoints, access)
         store = cls(client, prefix, **settings)
+        line, loop = EtcdLine(endpoints, access), asyncio.get_running_loop()
+        store._door = EtcdSideDoor(line, store._state, store._clock, store._new_uid, loop)
         try:
             await store._load()
         except BaseException:
@@ -130,6 +125,8 @@ class EtcdStore(Store):
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.index.fail_watchers(Unavailable("the store is closed"))
         await self._client.close()
+        if self._door is not None:
+            self._door.close()
 
     # The four verbs.
 
@@ -142,18 +139,21 @@ class EtcdStore(Store):
     def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
         return Watch(self.index, kind, since, where)
 
+    def side_door(self) -> SideDoor | None:
+        return self._door
+
     async def commit(self, *writes: Write) -> int:
         keys = check_writes(writes)
         if self._closed:
             raise Unavailable("the store is closed")
         if self._state.broken is not None:
             raise self._state.broken
-        transaction = self._prepare(writes, keys)
+        made = self._prepare(writes, keys)
         async with self._slots:
             try:
-                revision = await self._transact(transaction)
+                revision = await self._transact(made)
             except Conflict as error:
-                await self._show_winner(error, transaction)
+                await self._show_winner(error, made)
                 raise
         if revision > self._state.seen:
             await self._show(revision)
@@ -161,30 +161,11 @@ class EtcdStore(Store):
 
     # A commit on its way.
 
-    def _prepare(self, writes: Sequence[Write], keys: Sequence[Key]) -> _Transaction:
+    def _prepare(self, writes: Sequence[Write], keys: Sequence[Key]) -> Transaction:
         """The transaction; what is known to fail is refused at once."""
-        now, state = self._clock.now(), self._state
-        request = TXN.request()
-        compare, success = request.compare.add, request.success.add
-        wanted: list[tuple[Key, int]] = []
-        values: dict[Key, tuple[Object, bytes] | None] = {}
         for write, key in zip(writes, keys, strict=True):
-            version = write.value.meta.version if isinstance(write, Put) else write.version
-            self._refuse(write, key, version)
-            path = state.path(key)
-            wanted.append((key, version))
-            compared = version - state.offset if version else 0
-            compare(target=COMPARE_MOD, key=path, mod_revision=compared)
-            if isinstance(write, Put):
-                value = stamp(write.value, version=0, now=now, new_uid=self._new_uid)
-                data = encoded(value, key)
-                values[key] = (value, data)
-                put = success().request_put  # filled in place: a message that is passed in is copied
-                put.key, put.value = path, data
-            elif isinstance(write, Delete):
-                values[key] = None
-                success().request_delete_range.key = path
-        return _Transaction(request, wanted, values)
+            self._refuse(write, key, version_of(write))
+        return transaction(self._state, writes, keys, now=self._clock.now(), new_uid=self._new_uid)
 
     def _refuse(self, write: Write, key: Key, version: int) -> None:
         """Versions only grow: a later one in the index, or an earlier history, can never fit again."""
@@ -197,24 +178,24 @@ class EtcdStore(Store):
             if given and given != stored:
                 raise other_uid(key, given, stored)
 
-    async def _transact(self, transaction: _Transaction) -> int:
+    async def _transact(self, made: Transaction) -> int:
         """etcd's revision of the commit. A lost answer is asked for again: comparing makes that safe."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._wait_seconds
         failures, unsure = 0, False
         while True:
             try:
-                answer = await self._client.call(TXN, transaction.request)
+                answer = await self._client.call(TXN, made.request)
             except Denied:
                 raise
             except Unavailable as error:
                 failure, unsure = error, unsure or isinstance(error, Lost)
             else:
                 if answer.succeeded:
-                    return self._revision(answer, transaction)
+                    return self._revision(answer, made)
                 if unsure:
-                    return await self._find_own(transaction)
-                await self._raise_conflict(transaction)
+                    return await self._find_own(made)
+                await self._raise_conflict(made)
                 continue
             failures += 1
             if loop.time() >= deadline:
@@ -222,30 +203,30 @@ class EtcdStore(Store):
                 raise Unavailable(f"{known}: {failure}", hint=failure.hint) from failure
             await asyncio.sleep(BACKOFF.pause(failures))
 
-    def _revision(self, answer: Any, transaction: _Transaction) -> int:
-        if transaction.values:
+    def _revision(self, answer: Any, made: Transaction) -> int:
+        if made.values:
             revision = int(answer.header.revision)
-            self._state.committed(revision, [(key, put and put[0]) for key, put in transaction.values.items()])
+            self._state.committed(revision, made.changes)
             return revision
         # Only checks: nothing was written, and what they found must be seen here, too.
-        return max([self._state.seen, *(version - self._state.offset for _, version in transaction.wanted if version)])
+        return max([self._state.seen, *(version - self._state.offset for _, version in made.wanted if version)])
 
-    async def _raise_conflict(self, transaction: _Transaction) -> None:
+    async def _raise_conflict(self, made: Transaction) -> None:
         """Say what won; should it be gone again by now, the transaction may be tried again."""
         request = TXN.request()
-        for key, _ in transaction.wanted:
+        for key, _ in made.wanted:
             request.success.add(request_range=RANGE.request(key=self._state.path(key), keys_only=True))
         answer = await self._client.call(TXN, request)
-        for (key, version), response in zip(transaction.wanted, answer.responses, strict=True):
+        for (key, version), response in zip(made.wanted, answer.responses, strict=True):
             pairs = response.response_range.kvs
             found = pairs[0].mod_revision + self._state.offset if pairs else 0
             if found != version:
                 raise conflict(key, version, found)
 
-    async def _find_own(self, transaction: _Transaction) -> int:
+    async def _find_own(self, made: Transaction) -> int:
         """An earlier try may have been carried out: then everything is as we wrote it, by one revision."""
         revisions: set[int] = set()
-        for key, put in transaction.values.items():
+        for key, put in made.values.items():
             answer = await self._client.call(RANGE, RANGE.request(key=self._state.path(key)))
             if put is None:
                 revisions.update([0] if answer.kvs else [])
@@ -267,10 +248,10 @@ class EtcdStore(Store):
                 hint="look at the log: can this server watch etcd?",
             )
 
-    async def _show_winner(self, error: Conflict, transaction: _Transaction) -> None:
+    async def _show_winner(self, error: Conflict, made: Transaction) -> None:
         """Wait until the index has what won, so that whoever lost reads something new."""
         key: Any = error.facts["key"]
-        wanted = dict(transaction.wanted)[key]
+        wanted = dict(made.wanted)[key]
 
         def moved_on() -> bool:
             found = self.index.objects.get(key)

@@ -59,8 +59,8 @@ class EtcdClient:
         self._endpoints = list(endpoints)
         self._access = access
         self._call_seconds = call_seconds
-        credentials = _credentials(access) if access.secure else None
-        self._channels = [_channel(endpoint, credentials) for endpoint in endpoints]
+        given = credentials(access)
+        self._channels = [_channel(endpoint, given) for endpoint in endpoints]
         self._calls: dict[tuple[int, str], Any] = {}
         self._current = 0
         self._token = ""
@@ -79,7 +79,7 @@ class EtcdClient:
             try:
                 return await self._send(index, method, request, token)
             except grpc.aio.AioRpcError as error:
-                if self._access.user and _wants_auth(error):
+                if self._access.user and wants_auth(error.details() or ""):
                     self._token = "" if self._token == token else self._token
                     continue
                 raise self._failed(index, error) from error
@@ -95,7 +95,7 @@ class EtcdClient:
             response_deserializer=WATCH.response.FromString,
         )
         # A member that lost its leader ends the watch instead of staying silent.
-        stream = open_stream(metadata=_metadata(token, ("hasleader", "true")))
+        stream = open_stream(metadata=metadata(token, ("hasleader", "true")))
         try:
             create = messages["WatchCreateRequest"](key=key, range_end=end, start_revision=start)
             await stream.write(WATCH.request(create_request=create))
@@ -137,7 +137,7 @@ class EtcdClient:
                 request_serializer=method.request.SerializeToString,
                 response_deserializer=method.response.FromString,
             )
-        return await call(request, timeout=seconds or self._call_seconds, metadata=_metadata(token))
+        return await call(request, timeout=seconds or self._call_seconds, metadata=metadata(token))
 
     async def _connected(self) -> int:
         """The number of an endpoint with a connection: the current one, or else the first to have one."""
@@ -183,47 +183,55 @@ class EtcdClient:
     def _canceled(self, response: Any, token: str) -> None:
         if response.compact_revision:
             raise Compacted
-        if any(word in response.cancel_reason for word in _AUTH_AGAIN) and self._token == token:
+        if wants_auth(response.cancel_reason) and self._token == token:
             self._token = ""
         raise Lost(f"etcd ended the watch: {response.cancel_reason}")
 
     def _failed(self, index: int, error: grpc.aio.AioRpcError) -> Exception:
         """What the caller is told, and whether the endpoint is left."""
-        code, details = error.code(), error.details() or ""
-        story = f"etcd at {self._endpoints[index]}: {details or code.name.lower()}"
-        if code is grpc.StatusCode.OUT_OF_RANGE:
-            return Compacted(story)
-        if "too large" in details or "larger than max" in details:
-            return TooLarge(story, hint="raise etcd's --max-request-bytes, or split the commit")
-        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
-            return Refused(story, hint="if its space is used up: compact, defragment, `etcdctl alarm disarm`")
-        if code in {
-            grpc.StatusCode.INVALID_ARGUMENT,
-            grpc.StatusCode.UNAUTHENTICATED,
-            grpc.StatusCode.PERMISSION_DENIED,
-            grpc.StatusCode.FAILED_PRECONDITION,
-        }:
-            return Denied(story, hint="check the user, the password and the role that etcd has for us")
-        self._leave(index)
-        return Lost(story)
+        told = failure(self._endpoints[index], error.code(), error.details() or "")
+        if isinstance(told, Lost):
+            self._leave(index)
+        return told
 
 
-def _wants_auth(error: grpc.aio.AioRpcError) -> bool:
-    details = error.details() or ""
+def failure(endpoint: str, code: grpc.StatusCode, details: str) -> Exception:
+    """What a call that failed means; `Lost`: another endpoint may know better."""
+    story = f"etcd at {endpoint}: {details or code.name.lower()}"
+    if code is grpc.StatusCode.OUT_OF_RANGE:
+        return Compacted(story)
+    if "too large" in details or "larger than max" in details:
+        return TooLarge(story, hint="raise etcd's --max-request-bytes, or split the commit")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return Refused(story, hint="if its space is used up: compact, defragment, `etcdctl alarm disarm`")
+    if code in {
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    }:
+        return Denied(story, hint="check the user, the password and the role that etcd has for us")
+    return Lost(story)
+
+
+def wants_auth(details: str) -> bool:
     return any(word in details for word in _AUTH_AGAIN)
 
 
-def _metadata(token: str, *more: tuple[str, str]) -> list[tuple[str, str]]:
+def metadata(token: str, *more: tuple[str, str]) -> list[tuple[str, str]]:
     return [("token", token), *more] if token else list(more)
 
 
-def _channel(endpoint: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
-    if credentials is None:
+def _channel(endpoint: str, given: grpc.ChannelCredentials | None) -> grpc.aio.Channel:
+    if given is None:
         return grpc.aio.insecure_channel(endpoint, options=CHANNEL_OPTIONS)
-    return grpc.aio.secure_channel(endpoint, credentials, options=CHANNEL_OPTIONS)
+    return grpc.aio.secure_channel(endpoint, given, options=CHANNEL_OPTIONS)
 
 
-def _credentials(access: StoreAccess) -> grpc.ChannelCredentials:
+def credentials(access: StoreAccess) -> grpc.ChannelCredentials | None:
+    """None: etcd is spoken to in plain."""
+    if not access.secure:
+        return None
     if bool(access.cert) != bool(access.key):
         raise Invalid("a client certificate needs both a certificate and its key")
     return grpc.ssl_channel_credentials(

@@ -73,6 +73,10 @@ class EtcdState:
         share(found.meta)
         return found
 
+    def read(self, pair: Any) -> Object:
+        """What a pair holds."""
+        return self._object(pair.key, pair.value, pair.mod_revision)
+
     # Reading it all.
 
     async def load(self) -> None:

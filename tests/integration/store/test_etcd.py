@@ -419,11 +419,17 @@ async def test_a_user_with_a_password_whose_token_runs_out(new_etcd: StartEtcd) 
     with pytest.raises(Unavailable, match="permission denied"):
         await open_store(f"etcd://ani:rahasia@{etcd.endpoints[0]}/elsewhere")
     access = StoreAccess(user="ani", password="rahasia")
-    async with await open_store(f"etcd://{etcd.endpoints[0]}/mandor", access=access) as store:
+    async with await EtcdStore.open(etcd.endpoints, access=access) as store:
         await store.commit(Put(make_node("n1")))
         await asyncio.sleep(2.5)  # etcd's own clock: its tokens live a second, and cannot be turned
         await store.commit(Put(make_node("n2")))
-        assert await names(store) == ["n1", "n2"]
+        door = store.side_door()
+        assert door is not None
+        await asyncio.to_thread(door.commit, Put(make_node("n3")), seconds=20.0)
+        await asyncio.sleep(2.5)
+        assert await asyncio.to_thread(door.get, Key("node", "", "n2"), 20.0) is not None
+        await until(lambda: len(store.index) == 3)
+        assert await names(store) == ["n1", "n2", "n3"]
 
 
 def test_without_grpcio_the_hint_says_what_to_install() -> None:
