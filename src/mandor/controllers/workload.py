@@ -113,9 +113,10 @@ class WorkloadController(Controller[Name]):
         for name in names:
             self._planned.pop(name, None)
         value = change.value
-        told = self._told.pop(_name(value), None) if isinstance(value, Workload) else None
-        if told is not None and value.status is told.status and change.of_status:
-            self._planned[_name(value)] = told
+        if isinstance(value, Workload):
+            told = self._told.pop(_name(value), None)
+            if told is not None and value.status is told.status and change.of_status:
+                self._planned[_name(value)] = told
         return names
 
     def _concerned(self, change: Change) -> Iterable[Name]:
