@@ -270,7 +270,7 @@ async def _find(store: Store, kind: type[O], name: str, beside: Mapping[Key, Obj
 async def _all(store: Store, kind: type[O], beside: Mapping[Key, Object], where: Filter = ALL) -> list[O]:
     """Those that are stored, and those that are about to be, in place of what they were."""
     known = {each.key: each for each in (await store.list(kind.kind, where)).items}
-    known.update(beside)
+    known.update([(key, each) for key, each in beside.items() if key[0] == kind.kind])  # of thousands, none or few
     return [each for each in known.values() if isinstance(each, kind)]
 
 

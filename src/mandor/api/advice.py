@@ -5,7 +5,7 @@ from collections.abc import Sequence, Set
 from mandor.model.meta import Object
 from mandor.model.node import Node
 from mandor.model.workload import Workload
-from mandor.placement.home import Site
+from mandor.placement.home import Site, has_home
 
 
 def advice(value: Object, nodes: Sequence[Node], secrets: Set[tuple[str, str]] = frozenset()) -> tuple[str, ...]:
@@ -30,9 +30,9 @@ def _homeless(workload: Workload, nodes: Sequence[Node]) -> list[str]:
     spec = workload.spec
     if spec.type != "daemon":
         return []
-    sites = {name: Site.of(group, nodes) for name, group in spec.groups.items()}
-    where = "{}: " if len(sites) > 1 else ""
-    return [where.format(name) + site.refusal for name, site in sites.items() if not site.homes]
+    where = "{}: " if len(spec.groups) > 1 else ""
+    homeless = {name: group for name, group in spec.groups.items() if not has_home(group, nodes)}
+    return [where.format(name) + Site.of(group, nodes).refusal for name, group in homeless.items()]
 
 
 def _counted(workload: Workload) -> list[str]:

@@ -1,7 +1,8 @@
 """The ASGI application: every operation under its path, and what they share."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import cache, partial
 
 import msgspec
 from starlette.applications import Starlette
@@ -123,10 +124,10 @@ _nothing_here = _NothingHere()
 
 def _documentation() -> list[Operation]:
     async def openapi(call: Call[None, None]) -> Text:
-        return Text(openapi_json())
+        return Text(await asyncio.to_thread(openapi_json))
 
     async def docs(call: Call[None, None]) -> Text:
-        return Text(page(), "text/html; charset=utf-8", ((b"content-security-policy", POLICY),))
+        return Text(await asyncio.to_thread(page), "text/html; charset=utf-8", ((b"content-security-policy", POLICY),))
 
     return [
         Operation(
@@ -144,6 +145,7 @@ def _documentation() -> list[Operation]:
     ]
 
 
+@cache
 def openapi_json() -> bytes:
     """The document as it is served."""
     return msgspec.json.encode(document(OPERATIONS))

@@ -30,7 +30,7 @@ Action = Literal["created", "changed", "unchanged", "deleted"]
 FIRST = frozenset({"namespace", "priority-class"})
 """What must be there before those who name it, also where it takes several commits."""
 TRIES = 5
-CHUNK = 50
+CHUNK = 20
 """After so many documents others get their turn."""
 BATCH = WRITES_MOST - 1
 """One write is left for the audit."""

@@ -4,8 +4,9 @@ Every server can tell this, from what it mirrors since somebody first asked.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
+from typing import TypeVar
 
 from mandor.api.heartbeat import Heartbeats
 from mandor.lib.metrics import Family, Values, gauge
@@ -18,6 +19,7 @@ from mandor.model.workload import Workload
 from mandor.store.base import Change, Store
 from mandor.store.mirror import Mirror
 
+T = TypeVar("T")
 _RESOURCES = (("cpu_milli", "cpu_cores", 1000), ("memory_bytes", "memory_bytes", 1), ("disk_bytes", "disk_bytes", 1))
 
 
@@ -80,8 +82,12 @@ class ClusterGauges:
         yield gauge("mandor_node_closed", "1: cordoned, drained, or in maintenance.", closed, "node")
         pressed = {(each.meta.name, what): 1.0 for each in nodes for what in each.status.pressure}
         yield gauge("mandor_node_pressure", "1: the node is short of it.", pressed, "node", "resource")
-        capacity = [(each.meta.name, each.allocatable) for each in nodes]
-        yield from _amounts("mandor_node_allocatable", "What a node has for work", capacity)
+        yield from _amounts(
+            "mandor_node_allocatable",
+            "What a node has for work",
+            nodes,
+            lambda each: (each.meta.name, each.allocatable),
+        )
 
     def _of_work(self) -> Iterator[Family]:
         found = _counted(self._phases)
@@ -102,15 +108,19 @@ class ClusterGauges:
 
     def _of_usage(self) -> Iterator[Family]:
         heard = self._heartbeats.all_usage()
-        ages = {(each.node,): each.age_seconds for each in heard}
+        ages = (((each.node,), each.age_seconds) for each in heard)
         yield gauge("mandor_node_heartbeat_age_seconds", "Since this server heard a node last.", ages, "node")
-        used = [
-            (each.node, Resources(each.usage.cpu_milli, each.usage.memory_bytes, each.usage.disk_bytes))
-            for each in heard
-        ]
-        yield from _amounts("mandor_node_used", "What is used on a node", used)
+        yield from _amounts(
+            "mandor_node_used",
+            "What is used on a node",
+            heard,
+            lambda each: (
+                each.node,
+                Resources(each.usage.cpu_milli, each.usage.memory_bytes, each.usage.disk_bytes),
+            ),
+        )
         for direction in ("in", "out"):
-            rates = {(each.node,): float(getattr(each.usage, f"network_{direction}_bytes")) for each in heard}
+            rates = (((each.node,), float(getattr(each.usage, f"network_{direction}_bytes"))) for each in heard)
             way = "received" if direction == "in" else "sent"
             yield gauge(f"mandor_node_network_{way}_bytes_per_second", f"What a node {way}, lately.", rates, "node")
 
@@ -119,7 +129,10 @@ def _counted(counts: Counter[Values]) -> dict[Values, float]:
     return {values: float(count) for values, count in counts.items() if count}
 
 
-def _amounts(name: str, meaning: str, amounts: Sequence[tuple[str, Resources]]) -> Iterator[Family]:
+def _amounts(
+    name: str, meaning: str, items: Sequence[T], amounts: Callable[[T], tuple[str, Resources]]
+) -> Iterator[Family]:
+    """`amounts`: a node, and what it has; asked again for each resource, a few nodes at a time."""
     for field, unit, divisor in _RESOURCES:
-        found = {(node,): getattr(each, field) / divisor for node, each in amounts}
+        found = (((node,), getattr(each, field) / divisor) for node, each in map(amounts, items))
         yield gauge(f"{name}_{unit}", f"{meaning}: {unit.replace('_', ', in ')}.", found, "node")

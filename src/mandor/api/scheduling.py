@@ -104,7 +104,9 @@ class Desk:
         try:
             async with self._turn:
                 config, registry = self._scheduling.read()
-                objects = [each for kind in KINDS for each in (await self._store.list(kind.kind)).items]
+                objects: list[Object] = []
+                for kind in KINDS:
+                    objects += (await self._store.list(kind.kind)).items
                 loop = asyncio.get_running_loop()
                 return await asyncio.to_thread(_work, self._scheduling, config, registry, objects, loop, answer)
         finally:

@@ -1,5 +1,6 @@
 """The only way into the store: every write is checked against its writer, admitted, audited, committed."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,9 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.record import Event
 from mandor.store.base import OPERATIONS_MOST, WRITES_MOST, Check, Delete, Filter, Put, Write, check_writes
+
+CHUNK = 20
+"""After so many objects others get their turn."""
 
 _Paired = Sequence[tuple[Write, Object | None]]
 """What is to be written, and what is stored in its place."""
@@ -133,7 +137,9 @@ async def _admit(parts: ApiParts, caller: Caller, paired: _Paired) -> list[Check
     engines = await known_engines(parts.store, parts.settings.engines)
     written = {write.key for write, _ in paired}
     checks: dict[Key, Check] = {}
-    for value in values.values():
+    for number, value in enumerate(values.values(), 1):
+        if number % CHUNK == 0:
+            await asyncio.sleep(0)
         for check in await admit(parts.store, caller, value, engines, beside=values):
             if check.key not in written:
                 checks[check.key] = check

@@ -8,6 +8,7 @@ from mandor.controllers.draft import Draft
 from mandor.controllers.slot import World
 from mandor.lib.quantity import Seconds
 from mandor.lib.ranges import parse
+from mandor.lib.steps import FEW, PIECE, WRITTEN, Steps, chosen, ordered, pieces
 from mandor.model.batch import Batch
 from mandor.model.instance import Instance, instance_name
 from mandor.model.phase import Phase
@@ -30,32 +31,37 @@ def batch_of(workload: Workload, group: str) -> Batch:
 
 def ending(
     workload: Workload, members: Mapping[str, Sequence[Instance]], release: Release, world: World
-) -> Ending | None:
+) -> Steps[Ending | None]:
     status = workload.status
     if status.release == release.meta.name and status.phase in {"Succeeded", "Failed"}:
         return Ending(status.phase, status.message)
     for group, instances in members.items():
-        for each in instances:
+        failed = yield from chosen(instances, lambda piece: [each for each in piece if each.phase is Phase.FAILED])
+        for each in failed:
             if failed_for_good(workload, group, each, release):
                 tries = each.spec.attempt + 1
                 return Ending("Failed", f"{each.meta.name} failed {tries} times: {slot.shown_end(each)}")
     late = _seconds_left(workload, release, world.now)
     if late is not None and late <= 0:
         return Ending("Failed", f"not done within its deadline of {_deadline(workload)}")
-    if all(done(workload, group, members[group], release) for group in workload.spec.groups):
-        return Ending("Succeeded")
-    return None
+    for group in workload.spec.groups:
+        over = yield from done(workload, group, members[group], release)
+        if not over:
+            return None
+    return Ending("Succeeded")
 
 
-def done(workload: Workload, group: str, members: Sequence[Instance], release: Release) -> bool:
+def done(workload: Workload, group: str, members: Sequence[Instance], release: Release) -> Steps[bool]:
     wanted = batch_of(workload, group).completions
-    return len(succeeded_indices(workload, group, members, release)) >= wanted
+    over = yield from succeeded_indices(workload, group, members, release)
+    return len(over) >= wanted
 
 
-def succeeded_indices(workload: Workload, group: str, members: Sequence[Instance], release: Release) -> set[int]:
+def succeeded_indices(workload: Workload, group: str, members: Sequence[Instance], release: Release) -> Steps[set[int]]:
     """Of those that are wanted. An indexed batch knows them by its status, too: an instance may be gone by now."""
     batch = batch_of(workload, group)
-    found = {each.spec.index for each in members if succeeded(each, release)}
+    indices = yield from chosen(members, lambda piece: [each.spec.index for each in piece if succeeded(each, release)])
+    found = set(indices)
     if batch.indexed and workload.status.release == release.meta.name:
         found |= parse(workload.status.indices.get(group, ""))
     return {index for index in found if index < batch.completions}
@@ -75,42 +81,51 @@ def failed_for_good(workload: Workload, group: str, instance: Instance, release:
     )
 
 
-def plan_ended(draft: Draft, members: Sequence[Instance], reason: str, now: float) -> None:
+def plan_ended(draft: Draft, members: Sequence[Instance], reason: str, now: float) -> Steps[None]:
     """What still runs stops; what is over is kept as history."""
-    for each in members:
-        if not each.phase.over:
-            slot.lose(draft, each, reason, now)
+    left = yield from chosen(members, lambda piece: [each for each in piece if not each.phase.over])
+    yield from slot.lose_all(draft, left, reason, now)
 
 
 def plan_batch(
     draft: Draft, workload: Workload, name: str, members: Sequence[Instance], release: Release, world: World
-) -> None:
+) -> Steps[None]:
     batch = batch_of(workload, name)
     left = _seconds_left(workload, release, world.now)
     if left is not None:
         draft.again(left)
-    for each in members:
-        if each.spec.index >= batch.completions:
-            slot.lose(draft, each, "fewer completions are wanted", world.now)
-    members = [each for each in members if each.spec.index < batch.completions]
-    held = [each for each in members if not slot.ended(each)]
-    _stop_outdated(draft, held, release, world)
-    current = [each for each in held if each.spec.release == release.meta.name and each.spec.stop is None]
+    surplus = yield from chosen(members, lambda piece: [each for each in piece if each.spec.index >= batch.completions])
+    if surplus:
+        yield from slot.lose_all(draft, surplus, "fewer completions are wanted", world.now)
+        members = [each for each in members if each.spec.index < batch.completions]
+    held = yield from chosen(members, lambda piece: [each for each in piece if not slot.ended(each)])
+    current = yield from _stop_outdated(draft, held, release, world)
     # Someone lowered the parallelism: the cheapest go, and have their turn later.
-    by_worth = sorted(current, key=lambda each: (-slot.worth(each), each.spec.index))
-    for each in by_worth[batch.parallelism :]:
-        slot.stop(draft, each, "less parallelism is wanted", world.now)
-    for each in by_worth[: batch.parallelism]:
-        if slot.replaceable(each, workload.spec.groups[name], world):
-            draft.note(each, "Replaced", f"its node {each.spec.node} is lost", warning=True)
-            slot.replace(draft, each, release, attempt=each.spec.attempt, avoid=each.spec.avoid)
-    _fill(draft, workload, name, members, batch.parallelism - len(held), release, world)
+    by_worth = yield from ordered(current, lambda each: (-slot.worth(each), each.spec.index))
+    for piece in pieces(by_worth[batch.parallelism :], FEW):
+        for each in piece:
+            slot.stop(draft, each, "less parallelism is wanted", world.now)
+        yield WRITTEN * len(piece)
+    for piece in pieces(by_worth[: batch.parallelism]):
+        for each in piece:
+            if slot.replaceable(each, workload.spec.groups[name], world):
+                draft.note(each, "Replaced", f"its node {each.spec.node} is lost", warning=True)
+                slot.replace(draft, each, release, attempt=each.spec.attempt, avoid=each.spec.avoid)
+        yield 5 * len(piece)
+    yield from _fill(draft, workload, name, members, batch.parallelism - len(held), release, world)
 
 
-def _stop_outdated(draft: Draft, held: Sequence[Instance], release: Release, world: World) -> None:
-    for each in held:
-        if each.spec.release != release.meta.name:
-            slot.stop(draft, each, f"updated to {release.meta.name}", world.now)
+def _stop_outdated(draft: Draft, held: Sequence[Instance], release: Release, world: World) -> Steps[list[Instance]]:
+    """The others, but for those that are told to stop."""
+    current = []
+    for piece in pieces(held):
+        for each in piece:
+            if each.spec.release != release.meta.name:
+                slot.stop(draft, each, f"updated to {release.meta.name}", world.now)
+            elif each.spec.stop is None:
+                current.append(each)
+        yield 3 * len(piece)
+    return current
 
 
 def _fill(
@@ -121,14 +136,16 @@ def _fill(
     room: int,
     release: Release,
     world: World,
-) -> None:
+) -> Steps[None]:
     """The lowest indices first; one that waits after a failure lets the next one go before it."""
-    by_index = {each.spec.index: each for each in members}
-    over = succeeded_indices(workload, name, members, release)
+    by_index = dict((yield from chosen(members, lambda piece: [(each.spec.index, each) for each in piece])))
+    over = yield from succeeded_indices(workload, name, members, release)
     left = slot.at_once(len(members))
     for index in range(batch_of(workload, name).completions):
         if room <= 0:
             return
+        if index % PIECE == 0:
+            yield 3 * PIECE
         if index in over:
             continue
         if not left:

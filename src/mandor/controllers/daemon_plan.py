@@ -13,6 +13,7 @@ from mandor.controllers import slot
 from mandor.controllers.draft import Draft
 from mandor.controllers.slot import World
 from mandor.controllers.update_plan import Step
+from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
 from mandor.model.instance import UNSCHEDULABLE, Instance, daemon_name
 from mandor.model.phase import Phase
 from mandor.model.workload import Group, Release, Workload
@@ -31,22 +32,27 @@ def no_room(instance: Instance) -> bool:
 
 def plan_daemon(
     draft: Draft, workload: Workload, name: str, members: Sequence[Instance], step: Step, world: World
-) -> None:
+) -> Steps[None]:
     site = world.site(step.target, name)
     here: dict[str, Instance] = {}
-    for each in members:
-        home = each.spec.home
-        if home in site.homes:
-            here[home] = each
-        elif home not in site.kept:
-            why = f"{home} does not match any more" if home in site.refusals else f"its node {home} is gone"
-            slot.lose(draft, each, why, world.now)
-        elif slot.ended(each) and each.phase is not Phase.LOST:
-            draft.delete(each)
+    for piece in pieces(members, FEW):
+        for each in piece:
+            home = each.spec.home
+            if home in site.homes:
+                here[home] = each
+            elif home not in site.kept:
+                why = f"{home} does not match any more" if home in site.refusals else f"its node {home} is gone"
+                slot.lose(draft, each, why, world.now)
+            elif slot.ended(each) and each.phase is not Phase.LOST:
+                draft.delete(each)
+        yield WRITTEN * len(piece)
     crew = _Crew(draft, workload.spec.groups[name], step, world, wanted=len(site.homes))
-    for home in sorted(here):
-        crew.sort(here[home])
+    for homes in pieces(sorted(here), FEW):
+        for home in homes:
+            crew.sort(here[home])
+        yield WRITTEN * len(homes)
     crew.plan_old()
+    yield WRITTEN * len(crew.ended)
     _fill(draft, workload, name, sorted(site.homes - here.keys()), len(members), step, world)
 
 

@@ -1,13 +1,13 @@
 """The drain controller: has whatever is on a drained node leave it, and tells how far that is."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from mandor.controllers.draft import Draft
-from mandor.controllers.drain_plan import DrainSeen, end_drain, must_leave, plan_drain, stay
+from mandor.controllers.drain_plan import DrainSeen, Groups, end_drain, must_leave, plan_drain, stay
 from mandor.controllers.overseer import Overseer
-from mandor.controllers.residents import GroupName, Residents, rooted, workload_of
+from mandor.controllers.residents import Residents, group_of, rooted, workload_of
 from mandor.lib.clock import Clock
+from mandor.lib.steps import WRITTEN, Steps
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
@@ -44,14 +44,17 @@ class DrainController(Overseer):
                     self._leaving.pop(change.key, None)
         return super().observe_all(changes)
 
-    def plan(self, nodes: Sequence[Node], residents: Residents, now: float) -> Draft:
-        whole, taken = Draft(), Counter[GroupName]()
+    def plan(self, nodes: Sequence[Node], residents: Residents, now: float) -> Steps[Draft]:
+        whole, groups = Draft(), Groups(residents.of)
         for node in nodes:
             if node.drain is None:
                 end_drain(whole, node)
                 continue
-            seen = DrainSeen(node, residents.on(node.meta.name), residents.of, self._workload, self._rooted)
-            whole.add(plan_drain(seen, node.drain, taken, now))
+            here = residents.on(node.meta.name)
+            for name in dict.fromkeys(map(group_of, here)):
+                yield from groups.look(name)
+            whole.add(plan_drain(DrainSeen(node, here, self._workload, self._rooted), node.drain, groups, now))
+            yield 2 * WRITTEN * (1 + len(here))
         for each in self._leaving.values():
             node_now = self.node(each.spec.node)
             if each.spec.stop is None and (node_now is None or node_now.drain is None):

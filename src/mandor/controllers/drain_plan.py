@@ -11,6 +11,7 @@ from mandor.controllers import slot
 from mandor.controllers.draft import Draft
 from mandor.controllers.residents import GroupName, group_of
 from mandor.lib.quantity import Seconds
+from mandor.lib.steps import Steps, at_once, pieces
 from mandor.model.instance import Instance, Move
 from mandor.model.node import Drain, DrainPhase, DrainStatus, Node
 from mandor.model.phase import Phase
@@ -28,9 +29,40 @@ class DrainSeen:
     node: Node
     here: Sequence[Instance]
     """Those on the node."""
-    members: Callable[[GroupName], Sequence[Instance]]
     workload: Callable[[Instance], Workload | None]
     rooted: Callable[[Instance], bool] = slot.goes_anywhere
+
+
+@dataclass(slots=True)
+class Groups:
+    """What is known of the groups whose instances leave, for all nodes that are drained together."""
+
+    members: Callable[[GroupName], Sequence[Instance]]
+    taken: Counter[GroupName] = field(default_factory=Counter)
+    """What was taken of budgets just now."""
+    _heirs: dict[GroupName, dict[str, Instance]] = field(default_factory=dict)
+    _serving: dict[GroupName, int] = field(default_factory=dict)
+
+    def look(self, name: GroupName) -> Steps[None]:
+        """At all of a group, which may be very many, before it is asked about."""
+        if name in self._heirs:
+            return
+        heirs, serving = dict[str, Instance](), 0
+        for piece in pieces(self.members(name)):
+            heirs.update([(each.spec.instead_of, each) for each in piece if each.spec.instead_of])
+            serving += sum(map(slot.serving, piece))
+            yield 3 * len(piece)
+        self._heirs[name], self._serving[name] = heirs, serving
+
+    def heir(self, name: GroupName, each: Instance) -> Instance | None:
+        """Who takes its place."""
+        at_once(self.look(name))
+        return self._heirs[name].get(each.meta.uid)
+
+    def may_go(self, name: GroupName, workload: Workload, each: Instance) -> bool:
+        at_once(self.look(name))
+        left = may_stop(workload.spec, name.group, self._serving[name])
+        return left is None or not slot.serving(each) or left > self.taken[name]
 
 
 @dataclass(slots=True)
@@ -40,8 +72,7 @@ class _Count:
     waiting: Counter[str] = field(default_factory=Counter)
 
 
-def plan_drain(seen: DrainSeen, drain: Drain, taken: Counter[GroupName], now: float) -> Draft:
-    """`taken`: what was taken of budgets just now, for other nodes; what is taken here is added."""
+def plan_drain(seen: DrainSeen, drain: Drain, groups: Groups, now: float) -> Draft:
     draft = Draft()
     before = seen.node.status.drain
     if before is not None and drain.since and before.since != drain.since:
@@ -52,7 +83,7 @@ def plan_drain(seen: DrainSeen, drain: Drain, taken: Counter[GroupName], now: fl
     if ends is not None and not late:
         draft.again(ends - now)
     here = [each for each in seen.here if each.phase.placed]
-    leaving = _Leaving(draft, seen, drain, taken, late=late, now=now, last=all(each.spec.home for each in here))
+    leaving = _Leaving(draft, seen, drain, groups, late=late, now=now, last=all(each.spec.home for each in here))
     count = _Count(left=len(here))
     for each in here:
         why = leaving.send(each)
@@ -90,7 +121,7 @@ class _Leaving:
         draft: Draft,
         seen: DrainSeen,
         drain: Drain,
-        taken: Counter[GroupName],
+        groups: Groups,
         *,
         late: bool,
         now: float,
@@ -98,11 +129,9 @@ class _Leaving:
     ) -> None:
         """`last`: only daemons are left, and it is their turn."""
         self._draft, self._seen, self._now, self._last = draft, seen, now, last
-        self._late, self._taken = late, taken
+        self._late, self._groups = late, groups
         self._forced = drain.force and (late or drain.deadline is None)
         self._reason = f"{seen.node.meta.name} is drained"
-        self._spares: dict[GroupName, int | None] = {}
-        self._heirs: dict[GroupName, dict[str, Instance]] = {}
 
     def send(self, each: Instance) -> str:
         """Have it leave; what it waits for, empty if it is on its way."""
@@ -129,9 +158,9 @@ class _Leaving:
         name = group_of(each)
         if not self._late:
             return f"{name}: runs to its end"
-        if not self._may_go(name, workload, each):
+        if not self._groups.may_go(name, workload, each):
             return _budget(name, workload)
-        self._taken[name] += slot.serving(each)
+        self._groups.taken[name] += slot.serving(each)
         self._stop(each)
         return ""
 
@@ -142,9 +171,9 @@ class _Leaving:
             return ""
         if move.to or not slot.serving(each):
             return ""
-        heir = self._heir(name, each)
+        heir = self._groups.heir(name, each)
         if (heir is None and move.first == "stop") or (heir is not None and slot.serving(heir)):
-            return "" if self._may_go(name, workload, each) else _budget(name, workload)
+            return "" if self._groups.may_go(name, workload, each) else _budget(name, workload)
         if heir is None:
             return f"{name}: others of it go first"
         if heir.phase is Phase.PENDING and heir.status.message:
@@ -157,17 +186,6 @@ class _Leaving:
         first: Literal["start", "stop"] = "stop" if stops_first(workload.spec.groups[each.spec.group]) else "start"
         order = Move(reason=self._reason, at=self._now, first=first)
         self._draft.put(each.changed(spec=replace(each.spec, move=order)))
-
-    def _heir(self, name: GroupName, each: Instance) -> Instance | None:
-        if name not in self._heirs:
-            self._heirs[name] = {one.spec.instead_of: one for one in self._seen.members(name) if one.spec.instead_of}
-        return self._heirs[name].get(each.meta.uid)
-
-    def _may_go(self, name: GroupName, workload: Workload, each: Instance) -> bool:
-        if name not in self._spares:
-            self._spares[name] = may_stop(workload.spec, name.group, self._seen.members(name))
-        left = self._spares[name]
-        return left is None or not slot.serving(each) or left > self._taken[name]
 
 
 def _budget(name: GroupName, workload: Workload) -> str:

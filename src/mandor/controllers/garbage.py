@@ -1,7 +1,7 @@
 """The garbage controller: sweeps away what nobody needs any more, every half minute."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from operator import is_
 from typing import Any, TypeVar
 
@@ -11,6 +11,7 @@ from mandor.controllers.garbage_plan import Keep
 from mandor.controllers.hearing import SERVER
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
+from mandor.lib.steps import chosen, in_turns
 from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
@@ -51,9 +52,9 @@ class GarbageController(Controller[str]):
 
     async def reconcile(self, key: str) -> float | None:
         rubbish = [
-            *garbage_plan.old_events(await self._list(Event), self._keep, self._clock.now()),
-            *garbage_plan.old_decisions(await self._list(KeptDecision), self._keep, self._clock.now()),
-            *garbage_plan.old_audits(await self._list(Audit), self._keep, self._clock.now()),
+            *await in_turns(garbage_plan.old_events(await self._list(Event), self._keep, self._clock.now())),
+            *await in_turns(garbage_plan.old_decisions(await self._list(KeptDecision), self._keep, self._clock.now())),
+            *await in_turns(garbage_plan.old_audits(await self._list(Audit), self._keep, self._clock.now())),
             *garbage_plan.expired_tokens(await self._list(Token), self._clock.now()),
             *await self._of_servers(),
             *await self._of_workloads(),
@@ -82,20 +83,20 @@ class GarbageController(Controller[str]):
     async def _of_workloads(self) -> list[Object]:
         # In this order: whoever made a release or an instance had its workload before it.
         releases = await self._list(Release)
-        instances = await self._list(Instance)
+        instances = (await self._store.list(Instance.kind)).items
         known = await self._list(Workload)
         listed = (releases, instances, known)
         if len(self._nothing_of) == len(listed) and all(map(is_, self._nothing_of, listed)):
             return []
         workloads = {(each.meta.namespace, each.meta.name): each for each in known}
-        if not any(map(garbage_plan.ended, known)) and all(
-            (each.meta.namespace, each.spec.workload) in workloads for each in releases
-        ):
+        concerned = garbage_plan.concerned(releases, workloads)
+        if not concerned:
             self._nothing_of = listed
             return []
+        found = await in_turns(chosen(instances, lambda piece: _of(concerned, piece), each=2))
         return [
-            *garbage_plan.finished_instances(instances, workloads, self._keep, self._clock.now()),
-            *garbage_plan.orphaned_releases(releases, workloads.keys(), instances),
+            *garbage_plan.finished_instances(found, workloads, self._keep, self._clock.now()),
+            *garbage_plan.orphaned_releases(releases, workloads.keys(), found),
         ]
 
     def _unchanged(self, group: str, values: Iterable[Object]) -> dict[str, float]:
@@ -111,5 +112,14 @@ class GarbageController(Controller[str]):
         items = (await self._store.list(kind.kind)).items
         known = self._listed.get(kind.kind)
         if known is None or known[0] is not items:
-            known = self._listed[kind.kind] = items, [each for each in items if isinstance(each, kind)]
+            found = await in_turns(chosen(items, lambda piece: [each for each in piece if isinstance(each, kind)]))
+            known = self._listed[kind.kind] = items, found
         return known[1]
+
+
+def _of(workloads: Set[tuple[str, str]], objects: Sequence[Object]) -> list[Instance]:
+    return [
+        each
+        for each in objects
+        if isinstance(each, Instance) and (each.meta.namespace, each.spec.workload) in workloads
+    ]

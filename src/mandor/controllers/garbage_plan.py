@@ -1,10 +1,11 @@
 """Plan for what nobody needs any more."""
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
+from mandor.lib.steps import Steps, chosen, ordered
 from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
@@ -13,6 +14,7 @@ from mandor.model.record import Audit, Event, Hearing, Lease, Server, Session, T
 from mandor.model.usage import Tally
 from mandor.model.workload import Release, Workload
 
+O = TypeVar("O", bound=Object)  # noqa: E741 - O for object
 _DAY = 86_400.0
 
 
@@ -36,30 +38,35 @@ class Keep:
     sweep_seconds: float = 30.0
 
 
-def old_events(events: Sequence[Event], keep: Keep, now: float) -> list[Object]:
+def old_events(events: Sequence[Event], keep: Keep, now: float) -> Steps[list[Object]]:
     return _old(
         events,
-        [event.spec.last_at or event.meta.created_at for event in events],
+        lambda piece: [event.spec.last_at or event.meta.created_at for event in piece],
         now - keep.event_seconds,
         keep.events_most,
     )
 
 
-def old_decisions(decisions: Sequence[KeptDecision], keep: Keep, now: float) -> list[Object]:
-    times = [decision.spec.at for decision in decisions]
-    return _old(decisions, times, now - keep.decision_seconds, keep.decisions_most)
+def old_decisions(decisions: Sequence[KeptDecision], keep: Keep, now: float) -> Steps[list[Object]]:
+    return _old(
+        decisions, lambda piece: [each.spec.at for each in piece], now - keep.decision_seconds, keep.decisions_most
+    )
 
 
-def old_audits(audits: Sequence[Audit], keep: Keep, now: float) -> list[Object]:
-    return _old(audits, [audit.spec.at for audit in audits], now - keep.audit_seconds, keep.audits_most)
+def old_audits(audits: Sequence[Audit], keep: Keep, now: float) -> Steps[list[Object]]:
+    return _old(audits, lambda piece: [each.spec.at for each in piece], now - keep.audit_seconds, keep.audits_most)
 
 
-def _old(values: Sequence[Object], times: Sequence[float], before: float, most: int) -> list[Object]:
+def _old(
+    values: Sequence[O], times_of: Callable[[Sequence[O]], list[float]], before: float, most: int
+) -> Steps[list[Object]]:
     """Older than that, and the oldest of what is too much."""
+    times = yield from chosen(values, times_of)
     if len(values) <= most and min(times, default=before) >= before:
         return []
-    by_age = sorted(zip(times, range(len(values)), strict=True), reverse=True)
-    return [values[index] for place, (at, index) in enumerate(by_age) if at < before or place >= most]
+    newest_first = yield from ordered(range(len(values)), key=lambda index: (-times[index], -index))
+    old = (index for place, index in enumerate(newest_first) if times[index] < before or place >= most)
+    return [values[index] for index in old]
 
 
 def expired_tokens(tokens: Iterable[Token], now: float) -> list[Object]:
@@ -98,6 +105,13 @@ def orphaned_hearings(
         if (each.server if isinstance(each, Tally) else each.meta.name) not in servers
         and first_seen_seconds.get(each.meta.name, 0.0) > keep.server_seconds
     ]
+
+
+def concerned(releases: Iterable[Release], workloads: Mapping[tuple[str, str], Workload]) -> set[tuple[str, str]]:
+    """The workloads whose instances there is a reason to look at: those that have ended, and those that are gone."""
+    over = {owner for owner, each in workloads.items() if ended(each)}
+    owners = {(each.meta.namespace, each.spec.workload) for each in releases}
+    return over | (owners - workloads.keys())
 
 
 def finished_instances(

@@ -14,6 +14,7 @@ from mandor.controllers.batch_plan import done
 from mandor.controllers.daemon_plan import at_home
 from mandor.controllers.draft import Draft
 from mandor.controllers.slot import World
+from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
 from mandor.model.depends import WORDS, Condition
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase
@@ -42,12 +43,14 @@ class _Stand(NamedTuple):
         return f"{name} {WORDS[condition]}" + (f" ({self.never})" if self.never else "")
 
 
-def find_waits(workload: Workload, members: Members, release: Release, world: World) -> Waits:
+def find_waits(workload: Workload, members: Members, release: Release, world: World) -> Steps[Waits]:
     """In a rehearsal everybody begins: it tells where all of them go."""
     found = {}
     for name, group in workload.spec.groups.items():
         if group.depends_on and name not in _opened(workload, release) and not world.rehearsed:
-            stands = {other: _stand(other, workload, members, release, world) for other in group.depends_on}
+            stands = {}
+            for other in group.depends_on:
+                stands[other] = yield from _stand(other, workload, members, release, world)
             waits = (stands[other].missing(other, condition) for other, condition in group.depends_on.items())
             told = tuple(filter(None, waits))
             if told:
@@ -77,20 +80,23 @@ def tell(draft: Draft, workload: Workload, waits: Waits, release: Release) -> st
     return message
 
 
-def hold(draft: Draft, members: Members, waits: Waits, release: Release) -> None:
+def hold(draft: Draft, members: Members, waits: Waits, release: Release) -> Steps[None]:
     """New instances are made so that they wait; those that do, and need not any more, are let go."""
     if waits:
-        draft.writes = [_held(write, waits, release) for write in draft.writes]
+        draft.writes = yield from chosen(draft.writes, lambda piece: [_held(write, waits, release) for write in piece])
         draft.rest = _all_held(draft.rest, waits, release)
-    written = {write.key for write in draft.writes} if any(map(_waiting, _all(members))) else set()
-    for each in _all(members):
-        wanted = waits.get(each.spec.group, ()) if each.spec.release == release.meta.name else ()
-        if _waiting(each) and each.spec.waits != wanted and each.key not in written:
-            draft.put(each.changed(spec=replace(each.spec, waits=wanted)))
-
-
-def _all(members: Members) -> Iterator[Instance]:
-    return (each for group in members.values() for each in group)
+    waiting: list[Instance] = []
+    for group in members.values():
+        waiting += yield from chosen(group, lambda piece: [each for each in piece if each.spec.waits])
+    if not waiting:
+        return
+    written = {write.key for write in draft.writes}
+    for piece in pieces(waiting, FEW):
+        for each in piece:
+            wanted = waits.get(each.spec.group, ()) if each.spec.release == release.meta.name else ()
+            if _waiting(each) and each.spec.waits != wanted and each.key not in written:
+                draft.put(each.changed(spec=replace(each.spec, waits=wanted)))
+        yield WRITTEN * len(piece)
 
 
 def _waiting(each: Instance) -> bool:
@@ -112,28 +118,36 @@ def _held(write: Write, waits: Waits, release: Release) -> Write:
 # How far others are.
 
 
-def _stand(name: str, workload: Workload, members: Members, release: Release, world: World) -> _Stand:
+def _stand(name: str, workload: Workload, members: Members, release: Release, world: World) -> Steps[_Stand]:
     if name in workload.spec.groups:
-        return _group_stand(name, workload, members[name], release, world)
+        stand = yield from _group_stand(name, workload, members[name], release, world)
+        return stand
     other = world.other(name)
     if other is None:
         return _Stand(never="there is no group or workload of that name yet")
     return _workload_stand(other.workload, current=other.current)
 
 
-def _group_stand(name: str, workload: Workload, members: Sequence[Instance], release: Release, world: World) -> _Stand:
+def _group_stand(
+    name: str, workload: Workload, members: Sequence[Instance], release: Release, world: World
+) -> Steps[_Stand]:
     """Of the release that is wanted: in a roll-out one group follows another."""
     if workload.spec.type == "batch":
-        mine = [each for each in members if each.spec.release == release.meta.name]
+        mine = yield from _of(release, members)
         begun = any(each.phase in _BEGUN for each in mine)
         healthy = any(each.status.ready or each.phase is Phase.SUCCEEDED for each in mine)
-        return _Stand(begun, healthy, done(workload, name, members, release))
+        over = yield from done(workload, name, members, release)
+        return _Stand(begun, healthy, over)
     wanted = workload.spec.groups[name].count
     if workload.spec.type == "daemon":
         wanted, members = at_home(release, name, members, world)
-    mine = [each for each in members if each.spec.release == release.meta.name]
+    mine = yield from _of(release, members)
     healthy = 0 < wanted <= sum(map(slot.serving, mine))
     return _Stand(healthy or 0 < wanted <= sum(each.phase in _BEGUN for each in mine), healthy)
+
+
+def _of(release: Release, members: Sequence[Instance]) -> Steps[list[Instance]]:
+    return chosen(members, lambda piece: [each for each in piece if each.spec.release == release.meta.name])
 
 
 def _workload_stand(other: Workload, *, current: bool) -> _Stand:

@@ -1,12 +1,17 @@
 """Where daemons belong: asked once for all nodes, then kept by what changes about a node."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from mandor.lib.steps import Steps, pieces
 from mandor.model.node import Node
-from mandor.model.workload import Release
+from mandor.model.workload import GroupTemplate, Release
 from mandor.placement.home import Site
 from mandor.store.base import Change
+
+SOME = 200
+JUDGED = 50
+"""Looks that judging a node takes."""
 
 
 class DaemonGroup(NamedTuple):
@@ -31,6 +36,42 @@ class Homes:
             return known[1]
         made = Site.of(spec.groups[group], self._nodes.values())
         self._sites[key] = release.meta.name, made
+        return made
+
+    def still(self) -> Callable[[Release, str], Site]:
+        """As `site`; what it has answered once does not change any more."""
+        found: dict[tuple[str, str], Site] = {}
+
+        def site(release: Release, group: str) -> Site:
+            key = (release.meta.name, group)
+            if key not in found:
+                found[key] = self.site(release, group).copy()
+            return found[key]
+
+        return site
+
+    def prepare(self, release: Release) -> Steps[None]:
+        """For all its groups, what `site` would do."""
+        for group, template in release.spec.groups.items():
+            key = DaemonGroup(release.meta.namespace, release.spec.workload, group)
+            known = self._sites.get(key)
+            if known is None or known[0] != release.meta.name:
+                made = yield from self._made(template)
+                self._sites[key] = release.meta.name, made
+
+    def _made(self, template: GroupTemplate) -> Steps[Site]:
+        made, seen = Site(template), dict[str, Node]()
+        for piece in pieces(list(self._nodes.values()), SOME):
+            for node in piece:
+                made.see(node)
+                seen[node.meta.name] = node
+            yield JUDGED * len(piece)
+        # What has changed meanwhile.
+        for name, node in self._nodes.items():
+            if seen.get(name) is not node:
+                made.see(node)
+        for name in seen.keys() - self._nodes.keys():
+            made.forget(name)
         return made
 
     def see(self, change: Change) -> Iterable[DaemonGroup]:

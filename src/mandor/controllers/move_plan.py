@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from msgspec.structs import replace
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
 from mandor.controllers.slot import World
+from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
 from mandor.model.instance import Instance, InstanceSpec, Move, instance_name
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase
@@ -26,18 +26,24 @@ Leaving = Mapping[str, Instance]
 """Those who are to leave their place, by uid."""
 
 
-def who_leave(members: Sequence[Instance]) -> Leaving:
-    return {each.meta.uid: each for each in members if each.spec.move is not None and not slot.ended(each)}
+def who_leave(members: Sequence[Instance]) -> Steps[Leaving]:
+    found = yield from chosen(
+        members, lambda piece: [each for each in piece if each.spec.move is not None and not slot.ended(each)]
+    )
+    return {each.meta.uid: each for each in found}
 
 
-def extra(leaving: Leaving, members: Sequence[Instance]) -> int:
+def extra(leaving: Leaving, members: Sequence[Instance]) -> Steps[int]:
     """So many more than wanted there may be: both ends of a move."""
-    return len(_pairs(leaving, members)) if leaving else 0
+    pairs = yield from _pairs(leaving, members)
+    return len(pairs)
 
 
-def _pairs(leaving: Leaving, members: Sequence[Instance]) -> list[tuple[Instance, Instance]]:
+def _pairs(leaving: Leaving, members: Sequence[Instance]) -> Steps[list[tuple[Instance, Instance]]]:
     """Who leaves, and who takes his place."""
-    heirs = [each for each in members if each.spec.instead_of in leaving]
+    if not leaving:
+        return []
+    heirs = yield from chosen(members, lambda piece: [each for each in piece if each.spec.instead_of in leaving])
     return [(leaving[heir.spec.instead_of], heir) for heir in heirs]
 
 
@@ -50,13 +56,14 @@ def plan_moves(
     release: Release,
     free: Iterator[int],
     world: World,
-) -> set[str]:
+) -> Steps[set[str]]:
     """The uids of those who are on the move: nobody else replaces or updates them meanwhile. `free`: indices for new
     ones, from which each is taken once."""
     if not leaving:
         return set()
-    pairs = _pairs(leaving, members)
-    moves = _Moves(draft, workload, group, members, release, free, world)
+    pairs = yield from _pairs(leaving, members)
+    moves = _Moves(draft, workload, group, len(members), release, free, world)
+    yield from moves.look(members)
     busy: set[str] = set()
     for old, heir in pairs:
         moves.follow(old, heir)
@@ -92,11 +99,26 @@ class _Moves:
     draft: Draft
     workload: Workload
     group: str
-    members: Sequence[Instance]
+    members: int
+    """So many are of the group."""
     release: Release
     free: Iterator[int]
     world: World
     taken: int = 0
+    serving: int = 0
+    current: int = 0
+    """So many of those that serve are of the release."""
+    young: int = 0
+    """So many serve, and have not done so for long enough to be counted on."""
+
+    def look(self, members: Sequence[Instance]) -> Steps[None]:
+        newest = self.release.meta.name
+        for piece in pieces(members, FEW):
+            serving = [each for each in piece if slot.serving(each)]
+            self.serving += len(serving)
+            self.current += sum(each.spec.release == newest for each in serving)
+            self.young += sum(not self._healthy(each) for each in serving)
+            yield WRITTEN * len(piece)
 
     @property
     def at_once(self) -> int:
@@ -110,15 +132,10 @@ class _Moves:
     def _patience(self) -> float:
         return MOVE_SECONDS + self.workload.spec.groups[self.group].update.min_healthy
 
-    @cached_property
-    def young(self) -> int:
-        """So many serve, and have not done so for long enough to be counted on."""
-        return sum(slot.serving(each) and not self._healthy(each) for each in self.members)
-
     def stop(self, each: Instance, reason: str, *, young: int = 0) -> bool:
         """If the budget lets it go; one that does not serve costs nothing. `young`: so many do not count for it."""
         if slot.serving(each):
-            left = may_stop(self.workload.spec, self.group, self.members)
+            left = may_stop(self.workload.spec, self.group, self.serving)
             if left is not None and left - young <= self.taken:
                 return False
             self.taken += 1
@@ -141,9 +158,7 @@ class _Moves:
     @property
     def _whole(self) -> bool:
         """Only then one leaves for a better place."""
-        newest = self.release.meta.name
-        serving = all(slot.serving(each) and each.spec.release == newest for each in self.members)
-        return serving and len(self.members) == self.workload.spec.groups[self.group].count
+        return self.current == self.members == self.workload.spec.groups[self.group].count
 
     def _heir(self, each: Instance, *, pin: str) -> None:
         """Of the same release: a move is no update."""

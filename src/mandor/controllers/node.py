@@ -1,7 +1,7 @@
 """The node controller: listens for heartbeats, and says which nodes and instances are lost."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 
 from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.hearing import Ears
@@ -9,6 +9,7 @@ from mandor.controllers.node_plan import NodeSeen, NodeTimes, Permits, judged, l
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
+from mandor.lib.steps import Steps, in_turns, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
@@ -20,29 +21,53 @@ from mandor.store.recorder import Recorder
 
 NODES = "nodes"
 """The only key: silence is judged for all nodes together."""
+SEEN = 300
+"""Looks that one that is not heard takes, with what is placed on it."""
 
 
 class Roll:
     """All nodes. Of thousands, nearly all are heard and Ready: there is nothing to say about those."""
 
-    def __init__(self, nodes: Iterable[Object]) -> None:
-        found = [each for each in nodes if isinstance(each, Node)]
-        self.all_names = frozenset(each.meta.name for each in found)
-        # Those of an inventory have no agent that could be heard.
-        self._nodes = [each for each in found if not each.status.inventory]
-        self.names = frozenset(each.meta.name for each in self._nodes)
+    def __init__(self) -> None:
+        self.all_names: set[str] = set()
+        self._nodes: list[Node] = []
+        self._places: dict[str, int] = {}
+        self._unready: set[str] = set()
+        self._by_pool: Counter[str] = Counter()
         self._audible: Set[str] | None = None
         self.heard: Mapping[str, int] = {}
         """How many, by pool."""
         self.odd: Sequence[Node] = ()
         """Those that are not heard, or not Ready."""
 
+    @property
+    def names(self) -> Collection[str]:
+        return self._places
+
+    def read(self, nodes: Iterable[Object]) -> Steps[None]:
+        ready = NodePhase.READY
+        for piece in pieces(list(nodes)):
+            for each in piece:
+                if not isinstance(each, Node):
+                    continue
+                name, status = each.meta.name, each.status
+                self.all_names.add(name)
+                if status.inventory:  # it has no agent that could be heard
+                    continue
+                self._places[name] = len(self._nodes)
+                self._nodes.append(each)
+                self._by_pool[each.spec.pool] += 1
+                if status.phase is not ready:
+                    self._unready.add(name)
+            yield 5 * len(piece)
+
     def hear(self, audible: Set[str]) -> None:
         if audible is self._audible:
             return
-        self._audible, ready = audible, NodePhase.READY
-        self.heard = Counter(each.spec.pool for each in self._nodes if each.meta.name in audible)
-        self.odd = [each for each in self._nodes if each.meta.name not in audible or each.status.phase is not ready]
+        self._audible = audible
+        silent = self._places.keys() - audible
+        self.heard = self._by_pool - Counter(self._nodes[self._places[name]].spec.pool for name in silent)
+        self.odd = [self._nodes[place] for place in sorted(self._places[name] for name in silent | self._unready)]
 
 
 class NodeController(Controller[str]):
@@ -100,32 +125,41 @@ class NodeController(Controller[str]):
             return (NODES,) if change.before is None else ()
         return ()
 
-    def _nodes_seen(self, now: float) -> "Roll":
-        """As they are; made anew when one of them changes, or others are heard."""
+    async def _nodes_seen(self) -> "Roll":
+        """As they are; made anew when one of them changes."""
         roll = self._roll
         if roll is None:
-            roll = Roll(self._nodes.items())
-        self._ears.listen(roll.names, now)
-        roll.hear(self._ears.heard)
-        self._roll = roll
+            roll = self._roll = Roll()
+            await in_turns(roll.read(self._nodes.items()))  # if one changes meanwhile, the next look makes another
         return roll
 
     def steady(self, key: str) -> bool:
         return self._calm and self._ears.listen_on(self._clock.monotonic())
 
     async def reconcile(self, key: str) -> float | None:
+        self._calm = True  # until something changes
+        roll = await self._nodes_seen()
         now = self._clock.monotonic()
-        roll = self._nodes_seen(now)
-        heard, seen = roll.heard, [self._see(each) for each in roll.odd]
+        self._ears.listen(roll.names, now)
+        roll.hear(self._ears.heard)
+        heard, seen = roll.heard, await in_turns(self._seen(roll.odd))
         unheard = [each for each in seen if not each.heard]
         before = self._permits
         self._permits = permit(unheard, heard, before, self._times, now)
         self._tell_mass(unheard, heard, self._permits.mass - before.mass)
         writes = self._judge(seen) + await self._without_node(roll.all_names, now)
-        self._calm = not seen and not self._missing_since
+        self._calm = self._calm and not seen and not self._missing_since
         if writes:
             await self._writer.commit_each(writes)
         return self._times.tick_seconds
+
+    def _seen(self, nodes: Sequence[Node]) -> Steps[list[NodeSeen]]:
+        """There may be thousands, each with what is placed on it."""
+        found = []
+        for each in nodes:
+            found.append(self._see(each))
+            yield SEEN
+        return found
 
     def _see(self, node: Node) -> NodeSeen:
         name = node.meta.name

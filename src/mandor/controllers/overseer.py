@@ -8,6 +8,7 @@ from mandor.controllers.draft import Draft
 from mandor.controllers.residents import Residents
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
+from mandor.lib.steps import Steps, in_turns
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
@@ -36,8 +37,8 @@ class Overseer(Controller[str]):
         """Whether it has to look at what is there."""
 
     @abstractmethod
-    def plan(self, nodes: Sequence[Node], residents: Residents, now: float) -> Draft:
-        """For all nodes that concern it."""
+    def plan(self, nodes: Sequence[Node], residents: Residents, now: float) -> Steps[Draft]:
+        """For all nodes that concern it, each in a step of its own."""
 
     def busy(self) -> bool:
         return bool(self._nodes)
@@ -73,9 +74,10 @@ class Overseer(Controller[str]):
             return rest
         self._rest_until = self._clock.monotonic() + PACE_SECONDS
         if self._residents is None:
-            self._residents = Residents(self._mirrors[Instance.kind].items())
+            self._residents = Residents()
+            await in_turns(self._residents.fill(self._mirrors[Instance.kind]))
         nodes = [self._nodes[name] for name in sorted(self._nodes)]
-        draft = self.plan(nodes, self._residents, self._clock.now())
+        draft = await in_turns(self.plan(nodes, self._residents, self._clock.now()))
         conflicts = await self._writer.commit_each(draft.writes) if draft.writes else 0
         for note in draft.notes:
             self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")

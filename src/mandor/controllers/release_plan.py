@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mandor.controllers.draft import Draft
+from mandor.lib.steps import Steps, chosen
 from mandor.model.codec import to_plain
 from mandor.model.instance import Instance
 from mandor.model.release import is_release_of, release_of
@@ -32,13 +33,16 @@ def current_release(draft: Draft, workload: Workload, releases: Sequence[Release
 
 def forget_releases(
     draft: Draft, workload: Workload, releases: Sequence[Release], instances: Sequence[Instance]
-) -> None:
+) -> Steps[None]:
     """Those that nobody runs, and nobody would go back to by himself."""
-    used = {each.spec.release for each in instances}
+    old = sorted(releases, key=lambda each: -each.spec.sequence)[RELEASES_KEPT:]
+    if not old:
+        return
+    found = yield from chosen(instances, lambda piece: {each.spec.release for each in piece})
+    used = set(found)
     rollout = workload.status.rollout
     if rollout is not None:
         used |= {rollout.release, rollout.target, *rollout.proven[-1:]}
-    old = sorted(releases, key=lambda each: -each.spec.sequence)[RELEASES_KEPT:]
     for each in old:
         if each.meta.name not in used:
             draft.delete(each)

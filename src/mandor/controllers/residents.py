@@ -1,9 +1,9 @@
 """Who is on which node and in which group: for those who look at a few nodes now and then, and else cost nothing."""
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from mandor.controllers.base import Grouped
+from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.volume import Volume
@@ -26,14 +26,20 @@ def group_of(instance: Instance) -> GroupName:
 
 
 class Residents:
-    """Made when somebody needs it, from what there is; then told of every change of an instance."""
+    """Told of every change of an instance; `fill` tells it what there is, while changes come in."""
 
-    def __init__(self, instances: Iterable[Object]) -> None:
+    def __init__(self) -> None:
         self._on: Grouped[str, Instance] = Grouped(lambda each: each.node or None)
         self._claims: Grouped[str, Instance] = Grouped(lambda each: each.node or None)
         self._of: Grouped[GroupName, Instance] = Grouped(group_of)
-        for each in instances:
-            self.see(None, each)
+
+    def fill(self, instances: Mirror) -> Steps[None]:
+        for piece in pieces(list(instances.items()), FEW):
+            for each in piece:
+                now = instances.get(each.key)  # of one that has changed since, only what it is now
+                if now is not None:
+                    self.see(None, now)
+            yield 2 * WRITTEN * len(piece)
 
     def see(self, before: Object | None, after: Object | None) -> None:
         old = before if isinstance(before, Instance) else None

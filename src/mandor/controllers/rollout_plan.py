@@ -1,6 +1,6 @@
 """Plan for a roll-out as a whole: where it leads, how far it is, when it has failed, and what people are told."""
 
-from collections.abc import Generator, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 
@@ -13,6 +13,7 @@ from mandor.controllers.rollout_story import told, trouble
 from mandor.controllers.slot import World
 from mandor.controllers.update_plan import Step
 from mandor.lib.quantity import Seconds
+from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
 from mandor.model.instance import Instance
 from mandor.model.rollout import PROVEN_MOST, GroupRollout, Rollout
 from mandor.model.workload import Group, Release, Workload
@@ -27,7 +28,7 @@ class _View:
     group: Group
     state: GroupRollout
     late: list[Instance]
-    """Those of the target that are not healthy."""
+    """Of those of the target that are not healthy: the worst is among them."""
     mixed: bool
     """Some are of another release."""
     canaries: int = 0
@@ -64,7 +65,7 @@ def plan_rollout(
     members: Members,
     waiting: Set[str],
     world: World,
-) -> Generator[None, None, tuple[Rollout, dict[str, Step]]]:
+) -> Steps[tuple[Rollout, dict[str, Step]]]:
     """The state of the roll-out, and how far each group may go, in steps. `current`: the release of the template as it
     is; `waiting`: groups that wait for others before they begin with it."""
     before = workload.status.rollout
@@ -77,13 +78,12 @@ def plan_rollout(
         rollout = replace(rollout, target=rollout.release)
     views: dict[str, _View] = {}
     if not rollout.settled_on:
-        views = _views(draft, workload, rollout, releases, members, world)
+        views = yield from _views(draft, workload, rollout, releases, members, world)
         for name in waiting & views.keys() if rollout.target == rollout.release else ():
             views[name].held = True
-        rollout, views = _followed(draft, workload, rollout, releases, members, views, world)
+        rollout, views = yield from _followed(draft, workload, rollout, releases, members, views, world)
         states = {} if rollout.settled_on else {name: view.state for name, view in views.items()}
         rollout = replace(rollout, groups=states)
-        yield
         late = list(chain.from_iterable([view.late for view in views.values()]))
         rollout = replace(rollout, message=told(workload, rollout, late))
     return rollout, _steps(workload, rollout, releases, views)
@@ -127,13 +127,13 @@ def _views(
     releases: Mapping[str, Release],
     members: Members,
     world: World,
-) -> dict[str, _View]:
+) -> Steps[dict[str, _View]]:
     target = releases[rollout.target]
     tried = any(releases[name].spec.hash == target.spec.hash for name in rollout.proven if name in releases)
     found = {}
     for name in workload.spec.groups:
         if name in target.spec.groups:
-            view = found[name] = _view(draft, workload, rollout, target, name, members[name], world)
+            view = found[name] = yield from _view(draft, workload, rollout, target, name, members[name], world)
             # What was healthy before, and is gone back to, has nothing to prove.
             if not tried and rollout.ongoing and view.mixed and not view.state.promoted:
                 _hold_canaries(draft, workload, rollout, name, view, world)
@@ -148,12 +148,12 @@ def _view(
     name: str,
     members: Sequence[Instance],
     world: World,
-) -> _View:
+) -> Steps[_View]:
     group = workload.spec.groups[name]
     daemons = workload.spec.type == "daemon"
     wanted, members = at_home(target, name, members, world) if daemons else (group.count, members)
-    new = [each for each in members if each.spec.release == rollout.target]
-    late = [each for each in new if not (each.status.ready and slot.healthy(draft, each, group, world))]
+    new = yield from chosen(members, lambda piece: [each for each in piece if each.spec.release == rollout.target])
+    late = yield from _late(draft, new, group, world)
     before = rollout.groups.get(name, GroupRollout())
     healthy, known = len(new) - len(late), before.wanted == wanted
     state = GroupRollout(
@@ -166,7 +166,17 @@ def _view(
     )
     crowded_out = sum(map(no_room, late)) if daemons else 0
     mixed = len(new) < len(members)
-    return _View(group, state, late, mixed, daemons=daemons, crowded_out=crowded_out)
+    worst = yield from slot.worst_of_each(late)
+    return _View(group, state, worst, mixed, daemons=daemons, crowded_out=crowded_out)
+
+
+def _late(draft: Draft, new: Sequence[Instance], group: Group, world: World) -> Steps[list[Instance]]:
+    """Those that are not healthy."""
+    found: list[Instance] = []
+    for piece in pieces(new, FEW):
+        found += [each for each in piece if not (each.status.ready and slot.healthy(draft, each, group, world))]
+        yield WRITTEN * len(piece)
+    return found
 
 
 def _hold_canaries(draft: Draft, workload: Workload, rollout: Rollout, name: str, view: _View, world: World) -> None:
@@ -194,7 +204,7 @@ def _followed(
     members: Members,
     views: dict[str, _View],
     world: World,
-) -> tuple[Rollout, dict[str, _View]]:
+) -> Steps[tuple[Rollout, dict[str, _View]]]:
     if all(view.done for view in views.values()):
         return _finished(draft, workload, rollout, world.now), views
     if workload.spec.rollout.paused and rollout.ongoing:
@@ -216,7 +226,8 @@ def _followed(
     late = [view for view in under_way if world.now >= view.state.progress_at + view.group.update.deadline]
     if late and rollout.phase != "Failed":
         rollout = _out_of_time(draft, workload, rollout, releases, late[0], world)
-        return rollout, _views(draft, workload, rollout, releases, members, world)
+        views = yield from _views(draft, workload, rollout, releases, members, world)
+        return rollout, views
     return _going_on(draft, rollout, under_way, world), views
 
 

@@ -7,41 +7,43 @@ from mandor.controllers.draft import Draft
 from mandor.controllers.move_plan import extra, plan_moves, who_leave
 from mandor.controllers.slot import World
 from mandor.controllers.update_plan import Step, plan_update
+from mandor.lib.steps import Steps, chosen, ordered
 from mandor.model.instance import Instance
 from mandor.model.workload import Workload
 
 
 def plan_service(
     draft: Draft, workload: Workload, name: str, members: Sequence[Instance], step: Step, world: World
-) -> None:
+) -> Steps[None]:
     target = step.target.meta.name
-    if {each.spec.release for each in members} - {target}:
-        plan_update(draft, workload, name, members, step, world)
+    releases = yield from chosen(members, lambda piece: {each.spec.release for each in piece})
+    if set(releases) - {target}:
+        yield from plan_update(draft, workload, name, members, step, world)
     else:
-        _plan_one_release(draft, workload, name, members, step, world)
+        yield from _plan_one_release(draft, workload, name, members, step, world)
 
 
 def _plan_one_release(
     draft: Draft, workload: Workload, name: str, members: Sequence[Instance], step: Step, world: World
-) -> None:
+) -> Steps[None]:
     group, release = workload.spec.groups[name], step.target
     kept: Sequence[Instance] = members
     surplus: Sequence[Instance] = ()
-    leaving = who_leave(members)
-    wanted = group.count + extra(leaving, members)
+    leaving = yield from who_leave(members)
+    wanted = group.count + (yield from extra(leaving, members))
     if len(members) > wanted:
-        by_worth = sorted(members, key=slot.rank)
+        by_worth = yield from ordered(members, key=slot.rank)
         kept, surplus = by_worth[:wanted], by_worth[wanted:]
-    for each in surplus:
-        slot.lose(draft, each, slot.SCALED_DOWN, world.now)
-    free = slot.free_indices(workload.meta.name, name, members, world)
+    yield from slot.lose_all(draft, surplus, slot.SCALED_DOWN, world.now)
+    missing = wanted - len(kept)
+    used: set[int] = set()
+    if leaving or missing > 0:
+        used = yield from slot.used_indices(members)
+    free = slot.free_indices(workload.meta.name, name, used, world)
     moving: set[str] = set()
     if leaving and not surplus:
-        moving = plan_moves(draft, workload, name, leaving, kept, release, free, world)
-    for each in slot.unsettled(kept, release.meta.name):
-        if each.meta.uid not in moving:
-            slot.renew(draft, each, group, release, world)
-    missing = wanted - len(kept)
+        moving = yield from plan_moves(draft, workload, name, leaving, kept, release, free, world)
+    yield from slot.renew_all(draft, kept, group, release, world, but=moving)
     if missing > 0:
         slot.create_some(draft, workload, name, free, missing, len(members), release)
         if workload.status.release:

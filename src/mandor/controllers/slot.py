@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from mandor.controllers.draft import Draft
 from mandor.lib.backoff import Backoff
+from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, pieces
 from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceSpec, daemon_name, instance_name
 from mandor.model.meta import Meta
 from mandor.model.phase import OVER, Phase
@@ -93,15 +94,19 @@ def ended(instance: Instance) -> bool:
     return instance.spec.stop is not None and (not instance.spec.node or instance.phase is Phase.LOST)
 
 
-def unsettled(members: Sequence[Instance], release: str) -> list[Instance]:
+def unsettled(members: Sequence[Instance], release: str) -> Steps[list[Instance]]:
     """But for those who wait or run, and nobody wants anything else of them: that is nearly all, nearly always, and
     there may be a hundred thousand of them."""
     calm = _CALM
-    return [
-        each
-        for each in members
-        if (spec := each.spec).stop is not None or spec.release != release or each.status.phase not in calm
-    ]
+    return chosen(
+        members,
+        lambda piece: [
+            each
+            for each in piece
+            if (spec := each.spec).stop is not None or spec.release != release or each.status.phase not in calm
+        ],
+        each=3,
+    )
 
 
 def at_once(members: int) -> int:
@@ -171,9 +176,14 @@ def worth(instance: Instance) -> int:
     return 6 if instance.status.ready else 5
 
 
+def worst_of_each(members: Sequence[Instance]) -> Steps[list[Instance]]:
+    """Of each piece of them: the worst of these is the worst of all."""
+    return chosen(members, lambda piece: [worst(piece)], each=4)
+
+
 def worst(members: Sequence[Instance]) -> Instance:
     """Of the lowest worth, then of the lowest index: there is at least one. To ask each what it is worth would say so,
-    too; but there may be a hundred thousand of them, nearly all alike."""
+    too; but there may be very many of them, nearly all alike."""
     ends, running = _ENDS, Phase.RUNNING
     if over := [each for each in members if each.spec.stop is not None or each.status.phase in ends]:
         return min(over, key=lambda each: (worth(each), each.spec.index))
@@ -192,6 +202,13 @@ def lose(draft: Draft, instance: Instance, reason: str, now: float) -> bool:
         return True
     stop(draft, instance, reason, now)
     return False
+
+
+def lose_all(draft: Draft, members: Sequence[Instance], reason: str, now: float) -> Steps[None]:
+    for piece in pieces(members, FEW):
+        for each in piece:
+            lose(draft, each, reason, now)
+        yield WRITTEN * len(piece)
 
 
 def stop(draft: Draft, instance: Instance, reason: str, now: float) -> None:
@@ -233,9 +250,16 @@ def create_some(
         draft.go_on(Put(made(workload, group, index, release)) for index in later)
 
 
-def free_indices(workload: str, group: str, members: Sequence[Instance], world: World) -> Iterator[int]:
-    """The lowest first, without end; nothing is done before the first is asked for."""
-    used = {each.spec.index for each in members}
+def used_indices(members: Sequence[Instance]) -> Steps[set[int]]:
+    used: set[int] = set()
+    for piece in pieces(members):
+        used.update([each.spec.index for each in piece])
+        yield len(piece)
+    return used
+
+
+def free_indices(workload: str, group: str, used: Set[int], world: World) -> Iterator[int]:
+    """The lowest first, without end."""
     for index in filterfalse(used.__contains__, numbers()):
         if not world.taken(instance_name(workload, group, index)):
             yield index
@@ -259,6 +283,18 @@ def replace(draft: Draft, old: Instance, release: Release, *, attempt: int = 0, 
             ),
         )
     )
+
+
+def renew_all(
+    draft: Draft, members: Sequence[Instance], group: Group, release: Release, world: World, *, but: Set[str]
+) -> Steps[None]:
+    """Whoever needs it; `but`: by their uids, those who are left alone."""
+    troubled = yield from unsettled(members, release.meta.name)
+    for piece in pieces(troubled, FEW):
+        for each in piece:
+            if each.meta.uid not in but:
+                renew(draft, each, group, release, world)
+        yield WRITTEN * len(piece)
 
 
 def renew(draft: Draft, each: Instance, group: Group, release: Release, world: World) -> None:

@@ -6,6 +6,7 @@ from mandor.controllers.draft import Draft
 from mandor.controllers.overseer import Overseer
 from mandor.controllers.residents import Residents
 from mandor.controllers.taint_plan import drives_off, plan_taints
+from mandor.lib.steps import WRITTEN, Steps
 from mandor.model.instance import Instance
 from mandor.model.node import Node
 from mandor.model.placement import Toleration
@@ -20,10 +21,12 @@ class TaintController(Overseer):
     def concerns(self, node: Node) -> bool:
         return drives_off(node)
 
-    def plan(self, nodes: Sequence[Node], residents: Residents, now: float) -> Draft:
+    def plan(self, nodes: Sequence[Node], residents: Residents, now: float) -> Steps[Draft]:
         whole = Draft()
         for node in nodes:
-            whole.add(plan_taints(node, residents.on(node.meta.name), self._tolerations, now))
+            here = residents.on(node.meta.name)
+            whole.add(plan_taints(node, here, self._tolerations, now))
+            yield WRITTEN * (1 + len(here))
         return whole
 
     def _tolerations(self, instance: Instance) -> Sequence[Toleration] | None:

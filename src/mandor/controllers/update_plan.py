@@ -12,6 +12,7 @@ from mandor.controllers import slot
 from mandor.controllers.draft import Draft
 from mandor.controllers.move_plan import Leaving, extra, plan_moves, who_leave
 from mandor.controllers.slot import World
+from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, ordered, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.phase import Phase
@@ -69,92 +70,122 @@ class _Sides:
 
 def plan_update(
     draft: Draft, workload: Workload, name: str, members: Sequence[Instance], step: Step, world: World
-) -> None:
+) -> Steps[None]:
     group = workload.spec.groups[name]
     surge, away = group.update_room()
-    leaving = who_leave(members)
-    both = extra(leaving, members)
+    leaving = yield from who_leave(members)
+    both = yield from extra(leaving, members)
     most = group.count + both + (step.canaries or surge)
-    sides = _sorted(members, group, step, world)
-    sides.free = slot.free_indices(workload.meta.name, name, members, world)
+    sides = yield from _sorted(members, group, step, world)
+    used = yield from slot.used_indices(members)
+    sides.free = slot.free_indices(workload.meta.name, name, used, world)
     if len(members) > group.count:
-        _trim(draft, sides, group.count + both, most, group, step, world)
-    moving = _move(draft, workload, name, sides, leaving, step, world) if leaving else set()
-    if leaving:  # A move that was just called off makes no room any more.
+        yield from _trim(draft, sides, group.count + both, most, group, step, world)
+    moving: set[str] = set()
+    if leaving:
+        moving = yield from _move(draft, workload, name, sides, leaving, step, world)
+        # A move that was just called off makes no room any more.
         left = [*sides.new, *sides.old]
-        most -= both - extra(who_leave(left), left)
-    for each in slot.unsettled(sides.new, step.target.meta.name):
-        if each.meta.uid not in moving:
-            slot.renew(draft, each, group, step.target, world)
-    healthy = sum(slot.healthy(draft, each, group, world) for each in sides.new if each.meta.uid not in moving)
+        still = yield from who_leave(left)
+        most -= both - (yield from extra(still, left))
+    yield from slot.renew_all(draft, sides.new, group, step.target, world, but=moving)
+    healthy = yield from _healthy(draft, sides.new, group, moving, world)
     if not step.held:
-        _stop_old(draft, sides, group, healthy, group.count - away, moving, step, world)
-    _make_good(draft, sides, group, healthy, group.count - away, most, step, world)
+        yield from _stop_old(draft, sides, group, healthy, group.count - away, moving, step, world)
+    yield from _make_good(draft, sides, group, healthy, group.count - away, most, step, world)
     wanted = len(sides.new) if step.frozen else step.canaries or group.count
-    _fill(draft, workload, name, sides, min(wanted - len(sides.new), most - sides.used), step.target, world)
+    yield from _fill(draft, workload, name, sides, min(wanted - len(sides.new), most - sides.used), step.target)
     if step.held and not (step.canaries and step.base is step.target):  # of canaries there are enough
         lacking = group.count - (sides.staying if step.canaries else sides.used)
-        _fill(draft, workload, name, sides, min(lacking, most - sides.used), step.base, world)
-    for each in sides.over:
-        draft.delete(each)
+        yield from _fill(draft, workload, name, sides, min(lacking, most - sides.used), step.base)
+    for piece in pieces(sides.over, FEW):
+        for each in piece:
+            draft.delete(each)
+        yield WRITTEN * len(piece)
 
 
-def _sorted(members: Sequence[Instance], group: Group, step: Step, world: World) -> _Sides:
+def _sorted(members: Sequence[Instance], group: Group, step: Step, world: World) -> Steps[_Sides]:
     sides, target = _Sides(), step.target.meta.name
-    for each in members:
-        if each.spec.release == target:
-            sides.new.append(each)
-        elif slot.ended(each) or slot.replaceable(each, group, world):
-            sides.over.append(each)
-        else:
-            sides.old.append(each)
+    for piece in pieces(members):
+        for each in piece:
+            if each.spec.release == target:
+                sides.new.append(each)
+            elif slot.ended(each) or slot.replaceable(each, group, world):
+                sides.over.append(each)
+            else:
+                sides.old.append(each)
+        yield 3 * len(piece)
     return sides
 
 
-def _trim(draft: Draft, sides: _Sides, count: int, most: int, group: Group, step: Step, world: World) -> None:
+def _healthy(draft: Draft, members: Sequence[Instance], group: Group, moving: Set[str], world: World) -> Steps[int]:
+    found = 0
+    for piece in pieces(members, FEW):
+        found += sum(slot.healthy(draft, each, group, world) for each in piece if each.meta.uid not in moving)
+        yield WRITTEN * len(piece)
+    return found
+
+
+def _trim(draft: Draft, sides: _Sides, count: int, most: int, group: Group, step: Step, world: World) -> Steps[None]:
     """Some are too many since somebody wants fewer, or has promoted the canaries; whoever is worth least goes."""
-    young = {each.meta.uid for each in sides.new if not slot.healthy(draft, each, group, world)}
+    found = yield from chosen(
+        sides.new, lambda piece: [each.meta.uid for each in piece if not slot.healthy(draft, each, group, world)]
+    )
+    young = set(found)
 
     def rank(each: Instance) -> tuple[object, ...]:
         return -slot.worth(each), each.meta.uid in young, *slot.rank(each, step.target.meta.name)
 
-    going = _worst(sides.new, count, rank) + (_worst(sides.old, count, rank) if step.canaries else [])
+    going = yield from _worst(sides.new, count, rank)
+    if step.canaries:
+        going += yield from _worst(sides.old, count, rank)
     left = {each.meta.uid for each in going}
-    rest = [each for each in (*sides.new, *sides.old) if each.meta.uid not in left]
-    going += _worst(rest, most, rank)
+    rest = yield from chosen(
+        [*sides.new, *sides.old], lambda piece: [each for each in piece if each.meta.uid not in left]
+    )
+    going += yield from _worst(rest, most, rank)
     if going:
         ends = {each.meta.uid for each in going}
-        sides.new = _without(draft, sides.new, ends, slot.SCALED_DOWN, world)
+        sides.new = yield from _without(draft, sides.new, ends, slot.SCALED_DOWN, world)
         reason = slot.SCALED_DOWN if step.held else slot.updated_to(step.target)
-        sides.old = _without(draft, sides.old, ends, reason, world)
+        sides.old = yield from _without(draft, sides.old, ends, reason, world)
 
 
-def _without(draft: Draft, side: Sequence[Instance], ends: Set[str], reason: str, world: World) -> list[Instance]:
+def _without(
+    draft: Draft, side: Sequence[Instance], ends: Set[str], reason: str, world: World
+) -> Steps[list[Instance]]:
     """Some of them go: at once, or when their agents have stopped them."""
     left = []
-    for each in side:
-        if each.meta.uid not in ends:
-            left.append(each)
-        elif not slot.lose(draft, each, reason, world.now):
-            left.append(each.stopping(reason))
+    for piece in pieces(side, FEW):
+        for each in piece:
+            if each.meta.uid not in ends:
+                left.append(each)
+            elif not slot.lose(draft, each, reason, world.now):
+                left.append(each.stopping(reason))
+        yield WRITTEN * len(piece)
     return left
 
 
-def _worst(members: Sequence[Instance], most: int, rank: Callable[[Instance], tuple[object, ...]]) -> list[Instance]:
+def _worst(
+    members: Sequence[Instance], most: int, rank: Callable[[Instance], tuple[object, ...]]
+) -> Steps[list[Instance]]:
     """Those beyond the `most` that are worth most."""
-    return sorted(members, key=rank)[most:] if len(members) > most else []
+    if len(members) <= most:
+        return []
+    by_worth = yield from ordered(members, rank)
+    return by_worth[most:]
 
 
 def _move(
     draft: Draft, workload: Workload, name: str, sides: _Sides, leaving: Leaving, step: Step, world: World
-) -> set[str]:
+) -> Steps[set[str]]:
     """Those who are on the move are left alone. An old one that has to leave, and is to be replaced anyway, needs no
     other one of its release: the update does without the move."""
     members = [*sides.new, *sides.old]
     followed = {each.spec.instead_of for each in members}
     rest = {uid: each for uid, each in leaving.items() if uid in followed or not _updated_instead(each, step)}
     start = len(draft.writes)
-    moving = plan_moves(draft, workload, name, rest, members, step.target, sides.free, world)
+    moving = yield from plan_moves(draft, workload, name, rest, members, step.target, sides.free, world)
     written = {write.key: write for write in draft.writes[start:]}
     sides.new, sides.old = (_as_written(side, written) for side in (sides.new, sides.old))
     return moving
@@ -186,49 +217,55 @@ def _stop_old(
     moving: Set[str],
     step: Step,
     world: World,
-) -> None:
+) -> Steps[None]:
     """Those that serve nobody first. What was never healthy as a whole, and is not now, has no claim to stay."""
     serving, hoped_for, going = list[Instance](), list[Instance](), list[Instance]()
-    for each in sides.old:
-        if each.spec.stop is not None or each.meta.uid in moving:
-            continue
-        if each.phase is Phase.LOST:
-            # Nobody knows whether it still runs: it is given up when it is not missed any more, and not before.
-            going += [each] if healthy >= group.count else []
-        elif slot.serving(each):
-            serving.append(each)
-        else:
-            (hoped_for if each.spec.release in step.proven else going).append(each)
+    for piece in pieces(sides.old):
+        for each in piece:
+            if each.spec.stop is not None or each.meta.uid in moving:
+                continue
+            if each.phase is Phase.LOST:
+                # Nobody knows whether it still runs: it is given up when it is not missed any more, and not before.
+                going += [each] if healthy >= group.count else []
+            elif slot.serving(each):
+                serving.append(each)
+            else:
+                (hoped_for if each.spec.release in step.proven else going).append(each)
+        yield 5 * len(piece)
     room = max(0, len(serving) + len(hoped_for) + healthy - least)
-    idle = sorted(hoped_for, key=slot.rank, reverse=True)[:room]
+    idle = yield from ordered(hoped_for, slot.rank)
+    idle = idle[: -room - 1 : -1]  # the last first
     room = min(room - len(idle), len(serving) + healthy - least)
     going += idle
     if room > 0:
-        going += sorted(serving, key=lambda each: (each.spec.move is None, each.spec.index))[:room]
+        first = yield from ordered(serving, lambda each: (each.spec.move is None, each.spec.index))
+        going += first[:room]
     sides.over += [each for each in going if not each.spec.node]  # their names are taken over at once
     unplaced = {each.meta.uid for each in going if not each.spec.node}
     placed = {each.meta.uid for each in going if each.spec.node}
-    left = [each for each in sides.old if each.meta.uid not in unplaced]
-    sides.old = _without(draft, left, placed, slot.updated_to(step.target), world)
+    left = yield from chosen(sides.old, lambda piece: [each for each in piece if each.meta.uid not in unplaced])
+    sides.old = yield from _without(draft, left, placed, slot.updated_to(step.target), world)
 
 
 def _make_good(
     draft: Draft, sides: _Sides, group: Group, healthy: int, least: int, most: int, step: Step, world: World
-) -> None:
+) -> Steps[None]:
     """Old ones that ended by themselves come back as they were, while they are needed."""
     lacking = least - healthy - sides.staying
     if step.held:
         lacking = max(lacking, group.count - (sides.staying if step.canaries else sides.used))
     lacking = min(lacking, most - sides.used)
     over, sides.over = sides.over, []
-    for each in over:
-        own = step.releases.get(each.spec.release)
-        if lacking > 0 and own is not None and _ended_by_itself(each, step):
-            lacking -= 1
-            sides.old.append(each)
-            slot.renew(draft, each, group, own, world)
-        else:
-            sides.over.append(each)
+    for piece in pieces(over, FEW):
+        for each in piece:
+            own = step.releases.get(each.spec.release)
+            if lacking > 0 and own is not None and _ended_by_itself(each, step):
+                lacking -= 1
+                sides.old.append(each)
+                slot.renew(draft, each, group, own, world)
+            else:
+                sides.over.append(each)
+        yield WRITTEN * len(piece)
 
 
 def _ended_by_itself(each: Instance, step: Step) -> bool:
@@ -243,15 +280,16 @@ def _fill(
     sides: _Sides,
     count: int,
     release: Release,
-    world: World,
-) -> None:
+) -> Steps[None]:
     """So many of a release, in the place of those that are over, then under numbers of their own."""
     if count <= 0:
         return
     sides.coming += count
     reused = min(count, len(sides.over))
-    for each in sides.over[:reused]:
-        slot.replace(draft, each, release)
+    for piece in pieces(sides.over[:reused], FEW):
+        for each in piece:
+            slot.replace(draft, each, release)
+        yield WRITTEN * len(piece)
     del sides.over[:reused]
     if count > reused:
         slot.create_some(draft, workload, name, sides.free, count - reused, sides.used, release)

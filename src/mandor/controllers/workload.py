@@ -1,6 +1,5 @@
 """The workload controller: as many instances as wanted, of the release that is wanted."""
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple
@@ -10,11 +9,13 @@ from mandor.controllers.base import Controller, Grouped, in_order
 from mandor.controllers.dependencies import Dependencies
 from mandor.controllers.draft import Draft, Note
 from mandor.controllers.homes import Homes
+from mandor.controllers.release_plan import current_release
 from mandor.controllers.residents import rooted
 from mandor.controllers.slot import Other, World
-from mandor.controllers.workload_plan import Seen, only_tells, plan, plan_in_steps
+from mandor.controllers.workload_plan import Seen, only_tells, plan_in_steps
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
+from mandor.lib.steps import Steps, chosen, in_turns
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
@@ -28,8 +29,6 @@ from mandor.store.recorder import Recorder
 
 PACE_SECONDS = 0.0001
 """A workload is planned as a whole: with many instances, so long for each of them lies between two plans."""
-SLICED_LEAST = 2_000
-"""With so many instances, a plan is made in steps."""
 PACE_LEAST = 0.02
 PACE_MOST = 2.0
 TOGETHER_MOST = 4.0
@@ -168,23 +167,26 @@ class WorkloadController(Controller[Name]):
         workload = await self._workload(key)
         instances = self._instances.of(key)
         self._pace(key, len(instances))
-        if key in self._with_lost and not any(each.phase is Phase.LOST for each in instances):
-            del self._with_lost[key]
+        if key in self._with_lost and not await in_turns(chosen(instances, _lost)):
+            self._with_lost.pop(key, None)
         world = World(
             now=self._clock.now(),
             ready_nodes=self._ready_nodes,
             taken=lambda name: self._taken(key, name),
             rooted=self._rooted,
             ready_seconds=lambda instance: self._ready_seconds(key, instance),
-            site=self._homes.site,
+            site=self._homes.still(),
             other=lambda name: self._other(key, name),
         )
-        draft = await _planned(Seen(workload, self._releases.of(key), instances), world)
+        seen = Seen(workload, self._releases.of(key), instances)
+        if workload is not None and workload.spec.type == "daemon":
+            await in_turns(self._prepared(workload, seen.releases))
+        draft = await in_turns(plan_in_steps(seen, world))
         if workload is None or workload.spec.type != "daemon":
             self._homes.forget(*key)
             # Daemons are updated at any time: on nodes that come back.
-            if key in self._ready_since and _at_rest(workload, instances):
-                del self._ready_since[key]
+            if key in self._ready_since and _settled(workload) and not await in_turns(chosen(instances, _moving)):
+                self._ready_since.pop(key, None)
         if draft.unfinished:
             self._rest_until.pop(key, None)  # It has only begun.
         if draft.writes:
@@ -217,6 +219,13 @@ class WorkloadController(Controller[Name]):
             self._rest_until[key] = now + pause
         else:
             self._rest_until.pop(key, None)
+
+    def _prepared(self, workload: Workload, releases: Sequence[Release]) -> Steps[None]:
+        """Which nodes are home to the release that a plan will want."""
+        current = current_release(Draft(), workload, releases)
+        rollout = workload.status.rollout
+        target = current.meta.name if rollout is None or rollout.release != current.meta.name else rollout.target
+        yield from self._homes.prepare(next((each for each in releases if each.meta.name == target), current))
 
     def _ready_seconds(self, key: Name, instance: Instance) -> float:
         now = self._clock.monotonic()
@@ -258,28 +267,23 @@ def rest_seconds(count: int, others: int) -> float:
     return min(alone * (others + 1), TOGETHER_MOST) if alone >= PACE_LEAST else 0.0
 
 
-def _at_rest(workload: Workload | None, instances: Iterable[Instance]) -> bool:
-    """Nobody asks for how long its instances have been ready."""
-    if workload is None:
-        return True
-    rollout = workload.status.rollout
-    settled = rollout is not None and bool(rollout.settled_on)
-    return settled and not any(each.spec.move is not None for each in instances)
+def _settled(workload: Workload | None) -> bool:
+    """Nobody asks for how long its instances have been ready, unless some are on the move."""
+    rollout = workload.status.rollout if workload is not None else None
+    return workload is None or (rollout is not None and bool(rollout.settled_on))
+
+
+def _moving(instances: Sequence[Instance]) -> list[Instance]:
+    return [each for each in instances if each.spec.move is not None]
+
+
+def _lost(instances: Sequence[Instance]) -> list[Instance]:
+    return [each for each in instances if each.status.phase is _LOST]
 
 
 def _is_claim(value: Object | None) -> bool:
     """It is its task's."""
     return type(value) is Instance and value.spec.claim is not None
-
-
-async def _planned(seen: Seen, world: World) -> Draft:
-    """Others have their turn between the steps of a large plan; but for daemons, whose nodes may change meanwhile."""
-    if seen.workload is None or seen.workload.spec.type == "daemon" or len(seen.instances) < SLICED_LEAST:
-        return plan(seen, world)
-    draft = Draft()
-    for _ in plan_in_steps(draft, seen, world):
-        await asyncio.sleep(0)
-    return draft
 
 
 def _name(value: Workload | Release | Instance) -> Name:

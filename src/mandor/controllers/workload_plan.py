@@ -1,6 +1,6 @@
 """Plan for a workload: its releases, its instances, its status, and its end."""
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -15,6 +15,7 @@ from mandor.controllers.rollout_plan import plan_rollout
 from mandor.controllers.service_plan import plan_service
 from mandor.controllers.slot import World
 from mandor.lib.ranges import shown
+from mandor.lib.steps import Steps, at_once, pieces
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase
 from mandor.model.rollout import Rollout
@@ -31,58 +32,56 @@ class Seen:
 
 
 def plan(seen: Seen, world: World) -> Draft:
+    return at_once(plan_in_steps(seen, world))
+
+
+def plan_in_steps(seen: Seen, world: World) -> Steps[Draft]:
+    """The same: a workload may have a hundred thousand instances, and between the steps others have their turn."""
     draft = Draft()
-    for _ in plan_in_steps(draft, seen, world):
-        pass
-    return draft
-
-
-def plan_in_steps(draft: Draft, seen: Seen, world: World) -> Iterator[None]:
-    """The same: between its steps, each of which looks at everybody, others may have their turn."""
     if seen.workload is None:
-        _plan_end(draft, seen, "its workload was deleted", world)
-        return
+        yield from _plan_end(draft, seen, "its workload was deleted", world)
+        return draft
     workload = seen.workload
     if workload.spec.schedule is not None:
-        _plan_end(draft, seen, "it runs by a schedule now", world)  # Only its runs have instances.
-        return
+        yield from _plan_end(draft, seen, "it runs by a schedule now", world)  # Only its runs have instances.
+        return draft
     release = current_release(draft, workload, seen.releases)
-    members = _members(draft, workload, seen.instances, world)
-    yield
-    waits = find_waits(workload, members, release, world)
+    members = yield from _members(draft, workload, seen.instances, world)
+    waits = yield from find_waits(workload, members, release, world)
     if workload.spec.type == "batch":
-        end = ending(workload, members, release, world)
-        _plan_batch(draft, workload, members, release, end, world)
-        status = _batch_status(seen, workload, members, release, end)
+        end = yield from ending(workload, members, release, world)
+        yield from _plan_batch(draft, workload, members, release, end, world)
+        status = yield from _batch_status(seen, workload, members, release, end)
     else:
         rollout = yield from _plan_service(draft, seen, workload, members, release, waits, world)
-        yield
-        status = _service_status(draft, seen, workload, members, release, rollout, world)
+        status = yield from _service_status(draft, seen, workload, members, release, rollout, world)
         end = None
-    yield
-    hold(draft, members, waits, release)
+    yield from hold(draft, members, waits, release)
     message = tell(draft, workload, waits, release) or status.message
     status = msgspec.structs.replace(status, opened=opened(workload, waits), message=message)
-    forget_releases(draft, workload, seen.releases, seen.instances)
+    yield from forget_releases(draft, workload, seen.releases, seen.instances)
     if not draft.unfinished or _turned(workload.status.rollout, status.rollout):
         _tell_status(draft, workload, status, end)
+    return draft
 
 
 def _members(
     draft: Draft, workload: Workload, instances: Sequence[Instance], world: World
-) -> dict[str, list[Instance]]:
+) -> Steps[dict[str, list[Instance]]]:
     """By group; whoever belongs to none, or to a workload of another type, goes."""
     members: dict[str, list[Instance]] = {name: [] for name in workload.spec.groups}
     daemons = workload.spec.type == "daemon"
-    for each in instances:
-        spec = each.spec
-        group = members.get(spec.group)
-        if group is None:
-            slot.lose(draft, each, f"there is no group {spec.group} any more", world.now)
-        elif daemons != (spec.pin != "" and spec.home != ""):
-            slot.lose(draft, each, f"it is a {workload.spec.type} now", world.now)
-        else:
-            group.append(each)
+    for piece in pieces(instances):
+        for each in piece:
+            spec = each.spec
+            group = members.get(spec.group)
+            if group is None:
+                slot.lose(draft, each, f"there is no group {spec.group} any more", world.now)
+            elif daemons != (spec.pin != "" and spec.home != ""):
+                slot.lose(draft, each, f"it is a {workload.spec.type} now", world.now)
+            else:
+                group.append(each)
+        yield 3 * len(piece)
     return members
 
 
@@ -93,12 +92,12 @@ def _plan_batch(
     release: Release,
     end: Ending | None,
     world: World,
-) -> None:
+) -> Steps[None]:
     for name, instances in members.items():
         if end is not None:
-            plan_ended(draft, instances, f"the batch has {end.phase.lower()}", world.now)
+            yield from plan_ended(draft, instances, f"the batch has {end.phase.lower()}", world.now)
         else:
-            plan_batch(draft, workload, name, instances, release, world)
+            yield from plan_batch(draft, workload, name, instances, release, world)
 
 
 def _plan_service(
@@ -109,25 +108,22 @@ def _plan_service(
     release: Release,
     waits: Waits,
     world: World,
-) -> Generator[None, None, Rollout]:
+) -> Steps[Rollout]:
     releases = {each.meta.name: each for each in (*seen.releases, release)}
     rollout, steps = yield from plan_rollout(draft, workload, release, releases, members, waits.keys(), world)
     for name, instances in members.items():
-        yield
-        if name in steps:
-            (plan_daemon if workload.spec.type == "daemon" else plan_service)(
-                draft, workload, name, instances, steps[name], world
-            )
+        if name not in steps:
+            yield from slot.lose_all(draft, instances, f"{rollout.target} has no group {name}", world.now)
+        elif workload.spec.type == "daemon":
+            yield from plan_daemon(draft, workload, name, instances, steps[name], world)
         else:
-            for each in instances:
-                slot.lose(draft, each, f"{rollout.target} has no group {name}", world.now)
+            yield from plan_service(draft, workload, name, instances, steps[name], world)
     return rollout
 
 
-def _plan_end(draft: Draft, seen: Seen, reason: str, world: World) -> None:
+def _plan_end(draft: Draft, seen: Seen, reason: str, world: World) -> Steps[None]:
     """Its instances stop; the releases, which agents still read, go last."""
-    for each in seen.instances:
-        slot.lose(draft, each, reason, world.now)
+    yield from slot.lose_all(draft, seen.instances, reason, world.now)
     if not seen.instances:
         for release in seen.releases:
             draft.delete(release)
@@ -170,15 +166,17 @@ def _batch_status(
     members: Mapping[str, Sequence[Instance]],
     release: Release,
     end: Ending | None,
-) -> WorkloadStatus:
-    counts = _count(seen.instances, release.meta.name)
+) -> Steps[WorkloadStatus]:
+    counts = yield from _count(seen.instances, release.meta.name)
     if end is not None and end.phase == workload.status.phase and workload.status.release == release.meta.name:
         # Its history may have been cleared away: the counts of the end stay.
         return msgspec.structs.replace(workload.status, running=counts.running, ready=0, pending=0)
     wanted = sum(batch_of(workload, name).completions for name in workload.spec.groups)
     indices: dict[str, str] = {}
     if workload.spec.batch is not None and workload.spec.batch.indexed:
-        over = {name: succeeded_indices(workload, name, each, release) for name, each in members.items()}
+        over = {}
+        for name, each in members.items():
+            over[name] = yield from succeeded_indices(workload, name, each, release)
         counts.succeeded = sum(map(len, over.values()))
         indices = {name: shown(each) for name, each in over.items() if each}
     return WorkloadStatus(
@@ -203,14 +201,14 @@ def _service_status(
     release: Release,
     rollout: Rollout,
     world: World,
-) -> WorkloadStatus:
+) -> Steps[WorkloadStatus]:
     wanted, counted, nowhere = sum(group.count for group in workload.spec.groups.values()), seen.instances, ""
     if workload.spec.type == "daemon":
         target = next(each for each in (*seen.releases, release) if each.meta.name == rollout.target)
         found = [at_home(target, name, members[name], world) for name in members if name in target.spec.groups]
         wanted, counted = sum(count for count, _ in found), [each for _, here in found for each in here]
         nowhere = _nowhere(draft, workload, target, world)
-    counts = _count(counted, rollout.target)
+    counts = yield from _count(counted, rollout.target)
     # The first release is no change of anything: there its instances tell their own story.
     first = not rollout.proven and not counts.outdated and rollout.phase != "Failed"
     return WorkloadStatus(
@@ -247,15 +245,22 @@ class _Counts:
     outdated: bool = False
     """One that has not ended is of an older release."""
     troubled: list[Instance] = field(default_factory=list)
-    """Those that have something to say about themselves."""
+    """Of those that have something to say about themselves: the first is among them."""
 
 
-def _count(instances: Sequence[Instance], newest: str) -> _Counts:
-    """In one pass: there may be a hundred thousand of them."""
+def _count(instances: Sequence[Instance], newest: str) -> Steps[_Counts]:
     counts = _Counts()
+    for piece in pieces(instances):
+        _count_some(counts, piece, newest)
+        yield 5 * len(piece)
+    return counts
+
+
+def _count_some(counts: _Counts, instances: Sequence[Instance], newest: str) -> None:
     # Python 3.11 looks a member of an enum up in a function of its own each time.
     running, failed, succeeded, stopped = Phase.RUNNING, Phase.FAILED, Phase.SUCCEEDED, Phase.STOPPED
     pending, lost = Phase.PENDING, Phase.LOST
+    troubled: list[Instance] = []
     for each in instances:
         spec, status = each.spec, each.status
         phase = status.phase
@@ -266,14 +271,15 @@ def _count(instances: Sequence[Instance], newest: str) -> _Counts:
             counts.ready += status.ready and spec.stop is None
         elif phase is failed:
             counts.failed += 1
-            counts.troubled.append(each)
+            troubled.append(each)
         elif phase is succeeded:
             counts.succeeded += spec.release == newest
         elif phase is not stopped:
             counts.pending += 1
             if phase is lost or (phase is pending and status.message):
-                counts.troubled.append(each)
-    return counts
+                troubled.append(each)
+    if troubled:
+        counts.troubled.append(_first(troubled))
 
 
 def _phase(counts: _Counts, wanted: int) -> str:
@@ -286,5 +292,9 @@ def _trouble(instances: Sequence[Instance]) -> str:
     """What the first instance that has something to say about itself says."""
     if not instances:
         return ""
-    first = min(instances, key=lambda each: (each.spec.group, each.spec.index))
+    first = _first(instances)
     return f"{first.meta.name}: {first.status.message if first.phase is Phase.PENDING else slot.shown_end(first)}"
+
+
+def _first(instances: Sequence[Instance]) -> Instance:
+    return min(instances, key=lambda each: (each.spec.group, each.spec.index))

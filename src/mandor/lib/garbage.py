@@ -6,15 +6,20 @@ would walk over again and again, each time for tens of milliseconds in which nob
 
 import gc
 
+import psutil
+
 from mandor.lib.clock import Clock
 
-YOUNG_SECONDS = 0.25
+YOUNG_SECONDS = 0.1
 """What outlives so short a time is set aside, where the collector does not look."""
+LOOK_SECONDS = 0.02
+YOUNG_MOST = 20_000
+"""When so many objects are new, nobody waits until there are more: to look at them takes milliseconds."""
 CHECK_SECONDS = 60.0
 GROWTH = 2.0
-"""What was set aside is looked at again when it has grown so much: there may be garbage in it."""
-LEAST = 1_000_000
-"""Below twice that nobody looks: it takes a second in which nobody is answered, for a few hundred MiB at most."""
+"""What was set aside is looked at again when memory has grown so much: there may be garbage in it."""
+LEAST = 1 << 30
+"""Bytes; below twice that nobody looks: it takes a second in which nobody is answered."""
 
 
 async def collect_gently(clock: Clock) -> None:
@@ -23,14 +28,19 @@ async def collect_gently(clock: Clock) -> None:
     gc.disable()
     gc.collect()
     gc.freeze()
-    clean, checked = max(LEAST, gc.get_freeze_count()), clock.monotonic()
+    clean, checked, frozen = max(LEAST, memory_bytes()), clock.monotonic(), clock.monotonic()
     try:
         while True:
-            await clock.sleep(YOUNG_SECONDS)
-            gc.collect(0)
-            gc.freeze()
-            if clock.monotonic() - checked >= CHECK_SECONDS:
-                checked = clock.monotonic()
+            await clock.sleep(LOOK_SECONDS)
+            now = clock.monotonic()
+            if now - frozen >= YOUNG_SECONDS:
+                frozen = now
+                gc.collect(1)
+                gc.freeze()
+            elif gc.get_count()[0] >= YOUNG_MOST:
+                gc.collect(0)
+            if now - checked >= CHECK_SECONDS:
+                checked = now
                 clean = _look_again(clean)
     finally:
         gc.unfreeze()
@@ -40,9 +50,15 @@ async def collect_gently(clock: Clock) -> None:
 
 def _look_again(clean: int) -> int:
     """Collect everything if there is much more than after the last time; how much there was then."""
-    if gc.get_freeze_count() < clean * GROWTH:
+    if memory_bytes() < clean * GROWTH:  # to count what was set aside would take long itself
         return clean
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    return max(LEAST, gc.get_freeze_count())
+    return max(LEAST, memory_bytes())
+
+
+def memory_bytes() -> int:
+    """What this process holds."""
+    held: int = psutil.Process().memory_info().rss
+    return held

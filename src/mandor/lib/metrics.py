@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Bounds for what is done in one go."""
-LINES = 2000
+LINES = 500
 """So many are written before others get their turn."""
 
 Values = tuple[str, ...]
@@ -84,7 +84,10 @@ def counter(name: str, meaning: str, samples: Mapping[V, float] | float, *labels
     return Family(name, "counter", meaning, _samples(samples), labels)
 
 
-def gauge(name: str, meaning: str, samples: Mapping[V, float] | float, *labels: str) -> Family:
+def gauge(
+    name: str, meaning: str, samples: Mapping[V, float] | Iterator[tuple[V, float]] | float, *labels: str
+) -> Family:
+    """An iterator is asked while the lines are written, which others may interrupt."""
     return Family(name, "gauge", meaning, _samples(samples), labels)
 
 
@@ -126,8 +129,10 @@ class Metrics:
 
 
 def _samples(
-    given: Mapping[V, float] | Mapping[V, Spread] | Mapping[V, Spent] | Sample,
+    given: Mapping[V, float] | Mapping[V, Spread] | Mapping[V, Spent] | Iterator[tuple[V, float]] | Sample,
 ) -> Iterable[tuple[Values, Sample]]:
+    if isinstance(given, Iterator):
+        return given
     # A copy: it is written in steps, and counting goes on between them.
     return list(given.items()) if isinstance(given, Mapping) else [((), given)]
 

@@ -19,13 +19,14 @@ def spare(spec: WorkloadSpec, group: str, members: Iterable[Instance]) -> int | 
     return None if least is None else sum(map(available, members)) - least
 
 
-def may_stop(spec: WorkloadSpec, group: str, members: Iterable[Instance]) -> int | None:
-    """The same for whoever moves them. What stops first because its author wants it so keeps to the limit of an update,
-    too: without a budget, all of it would be away at once."""
+def may_stop(spec: WorkloadSpec, group: str, serving: int) -> int | None:
+    """The same for whoever moves them, of a group of which so many are available. What stops first because its author
+    wants it so keeps to the limit of an update, too: without a budget, all of it would be away at once."""
     wish = spec.groups[group]
     if spec.type != "service" or wish.update.order != "stop-first":
-        return spare(spec, group, members)
-    return sum(map(available, members)) - (wish.count - wish.update_room()[1])
+        least = _least(spec, group)
+        return None if least is None else serving - least
+    return serving - (wish.count - wish.update_room()[1])
 
 
 def available(instance: Instance) -> bool:

@@ -1,6 +1,7 @@
 """Which nodes are home to a daemon: by what nodes are, never by the room they have."""
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -38,6 +39,12 @@ def judge(template: GroupTemplate, shape: Shape, node: Node) -> Judgement:
         return Judgement(Fit.NONE, wrong)
     for_now = _passing(shape, node)
     return Judgement(Fit.KEPT, for_now) if for_now else Judgement(Fit.HOME)
+
+
+def has_home(template: GroupTemplate, nodes: Iterable[Node]) -> bool:
+    """Whether there is any: usually the first one is."""
+    shape = Shape.of(template)
+    return any(judge(template, shape, node).fit is Fit.HOME for node in nodes)
 
 
 def _broken_rule(template: GroupTemplate, node: Node) -> str:
@@ -94,6 +101,12 @@ class Site:
         made = cls(template)
         for node in nodes:
             made.see(node)
+        return made
+
+    def copy(self) -> "Site":
+        """As it is now, and stays."""
+        made = copy(self)
+        made.homes, made.kept, made.refusals = set(self.homes), set(self.kept), dict(self.refusals)
         return made
 
     def see(self, node: Node) -> bool:

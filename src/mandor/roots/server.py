@@ -42,9 +42,10 @@ from mandor.lib.process_metrics import process_families
 from mandor.lib.quantity import NEVER
 from mandor.lib.sealing import Sealer
 from mandor.lib.tasks import Background
-from mandor.model.features import FEATURES
+from mandor.model.features import FEATURES, features_of
 from mandor.model.record import ServerSpec
 from mandor.model.table_report import TableReport
+from mandor.model.workload import Workload
 from mandor.placement.framework.handle import DETACHED
 from mandor.placement.plugin_source import GROUP
 from mandor.roots import tasks
@@ -240,6 +241,7 @@ async def _serve_api(
     recorder = Recorder(store, f"server {server_id}", clock)
     heartbeats = Heartbeats(store, clock, server_id, url)
     api = api_settings(settings, url, tokens_required=not dev)
+    features_of(Workload)  # it takes a while, and is known from then on
     sealer = _sealer(settings)
     gauges = ClusterGauges(store, heartbeats)
 

@@ -99,8 +99,9 @@ class Gangs:
         if not self._uncounted:
             return
         new, self._uncounted = self._uncounted, {}
+        workloads = {gang[1] for gang in new}  # nearly all instances are of others
         for each in self._instances.items():
-            if isinstance(each, Instance) and _gang_of(each) in new:
+            if each.spec.workload in workloads and isinstance(each, Instance) and _gang_of(each) in new:
                 self._count(self._rolls[_gang_of(each)], each.key, each)
         for gang in new:
             self._look(gang, self._rolls[gang])

@@ -12,6 +12,7 @@ from msgspec import structs
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.metrics import Family
+from mandor.lib.steps import in_turns
 from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
@@ -61,6 +62,8 @@ from mandor.telemetry.tracer import Tracer
 
 log = logging.getLogger(__name__)
 
+PINNED = 4
+"""A decision for one that may only go to a certain node takes as long as so many others: nobody else is like it."""
 SLICE_MICROSECONDS = 10_000
 """About so long decisions are made in a row, then others get their turn. It is counted in decisions and not
 measured, so that the same input always gives the same course of events."""
@@ -273,7 +276,7 @@ class Scheduler:
         while True:
             self._wake.clear()
             happened, details = self.view.take_happened()
-            self._queue.happened(happened, now=self._clock.monotonic(), details=details)
+            await in_turns(self._queue.happened(happened, now=self._clock.monotonic(), details=details))
             self._queue.flush(now=self._clock.monotonic())
             tried = self._decide_some(promises)
             if tried:
@@ -340,7 +343,7 @@ class Scheduler:
         each = SLICE_MICROSECONDS // self._slice
         left, tried = SLICE_MICROSECONDS, 0
         while left >= each and (entry := self._queue.pop()) is not None:
-            left -= each
+            left -= each * PINNED if entry.ask.pin else each
             tried += 1
             made = self._one_cycle(entry)
             if made is not None:

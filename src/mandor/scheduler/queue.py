@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from mandor.lib.backoff import Backoff
 from mandor.lib.line import Line
+from mandor.lib.steps import WRITTEN, Steps, pieces
 from mandor.model.meta import Key
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.points import (
@@ -66,9 +67,14 @@ class Entry:
     """Marks its one valid place in a heap: what is left of earlier ones is skipped."""
 
 
+WOKEN = 100
+"""So many of those who wait are looked at in one go."""
+FLUSHED_MOST = 500
+
 Gang = tuple[str, str, str]
 # Python 3.11 looks a member of an enum up in a function of its own each time.
 _ACTIVE, _NOWHERE = Place.ACTIVE, Place.NOWHERE
+_WAITING = frozenset({Place.UNSCHEDULABLE, Place.GATED})
 _FREE = frozenset({Place.ACTIVE, Place.BACKING_OFF, Place.UNSCHEDULABLE, Place.PARKED})
 _Seat = tuple[Any, int, Entry]
 """Rank, ticket, entry: tickets differ, so that entries are never compared."""
@@ -329,20 +335,24 @@ class SchedulingQueue:
         self._keep(entry)
         self._let_in(entry)
 
-    def happened(self, happenings: Set[Happening], *, now: float, details: Sequence[Happened] = ()) -> None:
-        """Those whose refusal this can change are tried again, after their pause.
+    def happened(self, happenings: Set[Happening], *, now: float, details: Sequence[Happened] = ()) -> Steps[None]:
+        """Those whose refusal this can change are tried again, after their pause; in steps, for tens of thousands may
+        wait.
 
         `details`: everything that happened, one by one; without them, nobody is asked for a hint.
         """
         if not happenings:
             return
         self._now = now
-        waiting = (*self._unschedulable.values(), *self._gated.values())
-        for entry in [entry for entry in waiting if self._worthwhile(entry, happenings, details)]:
-            if entry.place is Place.GATED:
-                self._let_in(entry)
-            else:
-                self._wake(entry, now)
+        hints = 1 + len(details)
+        for piece in pieces((*self._unschedulable.values(), *self._gated.values()), WOKEN):
+            for entry in piece:
+                if entry.place in _WAITING and self._worthwhile(entry, happenings, details):
+                    if entry.place is Place.GATED:
+                        self._let_in(entry)
+                    else:
+                        self._wake(entry, now)
+            yield hints * WRITTEN * len(piece)
 
     def _worthwhile(self, entry: Entry, happenings: Set[Happening], details: Sequence[Happened]) -> bool:
         if entry.retry_on.isdisjoint(happenings):
@@ -384,18 +394,23 @@ class SchedulingQueue:
                 self._wake(entry, now)
 
     def flush(self, *, now: float) -> None:
-        """Those whose pause is over are active again, and those who have waited too long for a change."""
+        """Those whose pause is over are active again, and those who have waited too long for a change; of very many
+        some, and the others the next time, which `next_at` says is now."""
         self._now = now
-        while self._backing_off and self._backing_off[0][0] <= now:
+        left = FLUSHED_MOST
+        while left and self._backing_off and self._backing_off[0][0] <= now:
+            left -= 1
             _, ticket, entry = heapq.heappop(self._backing_off)
             if entry.ticket == ticket:
                 self._let_in(entry)
-        while self._alarms and self._alarms[0][0] <= now:
+        while left and self._alarms and self._alarms[0][0] <= now:
+            left -= 1
             at, _, entry = heapq.heappop(self._alarms)
             if _rings(entry, at):
                 self._wake(entry, now)
         # The longest waiting stand first.
-        while self._unschedulable:
+        while left and self._unschedulable:
+            left -= 1
             entry = next(iter(self._unschedulable.values()))
             if now - entry.failed_at < self._flush_seconds:
                 break

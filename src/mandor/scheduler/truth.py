@@ -1,9 +1,11 @@
 """Compares the scheduler's table with the store: they may differ for a moment, and never for long."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from mandor.lib.clock import Clock
+from mandor.lib.steps import FEW, WRITTEN, Steps, in_turns, pieces
 from mandor.model.instance import Instance
+from mandor.model.meta import Key, Object
 from mandor.model.node import Node
 from mandor.model.table_report import Difference, TableReport
 from mandor.placement.table import Table
@@ -34,11 +36,12 @@ async def compare(view: View, store: Store, clock: Clock) -> TableReport:
 
 
 async def _look(view: View, store: Store) -> list[Difference]:
+    """The table moves on meanwhile: what that makes up is not the same at the next look."""
     nodes = [each for each in (await store.list(Node.kind)).items if isinstance(each, Node)]
-    instances = [each for each in (await store.list(Instance.kind)).items if isinstance(each, Instance)]
-    # Nothing is awaited from here on: the table stands still.
-    found = [*_nodes(view, nodes), *_instances(view, instances)]
-    return found + list(_sums(view.table))
+    instances = (await store.list(Instance.kind)).items
+    found = list(_nodes(view, nodes))
+    found += await in_turns(_instances(view, instances))
+    return found + await in_turns(_sums(view.table))
 
 
 def _nodes(view: View, nodes: Iterable[Node]) -> Iterable[Difference]:
@@ -54,29 +57,54 @@ def _version(node: Node | None) -> str:
     return "not there" if node is None else f"version {node.meta.version}"
 
 
-def _instances(view: View, instances: Iterable[Instance]) -> Iterable[Difference]:
-    stored = {each.key: each.node for each in instances if each.node and not each.phase.over}
-    counted = {key for key in view.table.charges if key.kind == Instance.kind}  # and not what an inventory shows
-    for key in stored.keys() | counted:
-        charge = view.table.charge(key)
-        here, there = charge.node if charge is not None else "", stored.get(key, "")
-        if here != there and view.promised(key) is None:
-            about = f"instance {key.namespace}/{key.name}"
-            yield Difference(about, f"on {here}" if here else "not counted", f"on {there}" if there else "on no node")
+def _instances(view: View, instances: Sequence[Object]) -> Steps[list[Difference]]:
+    found: list[Difference] = []
+    held: set[Key] = set()
+    for piece in pieces(instances, FEW):
+        for each in piece:
+            if isinstance(each, Instance) and each.node and not each.phase.over:
+                held.add(each.key)
+                found += _of_instance(view, each.key, each.node)
+        yield WRITTEN * len(piece)
+    for some in pieces(list(view.table.charges)):
+        for key in some:
+            if key.kind == Instance.kind and key not in held:  # and not what an inventory shows
+                found += _of_instance(view, key, "")
+        yield 2 * len(some)
+    return found
 
 
-def _sums(table: Table) -> Iterable[Difference]:
+def _of_instance(view: View, key: Key, there: str) -> Iterable[Difference]:
+    charge = view.table.charge(key)
+    here = charge.node if charge is not None else ""
+    if here != there and view.promised(key) is None:
+        about = f"instance {key.namespace}/{key.name}"
+        yield Difference(about, f"on {here}" if here else "not counted", f"on {there}" if there else "on no node")
+
+
+def _sums(table: Table) -> Steps[list[Difference]]:
     """The columns against the instances they are the sum of."""
     used: dict[str, dict[str, int]] = {}
-    for charge in table.charges.values():
-        mine = used.setdefault(charge.node, {})
-        for resource, amount in charge.shape.wanted:
-            mine[resource] = mine.get(resource, 0) + amount
+    for piece in pieces(list(table.charges.values())):
+        for charge in piece:
+            mine = used.setdefault(charge.node, {})
+            for resource, amount in charge.shape.wanted:
+                mine[resource] = mine.get(resource, 0) + amount
+        yield 5 * len(piece)
+    found: list[Difference] = []
+    for name in [node.meta.name for node in table.nodes]:
+        found += _of_node(table, name, used.get(name, {}))
+        yield 4 * WRITTEN
+    return found
+
+
+def _of_node(table: Table, name: str, used: Mapping[str, int]) -> Iterable[Difference]:
     nodes = table.snapshot()
-    for node in nodes.nodes:
-        name = node.meta.name
-        slot, free = nodes.slots[name], table.free(name)
-        for resource, row in nodes.rows.items():
-            left = int(nodes.allocatable[row, slot]) - used.get(name, {}).get(resource, 0)
-            if left != free[resource]:
-                yield Difference(f"node {name}", f"{free[resource]} {resource} free", f"{left} by its instances")
+    slot = nodes.slots.get(name)
+    if slot is None:  # gone meanwhile
+        return
+    free = table.free(name)
+    for resource, row in nodes.rows.items():
+        left = int(nodes.allocatable[row, slot]) - used.get(resource, 0)
+        if left != free[resource]:
+            yield Difference(f"node {name}", f"{free[resource]} {resource} free", f"{left} by its instances")

@@ -24,7 +24,7 @@ from mandor.store.base import WRITES_MOST, Delete, Put, Store, Write
 
 LEFT_OUT = frozenset({Lease.kind, Hearing.kind, Tally.kind, Session.kind, Server.kind})
 FORMAT: Final = "mandor-dump/1"
-CHUNK = 200
+CHUNK = 100
 """So many objects are packed before others get their turn."""
 LINE_BYTES_MOST = 4 << 20
 
@@ -55,8 +55,8 @@ class Restorable(Protocol):
 async def dump(store: Store) -> AsyncIterator[bytes]:
     """The backup in pieces, while the store goes on; everything is as it was at one revision."""
     listing = await store.list(None)
-    clusters = [item for item in listing.items if isinstance(item, Cluster)]
-    spec = clusters[0].spec if clusters else ClusterSpec(id="", epoch=0)
+    cluster = next((item for item in (await store.list(Cluster.kind)).items if isinstance(item, Cluster)), None)
+    spec = cluster.spec if cluster is not None else ClusterSpec(id="", epoch=0)
     packer = _Packer()
     yield packer.pack([Header(format=FORMAT, cluster=spec.id, epoch=spec.epoch, revision=listing.revision)])
     count = 0

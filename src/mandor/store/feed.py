@@ -2,16 +2,18 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from functools import partial
 
+from mandor.lib.steps import chosen, in_turns
+from mandor.model.meta import Object
 from mandor.store.base import ALL, Change, Filter, Listing
 from mandor.store.index import Index, Subscription
 
 BOOKMARK_SECONDS = 10.0
 EARLY_SECONDS = 0.005
-CHUNK = 5_000
-"""So many objects are compared with a selector before others get their turn."""
+LABELLED = 3
+"""Looks that comparing an object with a selector takes."""
 
 
 class Watch(AsyncIterator[Sequence[Change]]):
@@ -108,16 +110,19 @@ class _Reminder:
 
 
 async def list_index(index: Index, kind: str | None, where: Filter = ALL) -> Listing:
-    """A listing of one revision; selecting by label gives way to others now and then."""
+    """A listing of one revision; others have their turn while it is made."""
+    await in_turns(index.refresh(kind, where))
     revision, items = index.revision, index.snapshot(kind, where)
-    if not where.labels:
-        return Listing(items, revision, index.places(kind) if kind is not None and where is ALL else ())
-    wanted = where.labels.items()
-    found = []
-    for start in range(0, len(items), CHUNK):
-        if start:
-            await asyncio.sleep(0)
-        found += [
-            item for item in items[start : start + CHUNK] if all(item.labels.get(key) == value for key, value in wanted)
-        ]
-    return Listing(found, revision)
+    if where.node == "":
+        items = await in_turns(chosen(items, lambda piece: [item for item in piece if not item.node]))
+    if where.labels:
+        wanted = where.labels.items()
+        items = await in_turns(
+            chosen(items, lambda piece: [item for item in piece if _labelled(item, wanted)], each=LABELLED)
+        )
+    return Listing(items, revision, index.places(kind) if kind is not None and where is ALL else ())
+
+
+def _labelled(item: Object, wanted: Iterable[tuple[str, str]]) -> bool:
+    labels = item.labels
+    return all(labels.get(key) == value for key, value in wanted)

@@ -1,11 +1,12 @@
 """The state of a store in memory: objects, the latest history, and who watches; no I/O, no waiting."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
+from itertools import chain
 
 from mandor.errors import Expired, MandorError
+from mandor.lib.steps import Steps
 from mandor.lib.trickle import Trickle
 from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, Change, Filter, Place, filtered, filtered_all
@@ -46,9 +47,6 @@ class Shelf:
     def drop(self, key: Place, before: Object) -> None:
         self.order.remove(key)
         self._forget_node(key, before.node)
-
-    def in_namespace(self, kind: str, namespace: str) -> Iterator[Place]:
-        return takewhile(lambda key: key[1] == namespace, self.order.since((kind, namespace, "")))
 
     def _forget_node(self, key: Place, node: str) -> None:
         if node:
@@ -130,11 +128,16 @@ class Index:
     def __len__(self) -> int:
         return len(self.objects)
 
+    def refresh(self, kind: str | None, where: Filter = ALL) -> Steps[None]:
+        """What a `snapshot` would do, little by little: it is left with what changes meanwhile."""
+        for each in (kind,) if kind is not None else self._kinds(where):
+            if each in self._shelves and not where.node:
+                yield from self._shelves[each].order.refresh(self.objects, *_ends(each, where.namespace))
+
     def snapshot(self, kind: str | None, where: Filter = ALL) -> Sequence[Object]:
-        """The objects in order, narrowed by namespace and node; labels are left to the caller."""
+        """The objects in order, narrowed by namespace and by a node that is named; the rest is left to the caller."""
         if kind is None:
-            kinds = self._shelves.keys() & where.kinds if where.kinds else self._shelves
-            return [item for each in sorted(kinds) for item in self.snapshot(each, where)]
+            return list(chain.from_iterable([self.snapshot(each, where) for each in self._kinds(where)]))
         shelf = self._shelves.get(kind)
         if shelf is None:
             return ()
@@ -143,10 +146,11 @@ class Index:
             near = (objects[key] for key in sorted(shelf.by_node.get(where.node, ())))
             return [item for item in near if where.namespace in {None, item.meta.namespace}]
         if where.namespace is not None:
-            found: Sequence[Object] = [objects[key] for key in shelf.in_namespace(kind, where.namespace)]
-        else:
-            found = shelf.order.items(objects)
-        return found if where.node is None else [item for item in found if not item.node]
+            return shelf.order.between(objects, *_ends(kind, where.namespace))
+        return shelf.order.items(objects)
+
+    def _kinds(self, where: Filter) -> list[str]:
+        return sorted(self._shelves.keys() & where.kinds if where.kinds else self._shelves)
 
     def places(self, kind: str) -> Sequence[Place]:
         """Where the objects of a kind stand, in order: the very tuples they are filed under."""
@@ -316,3 +320,10 @@ class Index:
             length, subscription = unread.pop()
             total -= length
             self._cut(subscription, f"all watchers together left more than {self._unread_most:,} changes unread")
+
+
+def _ends(kind: str, namespace: str | None) -> tuple[Place, Place]:
+    """Before all objects of a kind, or of a namespace of it, and after them."""
+    if namespace is None:
+        return (kind, "", ""), (f"{kind}\0", "", "")
+    return (kind, namespace, ""), (kind, f"{namespace}\0", "")

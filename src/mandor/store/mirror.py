@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 Listener = Callable[[Sequence[Change]], None]
 BACKOFF = Backoff(first_seconds=0.1, most_seconds=5.0, jitter=0.3)
-CHUNK = 500
+CHUNK = 128
 """So many objects of a listing are taken over before others get their turn."""
 STEP = 128
 """So many changes of a burst are told before others get their turn: what they set off costs more than taking them

@@ -1,9 +1,10 @@
 """The objects of a kind in the order of their keys, so that listing a hundred thousand sorts nothing."""
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
+from mandor.lib.steps import Steps
 from mandor.model.meta import Object
 from mandor.store.base import Place
 
@@ -12,16 +13,48 @@ NEW_MOST = 1024
 STALE_MOST = 2048
 RUN_LEAST = 32
 """From so many new keys on, sorting a block costs less than putting each in its place."""
+PATCHED_MOST = 64
+"""So many objects of a block are looked up one by one; if more have changed, all are."""
 
 
 class Block:
     """Some keys that follow each other, and their objects as they were when last asked for."""
 
-    __slots__ = ("items", "keys")
+    __slots__ = ("items", "keys", "stale")
 
     def __init__(self, keys: list[Place]) -> None:
         self.keys = keys
         self.items: list[Object] | None = None
+        self.stale: list[Place] = []
+        """The objects of these are others by now."""
+
+    def touch(self, key: Place) -> None:
+        if self.items is not None:
+            self.stale.append(key)
+            if len(self.stale) > PATCHED_MOST:
+                self.forget()
+
+    def forget(self) -> None:
+        self.items = None
+        self.stale.clear()
+
+    def fresh(self, objects: Mapping[Place, Object]) -> list[Object]:
+        """Its objects, as they are now."""
+        if self.items is None:
+            self.items = [objects[key] for key in self.keys]
+        elif self.stale:
+            for key in self.stale:
+                self.items[bisect_left(self.keys, key)] = objects[key]
+            self.stale.clear()
+        return self.items
+
+    def remove(self, key: Place) -> None:
+        at = bisect_left(self.keys, key)
+        del self.keys[at]
+        if self.items is not None:
+            del self.items[at]
+        if self.stale:
+            self.stale = [each for each in self.stale if each != key]
 
 
 class Order:
@@ -63,8 +96,7 @@ class Order:
         self._items = self._keys = None
         place = bisect_left(self._lasts, key)
         block = self._blocks[place]
-        del block.keys[bisect_left(block.keys, key)]
-        block.items = None
+        block.remove(key)
         if block.keys:
             self._lasts[place] = block.keys[-1]
         else:
@@ -75,11 +107,29 @@ class Order:
         if self._items is None:
             self._settle()
             self._listed = True
-            for block in self._blocks:
-                if block.items is None:
-                    block.items = [objects[key] for key in block.keys]
-            self._items = list(chain.from_iterable([block.items for block in self._blocks if block.items is not None]))
+            self._items = list(chain.from_iterable([block.fresh(objects) for block in self._blocks]))
         return self._items
+
+    def between(self, objects: Mapping[Place, Object], first: Place, end: Place) -> list[Object]:
+        """As `items`: from `first` on, without `end` and what follows it."""
+        self._settle()
+        self._listed = True
+        found: list[Object] = []
+        for block in self._of(first, end):
+            fresh = block.fresh(objects)
+            inside = block.keys[0] >= first and block.keys[-1] < end
+            found += fresh if inside else fresh[bisect_left(block.keys, first) : bisect_left(block.keys, end)]
+        return found
+
+    def refresh(self, objects: Mapping[Place, Object], first: Place, end: Place) -> Steps[None]:
+        """What `items` and `between` would do, little by little: they are left with what changes meanwhile."""
+        self._settle()
+        self._listed = True
+        place = bisect_left(self._lasts, first)
+        while place < len(self._blocks) and (block := self._blocks[place]).keys[0] < end:
+            if block.items is None:
+                yield 2 * len(block.fresh(objects))
+            place += 1
 
     def keys(self) -> Sequence[Place]:
         """All keys in order, as they are now; the very same list as long as there are no others."""
@@ -88,15 +138,9 @@ class Order:
             self._keys = list(chain.from_iterable([block.keys for block in self._blocks]))
         return self._keys
 
-    def since(self, first: Place) -> Iterator[Place]:
-        """The keys from `first` on, itself included if it is there."""
-        self._settle()
-        place = bisect_left(self._lasts, first)
-        if place < len(self._blocks):
-            keys = self._blocks[place].keys
-            yield from keys[bisect_left(keys, first) :]
-            for block in self._blocks[place + 1 :]:
-                yield from block.keys
+    def _of(self, first: Place, end: Place) -> list[Block]:
+        """The blocks in which keys between them stand."""
+        return self._blocks[bisect_left(self._lasts, first) : bisect_left(self._lasts, end) + 1]
 
     def _settle(self) -> None:
         if self._new:
@@ -105,13 +149,13 @@ class Order:
         for key in self._stale:
             place = bisect_left(self._lasts, key)
             if place < len(self._blocks):
-                self._blocks[place].items = None
+                self._blocks[place].touch(key)
         self._stale.clear()
 
     def _forget(self) -> None:
         """So much has changed since the last listing that the next one builds everything anew."""
         for block in self._blocks:
-            block.items = None
+            block.forget()
         self._stale.clear()
         self._listed = False
 
@@ -128,7 +172,8 @@ class Order:
 
     def _insert(self, place: int, run: list[Place]) -> None:
         block = self._blocks[place]
-        keys, block.items = block.keys, None
+        keys = block.keys
+        block.forget()
         if len(run) > RUN_LEAST:
             keys += run
             keys.sort()  # which merges what is sorted already

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
 
-from mandor.controllers.drain_plan import DrainSeen, plan_drain
-from mandor.controllers.residents import GroupName
+from mandor.controllers.drain_plan import DrainSeen, Groups, plan_drain
 from mandor.model.instance import Instance
 from mandor.model.node import Drain
 from mandor.model.rollout import Rollout
@@ -22,8 +20,8 @@ OWN_DATA = {"data": {"type": "local", "per_instance": True}}
 
 def ordered(workload: Workload, *here: Instance) -> list[str]:
     """What each has to do first."""
-    seen = DrainSeen(make_node("n1"), here, lambda name: here, lambda each: workload)
-    draft = plan_drain(seen, Drain(), Counter[GroupName](), NOW)
+    seen = DrainSeen(make_node("n1"), here, lambda each: workload)
+    draft = plan_drain(seen, Drain(), Groups(lambda name: here), NOW)
     written = (write.value for write in draft.writes if isinstance(write, Put))
     return [each.spec.move.first for each in written if isinstance(each, Instance) and each.spec.move is not None]
 

@@ -6,6 +6,7 @@ from mandor.controllers import garbage_plan
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.garbage_plan import Keep
 from mandor.lib.clock import ManualClock
+from mandor.lib.steps import at_once
 from mandor.model.decision import DecisionSpec, KeptDecision
 from mandor.model.meta import Meta, Object
 from mandor.model.phase import Phase
@@ -43,8 +44,8 @@ def make_event(name: str, age: float) -> Event:
 
 def test_events_go_by_age_and_by_number() -> None:
     events = [make_event("old", DAY + 1), make_event("older", 3 * DAY), make_event("new", 5), make_event("newer", 1)]
-    assert names(garbage_plan.old_events(events, KEEP, NOW)) == ["old", "older"]
-    assert names(garbage_plan.old_events(events, Keep(events_most=1), NOW)) == ["new", "old", "older"]
+    assert names(at_once(garbage_plan.old_events(events, KEEP, NOW))) == ["old", "older"]
+    assert names(at_once(garbage_plan.old_events(events, Keep(events_most=1), NOW))) == ["new", "old", "older"]
 
 
 def test_decisions_go_by_age_and_by_number() -> None:
@@ -55,8 +56,8 @@ def test_decisions_go_by_age_and_by_number() -> None:
         )
         for name, age in (("old", DAY + 1), ("new", 5), ("newer", 1))
     ]
-    assert names(garbage_plan.old_decisions(decisions, KEEP, NOW)) == ["old"]
-    assert names(garbage_plan.old_decisions(decisions, Keep(decisions_most=1), NOW)) == ["new", "old"]
+    assert names(at_once(garbage_plan.old_decisions(decisions, KEEP, NOW))) == ["old"]
+    assert names(at_once(garbage_plan.old_decisions(decisions, Keep(decisions_most=1), NOW))) == ["new", "old"]
 
 
 def test_audits_are_kept_for_ninety_days() -> None:
@@ -64,7 +65,7 @@ def test_audits_are_kept_for_ninety_days() -> None:
         Audit(meta=Meta(name=name), spec=AuditSpec(at=NOW - age, identity="user:ani", verb="put", about="x"))
         for name, age in (("a", 89 * DAY), ("b", 91 * DAY))
     ]
-    assert names(garbage_plan.old_audits(audits, KEEP, NOW)) == ["b"]
+    assert names(at_once(garbage_plan.old_audits(audits, KEEP, NOW))) == ["b"]
 
 
 def test_expired_tokens_go_and_those_that_never_expire_stay() -> None:

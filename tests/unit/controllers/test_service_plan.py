@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from mandor.controllers.draft import Draft
 from mandor.controllers.slot import World, always_was
 from mandor.controllers.workload_plan import Seen, plan, plan_in_steps
+from mandor.lib.steps import PIECE
 from mandor.model.instance import Instance, Move
 from mandor.model.phase import Phase
 from mandor.model.workload import Release, Workload
@@ -288,14 +289,21 @@ def test_the_status_says_what_the_first_in_trouble_says() -> None:
     assert (workload.status.running, workload.status.ready, workload.status.pending) == (1, 1, 1)
 
 
-def test_a_plan_in_steps_comes_to_the_same() -> None:
-    workload = make_workload(replicas=5)
-    instances = [ready(0), make_instance(1, Phase.FAILED), make_instance(2, Phase.PENDING), make_instance(9)]
-    seen, world, draft = Seen(workload, [make_stored_release(workload)], instances), World(NOW), Draft()
-    steps = len(list(plan_in_steps(draft, seen, world)))
-    whole = plan(seen, world)
-    assert steps > 1
-    assert (draft.writes, draft.notes, draft.again_seconds) == (whole.writes, whole.notes, whole.again_seconds)
+@pytest.mark.parametrize("change", ["none", "fewer", "update", "gone", "batch", "lost"])
+def test_no_step_of_a_large_plan_looks_at_more_than_some_instances(change: str) -> None:
+    count = 7 * PIECE
+    fields: dict[str, dict[str, Any]] = {
+        "fewer": {"replicas": count // 2},
+        "update": {"image": "web:2"},
+        "batch": {"type": "batch"},
+    }
+    workload = None if change == "gone" else make_workload(**{"replicas": count, **fields.get(change, {})})
+    phase = {"lost": Phase.LOST, "batch": Phase.FAILED}.get(change)
+    instances = [ready(index) if phase is None else make_instance(index, phase) for index in range(count)]
+    seen = Seen(workload, [make_stored_release(make_workload(replicas=count))], instances)
+    looks = list(plan_in_steps(seen, World(NOW, ready_nodes=frozenset({"n2"}))))
+    assert max(looks) <= 5 * PIECE
+    assert sum(looks) >= count
 
 
 def test_what_one_plan_leaves_for_later_is_what_the_next_ones_would_create() -> None:

@@ -47,17 +47,20 @@ async def test_young_garbage_goes_at_once() -> None:
 
 
 async def test_old_garbage_goes_when_much_was_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = iter([3, 4, 9, 9])
     monkeypatch.setattr(garbage, "LEAST", 1)
-    monkeypatch.setattr(garbage, "GROWTH", 1.01)
+    monkeypatch.setattr(garbage, "memory_bytes", lambda: next(sizes))
     clock = ManualClock()
     task = asyncio.create_task(collect_gently(clock))
     await clock.advance(YOUNG_SECONDS)
-    kept = [Loop() for _ in range(gc.get_freeze_count() // 10)]
+    kept = [Loop() for _ in range(100)]
     await clock.advance(YOUNG_SECONDS * 2)
-    seen = [weakref.ref(each) for each in kept[:100]]
+    seen = [weakref.ref(each) for each in kept]
     kept.clear()
     await clock.advance(YOUNG_SECONDS * 2)
     assert all(each() is not None for each in seen)
-    await clock.advance(CHECK_SECONDS * 2)
+    await clock.advance(CHECK_SECONDS)
+    assert all(each() is not None for each in seen)
+    await clock.advance(CHECK_SECONDS)
     assert all(each() is None for each in seen)
     await stop(task)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from mandor.lib.backoff import Backoff
+from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.placement.framework.ask import Ask, Membership, Shape
 from mandor.placement.framework.points import NODES, Happening
 from mandor.placement.plugins.priority_sort import PrioritySort
-from mandor.scheduler.queue import Entry, Place, SchedulingQueue
+from mandor.scheduler.queue import FLUSHED_MOST, WOKEN, Entry, Place, SchedulingQueue
 from tests.scenarios.make import make_template
 
 SHAPE = Shape.of(make_template())
@@ -110,17 +111,17 @@ def test_who_does_not_fit_waits_for_what_can_change_that() -> None:
     queue = make_queue("room", "node")
     queue.put_back(pop(queue), now=0, retry_on=ROOM)
     queue.put_back(pop(queue), now=0, retry_on=NODES)
-    queue.happened({Happening.ROOM_FREED}, now=50)
+    at_once(queue.happened({Happening.ROOM_FREED}, now=50))
     assert (queue.place(key("room")), queue.place(key("node"))) == (Place.ACTIVE, Place.UNSCHEDULABLE)
-    queue.happened({Happening.NODE_ADDED}, now=50)
+    at_once(queue.happened({Happening.NODE_ADDED}, now=50))
     assert queue.place(key("node")) is Place.ACTIVE
-    queue.happened(set(), now=60)
+    at_once(queue.happened(set(), now=60))
 
 
 def test_a_change_that_comes_during_the_pause_is_not_forgotten() -> None:
     queue = make_queue("a")
     queue.put_back(pop(queue), now=10, retry_on=ROOM)
-    queue.happened(ROOM, now=10.2)
+    at_once(queue.happened(ROOM, now=10.2))
     assert queue.place(key("a")) is Place.BACKING_OFF
     queue.flush(now=11)
     assert queue.place(key("a")) is Place.ACTIVE
@@ -192,7 +193,7 @@ def test_one_event_wakes_a_gang_once() -> None:
     queue = make_queue()
     add_members(queue, "a", "b", "c")
     assert put_back_together(queue) == ["a", "b", "c"]
-    queue.happened(ROOM, now=60.0)
+    at_once(queue.happened(ROOM, now=60.0))
     assert pop(queue).ask.key.name == "a"
     assert queue.pop() is None
 
@@ -213,7 +214,7 @@ def test_when_the_one_that_speaks_for_a_gang_goes_another_does() -> None:
     assert put_back_together(queue) == ["b", "c"]
     queue.remove(key("c"))  # parked: nobody else has to know
     assert queue.pop() is None
-    queue.happened(ROOM, now=60.0)
+    at_once(queue.happened(ROOM, now=60.0))
     assert pop(queue).ask.key.name == "b"
     assert len(queue) == 0
 
@@ -233,3 +234,30 @@ def test_other_plugins_let_everybody_in_again() -> None:
     put_back_together(queue)
     queue.use(PrioritySort(), now=60.0)
     assert sorted(drain(queue)) == ["a", "b"]
+
+
+def test_of_very_many_some_are_woken_at_a_time_and_who_is_gone_meanwhile_stays_gone() -> None:
+    names = [f"w{number}" for number in range(5 * WOKEN)]
+    queue = make_queue(*names)
+    for _ in names:
+        queue.put_back(pop(queue), now=0, retry_on=ROOM)
+    waking = queue.happened(ROOM, now=100)
+    next(waking)
+    assert queue.lengths()[Place.ACTIVE] == WOKEN
+    queue.remove(key(names[-1]))
+    for _ in waking:
+        pass
+    assert queue.lengths()[Place.ACTIVE] == len(queue) == len(names) - 1
+
+
+def test_of_very_many_whose_pause_is_over_some_are_let_in_and_the_next_time_is_now() -> None:
+    queue = make_queue(*(f"w{number}" for number in range(FLUSHED_MOST + 1)))
+    for _ in range(FLUSHED_MOST + 1):
+        queue.back_off(pop(queue), now=0)
+    queue.flush(now=100)
+    assert queue.lengths()[Place.BACKING_OFF] == 1
+    at = queue.next_at()
+    assert at is not None
+    assert at <= 100
+    queue.flush(now=100)
+    assert queue.lengths()[Place.BACKING_OFF] == 0

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.placement.framework.ask import Ask, Shape
@@ -78,9 +79,9 @@ def test_the_first_gate_that_is_closed_keeps_it_out() -> None:
     desk.queue.flush(now=10_000)
     assert desk.place("a") is Place.GATED, "time opens no gate"
     second.answer = None
-    desk.queue.happened({Happening.ROOM_FREED}, now=1)
+    at_once(desk.queue.happened({Happening.ROOM_FREED}, now=1))
     assert desk.place("a") is Place.GATED, "not what it waits for"
-    desk.queue.happened({Happening.NODE_ADDED}, now=2)
+    at_once(desk.queue.happened({Happening.NODE_ADDED}, now=2))
     assert desk.place("a") is Place.ACTIVE
 
 
@@ -95,7 +96,7 @@ def test_a_gated_one_that_changes_is_looked_at_again_and_one_that_is_gone_is_for
     assert desk.place("a") is Place.GATED, "nothing has changed about it"
     desk.add("a", priority=5)
     desk.queue.remove(key("b"))
-    desk.queue.happened({Happening.NODE_ADDED}, now=1)
+    at_once(desk.queue.happened({Happening.NODE_ADDED}, now=1))
     assert desk.names() == ["a"]
 
 
@@ -204,7 +205,7 @@ def test_a_hint_decides_whether_something_is_worth_a_try(
     assert entry is not None
     retry_on = frozenset({Happening.NODE_ADDED}).union(*(plugin.retry_on for plugin in blamed))
     desk.queue.put_back(entry, now=0, retry_on=retry_on, blamed=tuple(blamed))
-    desk.queue.happened({happening}, now=50, details=[Happened(happening, make_node("n9"))])
+    at_once(desk.queue.happened({happening}, now=50, details=[Happened(happening, make_node("n9"))]))
     assert (desk.place("a") is Place.ACTIVE) is woken
 
 
@@ -214,7 +215,7 @@ def test_when_too_much_happens_to_tell_nobody_is_asked_for_hints() -> None:
     entry = desk.queue.pop()
     assert entry is not None
     desk.queue.put_back(entry, now=0, retry_on=NODES, blamed=(Refuses(Hint.SKIP),))
-    desk.queue.happened({Happening.NODE_ADDED}, now=50)
+    at_once(desk.queue.happened({Happening.NODE_ADDED}, now=50))
     assert desk.place("a") is Place.ACTIVE
 
 

@@ -105,6 +105,7 @@ async def test_a_labelled_list_gives_way_to_others_and_is_still_of_one_moment() 
     store = MemoryStore()
     for start in range(0, 12_000, 100):
         await store.commit(*[Put(make_node(f"n{number:05}", kept="yes")) for number in range(start, start + 100)])
+    await store.list("node")
     listing = asyncio.ensure_future(list_index(store.index, "node", Filter(labels={"kept": "yes"})))
     await asyncio.sleep(0)
     last = await read_node(store, "n11999")

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -21,8 +20,6 @@ from mandor.model.manifest import DEFAULT_NAMESPACE
 
 TAKES = (YAML, JSON, "application/x-yaml", "text/yaml")
 FILES_MOST = 1000
-THREAD_FROM_BYTES = 8 * 1024
-"""Reading a longer text would keep everybody else waiting."""
 
 
 class ManifestFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,8 +93,8 @@ async def read_files(call: Call[Any, bytes], files: Sequence[tuple[str, str | by
     """The documents in the files that came with a call."""
     parts, query = call.parts, call.query
     engines = await known_engines(parts.store, parts.settings.engines) if check_engines else None
-    read = partial(Reading(query.namespace, engines, query.format, query.strict).read, files)
-    return read() if len(call.body) < THREAD_FROM_BYTES else await asyncio.to_thread(read)
+    # A long text takes its time, and one of another format has its importer loaded first.
+    return await asyncio.to_thread(Reading(query.namespace, engines, query.format, query.strict).read, files)
 
 
 async def apply_manifest(call: Call[ApplyQuery, bytes]) -> Applied:

@@ -1,5 +1,6 @@
 """What the server says about itself: health, version, schema, documentation."""
 
+import asyncio
 from typing import Any
 
 from msgspec import Struct
@@ -61,7 +62,7 @@ async def about(call: Call[None, None]) -> About:
 async def schema(call: Call[None, None]) -> dict[str, Any]:
     from mandor.model.schema import manifest_schema
 
-    return manifest_schema()
+    return await asyncio.to_thread(manifest_schema)
 
 
 async def metrics(call: Call[None, None]) -> Text:

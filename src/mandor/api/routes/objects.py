@@ -30,7 +30,7 @@ from mandor.model.secret import Secret
 from mandor.model.workload import Workload
 from mandor.store.base import ALL, Delete, Filter, Put, Write
 
-CHUNK = 2000
+CHUNK = 500
 """After so many objects others get their turn."""
 TRIES = 5
 """Read, change, write is tried so often when somebody else writes in between."""

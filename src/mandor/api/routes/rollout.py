@@ -1,5 +1,6 @@
 """Roll-outs: how far one is, what there was before, and orders to go on, to stop, to go back."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -14,7 +15,8 @@ from mandor.api.routes.objects import TRIES, author_of, key_of
 from mandor.api.routes.queries import NameQuery
 from mandor.api.writing import commit_as
 from mandor.errors import Conflict, Invalid
-from mandor.model.meta import Misfit
+from mandor.lib.steps import Steps, chosen, in_turns
+from mandor.model.meta import Misfit, Object
 from mandor.model.rollout import Rollout
 from mandor.model.workload import Release, Workload
 from mandor.store.base import Filter, Put
@@ -51,10 +53,8 @@ async def get(call: Call[NameQuery, None]) -> RolloutReport:
     workload = await _workload(call)
     releases = await _releases(call.parts, workload)
     where = Filter(namespace=workload.meta.namespace)
-    counts: dict[str, int] = {}
-    for each in (await call.parts.store.list("instance", where)).items:
-        if each.spec.workload == workload.meta.name and not each.status.phase.over:
-            counts[each.spec.release] = counts.get(each.spec.release, 0) + 1
+    listing = await call.parts.store.list("instance", where)
+    counts = Counter(await in_turns(_releases_in_use(listing.items, workload.meta.name)))
     rollout = workload.status.rollout
     history = tuple(
         PastRelease(
@@ -69,6 +69,17 @@ async def get(call: Call[NameQuery, None]) -> RolloutReport:
         for each in sorted(releases, key=lambda each: each.spec.sequence)
     )
     return RolloutReport(workload=workload.meta.name, rollout=rollout, history=history)
+
+
+def _releases_in_use(instances: Sequence[Object], workload: str) -> Steps[list[str]]:
+    """That of each instance of the workload that has not ended."""
+    return chosen(
+        instances,
+        lambda piece: [
+            each.spec.release for each in piece if each.spec.workload == workload and not each.status.phase.over
+        ],
+        each=8,
+    )
 
 
 async def order(call: Call[NameQuery, RolloutOrder]) -> Workload:
