@@ -76,7 +76,10 @@ class WorkloadController(Controller[Name]):
         self._told: dict[Name, Told] = {}
         """What this controller has just said of a workload."""
         self._planned: dict[Name, Told] = {}
-        """Those of whom nothing is new but that: their plan would be the same, and is not made again."""
+        """Those of whom that has been seen."""
+        self._news: set[Name] = set()
+        """Those of whom something else has been seen since their last plan began. Without any, the plan would be the
+        same, and is not made again."""
         self._ready_since: dict[Name, dict[str, float]] = {}
         """Of workloads that are rolled out or moved: since when instances, by uid, have been ready, on the monotonic
         clock of this process. A successor counts anew: agents' clocks are not to be trusted with it."""
@@ -101,21 +104,21 @@ class WorkloadController(Controller[Name]):
                     self._with_lost[name] = None
                 if name in self._ready_since and not after.status.ready:
                     self._ready_since[name].pop(after.meta.uid, None)
-                self._planned.pop(name, None)
+                self._news.add(name)
                 names[name] = None
             else:
                 names.update(dict.fromkeys(in_order(self.observe(change))))
         return names
 
     def observe(self, change: Change) -> Iterable[Name]:
-        names = self._concerned(change)
-        for name in names:
-            self._planned.pop(name, None)
-        value = change.value
-        if isinstance(value, Workload):
-            told = self._told.pop(_name(value), None)
-            if told is not None and value.status is told.status and change.of_status:
-                self._planned[_name(value)] = told
+        names, value = self._concerned(change), change.value
+        told = self._told.pop(_name(value), None) if isinstance(value, Workload) else None
+        if told is None or value.status is not told.status or not change.of_status:
+            self._news.update(names)
+            return names
+        own = Name(value.meta.namespace, value.meta.name)
+        self._planned[own] = told
+        self._news.update(name for name in names if name != own)
         return names
 
     def _concerned(self, change: Change) -> Iterable[Name]:
@@ -162,8 +165,10 @@ class WorkloadController(Controller[Name]):
         rest = self._rest_until.get(key, 0.0) - self._clock.monotonic()
         if rest > 0:
             return rest
-        if key in self._planned:
-            return self._planned.pop(key).again(self._clock.monotonic())
+        told = self._planned.pop(key, None)
+        if told is not None and key not in self._news:
+            return told.again(self._clock.monotonic())
+        self._news.discard(key)
         workload = await self._workload(key)
         instances = self._instances.of(key)
         self._pace(key, len(instances))

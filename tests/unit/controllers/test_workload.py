@@ -81,10 +81,11 @@ async def test_a_status_that_the_controller_has_written_makes_no_new_plan_unless
     turned = planned.changed(status=replace(planned.status, release="web.2"))
 
     def seen(written: Workload, *changes: Change) -> float | str | None:
+        controller._news.clear()
         controller._note_told(WEB, planned, Draft([Put(written)], again_seconds=30.0))
         assert all(WEB in controller.observe_all([each]) for each in changes)
         found = controller._planned.pop(WEB, None)
-        return "planned anew" if found is None else found.again(clock.monotonic() + 10)
+        return "planned anew" if found is None or WEB in controller._news else found.again(clock.monotonic() + 10)
 
     assert seen(told, Change(2, planned, told)) == 20
     assert seen(told, Change(2, planned, told), Change(3, told, told)) == "planned anew"
@@ -92,3 +93,4 @@ async def test_a_status_that_the_controller_has_written_makes_no_new_plan_unless
     assert seen(turned, Change(2, planned, turned)) == "planned anew"
     instance = make_instance(0, Phase.RUNNING)
     assert seen(told, Change(2, planned, told), Change(3, None, instance)) == "planned anew"
+    assert seen(told, Change(2, None, instance), Change(3, planned, told)) == "planned anew"
