@@ -137,6 +137,105 @@ async def test_a_server_that_never_answers_is_unavailable() -> None:
                 await ended.acquire()
 
 
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _until_eof(reader: asyncio.StreamReader) -> None:
+    await reader.read()
+
+
+class Hanging:
+    """Takes connections and requests; whether it lives, and how long an answer takes, is for the test to say."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.lives = False
+        self.answers = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            line = (await reader.readuntil(b"\r\n\r\n")).decode().split(" HTTP")[0]
+            if line != "GET /healthz":
+                self.asked.append(line)
+                waiting = [asyncio.create_task(each) for each in (_until(self.answers), _until_eof(reader))]
+                await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                for each in waiting:
+                    each.cancel()
+            elif not self.lives:
+                await reader.read()
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+            await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # whoever asked has given up
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def hanging(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[str, Hanging]]:
+    monkeypatch.setattr("mandor.client.aio.DOUBT_SECONDS", 0.05)
+    monkeypatch.setattr("mandor.client.aio.LIFE_SECONDS", 0.2)
+    hanging = Hanging()
+    server = await asyncio.start_server(hanging.serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", hanging
+        hanging.answers.set()
+
+
+@pytest.mark.req("S0-30")
+async def test_a_server_that_hangs_is_passed_over(start_api: StartApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    living = await start_api(tokens_required=False)
+    async with hanging(monkeypatch) as (url, hangs), Client([url, living.url]) as client, asyncio.timeout(25):
+        assert await client.request("GET", "/v1/nodes")
+        assert hangs.asked == ["GET /v1/nodes"]
+        assert client.server == living.url
+
+
+@pytest.mark.req("S0-30")
+async def test_a_server_that_lives_may_take_its_time(start_api: StartApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = await start_api(tokens_required=False)
+    async with hanging(monkeypatch) as (url, slow), Client([url, other.url]) as client, asyncio.timeout(25):
+        slow.lives = True
+        asking = asyncio.ensure_future(client.request("POST", "/v1/slow", body=b"{}"))
+        await asyncio.sleep(0.5)  # ten times as long as it takes to doubt
+        assert not asking.done()
+        slow.answers.set()
+        assert await asking == b"{}"
+        assert client.server == url
+
+
+@pytest.mark.req("S0-30")
+async def test_a_write_to_a_server_that_hangs_is_not_sent_to_another(
+    start_api: StartApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    living = await start_api(tokens_required=False)
+    async with hanging(monkeypatch) as (url, hangs), Client([url, living.url]) as client, asyncio.timeout(25):
+        with pytest.raises(Unavailable, match="hangs"):
+            await RemoteStore(client).commit(Put(make_node("n1")))
+        assert hangs.asked == ["POST /v1/commit"]
+        assert not (await living.store.list("node")).items
+        assert client.server == living.url, "the next one goes there"
+        await RemoteStore(client).commit(Put(make_node("n2")))
+
+
+@pytest.mark.req("S0-30")
+async def test_the_streams_of_a_server_that_hangs_end(start_api: StartApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = [await start_api(tokens_required=False) for _ in range(2)]
+    monkeypatch.setattr("mandor.client.aio.DOUBT_SECONDS", 0.05)
+    async with Client([first.url, second.url]) as client, asyncio.timeout(25):
+        watch = RemoteStore(client).watch("node", since=0)
+        await anext(watch)
+        waiting = asyncio.ensure_future(anext(watch))
+        # From now on nobody answers but on the stream that stands.
+        monkeypatch.setattr(Client, "_lives", lambda self, server: asyncio.sleep(0, False))
+        monkeypatch.setattr(Client, "_exchange", lambda *given: asyncio.sleep(30))
+        with pytest.raises(Unavailable):
+            await client.request("GET", "/v1/nodes")
+        with pytest.raises(Unavailable):
+            await waiting
+
+
 @asynccontextmanager
 async def serving_tls(cert: Path, key: Path) -> AsyncIterator[str]:
     """Its address."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import ssl
+import stat
 import subprocess
 import sys
 import threading
@@ -18,7 +19,7 @@ import trustme
 from mandor.client.sync import Client
 from mandor.errors import MandorError, Unauthenticated
 from tests.components.ports import free_port
-from tests.e2e.cluster import Program, end_units, eventually
+from tests.e2e.cluster import Cluster, Program, end_units, eventually
 
 WORK = "name: {name}\nengine: process\ncommand: [sleep, '1000']\n"
 MANDOR = [sys.executable, "-m", "mandor.cli.main"]
@@ -147,3 +148,38 @@ def test_certificates_authority_and_tokens_are_rotated_and_no_request_fails(tmp_
         agent.kill()
         server.kill()
         end_units(tmp_path / "n1")
+
+
+@pytest.mark.req("S0-22", "S0-30")
+def test_a_node_renews_its_credential_while_it_beats_and_works(tmp_path: Path) -> None:
+    with Cluster(tmp_path) as cluster:
+        cluster.start_server()
+        agent = cluster.start_agent("n1")
+        cluster.wait_nodes("n1")
+        cluster.apply(WORK.format(name="first"))
+        (before,) = cluster.wait_running("first", 1)
+        file = cluster.home("n1") / "credential"
+        old = file.read_text().strip()
+        told = cluster.mandor("token", "rotate", "node.n1", "--overlap", "1h")
+        assert told.returncode == 0, told.stderr
+        assert "n1 has another credential" in told.stdout
+        eventually("it is kept", lambda: file.read_text().strip() not in {"", old})
+        new = file.read_text().strip()
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        for text in (old, new):
+            assert Client([cluster.urls[0]], token=text).get("nodes", "n1")
+
+        # The node goes on, and comes back with what it has now.
+        cluster.apply(WORK.format(name="second"))
+        cluster.wait_running("second", 1)
+        agent.kill()
+        agent.start()
+        cluster.apply(WORK.format(name="third"))
+        cluster.wait_running("third", 1)
+        assert "no answer to a heartbeat" not in agent.text()
+        (node,) = cluster.items("nodes")
+        assert node["status"]["phase"] == "Ready"
+        assert "renewal" not in node["spec"]
+        (after,) = cluster.instances("first", phase="Running")
+        assert after["meta"]["uid"] == before["meta"]["uid"]
+        assert [each for each in cluster.items("events") if each["spec"]["reason"] == "CredentialRenewed"]

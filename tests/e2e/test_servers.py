@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import ssl
 import subprocess
 import sys
@@ -43,6 +44,34 @@ def test_two_servers_share_one_etcd_and_either_one_may_die(tmp_path: Path, etcd:
         cluster.servers[0].kill()
         cluster.urls[0] = cluster.urls[1]
         cluster.apply(TALKER.replace("talker", "second"))
+        cluster.wait_running("second", 1)
+        (after,) = cluster.instances("talker", phase="Running")
+        assert after["meta"]["uid"] == before["meta"]["uid"]
+        assert after["status"].get("restarts", 0) == 0
+
+
+@pytest.mark.real("etcd")
+@pytest.mark.req("S0-7", "S0-30")
+def test_a_server_that_is_stopped_in_its_tracks_holds_up_neither_people_nor_nodes(tmp_path: Path, etcd: Etcd) -> None:
+    store = f"etcd://{','.join(etcd.endpoints)}{etcd.prefix()}"
+    # Long enough for two questions without an answer, and shorter than to wait for one.
+    settings = {"MANDOR_SUSPECT_AFTER": "15s", "MANDOR_LOST_AFTER": "25s"}
+    with Cluster(tmp_path, store=store, settings=settings) as cluster:
+        cluster.start_server()
+        cluster.start_server()
+        cluster.start_agent("n1")
+        cluster.wait_nodes("n1")
+        cluster.apply(TALKER)
+        (before,) = cluster.wait_running("talker", 1)
+
+        both = ",".join(cluster.urls)
+        assert cluster.servers[0].process is not None
+        cluster.servers[0].process.send_signal(signal.SIGSTOP)
+        cluster.urls[0] = cluster.urls[1]
+        (tmp_path / "second.yaml").write_text(TALKER.replace("talker", "second"))
+        for words in (["get", "nodes"], ["apply", "-f", str(tmp_path / "second.yaml")]):
+            done = cluster.mandor("--server", both, *words)
+            assert done.returncode == 0, done.stderr
         cluster.wait_running("second", 1)
         (after,) = cluster.instances("talker", phase="Running")
         assert after["meta"]["uid"] == before["meta"]["uid"]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mandor.agent.absence import Source
+from mandor.agent.credential import CredentialKeeper
 from mandor.agent.crew import Crew
 from mandor.agent.defence import Defence
 from mandor.agent.disks import EngineDisks
@@ -42,7 +43,7 @@ from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.log_sink import LogSink
 from mandor.model.meta import Object
-from mandor.model.node import CLOCK_AHEAD, Node
+from mandor.model.node import CLOCK_AHEAD, RENEWS, Node
 from mandor.model.record import ClusterSpec, Session
 from mandor.model.resources import Resources
 from mandor.model.usage import InstanceUsage, NodeUsage
@@ -123,6 +124,7 @@ class Agent:
             Tracing(tracer) if tracer is not None else None,
             lambda feature: feature in link.features,
         )
+        self._credential = CredentialKeeper(link, clock, lambda: self.node.spec.renewal)
         self._tracer = tracer
         loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
         self.defence = Defence(
@@ -222,6 +224,7 @@ class Agent:
         names = [(self.crew.names_kept.run(), "names")] if self.crew.names_kept is not None else []
         return [
             (self.node.run(), "node"),
+            (self._credential.run(), "credential"),
             (self.defence.run(), "defence"),
             (self._disks.run(), "disks"),
             (self.crew.volumes.run(), "volumes"),
@@ -289,6 +292,7 @@ class Agent:
 
     def _node_changed(self) -> None:
         self.crew.allow(self.node.allocatable, self.node.spec.forget_before_epoch, self.node.engines)
+        self._credential.poke()
 
     def _engine_turned(self, node: Node, name: str) -> None:
         engine = node.status.engines[name]
@@ -304,7 +308,7 @@ class Agent:
             self._recorder.note(self.node.value, "ImageCleaned", message)
 
     def _extra_facts(self) -> Mapping[str, str]:
-        found: dict[str, str] = {}
+        found = {RENEWS: "yes"}
         if self._settings.host_paths:
             found[HOST_PATHS] = ",".join(self._settings.host_paths)
         if ahead := AHEAD_STEP * round(self._ahead() / AHEAD_STEP):

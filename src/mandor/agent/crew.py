@@ -81,7 +81,7 @@ class Crew:
         self._host, self._changed = host, host.poke
         self.clock = clock
         self.fetch = Fetch(store, clock)
-        self.vault = Vault(self.fetch, lambda: journal.credential)
+        self.vault = Vault(self.fetch, lambda: journal.sealing_key)
         self.turns = Turns(settings.starts_most)
         self.measures = Measures()
         self.quick_seconds = settings.quick_seconds

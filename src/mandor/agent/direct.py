@@ -16,6 +16,7 @@ Dial = Callable[[Session], Awaitable[Duplex]]
 
 class DirectLink:
     features = frozenset(FEATURES)
+    renewing = False
 
     def __init__(
         self,
@@ -45,6 +46,9 @@ class DirectLink:
         if not isinstance(found, Cluster):
             raise Unavailable("the store does not belong to a cluster yet")
         return found.spec
+
+    async def renew_credential(self) -> None:
+        """It shows none."""
 
     async def heartbeat(self, beat: Beat) -> ClusterSpec:
         cluster = await self.cluster()

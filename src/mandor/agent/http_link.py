@@ -4,6 +4,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from urllib.parse import quote
 
 from msgspec import Struct
@@ -22,6 +23,10 @@ log = logging.getLogger(__name__)
 class _Joined(Struct, frozen=True):
     credential: str
     cluster: ClusterSpec
+
+
+class _Renewed(Struct, frozen=True):
+    until: float
 
 
 class _About(Struct, frozen=True):
@@ -53,18 +58,25 @@ class HttpLink:
         async with self._joining:
             try:
                 return await self._join()
-            except Unauthenticated:
-                # Its credential was revoked with the node, or the join token by a newer one.
+            except Unauthenticated as error:
+                if following := self._journal.next_credential:
+                    log.warning("the credential of this node is over; trying the one that was to follow")
+                    with suppress(Unauthenticated):
+                        return await self._join_as(following)
+                # It was revoked with the node, or the join token by a newer one.
                 self._join_token = self._fresh()
                 if self._join_token is None or self._client.token == self._join_token:
-                    raise
+                    raise error
                 log.warning("what this node shows is not known any more; trying the join token as it is now")
-            before, self._client.token = self._client.token, self._join_token
-            try:
-                return await self._join()
-            except BaseException:
-                self._client.token = before
-                raise
+            return await self._join_as(self._join_token)
+
+    async def _join_as(self, token: str) -> ClusterSpec:
+        before, self._client.token = self._client.token, token
+        try:
+            return await self._join()
+        except BaseException:
+            self._client.token = before
+            raise
 
     async def _join(self) -> ClusterSpec:
         body: dict[str, object] = {"labels": dict(self._settings.labels)}
@@ -86,8 +98,27 @@ class HttpLink:
         if known:
             return known
         secret = secrets.token_hex(32)
-        self._journal.keep_credential(f"mdr_node.{self._settings.name}_{secret}")
+        self._journal.keep_credential(self._credential(secret))
         return secret
+
+    @property
+    def renewing(self) -> bool:
+        return bool(self._journal.next_credential)
+
+    async def renew_credential(self) -> None:
+        async with self._joining:
+            following = self._journal.next_credential
+            if not following:
+                # On disk before the servers know it: whenever this ends, one of the two is good.
+                following = self._credential(secrets.token_hex(32))
+                self._journal.keep_next_credential(following)
+            body = {"secret": following.rpartition("_")[2]}
+            await self._client.call("POST", f"{self._path}/credential", _Renewed, body=body, repeat=True)
+            self._journal.keep_credential(following)
+            self._client.token = following
+
+    def _credential(self, secret: str) -> str:
+        return f"mdr_node.{self._settings.name}_{secret}"
 
     async def cluster(self) -> ClusterSpec:
         about = await self._client.call("GET", "/v1", _About)

@@ -84,13 +84,35 @@ class Journal:
     @property
     def credential(self) -> str:
         """Empty: this agent has not joined yet."""
+        return self._text("credential")
+
+    def _text(self, name: str) -> str:
         try:
-            return (self._folder / "credential").read_text(encoding="utf-8").strip()
+            return (self._folder / name).read_text(encoding="utf-8").strip()
         except (FileNotFoundError, UnicodeDecodeError):
             return ""
 
     def keep_credential(self, credential: str) -> None:
+        """The one it had stays the key of what was sealed with it."""
+        before = self.credential
+        if before and before != credential and not self._text("sealing.key"):
+            replace_file(self._folder / "sealing.key", before.encode() + b"\n")
         replace_file(self._folder / "credential", credential.encode() + b"\n")
+        if self.next_credential == credential:
+            (self._folder / "credential.next").unlink()
+
+    @property
+    def next_credential(self) -> str:
+        """The one that the servers were told, or are to be told, to take from now on; empty: none."""
+        return self._text("credential.next")
+
+    def keep_next_credential(self, credential: str) -> None:
+        replace_file(self._folder / "credential.next", credential.encode() + b"\n")
+
+    @property
+    def sealing_key(self) -> str:
+        """Known to this node alone, and the same for as long as it has its folder."""
+        return self._text("sealing.key") or self.credential
 
     def _path(self, uid: str) -> Path:
         if not uid or "/" in uid or uid.startswith("."):

@@ -44,6 +44,13 @@ class Link(Protocol):
     async def cluster(self) -> ClusterSpec:
         """Which cluster answers, and in which epoch it is."""
 
+    @property
+    def renewing(self) -> bool:
+        """A renewal of the node's credential has begun, and is not known to be over."""
+
+    async def renew_credential(self) -> None:
+        """The node has another one afterwards; safe to repeat, and to be cut short at any point."""
+
     async def heartbeat(self, beat: Beat) -> ClusterSpec: ...
 
     async def dial(self, session: Session) -> Duplex:

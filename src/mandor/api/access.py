@@ -179,7 +179,9 @@ def redacted(value: Object, caller: Caller) -> Object:
     """Without its secrets: nobody reads the hash of a token or what is sealed, and only the node the secret of a
     session."""
     if isinstance(value, Token):
-        return _bare(value.changed(spec=msgspec.structs.replace(value.spec, hash="")))
+        former = value.spec.former
+        blank = msgspec.structs.replace(former, hash="") if former is not None else None
+        return _bare(value.changed(spec=msgspec.structs.replace(value.spec, hash="", former=blank)))
     if isinstance(value, Session) and caller.node != value.spec.node:
         return _bare(value.changed(spec=msgspec.structs.replace(value.spec, secret="")))
     return _bare(blanked(value)) if isinstance(value, Secret) else value

@@ -18,6 +18,7 @@ from mandor.api.request import send_problem
 from mandor.api.routes import (
     apply,
     backup,
+    credentials,
     debug,
     explain,
     images,
@@ -43,6 +44,7 @@ from mandor.model.codec import KINDS
 # Where several paths fit, the first of them answers.
 OPERATIONS: list[Operation] = [
     *nodes.OPERATIONS,
+    *credentials.OPERATIONS,
     *watch.OPERATIONS,
     *backup.OPERATIONS,
     *debug.OPERATIONS,

@@ -128,21 +128,34 @@ class Auth:
             raise Unauthenticated("nobody knows this token", hint="it may have been revoked")
         token, caller = self._known.get(text, (None, None))
         if caller is None or token is not found:
-            if not same_secret(found, parts[1]):
+            proof = hash_secret(parts[1])
+            if not _is_one_of(found, proof):
                 raise Unauthenticated("nobody knows this token", hint="it may have been revoked")
-            caller = Caller(found.spec.identity, found.spec.role, frozenset(found.spec.namespaces), found.meta.name)
+            spec = found.spec
+            caller = Caller(spec.identity, spec.role, frozenset(spec.namespaces), found.meta.name, proof)
             if len(self._known) >= KNOWN_MOST:
                 self._known.clear()
             self._known[text] = found, caller
-        if not self._lasts(found):
+        if not self._lasts(found, caller.proof):
             raise Unauthenticated("the token has expired", hint="`mandor token create` makes another")
         return caller
 
     async def check_still(self, caller: Caller) -> None:
         """For what goes on for hours: raise `Unauthenticated` once the token was revoked or has expired."""
         found = await self._store.get(Key("token", "", caller.token)) if caller.token else None
-        if caller.token and not (isinstance(found, Token) and self._lasts(found)):
+        if caller.token and not (isinstance(found, Token) and self._lasts(found, caller.proof)):
             raise Unauthenticated("the token was revoked, or has expired")
 
-    def _lasts(self, token: Token) -> bool:
-        return not token.spec.expires_at or token.spec.expires_at > self._clock.now()
+    def _lasts(self, token: Token, proof: str) -> bool:
+        """For whoever showed this secret: the one that it has, or for a while the one before."""
+        spec, former = token.spec, token.spec.former
+        if spec.expires_at and spec.expires_at <= self._clock.now():
+            return False
+        return proof == spec.hash or (former is not None and proof == former.hash and former.until > self._clock.now())
+
+
+def _is_one_of(token: Token, proof: str) -> bool:
+    former = token.spec.former
+    if former is not None and hmac.compare_digest(former.hash, proof):
+        return True
+    return hmac.compare_digest(token.spec.hash, proof)

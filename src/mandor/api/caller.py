@@ -1,6 +1,6 @@
 """Caller: who sends a request, and in which namespaces they have a say."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mandor.errors import Forbidden
 from mandor.model.record import ALL_NAMESPACES, Role
@@ -16,6 +16,8 @@ class Caller:
     namespaces: frozenset[str] = frozenset({ALL_NAMESPACES})
     token: str = ""
     """The name of the token they showed; empty: none was needed."""
+    proof: str = field(default="", repr=False, compare=False)
+    """The hash of the secret they showed with it."""
 
     @property
     def user(self) -> bool:

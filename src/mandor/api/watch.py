@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from starlette.types import Receive, Send
 
@@ -15,9 +16,11 @@ from mandor.api.parts import ApiParts
 from mandor.api.supplies import Supplier
 from mandor.api.wire import error_line, line_of
 from mandor.errors import MandorError
+from mandor.lib.at_once import Waits, at_once
 from mandor.model.codec import encode
 from mandor.model.meta import Object
 from mandor.store.base import Change, Listing
+from mandor.store.feed import Watch
 
 log = logging.getLogger("mandor.api")
 
@@ -98,6 +101,8 @@ class OpenWatch:
     async def run(self, receive: Receive, send: Send) -> None:
         async def work() -> None:
             await send(START)
+            if isinstance(self.changes, Watch):
+                self.changes.while_quiet(partial(self._tell_at_once, send))
             try:
                 await self._send_all(send)
             except MandorError as error:
@@ -111,6 +116,20 @@ class OpenWatch:
             closing = getattr(self.changes, "aclose", None)
             if closing is not None:
                 await closing()
+
+    def _tell_at_once(self, send: Send, bookmark: Change) -> bool:
+        """Thousands of streams have nothing to tell most of the time, and no task is woken for it. False: this one is
+        not to be told just so."""
+        stream = self.stream
+        if stream.sight.still is not None:
+            return False
+        try:
+            at_once(stream.parts.auth.check_still(stream.caller))
+            at_once(_send(send, line_of(bookmark)))
+        except (MandorError, Waits):
+            # The token was revoked, or the caller reads too slowly: the task sees to both.
+            return False
+        return True
 
     async def _send_all(self, send: Send) -> None:
         plain, parts = self.stream.plain, self.stream.parts

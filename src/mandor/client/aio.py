@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from mandor import __version__
-from mandor.client.problem import error_of, pause_before
+from mandor.client.problem import DOUBT_SECONDS, LIFE_PATH, LIFE_SECONDS, error_of, pause_before
 from mandor.client.trust import Trust
 from mandor.errors import BY_CODE, Invalid, MandorError, TooMany, Unavailable
 from mandor.model.codec import decode_known
@@ -35,7 +35,8 @@ PROBLEM_BYTES_MOST = 1024 * 1024
 
 
 class Client:
-    """Use as `async with`. It stays with the server that answered last and moves on when that one does not."""
+    """Use as `async with`. It stays with the server that answered last and moves on when that one does not, or hangs:
+    then its streams end, too."""
 
     def __init__(
         self,
@@ -54,6 +55,8 @@ class Client:
         self._trust = Trust(ca_file)
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=CONNECT_SECONDS)
         self._session: aiohttp.ClientSession | None = None
+        self._streams: dict[aiohttp.ClientResponse, str] = {}
+        """Answers that go on, and whose they are."""
         self.ahead_seconds = 0.0
         """How far this machine's clock is ahead of the server's that answered last, to about a second."""
 
@@ -103,23 +106,11 @@ class Client:
         last: Exception | None = None
         for server in self._in_turn():
             try:
-                async with self._open().request(
-                    method,
-                    server + path,
-                    params=_plain(query),
-                    # Large bodies go out piece by piece, so that others get their turn.
-                    data=BytesIO(body) if body is not None and len(body) > PIECE_BYTES else body,
-                    headers=self._headers(headers),
-                    timeout=self._timeout,
-                    allow_redirects=False,
-                    ssl=self._trust.context(),
-                ) as answer:
-                    data = await answer.read()
-                    self.ahead_seconds = _ahead(answer.headers.get("date", ""))
-                    if answer.status < 400:
-                        self._stay(server)
-                        return data
-                    error = problem(answer.status, data)
+                status, data = await self._heed(server, self._exchange(method, server + path, query, body, headers))
+                if status < 400:
+                    self._stay(server)
+                    return data
+                error = problem(status, data)
             except aiohttp.ClientConnectorError as refused:
                 last = refused
                 continue
@@ -133,6 +124,49 @@ class Client:
                 raise error
             last = error
         raise self._unreachable(last)
+
+    async def _exchange(
+        self, method: str, url: str, query: Query | None, body: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        async with self._open().request(
+            method,
+            url,
+            params=_plain(query),
+            # Large bodies go out piece by piece, so that others get their turn.
+            data=BytesIO(body) if body is not None and len(body) > PIECE_BYTES else body,
+            headers=self._headers(headers),
+            timeout=self._timeout,
+            allow_redirects=False,
+            ssl=self._trust.context(),
+        ) as answer:
+            data = await answer.read()
+            self.ahead_seconds = _ahead(answer.headers.get("date", ""))
+            return answer.status, data
+
+    async def _heed(self, server: str, asking: Awaitable[T]) -> T:
+        """What it answers; `TimeoutError` when it does not, and does not live either, where there are others to ask.
+        Whether it did what it was asked to is not known then."""
+        if len(self._servers) == 1:
+            return await asking
+        answer = asyncio.ensure_future(asking)
+        try:
+            while not (await asyncio.wait({answer}, timeout=DOUBT_SECONDS))[0]:
+                if not await self._lives(server) and not answer.done():
+                    self._leave(server)
+                    raise TimeoutError(f"{server} hangs")
+            return await answer
+        finally:
+            if not answer.done():
+                answer.cancel()
+                await asyncio.gather(answer, return_exceptions=True)
+
+    async def _lives(self, server: str) -> bool:
+        timeout = aiohttp.ClientTimeout(total=LIFE_SECONDS)
+        try:
+            async with self._open().get(server + LIFE_PATH, timeout=timeout, ssl=self._trust.context()):
+                return True
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return False
 
     @asynccontextmanager
     async def stream(
@@ -148,6 +182,7 @@ class Client:
         finally:
             # Not `release`: that would read the rest of an endless answer.
             answer.close()
+            self._streams.pop(answer, None)
 
     async def _begin(
         self, path: str, query: Query | None, headers: dict[str, str], timeout: aiohttp.ClientTimeout
@@ -161,7 +196,7 @@ class Client:
         for server in self._in_turn():
             try:
                 async with asyncio.timeout(self._timeout.total):
-                    answer = await self._open().get(
+                    beginning = self._open().get(
                         server + path,
                         params=_plain(query),
                         headers=self._headers(headers),
@@ -169,8 +204,10 @@ class Client:
                         allow_redirects=False,
                         ssl=self._trust.context(),
                     )
+                    answer = await self._heed(server, beginning)
                     if answer.status < 400:
                         self._stay(server)
+                        self._streams[answer] = server
                         return answer
                     error = problem(answer.status, await answer.content.read(PROBLEM_BYTES_MOST))
                     answer.close()
@@ -233,6 +270,13 @@ class Client:
 
     def _stay(self, server: str) -> None:
         self._at = self._servers.index(server)
+
+    def _leave(self, server: str) -> None:
+        """It hangs: whoever comes next asks another one first, and whoever listens to it does not wait any longer."""
+        if self.server == server:
+            self._at = (self._at + 1) % len(self._servers)
+        for answer in [each for each, whose in self._streams.items() if whose == server]:
+            answer.close()
 
     def _unreachable(self, error: Exception | None) -> MandorError:
         if isinstance(error, MandorError):

@@ -1,4 +1,4 @@
-"""The errors that a server answers, made of the problem documents that tell of them; and when to ask again."""
+"""The errors that a server answers, made of the problem documents that tell of them; when to ask again, and whom."""
 
 import random
 from collections.abc import Mapping
@@ -9,6 +9,11 @@ from mandor.errors import BY_CODE, MandorError, TooMany, Unavailable
 _FIXED = frozenset({"type", "title", "status", "code", "detail", "hint", "message", "self"})
 """Members of a problem that are no facts, or could not be told apart from an error's own parts."""
 
+DOUBT_SECONDS = 2.5
+"""Who knows several servers asks one that has not answered for so long whether it lives, again and again."""
+LIFE_SECONDS = 3.0
+"""One that does not say so within that time hangs, and is passed over; one that does may take as long as it likes."""
+LIFE_PATH = "/healthz"
 TRIES = 4
 """So often a request is sent that a server which has too much to do turned away."""
 PAUSE_SECONDS_MOST = 10.0

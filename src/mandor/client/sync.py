@@ -5,7 +5,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from itertools import count
@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
 from mandor import __version__
-from mandor.client.problem import error_of, pause_before
+from mandor.client.problem import DOUBT_SECONDS, LIFE_PATH, LIFE_SECONDS, error_of, pause_before
 from mandor.errors import Invalid, MandorError, Unavailable
 
 JSON = "application/json"
@@ -157,7 +157,7 @@ class Client:
 
     def examine(self, server: Server, path: str) -> Examined:
         """Ask this one server, whatever the others do."""
-        connection, began = self._connection(server), time.monotonic()
+        connection, began = self._connection(server, self._connect_seconds), time.monotonic()
         try:
             answer = self._ask_one(connection, server, "GET", path, None, {}, self._answer_seconds)
             seconds = time.monotonic() - began
@@ -210,13 +210,22 @@ class Client:
         return url, self._headers(), context
 
     def _living(self) -> Server:
-        for server in self.servers[:-1]:
-            try:
-                socket.create_connection((server.host, server.port), self._connect_seconds).close()
-            except OSError:
-                continue
-            return server
-        return self.servers[-1]
+        return next((server for server in self.servers[:-1] if self._trouble(server) is None), self.servers[-1])
+
+    def _trouble(self, server: Server) -> Exception | None:
+        """Why it does not say that it lives."""
+        connection = self._connection(server, LIFE_SECONDS)
+        try:
+            connection.request("GET", server.prefix + LIFE_PATH)
+            connection.getresponse()
+        except (OSError, HTTPException) as error:
+            return error
+        finally:
+            connection.close()
+        return None
+
+    def _hangs(self, server: Server) -> bool:
+        return isinstance(self._trouble(server), TimeoutError)
 
     @contextmanager
     def _answer(
@@ -261,10 +270,15 @@ class Client:
     ) -> tuple[HTTPConnection, HTTPResponse]:
         """The first answer of a server, with its connection."""
         failures: list[str] = []
+        several = len(self.servers) > 1
         for server in list(self.servers):
-            connection = self._connection(server)
+            connection = self._connection(server, self._connect_seconds)
             try:
-                return connection, self._ask_one(connection, server, method, target, data, headers, seconds)
+                # What is written is sent once: better to whom lives.
+                if several and method != "GET" and self._hangs(server):
+                    raise _Passed("it hangs")
+                with self._doubt(connection, server) if several else nullcontext():
+                    return connection, self._ask_one(connection, server, method, target, data, headers, seconds)
             except _Passed as why:
                 connection.close()
                 failures.append(f"{server}: {why}")
@@ -276,6 +290,31 @@ class Client:
             f"no server answers: {'; '.join(failures)}",
             hint="`mandor dev` starts a cluster on this machine; --server or MANDOR_SERVER names another",
         )
+
+    @contextmanager
+    def _doubt(self, connection: HTTPConnection, server: Server) -> Iterator[None]:
+        """A server that hangs is not waited for: the connection to it ends, and reading from it fails."""
+        from threading import Event, Lock, Thread
+
+        over, lock = Event(), Lock()
+
+        def look() -> None:
+            while not over.wait(DOUBT_SECONDS):
+                if not self._hangs(server):
+                    continue
+                with lock:
+                    if not over.is_set() and connection.sock is not None:
+                        # Not the method of a TLS socket: that one would take its state from under who reads.
+                        with suppress(OSError):
+                            socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+                return
+
+        Thread(target=look, daemon=True, name=f"whether {server} lives").start()
+        try:
+            yield
+        finally:
+            with lock:
+                over.set()
 
     def _ask_one(
         self,
@@ -309,10 +348,10 @@ class Client:
         self.servers.remove(server)
         self.servers.append(server)
 
-    def _connection(self, server: Server) -> HTTPConnection:
+    def _connection(self, server: Server, seconds: float) -> HTTPConnection:
         if server.scheme == "https":
-            return HTTPSConnection(server.host, server.port, timeout=self._connect_seconds, context=self._context())
-        return HTTPConnection(server.host, server.port, timeout=self._connect_seconds)
+            return HTTPSConnection(server.host, server.port, timeout=seconds, context=self._context())
+        return HTTPConnection(server.host, server.port, timeout=seconds)
 
     def _context(self) -> ssl.SSLContext:
         try:

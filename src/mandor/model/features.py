@@ -21,6 +21,7 @@ FEATURES = (
     "audit",
     "backup",
     "commit",
+    "credential-renewal",
     "exec",
     "explain",
     "heartbeat",

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Set
 from enum import StrEnum
-from typing import ClassVar, Literal, cast, get_args
+from typing import Annotated, ClassVar, Literal, cast, get_args
 
 import msgspec
 from msgspec import Struct, field
 
 from mandor.lib.quantity import Seconds
+from mandor.model.features import needs
 from mandor.model.log_sink import SinkHealth
 from mandor.model.meta import Object, check_labels, check_name
 from mandor.model.resources import Resources
@@ -16,6 +17,8 @@ Effect = Literal["NoSchedule", "PreferNoSchedule", "NoExecute"]
 TAINTS_MOST = 32
 CLOCK_AHEAD = "clock.ahead"
 """The fact that says how many seconds a node's clock is ahead of the servers'; absent: less than a few."""
+RENEWS = "credential.renews"
+"""The fact that says `yes` where the agent can renew its credential; absent: it is too old for that."""
 
 
 class NodePhase(StrEnum):
@@ -65,6 +68,14 @@ class Drain(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fi
     """When it was ordered; the API writes it."""
 
 
+class Renewal(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """An order to the agent: the node is to have another credential."""
+
+    since: float
+    overlap_seconds: float = 3600.0
+    """So long the one it has now is good beside the new one."""
+
+
 class NodeSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     """Written by users."""
 
@@ -80,6 +91,8 @@ class NodeSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown
     """Work that was ordered before this epoch of the cluster and that nobody knows any more may be stopped."""
     maintained: float = 0.0
     """It needs no turn (any more) in the maintenance window of its pool that opened at this time."""
+    renewal: Annotated[Renewal | None, needs("credential-renewal")] = None
+    """Its agent is to renew its credential; absent: it has."""
 
     def __post_init__(self) -> None:
         check_name(self.pool, "pool")

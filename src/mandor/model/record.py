@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
+from mandor.model.features import needs
 from mandor.model.image import ImageFile
 from mandor.model.meta import Object
 
@@ -108,6 +109,13 @@ class Namespace(Object, frozen=True, tag="namespace"):
     status: Empty = field(default_factory=Empty)
 
 
+class Former(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """The secret that a token had before, which is good for a while yet."""
+
+    hash: str
+    until: float
+
+
 class TokenSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     role: Role
     identity: str
@@ -117,6 +125,8 @@ class TokenSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True,
     namespaces: tuple[str, ...] = (ALL_NAMESPACES,)
     expires_at: float = 0.0
     """0: never."""
+    former: Annotated[Former | None, needs("credential-renewal")] = None
+    """Of a node that has renewed its credential."""
 
 
 class Token(Object, frozen=True, tag="token"):

@@ -1,17 +1,16 @@
 """Watches and lists over an Index, for stores that live in this process."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 
 from mandor.lib.steps import chosen, in_turns
 from mandor.model.meta import Object
 from mandor.store.base import ALL, Change, Filter, Listing
 from mandor.store.index import Index, Subscription
+from mandor.store.reminders import Reminder
 
 BOOKMARK_SECONDS = 10.0
-EARLY_SECONDS = 0.005
 LABELLED = 3
 """Looks that comparing an object with a selector takes."""
 
@@ -26,7 +25,7 @@ class Watch(AsyncIterator[Sequence[Change]]):
         self._kind, self._since, self._where = kind, since, where
         self._bookmark_seconds = bookmark_seconds
         self._subscription: Subscription | None = None
-        self._reminder: _Reminder | None = None
+        self._reminder: Reminder | None = None
         self._over = False
 
     async def __anext__(self) -> Sequence[Change]:
@@ -36,20 +35,24 @@ class Watch(AsyncIterator[Sequence[Change]]):
         try:
             if subscription is None:
                 subscription = self._subscription = self._index.subscribe(self._kind, self._since, self._where)
-                return [*subscription.take(), self._bookmark()]
+                return [*subscription.take(), self._index.bookmark]
             if not subscription.ready:
                 await self._wait(subscription)
             if self._over:
                 raise StopAsyncIteration
-            return subscription.take() or [self._bookmark()]
+            return subscription.take() or [self._index.bookmark]
         except asyncio.CancelledError:
             raise
         except BaseException:
             self._end()
             raise
 
-    def _bookmark(self) -> Change:
-        return Change(self._index.revision, None, None)
+    def while_quiet(self, tell: Callable[[Change], bool]) -> None:
+        """Until the watch is closed a bookmark that nothing came before is told to this one, and nobody who waits is
+        woken; it says whether that was possible."""
+        assert self._subscription is not None, "it has not begun"
+        index = self._index
+        self._subscription.quiet = lambda: tell(index.bookmark)
 
     async def _wait(self, subscription: Subscription) -> None:
         loop = asyncio.get_running_loop()
@@ -62,7 +65,8 @@ class Watch(AsyncIterator[Sequence[Change]]):
         # Those who look at one node are thousands: a burst reaches them a few at a time.
         subscription.wake = partial(self._index.near.add, go_on) if self._where.node else go_on
         if self._reminder is None:
-            self._reminder = _Reminder(subscription, loop, self._bookmark_seconds)
+            # It knows the subscription alone, so that a watcher that is dropped is collected.
+            self._reminder = self._index.reminders.add(subscription.remind, self._bookmark_seconds)
         self._reminder.since = loop.time()
         try:
             await waiter
@@ -79,34 +83,14 @@ class Watch(AsyncIterator[Sequence[Change]]):
         self._over = True
         if self._subscription is not None:
             self._index.unsubscribe(self._subscription)
+            self._subscription.quiet = None
         if self._reminder is not None:
-            self._reminder.timer.cancel()
+            self._index.reminders.drop(self._reminder)
 
     def __del__(self) -> None:
         # A watcher that is simply dropped must not fill its buffer for ever.
         if not self._over:
             self._end()
-
-
-class _Reminder:
-    """Wakes a watcher that has had nothing for a while. One timer lasts through many changes: they are frequent, and
-    silence is not. It knows the subscription alone, so that a watcher that is dropped is collected."""
-
-    def __init__(self, subscription: Subscription, loop: asyncio.AbstractEventLoop, seconds: float) -> None:
-        self._subscription, self._loop = subscription, loop
-        # Watchers that one change woke together would otherwise be woken together ever after.
-        self._seconds = seconds * random.uniform(0.8, 1.2)
-        self.since = loop.time()
-        """When it began to wait for what comes next."""
-        self.timer = loop.call_later(self._seconds, self._ring)
-
-    def _ring(self) -> None:
-        at = self.since + self._seconds
-        # A timer may ring a little early; to wait for the rest of a millisecond would be to ring all through it.
-        if at <= self._loop.time() + EARLY_SECONDS:
-            self._subscription.rouse()
-            at = self._loop.time() + self._seconds
-        self.timer = self._loop.call_at(at, self._ring)
 
 
 async def list_index(index: Index, kind: str | None, where: Filter = ALL) -> Listing:

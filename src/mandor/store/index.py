@@ -11,6 +11,7 @@ from mandor.lib.trickle import Trickle
 from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, Change, Filter, Place, filtered, filtered_all
 from mandor.store.order import Order
+from mandor.store.reminders import Reminders
 
 HISTORY_MOST = 20_000
 BUFFER_MOST = 10_000
@@ -68,6 +69,8 @@ class Subscription:
     buffer: list[Change] = field(default_factory=list)
     wake: Callable[[], None] | None = None
     """Called once when something arrives, then forgotten."""
+    quiet: Callable[[], bool] | None = None
+    """Called when there was nothing for a while, if somebody waits; True: they need not be woken for that."""
     failure: MandorError | None = None
 
     @property
@@ -89,6 +92,11 @@ class Subscription:
         self.failure = error
         self.buffer = []
         self.rouse()
+
+    def remind(self) -> None:
+        """There was nothing for a while."""
+        if self.quiet is None or self.wake is None or self.ready or not self.quiet():
+            self.rouse()
 
     def rouse(self) -> None:
         wake, self.wake = self.wake, None
@@ -119,11 +127,21 @@ class Index:
         """So many of them look at one node only."""
         self.near = Trickle(NEAR_EACH_PASS)
         """They go on in this order."""
+        self.reminders = Reminders()
+        """For those who watch and have had nothing for a while."""
+        self._bookmark = Change(0, None, None)
 
     # Reading.
 
     def get(self, key: Key) -> Object | None:
         return self.objects.get(key)
+
+    @property
+    def bookmark(self) -> Change:
+        """Nothing up to now was missed: the same for all watchers, and so is its form on the wire."""
+        if self._bookmark.revision != self.revision:
+            self._bookmark = Change(self.revision, None, None)
+        return self._bookmark
 
     def __len__(self) -> int:
         return len(self.objects)

@@ -7,16 +7,18 @@ import stat
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from mandor.agent.http_link import HttpLink
 from mandor.agent.journal import Journal
 from mandor.client.aio import Client
-from mandor.errors import Conflict, Unauthenticated
+from mandor.errors import Conflict, Unauthenticated, Unavailable
 from mandor.model.codec import from_plain
 from mandor.model.instance import Instance, InstanceSpec, InstanceStatus
 from mandor.model.meta import Key, Meta
 from mandor.model.phase import Phase
+from mandor.model.record import Token
 from mandor.model.workload import Workload, WorkloadSpec, make_release
 from mandor.store.base import Delete, Put
 from tests.integration.agent.place import Place, eventually
@@ -201,3 +203,58 @@ async def test_an_order_brings_along_what_it_needs(place: Place, monkeypatch: py
 async def following(place: Place) -> bool:
     """Its orders, not only its log sinks."""
     return len(place.parts.streams) >= 2
+
+
+def link_of(place: Place, client: Client) -> HttpLink:
+    settings = place.settings(token=None)
+    return HttpLink(client, settings, Journal(settings.data))
+
+
+async def end_the_old_one(place: Place) -> None:
+    """As if its time were over."""
+    token = await place.store.get(Key("token", "", "node.n1"))
+    assert isinstance(token, Token)
+    await place.store.commit(Put(token.changed(spec=msgspec.structs.replace(token.spec, former=None))))
+
+
+@pytest.mark.req("S0-22", "S0-30")
+@pytest.mark.parametrize("at", ["before it is sent", "before the answer", "before it is kept"])
+@pytest.mark.parametrize("later", ["soon", "when the old one is over"])
+async def test_an_agent_that_ends_while_it_renews_its_credential_has_one_that_is_good(
+    place: Place, monkeypatch: pytest.MonkeyPatch, at: str, later: str
+) -> None:
+    async with place.agent() as agent:
+        await asyncio.wait_for(agent.joined.wait(), 30)
+    journal = Journal(place.folder / "n1")
+    before = journal.credential
+    with monkeypatch.context() as patch:
+        request = Client.request
+
+        async def cut(self: Client, method: str, path: str, **more: Any) -> bytes:
+            if at == "before the answer":
+                await request(self, method, path, **more)
+            raise Unavailable("the machine stops here")
+
+        def full(self: Journal, credential: str) -> None:
+            raise OSError("the machine stops here")
+
+        if at == "before it is kept":
+            patch.setattr(Journal, "keep_credential", full)
+        else:
+            patch.setattr(Client, "request", cut)
+        async with Client([place.url]) as client:
+            with pytest.raises((Unavailable, OSError), match="stops here"):
+                await link_of(place, client).renew_credential()
+    assert journal.credential == before
+    if later != "soon":
+        await end_the_old_one(place)
+    async with Client([place.url]) as client:
+        link = link_of(place, client)
+        assert (await link.join()).id == "c1"
+        if link.renewing:
+            await link.renew_credential()
+        assert not link.renewing
+        assert journal.credential != before
+    await end_the_old_one(place)
+    async with Client([place.url]) as client:
+        assert (await link_of(place, client).join()).id == "c1"

@@ -156,3 +156,15 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
     with pytest.raises(OSError, match="directory"):
         replace_file(path, b"new")
     assert path.read_bytes() == b"old"
+
+
+def test_what_was_sealed_with_the_first_credential_stays_readable(journal: Journal, tmp_path: Path) -> None:
+    journal.keep_credential("mdr_node.n1_one")
+    assert journal.sealing_key == "mdr_node.n1_one"
+    for following in ("mdr_node.n1_two", "mdr_node.n1_three"):
+        journal.keep_next_credential(following)
+        assert (journal.next_credential, journal.credential == following) == (following, False)
+        journal.keep_credential(following)
+        assert (journal.credential, journal.next_credential) == (following, "")
+    assert Journal(tmp_path).sealing_key == "mdr_node.n1_one"
+    assert all(stat.S_IMODE(each.stat().st_mode) == 0o600 for each in tmp_path.iterdir() if each.is_file())

@@ -7,6 +7,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import trustme
@@ -120,7 +121,7 @@ def test_an_order_that_was_not_answered_is_not_given_twice() -> None:
     heard: list[bytes] = []
 
     def listen(server: socket.socket) -> None:
-        for _ in range(2):
+        for _ in range(4):
             try:
                 peer, _ = server.accept()
             except OSError:
@@ -135,7 +136,7 @@ def test_an_order_that_was_not_answered_is_not_given_twice() -> None:
         with pytest.raises(Unavailable, match="did not answer") as caught:
             Client([address, address]).post("/v1/tokens", {})
         assert "look whether it was done" in str(caught.value.hint)
-        assert len(heard) == 1
+        assert len([each for each in heard if each.startswith(b"POST")]) == 1
         server.shutdown(socket.SHUT_RDWR)
     thread.join(10)
 
@@ -169,3 +170,66 @@ def test_a_certificate_is_checked(secure: tuple[str, Path], mandor: Mandor) -> N
 def test_a_client_needs_a_server() -> None:
     with pytest.raises(Invalid):
         Client([])
+
+
+class Silent(Answering):
+    """Does not even say that it lives."""
+
+    over = threading.Event()
+    asked: ClassVar[list[str]] = []
+
+    def answer(self) -> None:
+        self.asked.append(f"{self.command} {self.path}")
+        self.over.wait(30)
+        self.close_connection = True
+
+    do_GET = do_POST = do_PATCH = answer  # noqa: N815
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    monkeypatch.setattr("mandor.client.sync.DOUBT_SECONDS", 0.05)
+    monkeypatch.setattr("mandor.client.sync.LIFE_SECONDS", 0.2)
+    Silent.asked.clear()
+    Silent.over.clear()
+    with serving(Silent, each_in_a_thread=True) as url:
+        yield url, Silent.asked
+        Silent.over.set()
+
+
+@pytest.mark.req("S0-30")
+def test_a_server_that_hangs_is_passed_over(api: LiveApi, silent: tuple[str, list[str]]) -> None:
+    url, asked = silent
+    client = Client([url, api.url])
+    assert client.list("nodes")[0] == []
+    assert asked == ["GET /v1/nodes?limit=1000", "GET /healthz"]
+    assert [str(server) for server in client.servers] == [api.url, url]
+
+
+@pytest.mark.req("S0-30")
+def test_what_is_written_is_not_sent_to_a_server_that_hangs(
+    api: LiveApi, mandor: Mandor, silent: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    url, asked = silent
+    (tmp_path / "web.yaml").write_text("name: web\ncommand: [sleep, '1']\n")
+    assert mandor("--server", f"{url},{api.url}", "apply", "-f", str(tmp_path / "web.yaml")).code == 0
+    assert {each for each in asked if not each.startswith("GET")} == set()
+    assert mandor("--server", api.url, "get", "workloads", "web").code == 0
+
+
+@pytest.mark.req("S0-30")
+def test_a_server_that_lives_may_take_its_time(api: LiveApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mandor.client.sync.DOUBT_SECONDS", 0.05)
+
+    class Slow(Answering):
+        def answer(self) -> None:
+            if self.path != "/healthz":
+                threading.Event().wait(0.5)
+            super().answer()
+
+        do_GET = do_POST = answer  # noqa: N815
+
+    with serving(Slow, each_in_a_thread=True) as url:
+        client = Client([url, api.url])
+        assert client.post("/v1/plan", {}) == {"items": [], "revision": 1}
+        assert str(client.servers[0]) == url

@@ -6,7 +6,7 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
 
 
 class Answering(BaseHTTPRequestHandler):
@@ -28,9 +28,11 @@ class Answering(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serving(handler: type[Answering], tls: ssl.SSLContext | None = None) -> Iterator[str]:
+def serving(
+    handler: type[Answering], tls: ssl.SSLContext | None = None, *, each_in_a_thread: bool = False
+) -> Iterator[str]:
     """Its address."""
-    server = HTTPServer(("127.0.0.1", 0), handler)
+    server = (ThreadingHTTPServer if each_in_a_thread else HTTPServer)(("127.0.0.1", 0), handler)
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, daemon=True)

@@ -14,6 +14,7 @@ from mandor.store.base import ALL, Change, Filter, Put
 from mandor.store.feed import Watch, list_index
 from mandor.store.index import NEAR_EACH_PASS
 from mandor.store.memory import MemoryStore
+from mandor.store.reminders import Reminders
 from mandor.testing.store import make_instance, make_node, read_node
 
 
@@ -139,3 +140,43 @@ async def test_those_who_look_at_one_node_go_on_a_few_at_a_time_and_each_sees_al
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)
+
+
+async def test_what_is_told_of_silence_wakes_nobody_until_it_cannot_be_told() -> None:
+    store = MemoryStore(bookmark_seconds=0.02)
+    watch = store.watch("node", since=0)
+    assert isinstance(watch, Watch)
+    assert (await anext(watch))[-1].bookmark
+    told: list[int] = []
+
+    def tell(bookmark: Change) -> bool:
+        told.append(bookmark.revision)
+        return len(told) < 3
+
+    watch.while_quiet(tell)
+    async with asyncio.timeout(60):
+        batch = await anext(watch)
+    assert [each.bookmark for each in batch] == [True]
+    assert told == [0, 0, 0]
+    revision = await store.commit(Put(make_node("n1")))
+    async with asyncio.timeout(60):
+        assert [each.revision for each in await anext(watch)] == [revision]
+    await watch.aclose()
+    assert len(store.index.reminders) == 0
+
+
+async def test_one_timer_reminds_each_after_its_own_silence() -> None:
+    reminders = Reminders()
+    rung: list[str] = []
+    soon = reminders.add(lambda: rung.append("soon"), 0.05)
+    reminders.add(lambda: rung.append("late"), 3600)
+    kept_busy = reminders.add(lambda: rung.append("busy"), 0.05)
+    kept_busy.since += 3600
+    async with asyncio.timeout(60):
+        while rung.count("soon") < 3:
+            await asyncio.sleep(0.01)
+    assert set(rung) == {"soon"}
+    assert len(reminders) == 3
+    reminders.drop(soon)
+    reminders.drop(soon)
+    assert len(reminders) == 2

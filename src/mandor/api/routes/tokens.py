@@ -125,8 +125,8 @@ async def rotate(call: Call[None, Rotation]) -> MadeToken:
     _check_reach(call.caller, wanted)
     if spec.role == "node":
         raise Unsupported(
-            f"{old.meta.name} is a node's own credential, of which there is one",
-            hint="delete the node and let its agent join again to give it another",
+            f"{old.meta.name} is a node's own credential, and only its agent knows it",
+            hint=f"POST /v1/nodes/{spec.identity.partition(':')[2]}/renew-credential tells its agent to renew it",
         )
     lasts = call.body.expires_seconds
     if lasts is None and spec.expires_at:

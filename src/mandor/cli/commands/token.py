@@ -12,6 +12,10 @@ from mandor.cli.output import show_data
 if TYPE_CHECKING:
     from mandor.client.sync import Client
 
+OF_A_NODE = "node."
+"""So begin the names of nodes' own credentials."""
+RENEWAL_SECONDS = 20.0
+"""So long an agent is waited for."""
 ROLES = ("admin", "operator", "viewer", "join", "node", "component")
 
 
@@ -66,10 +70,16 @@ def list_tokens(client: "Client", output: str) -> None:
 def rotate(client: "Client", name: str, overlap: str, output: str) -> None:
     """Make another token for whom NAME is for, and let NAME end after a while: until then both are good.
 
+    A node's own (`node.n1`) is not shown: its agent renews it by itself.
+
     \b
     mandor token rotate 3f9a1c20b7de --overlap 24h
+    mandor token rotate node.n1
     """
     body = {"overlap_seconds": seconds(overlap, "--overlap")}
+    if name.startswith(OF_A_NODE):
+        renew(client, name.removeprefix(OF_A_NODE), body, overlap, output)
+        return
     made = client.post(f"/v1/tokens/{name}/rotate", body)
     if output != "text":
         show_data(made, output)
@@ -78,6 +88,23 @@ def rotate(client: "Client", name: str, overlap: str, output: str) -> None:
     click.echo(
         f"the token {made['name']} is for {made['identity']} ({made['role']}); {name} ends in {overlap}", err=True
     )
+
+
+def renew(client: "Client", node: str, body: dict[str, float], overlap: str, output: str) -> None:
+    """Only the agent knows what it shows, so it is told to show something else."""
+    from time import monotonic, sleep
+
+    found = client.post(f"/v1/nodes/{node}/renew-credential", body)
+    until = monotonic() + RENEWAL_SECONDS
+    while (waits := "renewal" in found.get("spec", {})) and monotonic() < until:
+        sleep(0.2)
+        found = client.get("nodes", node)
+    if output != "text":
+        show_data(found, output)
+    elif waits:
+        click.echo(f"{node} has not renewed its credential yet; it does as soon as it is heard", err=True)
+    else:
+        click.echo(f"{node} has another credential; the old one ends in {overlap}")
 
 
 @token_command.command("revoke")

@@ -1,0 +1,126 @@
+"""Credentials of nodes are renewed by their agents: the old one is good for a while, and then it is not."""
+
+import msgspec
+import pytest
+
+from mandor.client.aio import Client
+from mandor.errors import Forbidden, Invalid, NotFound, Unauthenticated, Unsupported
+from mandor.model.meta import Key
+from mandor.model.node import RENEWS, Node
+from mandor.model.record import Former, Token
+from mandor.store.base import Put
+from tests.api.conftest import Api
+
+SECRET = "ab" * 32
+OTHER = "cd" * 32
+
+pytestmark = pytest.mark.req("S0-22", "S0-30")
+
+
+async def joined(api: Api, *, renews: bool = True) -> str:
+    """What the node n1 shows."""
+    joiner = await api.client(await api.token("join", "join:first"))
+    credential = (await joiner.call("POST", "/v1/nodes/n1/join", dict, body={}))["credential"]
+    if renews:
+        node = await node_of(api)
+        facts = {RENEWS: "yes"}
+        await api.store.commit(Put(node.changed(status=msgspec.structs.replace(node.status, facts=facts))))
+    return str(credential)
+
+
+async def node_of(api: Api) -> Node:
+    found = await api.store.get(Key("node", "", "n1"))
+    assert isinstance(found, Node)
+    return found
+
+
+async def pass_time(api: Api) -> None:
+    """Until the time of the old one is over."""
+    token = await api.store.get(Key("token", "", "node.n1"))
+    assert isinstance(token, Token)
+    former = token.spec.former
+    assert former is not None
+    assert former.until > api.parts.clock.now() + 3000
+    spec = msgspec.structs.replace(token.spec, former=Former(former.hash, until=1.0))
+    await api.store.commit(Put(token.changed(spec=spec)))
+
+
+async def renew(client: Client, secret: str = SECRET) -> None:
+    await client.call("POST", "/v1/nodes/n1/credential", dict, body={"secret": secret})
+
+
+async def admits(api: Api, text: str) -> bool:
+    client = await api.client(text)
+    try:
+        await client.call("GET", "/v1/nodes/n1", dict)
+    except Unauthenticated:
+        return False
+    return True
+
+
+async def test_an_order_to_renew_reaches_the_node_and_ends_when_it_has(api: Api) -> None:
+    credential = await joined(api)
+    admin = await api.client(await api.token("admin", "user:ani"))
+    told = await admin.call("POST", "/v1/nodes/n1/renew-credential", dict, body={"overlap_seconds": 600})
+    assert told["spec"]["renewal"]["overlap_seconds"] == 600
+    assert (await node_of(api)).spec.renewal is not None
+    await renew(await api.client(credential))
+    assert (await node_of(api)).spec.renewal is None
+    token = await admin.call("GET", "/v1/tokens/node.n1", dict)
+    assert token["spec"]["hash"] == token["spec"]["former"]["hash"] == "", "nobody reads them"
+
+
+async def test_both_are_good_until_the_old_one_ends(api: Api) -> None:
+    old = await joined(api)
+    new = f"mdr_node.n1_{SECRET}"
+    assert not await admits(api, new)
+    await renew(await api.client(old))
+    assert await admits(api, old)
+    assert await admits(api, new)
+    await pass_time(api)
+    assert not await admits(api, old)
+    assert await admits(api, new)
+
+
+async def test_saying_it_again_changes_nothing_and_an_old_one_renews_nothing(api: Api) -> None:
+    old = await api.client(await joined(api))
+    await renew(old)
+    before = await api.store.get(Key("token", "", "node.n1"))
+    await renew(old)
+    assert await api.store.get(Key("token", "", "node.n1")) == before
+    with pytest.raises(Forbidden, match="not the credential of n1 any more"):
+        await renew(old, OTHER)
+    await renew(await api.client(f"mdr_node.n1_{SECRET}"), OTHER)
+
+
+async def test_a_watch_that_was_begun_with_the_old_one_ends_with_it(api: Api) -> None:
+    credential = await joined(api)
+    caller = await api.parts.auth.bearer(credential)
+    await renew(await api.client(credential))
+    await api.parts.auth.check_still(caller)
+    await pass_time(api)
+    with pytest.raises(Unauthenticated):
+        await api.parts.auth.check_still(caller)
+
+
+async def test_who_cannot_or_may_not_is_told_why(api: Api) -> None:
+    credential = await joined(api, renews=False)
+    admin = await api.client(await api.token("admin", "user:ani"))
+    with pytest.raises(Unsupported, match="cannot renew its credential") as caught:
+        await admin.call("POST", "/v1/nodes/n1/renew-credential", dict, body={})
+    assert "upgrade it" in str(caught.value.hint)
+    with pytest.raises(NotFound):
+        await admin.call("POST", "/v1/nodes/n9/renew-credential", dict, body={})
+    with pytest.raises(Forbidden):
+        await renew(admin)
+    with pytest.raises(Forbidden):
+        await (await api.client(credential)).call("POST", "/v1/nodes/n1/renew-credential", dict, body={})
+    with pytest.raises(Invalid):
+        await renew(await api.client(credential), "short")
+    object.__setattr__(api.parts, "everywhere", lambda: frozenset({"watch"}))
+    for client, path, body in (
+        (admin, "/v1/nodes/n1/renew-credential", {}),
+        (await api.client(credential), "/v1/nodes/n1/credential", {"secret": SECRET}),
+    ):
+        with pytest.raises(Unsupported, match="not every server"):
+            await client.call("POST", path, dict, body=body)
