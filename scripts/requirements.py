@@ -37,7 +37,10 @@ def collect(places: Sequence[Path] = PLACES, root: Path = ROOT) -> Found:
     found: Found = {}
     for place in places:
         for path in sorted(place.rglob("*.py")):
-            tree = ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+            text = path.read_text(encoding="utf-8")
+            if "mark.req(" not in text:
+                continue
+            tree = ast.parse(text, filename=str(path))
             for identity, test in _tests(tree.body, str(path.relative_to(root)), _assigned(tree.body)):
                 found.setdefault(identity, []).append(test)
     return found
@@ -71,7 +74,7 @@ def _decorated(expressions: Sequence[ast.expr]) -> frozenset[str]:
     found: set[str] = set()
     for expression in expressions:
         for node in ast.walk(expression):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.req"):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "req":
                 found |= {str(each.value) for each in node.args if isinstance(each, ast.Constant)}
     return frozenset(found)
 

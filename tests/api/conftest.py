@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import aiohttp
 import pytest
-from schemathesis.pytest.plugin import SchemathesisFunction
 
 from mandor.api.app import build_app
 from mandor.api.auth import Auth, make_token
@@ -134,9 +133,3 @@ async def api(start_api: StartApi) -> Api:
 async def dev(start_api: StartApi) -> Api:
     """A server that asks for no tokens, as `mandor dev` starts it."""
     return await start_api(tokens_required=False)
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """schemathesis gives the tests of all operations one id, and of those with one id several workers run only one."""
-    if isinstance(item, SchemathesisFunction) and not item.nodeid.endswith(item.name):
-        item._id = replace(item.id, params=item.operation_label)

@@ -271,8 +271,9 @@ async def test_tls_works_with_the_right_authority_and_not_without(tmp_path: Path
 
 
 async def test_a_new_certificate_is_taken_up_and_a_broken_one_is_not(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("mandor.api.server.CERTIFICATE_TICKS", 2)
     old, new = trustme.CA(), trustme.CA()
     cert, key, new_ca = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "new.pem"
     new.cert_pem.write_to_path(str(new_ca))

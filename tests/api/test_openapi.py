@@ -15,7 +15,19 @@ import jsonschema_rs
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
-from schemathesis.checks import not_a_server_error
+from schemathesis.checks import load_all_checks, not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.generation.feedback import FeedbackSources
+from schemathesis.generation.hypothesis.builder import (
+    InvalidHeadersExampleMark,
+    InvalidRegexMark,
+    MissingPathParameters,
+    NonSerializableMark,
+    UnsatisfiableExampleMark,
+    UnserializablePayloadMark,
+)
+from schemathesis.pytest._test_builder import build_operation_test
+from schemathesis.python._constants.orchestrator import make_constants_value_source
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
     response_headers_conformance,
@@ -138,6 +150,7 @@ def url() -> Iterator[str]:
     assert not [line for line in told if "Traceback" in line], "".join(told)
 
 
+load_all_checks()
 schema = schemathesis.openapi.from_dict(DOCUMENT)
 CHECKS = [
     not_a_server_error,
@@ -158,29 +171,54 @@ BOUNDED = settings(
 )
 
 
-def ask(case: schemathesis.Case[Any], url: str) -> None:
-    case.validate_response(case.call(base_url=url, timeout=20), checks=CHECKS)
+FEEDBACK = FeedbackSources(constants_value_source=make_constants_value_source(schema))
+LEFT_UNTRIED = (
+    InvalidHeadersExampleMark,
+    InvalidRegexMark,
+    MissingPathParameters,
+    NonSerializableMark,
+    UnsatisfiableExampleMark,
+    UnserializablePayloadMark,
+)
 
 
-@schema.exclude(path=sorted(ENDLESS)).parametrize()
-@settings(BOUNDED, phases=[Phase.generate])
+def by_label(some: schemathesis.BaseSchema) -> dict[str, schemathesis.APIOperation[Any, Any, Any, Any]]:
+    return {each.label: each for each in (found.ok() for found in some.get_all_operations() if isinstance(found, Ok))}
+
+
+ANSWERED = by_label(schema.exclude(path=sorted(ENDLESS)))
+WITH_EDGES = by_label(schema.exclude(path=sorted(ENDLESS)).exclude(operation_id_regex=LIKE_THE_OTHERS))
+
+
+def ask_all(operation: schemathesis.APIOperation[Any, Any, Any, Any], url: str, phase: Phase) -> None:
+    """`schema.parametrize()` thinks of every case when tests are collected, which every worker does: this is later."""
+
+    @settings(BOUNDED, phases=[phase])
+    def ask(case: schemathesis.Case[Any]) -> None:
+        case.validate_response(case.call(base_url=url, timeout=20), checks=CHECKS)
+
+    test = build_operation_test(
+        config=schema.config, operation=operation, test_func=ask, given_kwargs={}, feedback=FEEDBACK
+    )
+    assert not [mark for mark in LEFT_UNTRIED if mark.is_set(test)]
+    test()
+
+
+@pytest.mark.parametrize("label", ANSWERED)
 @pytest.mark.req("S2-10", "S2-12")
-def test_every_operation_keeps_what_the_document_promises(case: schemathesis.Case[Any], url: str) -> None:
-    ask(case, url)
+def test_every_operation_keeps_what_the_document_promises(label: str, url: str) -> None:
+    ask_all(ANSWERED[label], url, Phase.generate)
 
 
-@schema.exclude(path=sorted(ENDLESS)).exclude(operation_id_regex=LIKE_THE_OTHERS).parametrize()
-@settings(BOUNDED, phases=[Phase.explicit])
+@pytest.mark.parametrize("label", WITH_EDGES)
 @pytest.mark.req("S2-12")
-def test_the_edges_of_every_parameter_are_kept(case: schemathesis.Case[Any], url: str) -> None:
-    ask(case, url)
+def test_the_edges_of_every_parameter_are_kept(label: str, url: str) -> None:
+    ask_all(WITH_EDGES[label], url, Phase.explicit)
 
 
-def test_each_operation_has_tests_with_an_id_of_their_own(request: pytest.FixtureRequest) -> None:
-    """Of several with the same one, several workers would run one."""
-    found = [item.nodeid for item in request.session.items if item.path == request.path]
-    assert len(found) > len(OPERATIONS)
-    assert len(set(found)) == len(found)
+def test_every_operation_that_ends_is_asked() -> None:
+    assert len(ANSWERED) == len(OPERATIONS) - len(ENDLESS)
+    assert WITH_EDGES.keys() < ANSWERED.keys()
 
 
 def test_the_reference_page_is_what_the_code_says() -> None:
