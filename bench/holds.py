@@ -181,6 +181,7 @@ asking("usage", "/v1/usage")
 asking("snapshot", "/v1/snapshot?kind=instance", "/v1/snapshot")
 asking("explain", "/v1/explain/workloads/large", "/v1/explain/instances/large-7")
 asking("debug table", "/v1/debug/table")
+asking("plan rebalance", "/v1/plan/rebalance")
 asking("backup", "/v1/backup")
 asking("openapi", "/v1/schema", "/openapi.json", "/docs")
 
@@ -210,11 +211,6 @@ async def plan(driver: Driver) -> None:
     bodies = (json.dumps(manifest(f"planned-{each}", 2)) for each in range(100))
     await driver.ask("POST", "/v1/plan", "\n---\n".join(bodies).encode(), YAML)
     await driver.ask("POST", "/v1/plan", json.dumps({**manifest("large", 40_000), "image": "web:9"}).encode(), YAML)
-
-
-@part("plan rebalance")
-async def plan_rebalance(driver: Driver) -> None:
-    await driver.ask("POST", "/v1/plan/rebalance", b"{}")
 
 
 @part("apply 1,000 objects")
@@ -339,7 +335,7 @@ async def spread(driver: Driver) -> None:
 
 @part("quota")
 async def quota(driver: Driver) -> None:
-    await driver.apply({"kind": "quota", "name": "all", "spec": {"limits": {"instances": 200_000}}})
+    await driver.apply({"kind": "quota", "name": "all", "instances": 200_000})
     await driver.apply(manifest("web-1", driver.instances // 200 + 10))
     await asyncio.sleep(5)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import aiohttp
 import pytest
 
+from mandor.api.parts import NODES_EACH_PASS, NODES_WHILE_PLACING, PATIENCE_SECONDS
 from mandor.api.turn_plan import LIMITS, Lane
 from mandor.errors import TooMany
 from mandor.store.base import Put, Write
@@ -142,6 +143,27 @@ async def test_a_request_that_waited_too_long_is_told_so_and_leaves_its_place(
     assert turns.waiting(Lane.PEOPLE) == 0
     slow.go.set()
     assert sorted(await asyncio.gather(*sent)) == [200] * PEOPLE.seats_each + [429] * 5
+
+
+async def test_while_placing_requests_of_nodes_trail_until_one_has_waited_for_long(
+    slow: SlowStore, start_api: StartApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = await start_api(store=slow)
+    object.__setattr__(api.parts, "placing", lambda: True)
+    turnstile = api.parts.turnstile
+    each_pass = api.parts.of_nodes._each_pass
+    assert callable(each_pass)
+    assert turnstile.waited_seconds(Lane.PEOPLE) == 0.0
+    sent = flood(await people(api, "user:noisy"), PEOPLE.seats_each + 1)
+    await until(lambda: turnstile.waited_seconds(Lane.PEOPLE) > 0)
+    assert each_pass() == NODES_WHILE_PLACING
+    assert turnstile.waited_seconds(Lane.AGENT, Lane.REPORT) == 0.0  # people do not wait for nodes' sake
+    monkeypatch.setattr(turnstile, "waited_seconds", lambda *lanes: PATIENCE_SECONDS)
+    assert each_pass() == NODES_EACH_PASS
+    monkeypatch.undo()
+    slow.go.set()
+    assert await asyncio.gather(*sent) == [200] * (PEOPLE.seats_each + 1)
+    assert turnstile.waited_seconds(Lane.PEOPLE) == 0.0
 
 
 async def test_who_goes_away_while_waiting_takes_no_seat_for_long(slow: SlowStore, start_api: StartApi) -> None:

@@ -14,7 +14,7 @@ from mandor.api.settings import ApiSettings
 from mandor.api.streams import Streams
 from mandor.api.supplies import Supplies
 from mandor.api.tasks import TaskDesk
-from mandor.api.turn_plan import Turns
+from mandor.api.turn_plan import Lane, Turns
 from mandor.api.turnstile import Turnstile
 from mandor.errors import Unavailable
 from mandor.lib.clock import Clock
@@ -31,6 +31,8 @@ from mandor.telemetry.tracer import Tracer
 NODES_EACH_PASS = 32
 """So many requests of nodes are begun in one pass of the event loop."""
 NODES_WHILE_PLACING = 4
+PATIENCE_SECONDS = 10.0
+"""After so long a wait requests of nodes go on beside placing, before their senders give up and come again."""
 
 
 class Notes(Protocol):
@@ -100,11 +102,15 @@ class ApiParts:
         make(self, "streams", Streams(settings.watches_most, settings.watches_each))
         make(self, "sessions", Sessions(self.store, self.clock, settings))
         make(self, "desk", Desk(self.store, self.scheduling))
-        make(self, "of_nodes", Trickle(lambda: NODES_WHILE_PLACING if self.placing() else NODES_EACH_PASS))
+        make(self, "of_nodes", Trickle(self._nodes_each_pass))
         make(self, "tasks", TaskDesk(self.store, self.clock))
         make(self, "supplies", Supplies(self.store))
         make(self, "turnstile", _turnstile(self.clock, settings))
         make(self, "rates", Rates(self.clock, settings.writes_per_second, settings.writes_burst))
+
+    def _nodes_each_pass(self) -> int:
+        waited = self.turnstile.waited_seconds(Lane.AGENT, Lane.REPORT) if self.placing() else PATIENCE_SECONDS
+        return NODES_WHILE_PLACING if waited < PATIENCE_SECONDS else NODES_EACH_PASS
 
 
 def _turnstile(clock: Clock, settings: ApiSettings) -> Turnstile:

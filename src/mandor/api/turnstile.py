@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from time import perf_counter
 
 from mandor.api.caller import Caller
@@ -10,7 +11,7 @@ from mandor.api.turn_plan import Lane, Turn, Turns
 from mandor.errors import TooMany
 from mandor.lib.metrics import Counts, Family, Spreads, counter, gauge, histogram
 
-WAIT_SECONDS_MOST = 15.0
+WAIT_SECONDS_MOST = 25.0
 """Clients give up after thirty: who would be told too late is told to come again."""
 
 
@@ -20,7 +21,8 @@ class Turnstile:
     def __init__(self, turns: Turns, requests: Rates, beats: Rates, strangers: Rates) -> None:
         self._turns = turns
         self._requests, self._beats, self._strangers = requests, beats, strangers
-        self._waiters: dict[Turn, asyncio.Future[None]] = {}
+        self._waiters: dict[Lane, dict[Turn, tuple[float, asyncio.Future[None]]]] = {lane: {} for lane in Lane}
+        """Since when each waits; who has waited longest comes first."""
         self._waits = Spreads()
         self._refused = Counts()
         self._names = [(lane.name.lower(),) for lane in Lane]
@@ -54,8 +56,8 @@ class Turnstile:
 
     async def wait(self, turn: Turn) -> None:
         """Until it is seated; `TooMany` if that takes too long."""
-        waiter = self._waiters[turn] = asyncio.get_running_loop().create_future()
-        began = perf_counter()
+        waiters = self._waiters[turn.lane]
+        began, waiter = waiters[turn] = perf_counter(), asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(WAIT_SECONDS_MOST):
                 await waiter
@@ -68,8 +70,13 @@ class Turnstile:
                 lane=turn.lane.name.lower(),
             ) from error
         finally:
-            del self._waiters[turn]
+            del waiters[turn]
             self._waits[self._names[turn.lane]].add(perf_counter() - began)
+
+    def waited_seconds(self, *lanes: Lane) -> float:
+        """How long the one in these lanes that has waited longest waits by now."""
+        first = [since for lane in lanes for since, _ in islice(self._waiters[lane].values(), 1)]
+        return perf_counter() - min(first) if first else 0.0
 
     def leave(self, turn: Turn) -> None:
         seated = self._turns.leave(turn)
@@ -82,7 +89,7 @@ class Turnstile:
 
     def _call(self, seated: Sequence[Turn]) -> None:
         for turn in seated:
-            waiter = self._waiters.get(turn)
+            _, waiter = self._waiters[turn.lane].get(turn, (0.0, None))
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
 

@@ -128,10 +128,10 @@ def _healthy(draft: Draft, members: Sequence[Instance], group: Group, moving: Se
 
 def _trim(draft: Draft, sides: _Sides, count: int, most: int, group: Group, step: Step, world: World) -> Steps[None]:
     """Some are too many since somebody wants fewer, or has promoted the canaries; whoever is worth least goes."""
-    found = yield from chosen(
-        sides.new, lambda piece: [each.meta.uid for each in piece if not slot.healthy(draft, each, group, world)]
-    )
-    young = set(found)
+    young: set[str] = set()
+    for piece in pieces(sides.new, FEW):
+        young.update([each.meta.uid for each in piece if not slot.healthy(draft, each, group, world)])
+        yield WRITTEN * len(piece)
 
     def rank(each: Instance) -> tuple[object, ...]:
         return -slot.worth(each), each.meta.uid in young, *slot.rank(each, step.target.meta.name)

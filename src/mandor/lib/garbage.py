@@ -26,8 +26,7 @@ async def collect_gently(clock: Clock) -> None:
     """Take over from the automatic collector until cancelled."""
     automatic = gc.isenabled()
     gc.disable()
-    gc.collect()
-    gc.freeze()
+    gc.freeze()  # without a look: what a server loads at its start lives as long as it does
     clean, checked, frozen = max(LEAST, memory_bytes()), clock.monotonic(), clock.monotonic()
     try:
         while True:

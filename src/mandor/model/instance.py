@@ -133,6 +133,7 @@ EVICTED = "Evicted"
 """Reason of a node that was short of something and ended an instance for it: it is placed again, elsewhere."""
 
 PENDING = InstanceStatus(phase=Phase.PENDING)
+_RESERVED = Phase.RESERVED  # Python 3.11 looks a member of an enum up in a function of its own each time.
 
 
 class Instance(Object, frozen=True, tag="instance"):
@@ -175,13 +176,10 @@ class Instance(Object, frozen=True, tag="instance"):
         variant: int = 0,
         ports: dict[str, int] | None = None,
     ) -> "Instance":
-        return msgspec.structs.replace(
-            self,
-            spec=msgspec.structs.replace(
-                self.spec, node=node, relaxed=relaxed, volumes=volumes, variant=variant, ports=ports
-            ),
-            status=InstanceStatus(phase=Phase.RESERVED, since=at),
+        spec = msgspec.structs.replace(
+            self.spec, node=node, relaxed=relaxed, volumes=volumes, variant=variant, ports=ports
         )
+        return Instance(meta=self.meta, spec=spec, status=InstanceStatus(phase=_RESERVED, since=at))
 
     def reported(self, status: InstanceStatus) -> "Instance":
         """The same instance with another status; a `ValueError` for a move that does not exist."""

@@ -1,6 +1,7 @@
 """What every object has: a key, and the facts the store keeps about it."""
 
 import re
+from functools import lru_cache
 from typing import Any, ClassVar, NamedTuple, Self
 
 import msgspec
@@ -44,6 +45,12 @@ def check_name(name: str, what: str = "name", most: int = NAME_MOST) -> None:
         )
 
 
+@lru_cache(maxsize=1024)
+def _check_namespace(name: str) -> None:
+    """Of a few, thousands of objects are made; what is wrong is not remembered."""
+    check_name(name, "namespace")
+
+
 def check_labels(labels: dict[str, str]) -> None:
     if len(labels) > 64:
         raise ValueError(f"{len(labels)} labels; at most 64 are allowed")
@@ -85,7 +92,7 @@ class Meta(Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True, forb
     def __post_init__(self) -> None:
         check_name(self.name, most=253)
         if self.namespace:
-            check_name(self.namespace, "namespace")
+            _check_namespace(self.namespace)
         if self.labels:
             check_labels(self.labels)
 

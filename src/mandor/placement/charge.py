@@ -10,7 +10,7 @@ from mandor.placement.framework.lodging import SETTLED, Tenure
 from mandor.placement.framework.ports import HostPort
 
 
-class Charge(Struct, frozen=True):
+class Charge(Struct, frozen=True, gc=False):
     """What one instance takes on its node."""
 
     node: str

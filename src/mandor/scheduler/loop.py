@@ -62,7 +62,7 @@ from mandor.telemetry.tracer import Tracer
 
 log = logging.getLogger(__name__)
 
-PINNED = 4
+PINNED = 8
 """A decision for one that may only go to a certain node takes as long as so many others: nobody else is like it."""
 SLICE_MICROSECONDS = 10_000
 """About so long decisions are made in a row, then others get their turn. It is counted in decisions and not

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 
 from mandor.lib.clock import Clock
@@ -111,10 +110,12 @@ class Outcomes:
     def bound(self, promise: Promise) -> None:
         self._measures.waits.add(self._clock.now() - promise.entry.queued_at)
         context = promise.context
-        with self._tracing.bound(promise) if self._tracing is not None else nullcontext():
-            if context is not None:
+        if self._tracing is not None:
+            with self._tracing.bound(promise):
                 self._end_well(promise, context)
-        if promise.relaxed or promise.shape or (self._view.promises <= NOTED_MOST and len(self._queue) <= NOTED_MOST):
+        elif context is not None:
+            self._end_well(promise, context)
+        if promise.relaxed or promise.shape or (len(self._queue) <= NOTED_MOST and self._view.promises <= NOTED_MOST):
             versions = context.profile.versions if context is not None else ()
             without = "".join(f", without `{rule}`" for rule in promise.relaxed)
             by = f" ({', '.join(versions)})" if versions else ""
@@ -122,8 +123,10 @@ class Outcomes:
             text = f"placed on {promise.node}{form}{without}{by}"
             self._recorder.note(promise.instance, "Scheduled", text, node=promise.node)
 
-    def _end_well(self, promise: Promise, context: Context) -> None:
+    def _end_well(self, promise: Promise, context: Context | None) -> None:
         """Those who had a say in it hear of it; without a context there is nobody, and it is in no gang."""
+        if context is None:
+            return
         self._reserved.pop(id(promise), None)
         self.parties.arrive(promise, written=True)
         self._gangs.written(promise.entry.ask, promise.instance.meta.uid)

@@ -67,13 +67,18 @@ class Streak:
     def _like(self, first: Ask, entry: Entry, profile: Profile) -> Instance | None:
         """The instance, if nothing but its name distinguishes it; and if it is what it was when it was queued."""
         ask = entry.ask
-        if ask.shape is not first.shape or entry.attempts or entry.consulted is not None or ask.member is not None:
-            return None
-        same = ask.key.namespace == first.key.namespace and (ask.priority, ask.profile) == (
-            first.priority,
-            first.profile,
+        same = (
+            ask.shape is first.shape
+            and ask.who is first.who
+            and ask.priority == first.priority
+            and ask.profile == first.profile
+            and ask.avoid == first.avoid
+            and ask.pin == first.pin
+            and ask.key.namespace == first.key.namespace
         )
-        if not same or ask.class_key != first.class_key or not profile.batches(ask):
+        fresh = not entry.attempts and entry.consulted is None and ask.member is None
+        given_up = ask.dropped or ask.lenient or first.dropped or first.lenient
+        if not same or not fresh or given_up or not profile.batches(ask):
             return None
         return self._view.waiting(entry)
 

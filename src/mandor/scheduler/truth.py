@@ -85,16 +85,16 @@ def _of_instance(view: View, key: Key, there: str) -> Iterable[Difference]:
 def _sums(table: Table) -> Steps[list[Difference]]:
     """The columns against the instances they are the sum of."""
     used: dict[str, dict[str, int]] = {}
-    for piece in pieces(list(table.charges.values())):
+    for piece in pieces(list(table.charges.values()), FEW):
         for charge in piece:
             mine = used.setdefault(charge.node, {})
             for resource, amount in charge.shape.wanted:
                 mine[resource] = mine.get(resource, 0) + amount
-        yield 5 * len(piece)
+        yield WRITTEN * len(piece)
     found: list[Difference] = []
     for name in [node.meta.name for node in table.nodes]:
         found += _of_node(table, name, used.get(name, {}))
-        yield 4 * WRITTEN
+        yield 6 * WRITTEN
     return found
 
 

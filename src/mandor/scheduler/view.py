@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
+from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass, class_of
 from mandor.model.quota import Quota
 from mandor.model.reservation import Reservation
@@ -47,10 +48,10 @@ DETAILS_MOST = 1024
 """When more happens at once, everybody whom it can concern is tried again without being asked for hints."""
 
 NOWHERE: frozenset[str] = frozenset()
-_NEITHER, _PLACED = Standing.NEITHER, Standing.PLACED
+_NEITHER, _PLACED, _RESERVED = Standing.NEITHER, Standing.PLACED, Phase.RESERVED
 
 
-class Promise(Struct, frozen=True, eq=False):
+class Promise(Struct, frozen=True, eq=False, gc=False):
     """A decision that is counted in the table and on its way to the store."""
 
     entry: Entry
@@ -129,7 +130,8 @@ class View:
         for change in changes:
             if counted:
                 self._budgets.see(change.before, change.after)
-            self._apply_instance(change.key, change.after)
+            if not self._is_bound(change):
+                self._apply_instance(change.key, change.after)
 
     def apply(self, change: Change) -> None:
         value = change.after if change.after is not None else change.before
@@ -269,6 +271,17 @@ class View:
 
     # Instances.
 
+    def _is_bound(self, change: Change) -> bool:
+        """It is as it was promised, and counted since: most changes of a burst are that, or new instances."""
+        after, place = change.after, change.place
+        if place is None or type(after) is not Instance or not after.spec.node:
+            return False
+        promise = self._promises.get(place)  # type: ignore[call-overload]
+        if promise is None or not _as_promised(promise, after) or after.status.phase is not _RESERVED:
+            return False
+        del self._promises[place]  # type: ignore[arg-type]
+        return True
+
     def _apply_instance(self, key: Key, after: Object | None) -> None:
         stands = standing(after) if isinstance(after, Instance) else _NEITHER
         if not isinstance(after, Instance) or stands is _NEITHER:
@@ -300,8 +313,7 @@ class View:
 
     def _count(self, key: Key, instance: Instance) -> None:
         promise = self._promises.pop(key, None)
-        ours = promise is not None and promise.node == instance.spec.node and promise.uid == instance.meta.uid
-        if ours and instance.spec.stop is None:
+        if promise is not None and _as_promised(promise, instance):
             return  # It is counted since it was decided.
         self.queue.remove(key)
         shape = self._shape(instance)
@@ -518,6 +530,11 @@ class View:
             if isinstance(instance, Instance) and instance.spec.node and self.table.charge(key) is None:
                 log.warning("%s runs on %s, and its %s is gone: it counts as nothing", key, instance.node, missing)
                 self.table.set_charge(key, instance.spec.node, NOTHING)
+
+
+def _as_promised(promise: Promise, instance: Instance) -> bool:
+    spec = instance.spec
+    return promise.node == spec.node and promise.instance.meta.uid == instance.meta.uid and spec.stop is None
 
 
 def _matters(node: Node) -> tuple[object, ...]:

@@ -125,6 +125,8 @@ class Index:
         self._subscribers: dict[Interest, dict[Subscription, None]] = {}
         self._near = 0
         """So many of them look at one node only."""
+        self._nowhere = 0
+        """So many of those look at what has no node."""
         self.near = Trickle(NEAR_EACH_PASS)
         """They go on in this order."""
         self.reminders = Reminders()
@@ -252,6 +254,7 @@ class Index:
         subscription.buffer = missed[::-1]
         self._subscribers.setdefault(subscription.interest, {})[subscription] = None
         self._near += where.node is not None
+        self._nowhere += where.node == ""
         return subscription
 
     def unsubscribe(self, subscription: Subscription) -> None:
@@ -260,6 +263,7 @@ class Index:
         if peers is not None and subscription in peers:
             del peers[subscription]
             self._near -= subscription.where.node is not None
+            self._nowhere -= subscription.where.node == ""
             if not peers:
                 del self._subscribers[subscription.interest]
 
@@ -297,8 +301,8 @@ class Index:
         before, after = change.before, change.after
         left = before.node if before is not None else None
         entered = after.node if after is not None else None
-        for node in dict.fromkeys((left, entered)):
-            if node is None:
+        for node in (left, entered) if left != entered else (entered,):
+            if node is None or (not node and not self._nowhere):
                 continue
             if (peers := subscribers.get((kind, node))) is not None:
                 self._hand((change,), peers)

@@ -240,7 +240,7 @@ class Membership(NamedTuple):
     """So long some of it may hold nodes without the others."""
 
 
-class Ask(Struct, frozen=True):
+class Ask(Struct, frozen=True, gc=False):
     """One instance that needs a node."""
 
     key: Key
