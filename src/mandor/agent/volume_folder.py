@@ -122,6 +122,8 @@ class VolumeFolders:
         self.empty_trash()
 
     def empty_trash(self) -> None:
+        if not os.path.lexists(self._root / _TRASH):
+            return  # nothing was ever thrown away
         for folder in self._folder(_TRASH).iterdir():
             shutil.rmtree(folder, ignore_errors=True)
 

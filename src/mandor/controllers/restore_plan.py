@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from mandor.model.instance import Instance
-from mandor.placement.cycle import decide
+from mandor.placement.cycle import FEW_NODES, decide
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.profile import Profile
@@ -40,7 +40,7 @@ def destination(
         ]
         if not better:
             return _by_preemption(profile, forms[-1], spec.node, table, watch) if lacking else ""
-        decision = decide(profile, better[0], table.snapshot(), watch=watch)
+        decision = decide(profile, better[0], table.snapshot(), watch=watch, step_by_step=len(table) <= FEW_NODES)
     except PluginFault:
         return ""  # the scheduler meets the same fault, and tells of it
     finally:
@@ -56,7 +56,7 @@ def _by_preemption(profile: Profile, ask: Ask, here: str, table: Table, watch: W
     give one up; empty: nowhere, or not that."""
     if not ask.shape.preempt_first:
         return ""
-    decision = decide(profile, ask, table.snapshot(), watch=watch)
+    decision = decide(profile, ask, table.snapshot(), watch=watch, step_by_step=len(table) <= FEW_NODES)
     return decision.nominated if decision.victims and not decision.relaxed and decision.nominated != here else ""
 
 

@@ -45,6 +45,18 @@ class Name(NamedTuple):
     workload: str
 
 
+class Told(NamedTuple):
+    """A status that was written, when, and after how long the plan that said so wanted to look again."""
+
+    status: WorkloadStatus
+    at: float
+    pause: float | None
+
+    def again(self, now: float) -> float | None:
+        """What is left of that."""
+        return self.pause if self.pause is None or now == self.at else max(0.0, self.at + self.pause - now)
+
+
 class WorkloadController(Controller[Name]):
     name = "workload"
     watches = (Workload.kind, Release.kind, Instance.kind, Node.kind, Volume.kind)
@@ -61,8 +73,13 @@ class WorkloadController(Controller[Name]):
         self._homes = Homes()
         self._dependencies = Dependencies()
         self._rest_until: dict[Name, float] = {}
-        self._told: dict[Name, WorkloadStatus] = {}
-        """What this controller has just said of a workload, and need not look at again."""
+        self._told: dict[Name, Told] = {}
+        """What this controller has just said of a workload."""
+        self._planned: dict[Name, Told] = {}
+        """Those of whom that has been seen."""
+        self._news: set[Name] = set()
+        """Those of whom something else has been seen since their last plan began. Without any, the plan would be the
+        same, and is not made again."""
         self._ready_since: dict[Name, dict[str, float]] = {}
         """Of workloads that are rolled out or moved: since when instances, by uid, have been ready, on the monotonic
         clock of this process. A successor counts anew: agents' clocks are not to be trusted with it."""
@@ -87,12 +104,24 @@ class WorkloadController(Controller[Name]):
                     self._with_lost[name] = None
                 if name in self._ready_since and not after.status.ready:
                     self._ready_since[name].pop(after.meta.uid, None)
+                self._news.add(name)
                 names[name] = None
             else:
                 names.update(dict.fromkeys(in_order(self.observe(change))))
         return names
 
     def observe(self, change: Change) -> Iterable[Name]:
+        names, value = self._concerned(change), change.value
+        told = self._told.pop(_name(value), None) if isinstance(value, Workload) else None
+        if told is None or value.status is not told.status or not change.of_status:
+            self._news.update(names)
+            return names
+        own = Name(value.meta.namespace, value.meta.name)
+        self._planned[own] = told
+        self._news.update(name for name in names if name != own)
+        return names
+
+    def _concerned(self, change: Change) -> Iterable[Name]:
         before, after = change.before, change.after
         if isinstance(change.value, Node):
             return self._observe_node(change)
@@ -117,9 +146,6 @@ class WorkloadController(Controller[Name]):
         if isinstance(change.value, Workload):
             after = change.after if isinstance(change.after, Workload) else None
             self._dependencies.set(change.value.meta.namespace, change.value.meta.name, after)
-            told = self._told.pop(_name(change.value), None)
-            if after is not None and told is after.status and change.of_status:
-                return [Name(*each) for name in names for each in self._dependencies.on(*name)]
         return [*names, *(Name(*each) for name in names for each in self._dependencies.on(*name))]
 
     def _observe_node(self, change: Change) -> Iterable[Name]:
@@ -139,6 +165,10 @@ class WorkloadController(Controller[Name]):
         rest = self._rest_until.get(key, 0.0) - self._clock.monotonic()
         if rest > 0:
             return rest
+        told = self._planned.pop(key, None)
+        if told is not None and key not in self._news:
+            return told.again(self._clock.monotonic())
+        self._news.discard(key)
         workload = await self._workload(key)
         instances = self._instances.of(key)
         self._pace(key, len(instances))
@@ -176,7 +206,7 @@ class WorkloadController(Controller[Name]):
         told = draft.writes[0].value if len(draft.writes) == 1 and isinstance(draft.writes[0], Put) else None
         self._told.pop(key, None)
         if planned is not None and isinstance(told, Workload) and not draft.unfinished and only_tells(planned, told):
-            self._told[key] = told.status
+            self._told[key] = Told(told.status, self._clock.monotonic(), draft.again_seconds)
 
     async def _go_on(self, planned: Workload | None, draft: Draft) -> None:
         """With what the plan left for later, as long as its workload is what it was; others get their turn between."""

@@ -83,6 +83,10 @@ class Decision(Struct, frozen=True, eq=False):
     __hash__ = None  # type: ignore[assignment]
 
 
+FEW_NODES = 5
+"""About so few, everybody is asked sooner than it is found out what need not be asked again (`step_by_step`)."""
+
+
 def decide(
     profile: Profile,
     ask: Ask,
@@ -305,7 +309,7 @@ class Cycle:
             nominated=self.nominated,
             now=self.moment.now,
             patience=self.moment.patience,
-            quick=best_slot,
+            quick=None if self.step_by_step else best_slot,
         )
 
     def _nominate(self, tried: Sequence[_Offer], offer: _Offer, made: Nomination) -> Decision:

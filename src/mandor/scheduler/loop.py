@@ -23,7 +23,7 @@ from mandor.model.reservation import Reservation
 from mandor.model.table_report import TableReport
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
-from mandor.placement.cycle import Decision, broken_off, decide
+from mandor.placement.cycle import FEW_NODES, Decision, broken_off, decide
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.context import Context, run_permits, run_reserve
 from mandor.placement.framework.handle import Handle, Muster
@@ -253,6 +253,7 @@ class Scheduler:
                 await self._schedule(tasks)
 
     def _hear(self, changes: Sequence[Change]) -> None:
+        self._wake.set()
         if isinstance(changes[0].value, Workload):
             changes = [each for each in changes if not each.of_status]
             if not changes:
@@ -260,7 +261,6 @@ class Scheduler:
         self._gangs.apply_all(changes)
         self.view.apply_all(changes)
         self._unclaimed.changed()
-        self._wake.set()
 
     async def _size_all(self) -> None:
         """Nothing is decided before it is known how much everything that is placed takes."""
@@ -461,7 +461,8 @@ class Scheduler:
                     consulted=entry.consulted,
                     watch=watchdog,
                     moment=lambda: self._nominations.moment(entry),
-                    step_by_step=tracing is not None and tracing.affords(entry, len(self.view.table)),
+                    step_by_step=len(self.view.table) <= FEW_NODES
+                    or (tracing is not None and tracing.affords(entry, len(self.view.table))),
                 )
             finally:
                 watchdog.leave()

@@ -54,12 +54,16 @@ class Chronicle:
     async def follow(self, store: MemoryStore) -> None:
         async for batch in store.watch(None, since=0):
             real = [each for each in batch if not each.bookmark]
+            now = self.now
             for each in real:
-                self._digest.update(b"%.6f %d " % (self.now, each.revision))
-                self._digest.update(encode_stable(each.value))
+                value = each.value
+                # What is wanted of it is in there already, if it is as it was.
+                told = encode_stable((value.meta, value.status) if each.of_status else value)
+                self._digest.update(b"%.6f %d %b" % (now, each.revision, told))
                 self._see(each)
             self.changes += len(real)
-            self._see_preemptions(real)
+            if any(isinstance(each.after, Instance) for each in real):
+                self._see_preemptions(real)
 
     def note(self, kind: str, text: str) -> None:
         if len(self.notes) < NOTES_MOST:

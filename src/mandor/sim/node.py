@@ -139,7 +139,10 @@ class SimNode:
 
     def _measurable(self) -> object:
         """The same object as long as its units use the same; an engine that does not answer is asked each time."""
-        return object() if any(each.is_down for each in self.engines.values()) else self.machine.used()
+        for each in self.engines.values():
+            if each.is_down:
+                return object()
+        return self.machine.used()
 
     # What can happen to it.
 

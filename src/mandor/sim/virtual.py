@@ -117,14 +117,8 @@ class _Nap:
 
     # What the loop does with it.
 
-    def ring(self) -> None:
-        if self._rung:
-            self._context.run(self._go_on)
-        else:
-            self._rung = True
-            self._loop._ready.append(self)
-
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """Whoever is asked is no task, and has no context of his own."""
         if self._again is not None:
             try:
                 seconds = self._again()
@@ -133,7 +127,7 @@ class _Nap:
                     return
             except Exception as error:
                 self._error = error
-        self._wake(self)
+        self._context.run(self._wake, self)
 
 
 _NAPS = {_Nap}
@@ -222,7 +216,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             if handle._cancelled:
                 continue
             if type(handle) is _Nap:
-                handle.ring()
+                if handle._rung:
+                    handle.go_on()
+                else:
+                    handle._rung = True
+                    ready.append(handle)
             else:
                 try:
                     handle._context.run(handle._callback, *handle._args)

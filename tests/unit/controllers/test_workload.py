@@ -72,18 +72,25 @@ def test_small_workloads_do_not_rest_and_large_ones_wait_for_each_other() -> Non
     assert rest_seconds(1_000_000, others=1_000) == TOGETHER_MOST
 
 
-async def test_what_the_controller_says_of_a_workload_wakes_only_those_who_depend_on_it() -> None:
-    """A status that somebody else has written is looked at, though it says the same."""
+async def test_a_status_that_the_controller_has_written_makes_no_new_plan_unless_something_else_is_new() -> None:
     store, clock = MemoryStore(), ManualClock()
     controller = WorkloadController(store, clock, Recorder(store, "test", clock))
     planned = make_workload("web")
     told = planned.changed(status=replace(planned.status, running=1))
     also = planned.changed(status=replace(planned.status, running=1))
-    controller._note_told(WEB, planned, Draft([Put(told)]))
-    assert not list(controller.observe(Change(2, planned, told)))
-    assert list(controller.observe(Change(3, planned, told))) == [WEB]
-    controller._note_told(WEB, planned, Draft([Put(told)]))
-    assert list(controller.observe(Change(2, planned, also))) == [WEB]
     turned = planned.changed(status=replace(planned.status, release="web.2"))
-    controller._note_told(WEB, planned, Draft([Put(turned)]))
-    assert list(controller.observe(Change(2, planned, turned))) == [WEB]
+
+    def seen(written: Workload, *changes: Change) -> float | str | None:
+        controller._news.clear()
+        controller._note_told(WEB, planned, Draft([Put(written)], again_seconds=30.0))
+        assert all(WEB in controller.observe_all([each]) for each in changes)
+        found = controller._planned.pop(WEB, None)
+        return "planned anew" if found is None or WEB in controller._news else found.again(clock.monotonic() + 10)
+
+    assert seen(told, Change(2, planned, told)) == 20
+    assert seen(told, Change(2, planned, told), Change(3, told, told)) == "planned anew"
+    assert seen(told, Change(2, planned, also)) == "planned anew"
+    assert seen(turned, Change(2, planned, turned)) == "planned anew"
+    instance = make_instance(0, Phase.RUNNING)
+    assert seen(told, Change(2, planned, told), Change(3, None, instance)) == "planned anew"
+    assert seen(told, Change(2, None, instance), Change(3, planned, told)) == "planned anew"
