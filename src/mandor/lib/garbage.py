@@ -18,8 +18,8 @@ YOUNG_MOST = 20_000
 CHECK_SECONDS = 60.0
 GROWTH = 2.0
 """What was set aside is looked at again when memory has grown so much: there may be garbage in it."""
-LEAST = 1 << 30
-"""Bytes; below twice that nobody looks: it takes a second in which nobody is answered."""
+LEAST = 1 << 28
+"""Bytes; below twice that nobody looks: it takes a tenth of a second and more in which nobody is answered."""
 
 
 async def collect_gently(clock: Clock) -> None:
