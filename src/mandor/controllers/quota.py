@@ -6,6 +6,7 @@ from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.quota_plan import plan
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
+from mandor.lib.steps import Steps, in_turns, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.quota import Quota
@@ -14,6 +15,8 @@ from mandor.model.workload import Release, Workload
 from mandor.store.base import Change, Put, Store
 from mandor.store.mirror import Mirror
 
+LOOKS = 6
+"""That reading one instance takes."""
 PACE_SECONDS = 2.0
 """A namespace is counted no more often than that, however many instances come and go."""
 
@@ -31,6 +34,8 @@ class QuotaController(Controller[str]):
         self._quotas: Grouped[str, Quota] = Grouped(_namespace)
         self._instances: Grouped[str, Instance] = Grouped(_namespace)
         """Of the namespaces that have a quota."""
+        self._unread: set[str] = set()
+        """Namespaces that have one now, and whose instances from before that are not there yet."""
         self._rest_until: dict[str, float] = {}
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
@@ -57,14 +62,13 @@ class QuotaController(Controller[str]):
         return (namespace,)
 
     def _observe_quota(self, namespace: str, before: object, after: object) -> None:
-        """The first of a namespace has its instances counted, and after the last they are forgotten."""
+        """The first of a namespace has its instances read, and after the last they are forgotten."""
         had = namespace in self._quotas
         self._quotas.update(before if isinstance(before, Quota) else None, after if isinstance(after, Quota) else None)
         if not had:
-            for each in self._all_instances.items():
-                if isinstance(each, Instance) and each.meta.namespace == namespace:
-                    self._instances.change(namespace, None, each)
+            self._unread.add(namespace)
         elif namespace not in self._quotas:
+            self._unread.discard(namespace)
             self._instances.forget(namespace)
 
     async def reconcile(self, key: str) -> float | None:
@@ -76,9 +80,21 @@ class QuotaController(Controller[str]):
             self._rest_until.pop(key, None)
             return None
         self._rest_until[key] = self._clock.monotonic() + PACE_SECONDS
-        changed = plan(quotas, self._instances.of(key), self._request, self._class)
+        if key in self._unread:
+            await in_turns(self._read(key))
+            self._unread.discard(key)
+        changed = await in_turns(plan(quotas, self._instances.of(key), self._request, self._class))
         await self._writer.commit([Put(each) for each in changed])
         return None
+
+    def _read(self, namespace: str) -> Steps[None]:
+        """While it lasts changes come in, and what is so now counts."""
+        for piece in pieces(list(self._all_instances.items())):
+            for each in piece:
+                now = self._all_instances.get(each.key) if each.meta.namespace == namespace else None
+                if isinstance(now, Instance) and namespace in self._quotas:
+                    self._instances.change(namespace, None, now)
+            yield LOOKS * len(piece)
 
     def _request(self, instance: Instance) -> Resources:
         claim = instance.spec.claim

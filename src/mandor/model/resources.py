@@ -23,6 +23,14 @@ class Resources(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknow
     def __sub__(self, other: "Resources") -> "Resources":
         return self._with(other, -1)
 
+    def times(self, count: int) -> "Resources":
+        return Resources(
+            count * self.cpu_milli,
+            count * self.memory_bytes,
+            count * self.disk_bytes,
+            {kind: count * each for kind, each in self.devices.items()},
+        )
+
     def at_least(self, other: "Resources") -> "Resources":
         """The larger of both, amount by amount."""
         kinds = {**self.devices, **other.devices}

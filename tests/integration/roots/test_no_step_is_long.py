@@ -31,6 +31,7 @@ from mandor.lib.tasks import Background
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Drain, Node
+from mandor.model.quota import Quota, QuotaSpec
 from mandor.model.record import Cluster, ClusterSpec, Hearing, HearingSpec, Lease, LeaseSpec
 from mandor.model.workload import Workload
 from mandor.placement.profiles import default_profile
@@ -188,5 +189,12 @@ async def test_no_step_looks_at_everybody(store: MemoryStore, lines: Lines) -> N
             return moved and any(each.spec.stop is not None for each in found)
 
         await until(begun)
+        await store.commit(Put(Quota(meta=Meta(name="all", namespace="default"), spec=QuotaSpec(instances=10**6))))
+
+        async def counted() -> bool:
+            quota: Quota = await read(store, Key(Quota.kind, "default", "all"))
+            return (quota.status.used.instances or 0) > INSTANCES // 2
+
+        await until(counted)
         lines.on = False
     assert lines.most <= LINES_MOST, lines.where
