@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from mandor.placement.framework.ask import Shape
 from mandor.placement.framework.kept import Kept
 from mandor.placement.framework.lodging import Going, Level, Lodger
 from mandor.placement.framework.snapshot import Amounts
@@ -62,20 +63,27 @@ class Levels:
         self._since = self._kept.now
 
     def _fill(self, slots: Iterable[int]) -> None:
-        rows = self._rows
+        """Nearly all lodgers are like many others: each kind is added up for all nodes at once."""
+        alike: dict[tuple[int | None, Shape], list[int]] = {}
         for slot in slots:
             for lodger in self._lodgers(slot):
                 tenure = lodger.tenure
                 if tenure.held or (tenure.rank.spared and tenure.until is None):
                     continue
-                if tenure.until is None:
-                    taken = self._level(tenure.rank.priority)
-                else:
-                    taken = self._going
+                if tenure.until is not None:
                     self._latest[slot] = max(self._latest[slot], tenure.until)
-                for resource, amount in lodger.shape.wanted:
-                    taken[rows[resource], slot] += amount
-                taken[-1, slot] += 1
+                kind = (tenure.rank.priority if tenure.until is None else None, lodger.shape)
+                there = alike.get(kind)
+                if there is None:
+                    alike[kind] = [slot]
+                else:
+                    there.append(slot)
+        for (priority, shape), there in alike.items():
+            taken = self._going if priority is None else self._level(priority)
+            at, counts = np.unique(there, return_counts=True)
+            for resource, amount in shape.wanted:
+                taken[self._rows[resource], at] += amount * counts
+            taken[-1, at] += counts
 
     def _level(self, priority: int) -> Amounts:
         found = self._taken.get(priority // _COARSE * _COARSE if self._coarse else priority)
