@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mandor.model.resources import Resources
+from mandor.placement.cycle import FEW_NODES
 from mandor.scheduler import tracing
 from mandor.store.traced import TracedStore
 from mandor.telemetry.span import Span, within
@@ -13,23 +14,24 @@ from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
 
 
-async def play(tracer: Tracer, *, tries: int) -> tuple[list[Span], World]:
+async def play(tracer: Tracer, *, tries: int, nodes: int = 2) -> tuple[list[Span], World]:
     """A workload that fits nowhere, for so many tries, and then somewhere."""
     world = World()
     world.controller_store = TracedStore(world.store, "memory", world.clock.now)
     world.scheduler_options = {"tracer": tracer}
     with within(tracer.begin("everything")):
         async with world:
-            await world.add_nodes("n1", "n2", cpu=4)
-            await world.change_node("n1", cordoned=True)
-            await world.change_node("n2", cordoned=True)
+            names = [f"n{number}" for number in range(1, nodes + 1)]
+            await world.add_nodes(*names, cpu=4)
+            for name in names:
+                await world.change_node(name, cordoned=True)
             await world.apply(make_workload("web", replicas=1))
             await world.run(2)
             for number in range(tries - 1):
                 await world.change_node("n1", cordoned=True, reserved=Resources(number + 1))
                 await world.run(15)
-            await world.change_node("n1", cordoned=False)
-            await world.change_node("n2", cordoned=False)
+            for name in names:
+                await world.change_node(name, cordoned=False)
             await world.until(lambda: world.serving_count("web") == 1)
     return tracer.take(100_000), world
 
@@ -59,7 +61,7 @@ async def test_only_so_many_refusals_are_told_of(monkeypatch: pytest.MonkeyPatch
 
 async def test_what_is_over_the_budget_is_placed_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracing, "NODES_EACH_SECOND", 0)
-    spans, world = await play(Tracer(), tries=1)
+    spans, world = await play(Tracer(), tries=1, nodes=FEW_NODES + 1)
     last = [each for each in spans if each.name == "schedule"][-1]
     assert last.attributes["mandor.step_by_step"] is False
     assert last.attributes["mandor.node"] == world.instance("web-0").node

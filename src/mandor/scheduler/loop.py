@@ -450,6 +450,7 @@ class Scheduler:
         watchdog = self.watchdog
         watchdog.enter()
         tracing = self._tracing if watchdog.trail is not None else None
+        nodes = len(self.view.table)
         began = time.perf_counter() if watchdog.sampled and tracing is None else 0.0
         try:
             try:
@@ -461,8 +462,7 @@ class Scheduler:
                     consulted=entry.consulted,
                     watch=watchdog,
                     moment=lambda: self._nominations.moment(entry),
-                    step_by_step=len(self.view.table) <= FEW_NODES
-                    or (tracing is not None and tracing.affords(entry, len(self.view.table))),
+                    step_by_step=tracing.affords(entry, nodes) if tracing is not None else nodes <= FEW_NODES,
                 )
             finally:
                 watchdog.leave()

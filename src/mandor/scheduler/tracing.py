@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from mandor.lib.clock import Clock
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
-from mandor.placement.cycle import Decision
+from mandor.placement.cycle import FEW_NODES, Decision
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.points import Plugin
 from mandor.scheduler.queue import Entry, gate_of
@@ -114,15 +114,17 @@ class Tracing:
             self._tell(attempt, trail)
 
     def affords(self, entry: Entry, nodes: int) -> bool:
-        """Whether it may be decided step by step, on so many nodes."""
+        """Whether it is decided step by step, on so many nodes; few of them cost nothing."""
         now = self._clock.monotonic()
         if now - self._second >= 1.0:
             self._second, self._nodes_left = now, NODES_EACH_SECOND
-        self._nodes_left -= nodes + 1
+        if nodes > FEW_NODES:
+            self._nodes_left -= nodes + 1
+        affords = nodes <= FEW_NODES or self._nodes_left >= 0
         found = self._attempts.get(entry.ask.key)
         if found is not None:
-            found.span.attributes["mandor.step_by_step"] = self._nodes_left >= 0
-        return self._nodes_left >= 0
+            found.span.attributes["mandor.step_by_step"] = affords
+        return affords
 
     @contextmanager
     def step(self, entry: Entry, point: str, plugin: str) -> Iterator[None]:
