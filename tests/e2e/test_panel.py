@@ -27,6 +27,23 @@ resources: {cpu: 9000, memory: 16Mi}
 """
 CHECKS = (Path(__file__).parent / "accessible.js").read_text().partition("\n")[2]
 
+PRESSED = """async () => {
+  const { List, h } = await import("/ui/dom.js");
+  const list = new List([{ name: "Name", of: (each) => h("a", {}, each.name) }], "pressed");
+  document.body.append(list.element);
+  list.show([{ name: "old" }]);
+  const link = list.element.querySelector("a");
+  link.dispatchEvent(new PointerEvent("pointerdown", { bubbles: true }));
+  list.show([{ name: "new" }]);
+  const held = link.isConnected;
+  link.dispatchEvent(new PointerEvent("pointerup", { bubbles: true }));
+  await new Promise((done) => setTimeout(done));
+  const now = list.element.querySelector("a").textContent;
+  list.element.remove();
+  return [held, link.isConnected, now];
+}"""
+"""Whether the line under the pointer stays until it is released, and what it shows then."""
+
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
@@ -97,6 +114,7 @@ def test_an_operator_applies_watches_reads_scales_drains_and_asks_why(cluster: C
         expect(page.get_by_text("workload default/talker created")).to_be_visible()
 
         page.get_by_role("link", name="Workloads").click()
+        assert page.evaluate(PRESSED) == [True, False, "new"], "a click is not lost because a line changes"
         page.get_by_role("link", name="talker").click()
         expect(page.get_by_role("heading", name="default/talker Running")).to_be_visible()
         check_accessible(page)

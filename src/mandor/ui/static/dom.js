@@ -42,17 +42,31 @@ export class List {
     this.element = h("div", { class: "list", role: "table", "aria-label": label, tabindex: "0" }, h("div", { role: "rowgroup" }, head), this.space);
     this.template = columns.map((each) => each.width ?? "1fr").join(" ");
     head.style.gridTemplateColumns = this.template;
+    this.held = this.late = false;
     this.element.addEventListener("scroll", () => this.draw(), { passive: true });
+    this.element.addEventListener("pointerdown", (event) => { if (event.target.closest("a, button")) this.hold(); });
+  }
+
+  // What is pressed stays until it is released: a click on a line that is made again meanwhile would be lost.
+  hold() {
+    this.held = true;
+    const free = () => {
+      for (const each of ["pointerup", "pointercancel"]) removeEventListener(each, free);
+      setTimeout(() => { this.held = false; if (this.late) this.draw(); });
+    };
+    for (const each of ["pointerup", "pointercancel"]) addEventListener(each, free);
   }
 
   show(items) {
     this.items = items;
     this.space.style.height = `${items.length * LINE}px`;
     this.element.setAttribute("aria-rowcount", items.length + 1);
-    this.draw();
+    if (this.held) this.late = true;
+    else this.draw();
   }
 
   draw() {
+    this.late = false;
     const top = Math.max(0, this.element.scrollTop - LINE);
     const first = Math.max(0, Math.floor(top / LINE) - 5);
     const count = Math.ceil((this.element.clientHeight || 600) / LINE) + 12;
