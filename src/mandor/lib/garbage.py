@@ -18,8 +18,10 @@ YOUNG_MOST = 20_000
 CHECK_SECONDS = 60.0
 GROWTH = 2.0
 """What was set aside is looked at again when memory has grown so much: there may be garbage in it."""
-LEAST = 1 << 28
-"""Bytes; below twice that nobody looks: it takes a tenth of a second and more in which nobody is answered."""
+LEAST = 1 << 30
+"""Bytes; below twice that nobody looks: it takes a second in which nobody is answered."""
+SHARE = 8
+"""Or below twice this part of the machine's memory, where that is less."""
 
 
 async def collect_gently(clock: Clock) -> None:
@@ -27,7 +29,7 @@ async def collect_gently(clock: Clock) -> None:
     automatic = gc.isenabled()
     gc.disable()
     gc.freeze()  # without a look: what a server loads at its start lives as long as it does
-    clean, checked, frozen = max(LEAST, memory_bytes()), clock.monotonic(), clock.monotonic()
+    clean, checked, frozen = _at_least(memory_bytes()), clock.monotonic(), clock.monotonic()
     try:
         while True:
             await clock.sleep(LOOK_SECONDS)
@@ -54,7 +56,12 @@ def _look_again(clean: int) -> int:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
-    return max(LEAST, memory_bytes())
+    return _at_least(memory_bytes())
+
+
+def _at_least(held: int) -> int:
+    whole: int = psutil.virtual_memory().total
+    return max(held, min(LEAST, whole // SHARE))
 
 
 def memory_bytes() -> int:
