@@ -67,18 +67,23 @@ async def watch(store: Store, meter: Meter, wanted: int, done: asyncio.Event) ->
             done.set()
 
 
+async def add_nodes(store: Store, count: int) -> None:
+    """So many, and somebody who hears them all."""
+    for start in range(0, count, WRITES_MOST):
+        await store.commit(*(Put(node(index)) for index in range(start, min(count, start + WRITES_MOST))))
+    names = tuple(sorted(f"node-{index}" for index in range(count)))
+    await store.commit(
+        Put(Lease(meta=Meta(name="server-agents"), spec=LeaseSpec(holder="agents", seconds=3600))),
+        Put(Hearing(meta=Meta(name="agents"), spec=HearingSpec(nodes=names))),
+    )
+
+
 async def measure(home: str, nodes: int, count: int, workloads: int, profile: str) -> dict[str, Any]:
     meter, done, late = Meter(), asyncio.Event(), list[float]()
     sampler = Sampler()
     with TemporaryDirectory(prefix="mandor-e2e-") as folder:
         async with open_home(home) as (store, others):
-            for start in range(0, nodes, WRITES_MOST):
-                await store.commit(*(Put(node(index)) for index in range(start, min(nodes, start + WRITES_MOST))))
-            names = tuple(sorted(f"node-{index}" for index in range(nodes)))
-            await store.commit(
-                Put(Lease(meta=Meta(name="server-agents"), spec=LeaseSpec(holder="agents", seconds=3600))),
-                Put(Hearing(meta=Meta(name="agents"), spec=HearingSpec(nodes=names))),
-            )
+            await add_nodes(store, nodes)
             settings = ServerSettings(
                 data=folder,
                 listen="127.0.0.1:0",
@@ -87,7 +92,7 @@ async def measure(home: str, nodes: int, count: int, workloads: int, profile: st
                 lost_after=Seconds(7200),
             )
             url = asyncio.get_running_loop().create_future()
-            serving = asyncio.create_task(_serve(settings, store, url))
+            serving = asyncio.create_task(serve(settings, store, url))
             watching = asyncio.create_task(watch(store, meter, count, done))
             looking = asyncio.create_task(lateness(late))
             async with Client([await url]) as client:
@@ -121,7 +126,7 @@ async def measure(home: str, nodes: int, count: int, workloads: int, profile: st
     return {"store": home, "nodes": nodes, "workloads": workloads, **results, **extra, "loop_late_ms": held, **traced}
 
 
-async def _serve(settings: ServerSettings, store: Store, url: asyncio.Future[str]) -> None:
+async def serve(settings: ServerSettings, store: Store, url: asyncio.Future[str]) -> None:
     """The real server, on a store that is open already."""
 
     @contextlib.asynccontextmanager

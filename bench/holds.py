@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench._api import report
 from bench._steps import Steps
-from bench.end_to_end import _serve, manifest, node
+from bench.end_to_end import add_nodes, manifest, node, serve
 from mandor.bench.home import open_home
 from mandor.errors import Conflict, Expired
 from mandor.lib import logs
@@ -33,7 +33,7 @@ from mandor.lib.quantity import Seconds
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Meta
 from mandor.model.phase import Phase
-from mandor.model.record import Hearing, HearingSpec, Lease, LeaseSpec
+from mandor.model.record import Hearing, HearingSpec
 from mandor.roots.settings import ServerSettings
 from mandor.store.base import WRITES_MOST, Change, Put, Store, Write
 
@@ -353,14 +353,7 @@ async def lose_nodes(driver: Driver) -> None:
 async def serving(options: argparse.Namespace) -> AsyncIterator[Driver]:
     with TemporaryDirectory(prefix="mandor-holds-") as folder:
         async with open_home(options.store) as (store, _):
-            for start in range(0, options.nodes, WRITES_MOST):
-                some = range(start, min(options.nodes, start + WRITES_MOST))
-                await store.commit(*(Put(node(index)) for index in some))
-            names = tuple(sorted(f"node-{index}" for index in range(options.nodes)))
-            await store.commit(
-                Put(Lease(meta=Meta(name="server-agents"), spec=LeaseSpec(holder="agents", seconds=3600))),
-                Put(Hearing(meta=Meta(name="agents"), spec=HearingSpec(nodes=names))),
-            )
+            await add_nodes(store, options.nodes)
             settings = ServerSettings(
                 data=folder,
                 listen="127.0.0.1:0",
@@ -372,7 +365,7 @@ async def serving(options: argparse.Namespace) -> AsyncIterator[Driver]:
             url = asyncio.get_running_loop().create_future()
             agents = Agents(store)
             tasks = [
-                asyncio.create_task(_serve(settings, store, url), name="bench server"),
+                asyncio.create_task(serve(settings, store, url), name="bench server"),
                 asyncio.create_task(agents.run(), name="bench agents"),
             ]
             driver = Driver(await url, store, agents, options.nodes, options.instances)
