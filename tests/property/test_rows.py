@@ -41,6 +41,7 @@ from mandor.placement.framework.points import (
     whole_part,
 )
 from mandor.placement.framework.profile import Enabled, Profile
+from mandor.placement.framework.rehearsal import Rehearsal
 from mandor.placement.framework.room import EXACT_BELOW
 from mandor.placement.framework.snapshot import NodeView, Snapshot
 from mandor.placement.framework.watch import Unwatched
@@ -55,6 +56,7 @@ from mandor.placement.plugins.node_resources_fit import NodeResourcesFit, NodeRe
 from mandor.placement.plugins.pod_topology_spread import PodTopologySpread, PodTopologySpreadArgs
 from mandor.placement.plugins.quota import Quota, QuotaArgs
 from mandor.placement.plugins.vm_quota import VMQuota, VMQuotaArgs
+from mandor.placement.row import first_slot
 from mandor.placement.table import Table
 from tests.property.neighbourhood import identities, nodes, shapes
 from tests.property.tables import NAMES
@@ -302,6 +304,11 @@ class Course:
         )
         assert said(found) == said(expected)
         assert found.fault == ""
+        quick, long = (
+            Rehearsal(each, ask, self.table.snapshot(), Unwatched(), quick=first_slot)
+            for each in (self.quick, self.long)
+        )
+        assert quick.place() == long.place()
         self.placed += bool(found.node)
         if keep and found.node:
             self.table.set_charge(ask.key, found.node, shape, who, Tenure(Rank(priority), born=float(self.count)))

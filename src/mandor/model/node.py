@@ -135,6 +135,10 @@ class Capabilities(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tr
         return needs <= self.extras and all(self.images if image else both for image in images)
 
 
+ENGINE_FACT = "engine."
+"""So begin the facts about engines."""
+
+
 def engine_facts(engines: Mapping[str, Capabilities]) -> dict[str, str]:
     """What rules can say of the engines of a node: `engine.docker.version version >= 24`,
     `engine.incus.machines == true`."""
@@ -142,9 +146,9 @@ def engine_facts(engines: Mapping[str, Capabilities]) -> dict[str, str]:
     for name, each in engines.items():
         known = {"up": each.up, "images": each.images}
         known |= dict.fromkeys((*each.extras, *(f"limits.{limit}" for limit in each.limits)), True)
-        found |= {f"engine.{name}.{what}": str(answer).lower() for what, answer in known.items()}
+        found |= {f"{ENGINE_FACT}{name}.{what}": str(answer).lower() for what, answer in known.items()}
         if each.version:
-            found[f"engine.{name}.version"] = each.version
+            found[f"{ENGINE_FACT}{name}.version"] = each.version
     return found
 
 

@@ -22,7 +22,7 @@ from mandor.placement.framework.rehearsal import Rehearsal, run_post_filters
 from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_scores
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Overrun, Unwatched, Watch
-from mandor.placement.row import best_slot, fits_slot
+from mandor.placement.row import best_slot, first_slot, fits_slot
 
 AVOIDED = "avoid nodes where it failed"
 DISLIKED = "others want to be apart from it"
@@ -309,7 +309,7 @@ class Cycle:
             nominated=self.nominated,
             now=self.moment.now,
             patience=self.moment.patience,
-            quick=None if self.step_by_step else best_slot,
+            quick=None if self.step_by_step else first_slot,
         )
 
     def _nominate(self, tried: Sequence[_Offer], offer: _Offer, made: Nomination) -> Decision:

@@ -21,6 +21,7 @@ from mandor.placement.framework.runtime import Verdict
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Watch
 from mandor.placement.gang_stage import Kind, Stage
+from mandor.placement.row import first_slot
 from mandor.placement.scratch import Scratch
 from mandor.placement.table import Table
 
@@ -178,6 +179,7 @@ class Attempt:
             consulted=setting.consulted.get(ask.key),
             now=setting.moment.now,
             patience=setting.moment.patience,
+            quick=first_slot,
         )
         made: Nomination | None = setting.guard(
             lambda: run_post_filters(setting.profile, state, rehearsal, setting.watch)

@@ -1,6 +1,6 @@
 """Who lodges on which node, read from the table: those whose tenure is out of the ordinary, and what budgets allow."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -9,7 +9,6 @@ from mandor.model.meta import Key
 from mandor.placement.framework.ask import Shape
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.identity import NOBODY, Identity
-from mandor.placement.framework.kept import Kept
 from mandor.placement.framework.lodging import SETTLED, Going, Level, Lodger, Tenure
 from mandor.placement.levels import Levels
 
@@ -25,10 +24,10 @@ Group = tuple[str, str, str]
 class Lodgings:
     """One of the table; it says who comes and who leaves."""
 
-    def __init__(self, table: "Table", kept: Kept, rows: Mapping[str, int], census: Census) -> None:
+    def __init__(self, table: "Table", levels: Levels, census: Census) -> None:
         self._table = table
         self._census = census
-        self._levels = Levels(kept, rows, table.__len__, self._at)
+        self._levels = levels
         self._stopping: set[Key] = set()
         self._held: dict[Key, int] = {}
         """Their priorities."""
@@ -131,9 +130,6 @@ class Lodgings:
     def _lodger(self, key: Key) -> Lodger:
         charge = self._table.charges[key]
         return _new_tuple(Lodger, (key, charge.shape, charge.who, charge.tenure))
-
-    def _at(self, slot: int) -> Iterator[Lodger]:
-        return map(self._lodger, self._table.keys_on(self._table.nodes[slot].meta.name))
 
     def _named(self, keys: Collection[Key]) -> list[tuple[str, Lodger]]:
         return [(self._table.charges[key].node, self._lodger(key)) for key in sorted(keys)]

@@ -61,14 +61,25 @@ class Row:
 
 def best_slot(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> int:
     """The slot of the best node; `NOWHERE`: nothing fits, or there is no quick way."""
+    return _slot(profile, state, ask, nodes, watch, drawn=True)
+
+
+def first_slot(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> int:
+    """As `best_slot`, but of equal nodes it is the first, and not the one that is lucky."""
+    return _slot(profile, state, ask, nodes, watch, drawn=False)
+
+
+def _slot(profile: Profile, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch, *, drawn: bool) -> int:
     if not profile.local or not len(nodes):
         return NOWHERE
     try:
         row = _row(profile, state, ask, nodes, watch)
+        bits = row.bits if drawn else 0
+        ranks = row.ranks if drawn else row.ranks >> row.bits
         if row.plan.wide is None:
-            slot = int(row.ranks.argmax())
-            return slot if row.ranks[slot] >= 0 else NOWHERE
-        return _best_of_all(row, row.plan.wide, state, ask, nodes, watch)
+            slot = int(ranks.argmax())
+            return slot if ranks[slot] >= 0 else NOWHERE
+        return _best_of_all(ranks, bits, row.plan.wide, state, ask, nodes, watch)
     except PluginFault:
         raise
     except Exception as error:
@@ -128,18 +139,20 @@ def _streak(row: Row, usual: Usual, nodes: Snapshot, count: int) -> list[int]:
     return found
 
 
-def _best_of_all(row: Row, wide: Wide, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch) -> int:
-    feasible = run_filters(wide, state, ask, nodes, watch, left=row.ranks >= 0).feasible
+def _best_of_all(
+    ranks: Totals, bits: int, wide: Wide, state: CycleState, ask: Ask, nodes: Snapshot, watch: Watch
+) -> int:
+    feasible = run_filters(wide, state, ask, nodes, watch, left=ranks >= 0).feasible
     if not wide.scores:
-        ranks = np.where(feasible, row.ranks, NOWHERE)
+        ranks = np.where(feasible, ranks, NOWHERE)
         slot = int(ranks.argmax())
         return slot if ranks[slot] >= 0 else NOWHERE
     among = feasible.nonzero()[0]
     if len(among) < 2:
         return int(among[0]) if len(among) else NOWHERE
     scores = run_scores(wide, state, ask, nodes, feasible, among, watch)
-    scores <<= row.bits
-    scores += row.ranks.take(among)
+    scores <<= bits
+    scores += ranks.take(among)
     return int(among[scores.argmax()])
 
 

@@ -31,9 +31,11 @@ from mandor.placement.framework.snapshot import (
     Images,
     Snapshot,
     Wanted,
-    node_facts,
+    images_of,
+    node_fact,
 )
 from mandor.placement.framework.volumes import KnownVolume, Volumes, wanted_volumes
+from mandor.placement.levels import Levels
 from mandor.placement.lodgings import Lodgings
 from mandor.placement.window import Window
 
@@ -83,7 +85,8 @@ class Table:
         self._census = Census(self._slots, self._fact)
         self._volumes = Volumes(self._count_disk)
         self._kept = Kept()
-        self.lodgings = Lodgings(self, self._kept, self._rows, self._census)
+        self._levels = Levels(self._rows, self.__len__, _FIRST_CAPACITY)
+        self.lodgings = Lodgings(self, self._levels, self._census)
         self._owners: dict[tuple[str, str], int] = {}
         self._dedicated: dict[str, dict[int, int]] = {}
         self._quotas = Quotas()
@@ -139,13 +142,12 @@ class Table:
         else:
             self._nodes[slot] = node
             self._pools.set(slot, node.spec.pool)
-            self._health.set(slot, _health(node))
+            self._health.set(slot, Health.of(node))
             self._taints.set(slot, node.spec.taints)
             self._engines.set(slot, Engines.of(node.status.engines))
-            self._images.set(slot, _images(node))
-            facts = node_facts(node) if self._facts else {}
+            self._images.set(slot, images_of(node))
             for name, column in self._facts.items():
-                column.set(slot, (facts.get(name),))
+                column.set(slot, (node_fact(node, name),))
             self._ports.set_node(node.meta.name, node.status.ports)
         self._set_allocatable(slot, node)
         self._set_usage(slot, node)
@@ -171,6 +173,7 @@ class Table:
             array[:, slot] = array[:, last]
             array[:, last] = 0
         self._room.move(last, slot)
+        self._levels.move(last, slot)
         self._room.forget(name)
         self._favour.remove(slot)
         columns: tuple[Column[Any], ...] = (self._pools, self._health, self._taints, self._engines, self._images)
@@ -190,18 +193,17 @@ class Table:
         self._slots[name] = slot
         self._favour.append(name)
         self._pools.append(node.spec.pool)
-        self._health.append(_health(node))
+        self._health.append(Health.of(node))
         self._taints.append(node.spec.taints)
         self._engines.append(Engines.of(node.status.engines))
-        self._images.append(_images(node))
+        self._images.append(images_of(node))
         self._usage[:, slot] = -1
-        facts = node_facts(node) if self._facts else {}
         for fact, column in self._facts.items():
-            column.append((facts.get(fact),))
+            column.append((node_fact(node, fact),))
         self._renumbered()
         self._ports.set_node(name, node.status.ports)
         for key in self._by_node.get(name, ()):
-            self._count(slot, self._charges[key].shape, 1)
+            self._count(slot, self._charges[key], 1)
             self._count_people(self._charges[key], 1)
         for size in self._volumes.sizes_on(name):
             self._count_disk(name, size)
@@ -275,7 +277,7 @@ class Table:
             turn = 0 if slot is None else int(self._numbers[_TURN, slot])
             self._undo.append(partial(self._take_back, key, slot, turn, self._turn))
         if slot is not None:
-            self._count(slot, shape, 1)
+            self._count(slot, charge, 1)
             self._count_people(charge, 1)
             self._turn += 1
             self._numbers[_TURN, slot] = self._turn
@@ -299,19 +301,20 @@ class Table:
         self.lodgings.come(keys[0], tenures[0], len(keys))
         self._count_everywhere(keys[0].namespace, shape, who, len(keys))
         self._census.add_all(names, who)
-        self._count_all(slots, shape)
+        self._count_all(slots, shape, tenures[0])
 
-    def _count_all(self, slots: Sequence[int], shape: Shape) -> None:
+    def _count_all(self, slots: Sequence[int], shape: Shape, tenure: Tenure) -> None:
         times: dict[int, int] = {}
         for slot in slots:
             times[slot] = times.get(slot, 0) + 1
         step = self._steps.get(shape)
         if step is None:
             step = self._step(shape)
-        at = list(times)
-        sums = self._sums[:, at] + np.multiply.outer(step, list(times.values()))
+        at, counts = list(times), list(times.values())
+        sums = self._sums[:, at] + np.multiply.outer(step, counts)
         self._sums[:, at] = sums
         self._room.columns[VALUES, at] = sums[VALUES]
+        self._levels.come_all(at, counts, shape, tenure)
         self._kept.changed_all(slots)
         turn, self._turn = self._turn, self._turn + len(slots)
         last = {slot: turn + number for number, slot in enumerate(slots, 1)}
@@ -362,7 +365,7 @@ class Table:
             self._count_volumes(key, charge, -1)
         slot = self._slots.get(charge.node)
         if slot is not None:
-            self._count(slot, charge.shape, -1)
+            self._count(slot, charge, -1)
             self._count_people(charge, -1)
         return True
 
@@ -409,15 +412,18 @@ class Table:
         if slot is not None:
             self._numbers[_TURN, slot] = turn_of_node
 
-    def _count(self, slot: int, shape: Shape, sign: int) -> None:
+    def _count(self, slot: int, charge: Charge, sign: int) -> None:
+        shape = charge.shape
         step = self._steps.get(shape)
         if step is None:
             step = self._step(shape)
         sums = self._sums[:, slot]
         if sign > 0:
             np.add(sums, step, out=sums)
+            self._levels.come(slot, shape, charge.tenure)
         else:
             np.subtract(sums, step, out=sums)
+            self._levels.leave(slot, shape, charge.tenure)
         self._room.columns[VALUES, slot] = sums[VALUES]
         self._kept.changed(slot)
 
@@ -527,7 +533,7 @@ class Table:
         if column is None:
             column = Column(max(_FIRST_CAPACITY, len(self._nodes)))
             for node in self._nodes:
-                column.append((node_facts(node).get(name),))
+                column.append((node_fact(node, name),))
             self._facts[name] = column
         return column
 
@@ -552,6 +558,7 @@ class Table:
             self._allocatable = np.concatenate([self._allocatable, extra])
             self._sums = np.concatenate([self._sums, extra])
             self._steps.clear()
+            self._levels.add_row()
             self._snapshot = None
         return row
 
@@ -560,6 +567,7 @@ class Table:
         self._allocatable = _wider(self._allocatable, extra)
         self._sums = _wider(self._sums, extra)
         self._room.widen(extra)
+        self._levels.widen(extra)
         self._usage = _wider(self._usage, extra)
         self._since_usage = _wider(self._since_usage, extra)
         self._numbers = _wider(self._numbers, extra)
@@ -576,10 +584,6 @@ def _busier(before: Node, after: Node) -> bool:
 
 def _images(node: Node) -> Images:
     return tuple(sorted(node.status.images.items()))
-
-
-def _health(node: Node) -> Health:
-    return Health(node.status.phase, node.closed, node.status.pressure, node.drain is not None)
 
 
 def _amounts(rows: int, columns: int) -> Amounts:

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from mandor.errors import Invalid
+from mandor.model.node import Capabilities
 from mandor.placement.cycle import decide
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Column, Mask, Scores
@@ -25,7 +26,7 @@ from mandor.placement.framework.points import (
     scaled,
 )
 from mandor.placement.framework.profile import Enabled, Profile
-from mandor.placement.framework.snapshot import NodeView, Snapshot
+from mandor.placement.framework.snapshot import NodeView, Snapshot, node_fact, node_facts
 from mandor.placement.plugins.node_resources_fit import NodeResourcesFit
 from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.placement.profiles import default_profile
@@ -281,3 +282,12 @@ def test_values_nobody_has_any_more_are_forgotten() -> None:
     for index in range(1, 500):
         column.set(0, str(index))
     assert len(column._values) <= 2
+
+
+def test_one_fact_of_a_node_is_what_it_is_among_all() -> None:
+    engines = {"docker": Capabilities(images=True, version="24.0"), "process": Capabilities()}
+    labels = {"zone": "z1", "node": "mine", "engine.docker.up": "maybe"}
+    node = make_node("n1", pool="blue", labels=labels, facts={"os": "linux", "zone": "z2"}, engines=engines)
+    facts = node_facts(node)
+    assert {name: node_fact(node, name) for name in facts} == facts
+    assert node_fact(node, "engine.docker.nothing") is node_fact(node, "nothing") is None

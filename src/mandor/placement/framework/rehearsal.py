@@ -40,7 +40,7 @@ class Rehearsal:
         patience: float = 0.0,
         quick: Quick | None = None,
     ) -> None:
-        """`quick`: says, for a profile that is local, where the ask fits; negative: nowhere."""
+        """`quick`: says, for a profile that is local, which is the first of the best; negative: nothing fits."""
         self.ask = ask
         self.nodes = nodes
         self.nominated = nominated
@@ -136,10 +136,9 @@ class Rehearsal:
         """The best node as things stand now; empty: there is none."""
         state, profile = CycleState(self._consulted), self._profile
         if self._quick is not None and profile.local:
-            found = self._quick(profile, CycleState(self._consulted), self.ask, self.nodes, self._watch)
+            found = self._quick(profile, state, self.ask, self.nodes, self._watch)
             self._watch.end()
-            if found < 0:
-                return ""
+            return self.nodes.nodes[found].meta.name if found >= 0 else ""
         verdict = run_filters(profile, state, self.ask, self.nodes, self._watch)
         self._watch.end()
         among = verdict.feasible.nonzero()[0]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from mandor.model.node import Capabilities, Node, NodePhase, Taint, engine_facts
+from mandor.model.node import ENGINE_FACT, Capabilities, Node, NodePhase, Taint, engine_facts
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.column import Column, Mask
 from mandor.placement.framework.kept import Kept
@@ -31,6 +31,10 @@ class Health:
     """What it is short of."""
     drained: bool = False
     """It is to be empty: closed to daemons, too."""
+
+    @classmethod
+    def of(cls, node: Node) -> "Health":
+        return cls(node.status.phase, node.closed, node.status.pressure, node.drain is not None)
 
     def open(self, *, daemon: bool = False) -> bool:
         closed = self.drained if daemon else self.cordoned
@@ -75,11 +79,27 @@ class NodeView:
         return node_facts(self.node)
 
 
+def images_of(node: Node) -> Images:
+    return tuple(sorted(node.status.images.items()))
+
+
 def node_facts(node: Node) -> dict[str, str]:
     """What rules can speak of: what the agent found, what the engines can do, labels over it, and the node's own name
     and pool over all."""
     found = {**node.status.facts, **engine_facts(node.status.engines), **node.meta.labels}
     return {**found, "node": node.meta.name, "pool": node.spec.pool}
+
+
+def node_fact(node: Node, name: str) -> str | None:
+    """One of them, without making the others."""
+    if name == "node":
+        return node.meta.name
+    if name == "pool":
+        return node.spec.pool
+    found = node.meta.labels.get(name)
+    if found is None and name.startswith(ENGINE_FACT):
+        found = engine_facts(node.status.engines).get(name)
+    return node.status.facts.get(name) if found is None else found
 
 
 @dataclass(frozen=True, slots=True)
