@@ -9,7 +9,7 @@ from mandor.model.meta import Key
 from mandor.model.node import RENEWS, Node
 from mandor.model.record import Former, Token
 from mandor.store.base import Put
-from tests.api.conftest import Api
+from tests.api.conftest import Api, StartApi
 
 SECRET = "ab" * 32
 OTHER = "cd" * 32
@@ -124,3 +124,47 @@ async def test_who_cannot_or_may_not_is_told_why(api: Api) -> None:
     ):
         with pytest.raises(Unsupported, match="not every server"):
             await client.call("POST", path, dict, body=body)
+
+
+async def test_the_servers_say_when_it_is_to_be_renewed(start_api: StartApi) -> None:
+    api = await start_api(tokens_required=True, credential_age_seconds=86_400.0)
+    joiner = await api.client(await api.token("join", "join:first"))
+    first = await joiner.call("POST", "/v1/nodes/n1/join", dict, body={})
+    assert 0.8 * 86_400 < first["renew_seconds"] <= 86_400
+    node = await api.client(first["credential"])
+    renewed = await node.call("POST", "/v1/nodes/n1/credential", dict, body={"secret": SECRET})
+    assert 0.8 * 86_400 < renewed["renew_seconds"] <= 86_400
+    again = await node.call("POST", "/v1/nodes/n1/join", dict, body={})
+    assert again["renew_seconds"] <= 86_400
+
+
+async def test_without_an_age_it_is_renewed_when_it_is_told(api: Api) -> None:
+    joiner = await api.client(await api.token("join", "join:first"))
+    assert (await joiner.call("POST", "/v1/nodes/n1/join", dict, body={}))["renew_seconds"] is None
+
+
+async def test_the_new_one_lasts_as_long_as_the_old_one_did_and_is_as_old_as_it_is(api: Api) -> None:
+    await joined(api)
+    admin = await api.client(await api.token("admin", "user:ani"))
+    wanted = {"role": "node", "identity": "n1", "expires_seconds": 1000}
+    old = await admin.call("POST", "/v1/tokens", dict, body=wanted)
+    before = await token_of(api)
+    past = before.changed(
+        meta=msgspec.structs.replace(before.meta, created_at=before.meta.created_at - 700),
+        spec=msgspec.structs.replace(before.spec, expires_at=before.spec.expires_at - 700),
+    )
+    await api.store.commit(Put(past))
+    answer = await (await api.client(old["token"])).call(
+        "POST", "/v1/nodes/n1/credential", dict, body={"secret": SECRET}
+    )
+    after = await token_of(api)
+    assert after.lasts_seconds == pytest.approx(1000, abs=1)
+    assert after.meta.created_at > past.meta.created_at + 600
+    assert answer["until"] == past.spec.expires_at, "the old one is not good for longer than it would have been"
+    assert answer["renew_seconds"] == pytest.approx(633, abs=40)
+
+
+async def token_of(api: Api) -> Token:
+    found = await api.store.get(Key("token", "", "node.n1"))
+    assert isinstance(found, Token)
+    return found

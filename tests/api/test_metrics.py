@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
+from mandor.api.gauges import ClusterGauges
 from mandor.errors import Forbidden
 from mandor.model.record import Role
 from tests.api.conftest import Api
@@ -30,3 +33,14 @@ async def test_answers_are_counted_by_operation_and_status(api: Api) -> None:
     assert 'mandor_api_requests_total{operation="list_nodes",code="200"} 1' in lines
     assert 'mandor_api_requests_total{operation="compareTable",code="403"} 1' in lines
     assert "mandor_api_requests_in_flight 0" in lines
+
+
+async def test_tokens_that_somebody_should_see_to_are_counted_by_role(api: Api) -> None:
+    clock = api.parts.clock
+    for name, role, days in (("ani", "operator", 1), ("budi", "operator", 90), ("n1", "node", 20)):
+        await api.token(cast(Role, role), f"{role}:{name}", expires_at=clock.now() + days * 86_400)
+    async with ClusterGauges(api.store, api.parts.heartbeats, clock) as gauges:
+        await gauges.prepare()
+        lines = [line for family in gauges.families() for line in family.lines()]
+    assert 'mandor_tokens_ending{role="operator"} 1' in lines
+    assert 'mandor_tokens_ending{role="node"} 0' in lines

@@ -139,6 +139,7 @@ def test_the_alerts_are_rules_that_prometheus_takes_and_they_fire(tmp_path: Path
             series("up", "0x40", job="mandor-server", instance="s1"),
             series("mandor_nodes", "1x40", phase="Down"),
             series("mandor_store_ailments", "1x40", instance="s1"),
+            series("mandor_tokens_ending", "1x40", role="node"),
             series("mandor_node_pressure", "1x40", node="n1", resource="memory"),
             series("mandor_instances_waiting", "2x40", namespace="default", reason="Unschedulable"),
             series("mandor_workload_instances_wanted", "3x40", namespace="default", workload="web"),

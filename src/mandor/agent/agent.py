@@ -127,7 +127,9 @@ class Agent:
             lambda feature: feature in link.features,
             sentry,
         )
-        self._credential = CredentialKeeper(link, clock, lambda: self.node.spec.renewal)
+        self._credential = CredentialKeeper(
+            link, clock, lambda: self.node.spec.renewal, self.crew.measures.credential_renewals
+        )
         self._tracer = tracer
         loader = ImageLoader(self._engines, lambda: self.node.engines, self.node.refresh)
         self.defence = Defence(
@@ -239,6 +241,7 @@ class Agent:
     async def _join_once(self) -> None:
         self.presence.check(await self._link.join())
         self.joined.set()
+        self._credential.poke()
         log.info("node %s has joined", self._settings.name)
 
     async def _join(self) -> MandorError | None:

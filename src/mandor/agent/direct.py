@@ -17,6 +17,7 @@ Dial = Callable[[Session], Awaitable[Duplex]]
 class DirectLink:
     features = frozenset(FEATURES)
     renewing = False
+    renew_at = None
 
     def __init__(
         self,

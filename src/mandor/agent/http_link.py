@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from urllib.parse import quote
@@ -23,10 +24,12 @@ log = logging.getLogger(__name__)
 class _Joined(Struct, frozen=True):
     credential: str
     cluster: ClusterSpec
+    renew_seconds: float | None = None
 
 
 class _Renewed(Struct, frozen=True):
     until: float
+    renew_seconds: float | None = None
 
 
 class _About(Struct, frozen=True):
@@ -44,9 +47,12 @@ class HttpLink:
         journal: Journal,
         address: Callable[[], str] = lambda: "",
         join_token: Callable[[], str | None] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`join_token`: as it is now; absent: the one of the settings."""
+        """`join_token`: as it is now; absent: the one of the settings. `monotonic`: the agent's clock."""
         self._client, self._settings, self._journal, self._address = client, settings, journal, address
+        self._monotonic = monotonic
+        self.renew_at: float | None = None
         self._fresh = join_token or (lambda: settings.join_token)
         self._join_token = settings.join_token
         self._path = f"/v1/nodes/{quote(settings.name)}"
@@ -90,7 +96,11 @@ class HttpLink:
         if joined.credential and joined.credential != self._journal.credential:
             self._journal.keep_credential(joined.credential)
         self._client.token = joined.credential or self._client.token
+        self._renew_in(joined.renew_seconds)
         return joined.cluster
+
+    def _renew_in(self, seconds: float | None) -> None:
+        self.renew_at = self._monotonic() + seconds if seconds is not None else None
 
     def _secret(self) -> str:
         """Chosen and written down before the first join, so that an answer that gets lost costs nothing."""
@@ -113,9 +123,10 @@ class HttpLink:
                 following = self._credential(secrets.token_hex(32))
                 self._journal.keep_next_credential(following)
             body = {"secret": following.rpartition("_")[2]}
-            await self._client.call("POST", f"{self._path}/credential", _Renewed, body=body, repeat=True)
+            renewed = await self._client.call("POST", f"{self._path}/credential", _Renewed, body=body, repeat=True)
             self._journal.keep_credential(following)
             self._client.token = following
+            self._renew_in(renewed.renew_seconds)
 
     def _credential(self, secret: str) -> str:
         return f"mdr_node.{self._settings.name}_{secret}"

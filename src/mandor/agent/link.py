@@ -48,6 +48,11 @@ class Link(Protocol):
     def renewing(self) -> bool:
         """A renewal of the node's credential has begun, and is not known to be over."""
 
+    @property
+    def renew_at(self) -> float | None:
+        """When the node is to have another credential, as the servers last said, on the agent's monotonic clock; None:
+        only when it is told to."""
+
     async def renew_credential(self) -> None:
         """The node has another one afterwards; safe to repeat, and to be cut short at any point."""
 

@@ -22,6 +22,8 @@ class Measures:
     def __init__(self) -> None:
         self.heartbeats = Counts()
         """By result."""
+        self.credential_renewals = Counts()
+        """By result."""
         self._calls = Counts()
         self._durations = Spreads()
 
@@ -42,6 +44,12 @@ class Measures:
 
     def families(self) -> Iterator[Family]:
         yield counter("mandor_agent_heartbeats_total", "Heartbeats, by what was answered.", self.heartbeats, "result")
+        yield counter(
+            "mandor_agent_credential_renewals_total",
+            "Times that the node's credential was to be renewed, by how it ended.",
+            self.credential_renewals,
+            "result",
+        )
         yield counter(
             "mandor_engine_calls_total",
             "What engines were told to do, by how it ended.",

@@ -6,14 +6,16 @@ Every server can tell this, from what it mirrors since somebody first asked.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from mandor.api.heartbeat import Heartbeats
+from mandor.lib.clock import Clock
 from mandor.lib.metrics import Family, Values, gauge
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
+from mandor.model.record import Role, Token, ends_soon
 from mandor.model.resources import Resources
 from mandor.model.workload import Workload
 from mandor.store.base import Change, Store
@@ -26,10 +28,11 @@ _RESOURCES = (("cpu_milli", "cpu_cores", 1000), ("memory_bytes", "memory_bytes",
 class ClusterGauges:
     """Use as `async with`. Until it is asked for the first time it costs nothing; from then on it counts changes."""
 
-    def __init__(self, store: Store, heartbeats: Heartbeats) -> None:
-        self._heartbeats = heartbeats
+    def __init__(self, store: Store, heartbeats: Heartbeats, clock: Clock) -> None:
+        self._heartbeats, self._clock = heartbeats, clock
         self._nodes = Mirror(store, Node.kind)
         self._workloads = Mirror(store, Workload.kind)
+        self._tokens = Mirror(store, Token.kind)
         self._instances = Mirror(store, Instance.kind)
         self._phases: Counter[Values] = Counter()
         self._waiting: Counter[Values] = Counter()
@@ -44,7 +47,7 @@ class ClusterGauges:
         await self._stack.aclose()
 
     async def prepare(self) -> None:
-        mirrors = (self._nodes, self._workloads, self._instances)
+        mirrors = (self._nodes, self._workloads, self._instances, self._tokens)
         if not self._begun:
             self._begun = True
             self._instances.listen(self._count)
@@ -70,6 +73,7 @@ class ClusterGauges:
 
     def families(self) -> Iterator[Family]:
         yield from self._of_nodes()
+        yield self._of_tokens()
         yield from self._of_work()
         yield from self._of_usage()
 
@@ -88,6 +92,14 @@ class ClusterGauges:
             nodes,
             lambda each: (each.meta.name, each.allocatable),
         )
+
+    def _of_tokens(self) -> Family:
+        now, found = self._clock.now(), dict.fromkeys(((each,) for each in get_args(Role)), 0.0)
+        for each in self._tokens.items():
+            if isinstance(each, Token) and ends_soon(each.spec.role, each.ends_at - now, each.lasts_seconds):
+                found[each.spec.role,] += 1.0
+        meaning = "Tokens that end within two weeks; nodes' that were not renewed in time."
+        return gauge("mandor_tokens_ending", meaning, found, "role")
 
     def _of_work(self) -> Iterator[Family]:
         found = _counted(self._phases)

@@ -1,5 +1,7 @@
 """What can be set about the API server, each with its meaning."""
 
+import math
+
 from msgspec import Struct
 
 MIB = 1024 * 1024
@@ -42,5 +44,7 @@ class ApiSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     strangers_per_second: float = 50.0
     """From one address: requests without a token, or with one that nobody knows."""
     strangers_burst: int = 500
+    credential_age_seconds: float = math.inf
+    """At this age at the latest an agent renews its node's credential by itself."""
     engines: tuple[str, ...] = ()
     """Engines that exist although this server does not have them installed."""

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from mandor.client.sync import Examined
 from mandor.lib.versions import compatible, newer
 from mandor.model.node import CLOCK_AHEAD
+from mandor.model.record import SOON_SECONDS, ends_soon
 
 Object = Mapping[str, Any]
 
 CLOCK_SECONDS = 5.0
 """Clocks that differ by less do no harm: leases are measured on one clock each."""
 SLOW_SECONDS = 1.0
-SOON_SECONDS = 14 * 86_400.0
 WAITING_SECONDS = 300.0
 NAMES_MOST = 5
 
@@ -170,11 +170,15 @@ def _of_node(node: Object, version: str) -> Iterator[Finding]:
 def of_tokens(tokens: Iterable[Object], now: float) -> Iterator[Finding]:
     for token in tokens:
         ends = token["spec"].get("expires_at", 0.0)
-        if ends and ends - now < SOON_SECONDS:
+        role, lasts = token["spec"]["role"], ends - token["meta"]["created_at"]
+        if ends and ends_soon(role, ends - now, lasts):
             who, about = token["spec"]["identity"], f"token {token['meta']['name']}"
             days = (ends - now) / 86_400
             says = f"the one of {who} ends in {days:.0f} days" if days > 0 else f"the one of {who} has ended"
-            yield Finding(Level.WARNING, about, says, f"`mandor token rotate {token['meta']['name']}` makes another")
+            do = f"`mandor token rotate {token['meta']['name']}` makes another"
+            if role == "node":
+                says, do = f"{says}, and was not renewed in time", "is its agent running, and can it write? see its log"
+            yield Finding(Level.WARNING, about, says, do)
 
 
 def of_instances(instances: Sequence[Object], now: float) -> Iterator[Finding]:

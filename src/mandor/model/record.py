@@ -1,5 +1,6 @@
 """The small objects the cluster keeps about itself: who it is, who leads, who may do what, what happened."""
 
+import math
 from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta as Bounds
@@ -137,6 +138,26 @@ class Token(Object, frozen=True, tag="token"):
     namespaced: ClassVar[bool] = False
     spec: TokenSpec
     status: Empty = field(default_factory=Empty)
+
+    @property
+    def ends_at(self) -> float:
+        return self.spec.expires_at or math.inf
+
+    @property
+    def lasts_seconds(self) -> float:
+        """For how long it was made."""
+        return self.ends_at - self.meta.created_at
+
+
+RENEWAL_SHARE = 2 / 3
+"""At this share of its life an agent renews a credential that has an end."""
+SOON_SECONDS = 14 * 86_400.0
+
+
+def ends_soon(role: str, left_seconds: float, lasts_seconds: float) -> bool:
+    """Somebody should see to it: a node's own is renewed in time, unless something is wrong."""
+    late = (1 - RENEWAL_SHARE) / 2 * lasts_seconds if role == "node" else SOON_SECONDS
+    return left_seconds < min(SOON_SECONDS, late)
 
 
 class SessionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):

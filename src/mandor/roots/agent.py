@@ -71,13 +71,14 @@ async def serve(settings: AgentRootSettings, own_logs: OwnLogs | None = None) ->
         for engine in engines.values():
             await stack.enter_async_context(engine)
         tracer = await stack.enter_async_context(tracing(target_of(settings), "mandor-agent", known.name))
-        link = HttpLink(client, known, journal, join_token=partial(_join_token, settings))
+        clock = BootClock()
+        link = HttpLink(client, known, journal, join_token=partial(_join_token, settings), monotonic=clock.monotonic)
         agent = Agent(
             known,
             RemoteStore(client),
             link,
             engines,
-            BootClock(),
+            clock,
             journal=journal,
             holds=somebody_holds,
             ahead=lambda: client.ahead_seconds,

@@ -243,7 +243,7 @@ async def _serve_api(
     api = api_settings(settings, url, tokens_required=not dev)
     features_of(Workload)  # it takes a while, and is known from then on
     sealer = _sealer(settings)
-    gauges = ClusterGauges(store, heartbeats)
+    gauges = ClusterGauges(store, heartbeats, clock)
 
     async def metrics() -> bytes:
         await gauges.prepare()
@@ -296,6 +296,7 @@ def api_settings(settings: ServerSettings, url: str, *, tokens_required: bool) -
         requests_burst=settings.requests_each * BURST_SECONDS,
         watches_most=settings.streams_most,
         watches_each=settings.streams_each,
+        credential_age_seconds=float(settings.credential_age),
     )
 
 

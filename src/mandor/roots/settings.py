@@ -86,6 +86,9 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
     """So many watches, logs and other answers that go on are open at once."""
     streams_each: int = 2_000
     """Of one identity."""
+    credential_age: SecondsOrNever = SecondsOrNever(30 * 86_400)
+    """At this age at the latest an agent renews its node's credential by itself; `never`: only when it is told to, or
+    before it ends."""
     pools: tuple[str, ...] = ()
     """The pools whose nodes this server's scheduler places work on; empty: all. No pool belongs to two schedulers."""
     restore_after: SecondsOrNever = SecondsOrNever(60)
@@ -152,6 +155,8 @@ class ServerSettings(Settings, frozen=True, kw_only=True, forbid_unknown_fields=
                 raise ValueError(f"`{name}` is at least 1")
         if self.plugin_hang < 1:
             raise ValueError("`plugin_hang` is at least 1s")
+        if self.credential_age < 3600:
+            raise ValueError("`credential_age` is at least 1h")
         if self.lease < 1:
             raise ValueError("`lease` is at least 1s")
         for role in self.roles:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -57,6 +58,7 @@ class Place:
     url: str = ""
     parts: Any = None
     join_token: str = ""
+    credential_age_seconds: float = math.inf
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     _port: int = 0
     _serving: Any = None
@@ -71,7 +73,9 @@ class Place:
         listener = open_socket("127.0.0.1", self._port)
         self._port = listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self._port}"
-        settings = ApiSettings(address=self.url, tokens_required=True)
+        settings = ApiSettings(
+            address=self.url, tokens_required=True, credential_age_seconds=self.credential_age_seconds
+        )
         self.parts = ApiParts(
             store=self.store,
             clock=CLOCK,

@@ -258,3 +258,24 @@ async def test_an_agent_that_ends_while_it_renews_its_credential_has_one_that_is
     await end_the_old_one(place)
     async with Client([place.url]) as client:
         assert (await link_of(place, client).join()).id == "c1"
+
+
+@pytest.mark.req("S0-22", "S0-30")
+async def test_an_agent_renews_its_credential_by_itself_and_nobody_notices(place: Place) -> None:
+    await place.go_away()
+    place.credential_age_seconds = 1.0
+    await place.serve()
+
+    async def renewed_since(uid: str) -> str:
+        token = await place.store.get(Key("token", "", "node.n1"))
+        return token.meta.uid if isinstance(token, Token) and token.meta.uid != uid else ""
+
+    async with place.agent() as agent:
+        first = await eventually(lambda: renewed_since(""))
+        second = await eventually(lambda: renewed_since(first))
+        await eventually(lambda: renewed_since(second))
+        await place.order("sleep 300")
+        await place.until(Phase.RUNNING)
+        assert set(agent.crew.measures.heartbeats) == {("ok",)}
+        assert set(agent.crew.measures.credential_renewals) == {("ok",)}
+        await place.end()

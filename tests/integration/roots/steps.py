@@ -150,7 +150,7 @@ async def play(store: MemoryStore, lines: Lines) -> None:
     async def ready() -> int:
         return int((await read(store, LARGE)).status.ready)
 
-    async with running(store) as scheduler, ClusterGauges(store, heartbeats) as gauges:
+    async with running(store) as scheduler, ClusterGauges(store, heartbeats, clock) as gauges:
         metrics = Metrics()
         metrics.add(gauges.families)
         await until(ready)

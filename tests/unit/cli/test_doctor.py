@@ -112,12 +112,22 @@ def test_a_cluster_without_a_ready_node_has_a_problem(nodes: list[dict[str, Any]
 
 def test_tokens_that_end_soon_are_told() -> None:
     ends = {"never": 0.0, "later": NOW + 90 * DAY, "soon": NOW + 2 * DAY, "over": NOW - 1}
-    tokens = [thing(name, {"identity": "user:ani", "expires_at": at}) for name, at in ends.items()]
+    spec = {"identity": "user:ani", "role": "operator"}
+    tokens = [thing(name, {**spec, "expires_at": at}) for name, at in ends.items()]
     found = list(checkup.of_tokens(tokens, NOW))
     assert told(found, Level.WARNING) == [
         "token soon: the one of user:ani ends in 2 days",
         "token over: the one of user:ani has ended",
     ]
+
+
+def test_a_nodes_own_token_is_told_only_if_its_agent_did_not_renew_it_in_time() -> None:
+    ends = {"node.n1": NOW + 2000, "node.n2": NOW + 100}
+    tokens = [thing(name, {"identity": "node:n", "role": "node", "expires_at": at}) for name, at in ends.items()]
+    [found] = checkup.of_tokens(tokens, NOW)
+    assert found.about == "token node.n2"
+    assert found.says.endswith("and was not renewed in time")
+    assert "agent" in found.do
 
 
 def test_only_what_has_waited_long_is_told() -> None:

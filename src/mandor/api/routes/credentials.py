@@ -1,4 +1,4 @@
-"""Credentials of nodes: an agent that is told to renews its own, and both are good for a while."""
+"""Credentials of nodes: an agent renews its own when it is told to or the time has come; both are good for a while."""
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
@@ -12,6 +12,7 @@ from mandor.api.audit import audit
 from mandor.api.auth import hash_secret, node_token_name, same_secret
 from mandor.api.operation import Call, Operation
 from mandor.api.parts import ApiParts
+from mandor.api.renewal import renew_seconds
 from mandor.api.routes.objects import TRIES
 from mandor.errors import Conflict, Forbidden, Unsupported
 from mandor.model.meta import Key
@@ -35,6 +36,8 @@ class NewSecret(Struct, frozen=True, forbid_unknown_fields=True):
 class Renewed(Struct, frozen=True):
     until: float
     """So long the old one is good."""
+    renew_seconds: float | None = None
+    """After so long its agent is to renew the new one; absent: when it is told to."""
 
 
 async def order_renewal(call: Call[None, Renew]) -> Node:
@@ -74,19 +77,30 @@ async def _renew(call: Call[None, NewSecret]) -> Renewed:
     if not isinstance(token, Token):
         raise missing(key)
     if same_secret(token, call.body.secret):
-        return Renewed(token.spec.former.until if token.spec.former is not None else 0.0)
+        until = token.spec.former.until if token.spec.former is not None else 0.0
+        return Renewed(until, renew_seconds(parts, token))
     if caller.proof != token.spec.hash:
         # Whoever got hold of an old one must not be able to lock the node out.
         raise Forbidden(f"this is not the credential of {node.meta.name} any more, and cannot renew it")
-    overlap = (node.spec.renewal or Renewal(0.0)).overlap_seconds
-    former = Former(token.spec.hash, parts.clock.now() + overlap)
-    spec = msgspec.structs.replace(token.spec, hash=hash_secret(call.body.secret), former=former)
+    made = _following(token, call.body.secret, parts.clock.now(), node.spec.renewal or Renewal(0.0))
     done = node.changed(spec=msgspec.structs.replace(node.spec, renewal=None))
     record = audit(parts.clock, caller, "renew", str(key), ("spec.hash", "spec.former"), call.address)
-    await parts.store.commit(Put(token.changed(spec=spec)), Put(done), record)
+    await parts.store.commit(Put(made), Put(done), record)
     if parts.recorder is not None:
         parts.recorder.note(done, "CredentialRenewed", f"{node.meta.name} has another credential")
-    return Renewed(former.until)
+    assert made.spec.former is not None
+    return Renewed(made.spec.former.until, renew_seconds(parts, made))
+
+
+def _following(token: Token, secret: str, now: float, order: Renewal) -> Token:
+    """Another token in the place of this one, so that its age is its own; it is good for as long as this one was."""
+    spec = msgspec.structs.replace(
+        token.spec,
+        hash=hash_secret(secret),
+        former=Former(token.spec.hash, min(now + order.overlap_seconds, token.ends_at)),
+        expires_at=now + token.lasts_seconds if token.spec.expires_at else 0.0,
+    )
+    return token.changed(meta=msgspec.structs.replace(token.meta, uid="", created_at=0.0), spec=spec)
 
 
 async def _until_taken(once: Callable[[], Awaitable[T]]) -> T:

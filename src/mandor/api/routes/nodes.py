@@ -15,6 +15,7 @@ from mandor.api.heartbeat import Report, UsageReport
 from mandor.api.operation import Call, Operation
 from mandor.api.parts import ApiParts
 from mandor.api.pools import new_node_spec
+from mandor.api.renewal import renew_seconds
 from mandor.api.request import header
 from mandor.api.turn_plan import Lane
 from mandor.api.versions import check_skew
@@ -44,6 +45,8 @@ class Joined(Struct, frozen=True):
     credential: str
     """The node's own token: it is shown this once."""
     cluster: ClusterSpec
+    renew_seconds: float | None = None
+    """After so long its agent is to renew it; absent: when it is told to."""
 
 
 class Usages(Struct, frozen=True):
@@ -93,6 +96,7 @@ async def _join(call: Call[None, Join | None], name: str, given: Join) -> Joined
             )
         made, credential = make_token("node", f"node:{name}", name=node_token_name(name), secret=given.secret)
         if not known:
+            token = made
             writes += [Put(made), audit(call.parts.clock, call.caller, "join", f"node {name}", (), call.address)]
     if not isinstance(node, Node):
         pool = await store.get(Key("node-pool", "", given.pool))
@@ -104,7 +108,7 @@ async def _join(call: Call[None, Join | None], name: str, given: Join) -> Joined
     if writes:
         await store.commit(*writes)
     _tell(call.parts, call.caller, node, address)
-    return Joined(credential, cluster)
+    return Joined(credential, cluster, renew_seconds(call.parts, token) if isinstance(token, Token) else None)
 
 
 def _new_node(name: str, given: Join, pool: Object | None) -> Node:

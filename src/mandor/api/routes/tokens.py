@@ -130,7 +130,7 @@ async def rotate(call: Call[None, Rotation]) -> MadeToken:
         )
     lasts = call.body.expires_seconds
     if lasts is None and spec.expires_at:
-        lasts = spec.expires_at - old.meta.created_at
+        lasts = old.lasts_seconds
     made, text = make_token(
         spec.role, spec.identity, namespaces=spec.namespaces, expires_at=now + lasts if lasts is not None else 0.0
     )

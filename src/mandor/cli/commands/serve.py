@@ -93,6 +93,7 @@ def dev_command(
 @click.option("--streams-most", type=int, metavar="COUNT", help="Watches and logs open at once.  [default: 20000]")
 @click.option("--streams-each", type=int, metavar="COUNT", help="Of one identity.  [default: 2000]")
 @click.option("--pools", metavar="POOL[,POOL]", multiple=True, help="What this scheduler owns.  [default: all]")
+@click.option("--credential-age", metavar="DURATION", help="When agents renew their credentials.  [default: 30d]")
 @click.option(
     "--restore-after", metavar="DURATION", help="How long a rule is keepable before its work moves.  [default: 60s]"
 )
