@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from bench._api import report
+from bench._loads import LOADS
 from bench._steps import Steps
 from bench.end_to_end import add_nodes, manifest, node, serve
 from mandor.bench.home import open_home
@@ -347,6 +348,9 @@ async def lose_nodes(driver: Driver) -> None:
     assert isinstance(hearing, Hearing)
     await driver.store.commit(Put(hearing.changed(spec=HearingSpec(nodes=names))))
     await asyncio.sleep(30)
+
+
+PARTS.update(LOADS)
 
 
 @contextlib.asynccontextmanager

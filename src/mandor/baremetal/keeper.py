@@ -9,6 +9,7 @@ from mandor.baremetal.settings import TaskSettings
 from mandor.baremetal.task_plan import plan_sweep
 from mandor.errors import Conflict, MandorError, NotFound
 from mandor.lib.clock import Clock
+from mandor.lib.steps import chosen, in_turns
 from mandor.model.instance import Instance
 from mandor.model.node import Node
 from mandor.model.vm_task import VmTask
@@ -48,10 +49,11 @@ class Keeper:
 
     async def look(self) -> None:
         now = self._clock.now()
-        tasks = [each for each in self._tasks.items() if isinstance(each, VmTask)]
+        known = list(self._tasks.items())
+        tasks = await in_turns(chosen(known, lambda piece: [each for each in piece if isinstance(each, VmTask)]))
         claims = [each for each in self._claims.items() if isinstance(each, Instance)]
         nodes = {each.meta.name for each in self._nodes.items() if isinstance(each, Node)}
-        sweep = plan_sweep(tasks, claims, nodes, self._settings, now)
+        sweep = await in_turns(plan_sweep(tasks, claims, nodes, self._settings, now))
         for task, reason, error in sweep.failed:
             await self._fail(task, reason, error)
         self._hand_out(sweep.published, now)

@@ -19,6 +19,7 @@ from mandor.errors import MandorError, NotFound
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
+from mandor.lib.steps import in_turns
 from mandor.lib.tasks import Background
 from mandor.model.meta import Key
 from mandor.model.spare import Spare, SparePhase
@@ -85,7 +86,8 @@ class Spares:
         settings = self._settings
         while True:
             over = [each for each in self._known() if each.ended]
-            old = outdated(over, settings.spares_kept_most, settings.spares_kept_seconds, self._clock.now())
+            now = self._clock.now()
+            old = await in_turns(outdated(over, settings.spares_kept_most, settings.spares_kept_seconds, now))
             try:
                 for start in range(0, len(old), WRITES_MOST):
                     some = old[start : start + WRITES_MOST]

@@ -1,11 +1,12 @@
 """Plan for a task: what the next step is, from the task, its claim and the clock."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeVar
 
 from mandor.baremetal.settings import TaskSettings
 from mandor.lib.quantity import Seconds
+from mandor.lib.steps import FEW, Steps, chosen, ordered, pieces
 from mandor.model.instance import UNSCHEDULABLE, Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
@@ -64,31 +65,39 @@ class Sweep:
 
 
 def plan_sweep(
-    tasks: Iterable[VmTask], claims: Sequence[Instance], nodes: set[str], settings: TaskSettings, now: float
-) -> Sweep:
-    sweep, over, holding = Sweep(), [], set[Key]()
-    for task in tasks:
-        if task.holds:
-            holding.add(task.claim_key)
-        found = _fault(task, nodes, now)
-        if found is not None:
-            sweep.failed.append((task, *found))
-        elif task.ended or task.status.counted:
-            over.append(task)
-        elif _stuck(task, settings, now):
-            sweep.published.append(task)
-    sweep.forgotten = outdated(over, settings.kept_most, settings.kept_seconds, now)
-    sweep.orphans = [claim for claim in claims if claim.key not in holding]
+    tasks: Sequence[VmTask], claims: Sequence[Instance], nodes: set[str], settings: TaskSettings, now: float
+) -> Steps[Sweep]:
+    sweep, over, holding = Sweep(), list[VmTask](), set[Key]()
+    for piece in pieces(tasks, FEW):
+        for task in piece:
+            if task.holds:
+                holding.add(task.claim_key)
+            found = _fault(task, nodes, now)
+            if found is not None:
+                sweep.failed.append((task, *found))
+            elif task.ended or task.status.counted:
+                over.append(task)
+            elif _stuck(task, settings, now):
+                sweep.published.append(task)
+        yield 12 * len(piece)
+    sweep.forgotten = yield from outdated(over, settings.kept_most, settings.kept_seconds, now)
+    sweep.orphans = yield from chosen(
+        claims, lambda piece: [claim for claim in piece if claim.key not in holding], each=2
+    )
     return sweep
 
 
 Past = TypeVar("Past", VmTask, Spare)
 
 
-def outdated(over: Iterable[Past], most: int, seconds: float, now: float) -> list[Past]:
+def outdated(over: Sequence[Past], most: int, seconds: float, now: float) -> Steps[list[Past]]:
     """Of those that have ended: which are older than so long, or than so many others."""
-    newest = sorted(over, key=lambda each: each.status.since, reverse=True)
-    return [each for place, each in enumerate(newest) if place >= most or now - each.status.since > seconds]
+    old = yield from chosen(over, lambda piece: [each for each in piece if now - each.status.since > seconds])
+    if len(over) <= most:
+        return old
+    newest = yield from ordered(over, key=lambda each: -each.status.since)
+    kept = yield from chosen(newest[:most], lambda piece: [each for each in piece if now - each.status.since > seconds])
+    return kept + newest[most:]
 
 
 def _fault(task: VmTask, nodes: set[str], now: float) -> tuple[Literal["Timeout", "NodeGone"], str] | None:

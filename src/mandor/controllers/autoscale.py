@@ -1,5 +1,7 @@
 """The autoscale controller: the count of a group follows what its instances use, or what a metric says."""
 
+import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ from mandor.controllers.hearing import Servers
 from mandor.controllers.writer import Writer
 from mandor.errors import MandorError, Unavailable
 from mandor.lib.clock import Clock
+from mandor.lib.steps import FEW, WRITTEN, Steps, in_turns, pieces
 from mandor.model.autoscale import Autoscale, AutoscaleStatus, Metric
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
@@ -33,6 +36,9 @@ TELL_SECONDS = 15.0
 """What has only moved a little is written no more often than that."""
 BLIND_SECONDS = 60.0
 """Without any measure for so long, somebody is told."""
+
+_Form = tuple[str, int]
+"""A release, and which of its forms."""
 
 Ask = Callable[[Metric], Awaitable[float]]
 """The number that a metric is now; a `MandorError` says why it is not known."""
@@ -64,6 +70,7 @@ class AutoscaleController(Controller[Key]):
         self._scaled: set[Key] = set()
         self._uncounted: set[Key] = set()
         """Workloads whose instances were not gathered yet."""
+        self._counting = asyncio.Lock()
         self._instances: Grouped[Key, Instance] = Grouped(_workload)
         """Of the workloads that are scaled."""
         self._groups: dict[tuple[Key, str], _Group] = {}
@@ -115,7 +122,8 @@ class AutoscaleController(Controller[Key]):
         workload = self._workloads.get(key)
         if not isinstance(workload, Workload):
             return None
-        self._count()
+        async with self._counting:
+            await in_turns(self._count())
         used = self._used()
         groups, told = dict(workload.spec.groups), dict[str, AutoscaleStatus]()
         histories: dict[str, History] = {}
@@ -152,14 +160,18 @@ class AutoscaleController(Controller[Key]):
 
     # What is so.
 
-    def _count(self) -> None:
-        """In one pass for all workloads that were met since, however many those are."""
+    def _count(self) -> Steps[None]:
+        """In one pass for all workloads that were met since, however many those are; changes come in meanwhile."""
         if not self._uncounted:
             return
         wanted, self._uncounted = self._uncounted, set()
-        for each in self._all_instances.items():
-            if isinstance(each, Instance) and _workload(each) in wanted:
-                self._instances.update(None, each)
+        for piece in pieces(list(self._all_instances.items()), FEW):
+            for each in piece:
+                if isinstance(each, Instance) and _workload(each) in wanted:
+                    now = self._all_instances.get(each.key)
+                    if isinstance(now, Instance) and _workload(now) in self._scaled:
+                        self._instances.update(None, now)
+            yield WRITTEN * len(piece)
 
     def _used(self) -> dict[str, GroupUsage]:
         alive = self._servers.alive(self._clock.monotonic())
@@ -173,17 +185,17 @@ class AutoscaleController(Controller[Key]):
     async def _measure(
         self, workload: Workload, name: str, scaling: Autoscale, used: Mapping[str, GroupUsage]
     ) -> Measured:
-        members = [each for each in self._instances.of(workload.key) if each.spec.group == name and not _leaves(each)]
-        ready = [each for each in members if each.phase is Phase.RUNNING and each.status.ready]
+        members, forms = await in_turns(_census(self._instances.of(workload.key), name))
+        ready = forms.total()
         known = self._groups.setdefault((workload.key, name), _Group())
         if scaling.metric is not None:
             await self._refresh(known, scaling.metric)
         return Measured(
             count=workload.spec.groups[name].count,
-            ready=len(ready),
-            waiting=len(members) - len(ready),
+            ready=ready,
+            waiting=members - ready,
             usage=used.get(tally_name(workload.meta.namespace, workload.meta.name, name), GroupUsage()),
-            request=self._request(ready),
+            request=self._request(workload.meta.namespace, name, forms),
             metric=known.answer,
             metric_problem=known.problem,
         )
@@ -197,21 +209,17 @@ class AutoscaleController(Controller[Key]):
             known.answer, known.problem = None, str(error)
         known.asked_at = self._clock.monotonic()
 
-    def _request(self, ready: Sequence[Instance]) -> Resources:
-        """What one of them asks for on average: releases and forms may differ."""
-        if not ready:
+    def _request(self, namespace: str, group: str, forms: Counter[_Form]) -> Resources:
+        """What one that is ready asks for on average: releases and forms may differ."""
+        if not forms:
             return Resources()
-        forms: dict[tuple[str, str, int], int] = {}
-        for each in ready:
-            form = (each.meta.namespace, each.spec.release, each.spec.variant)
-            forms[form] = forms.get(form, 0) + 1
         cpu = memory = 0
-        for (namespace, release, variant), count in forms.items():
+        for (release, variant), count in forms.items():
             found = self._releases.get(Key(Release.kind, namespace, release))
             if isinstance(found, Release):
-                asked = found.spec.groups[ready[0].spec.group].form(variant).request
+                asked = found.spec.groups[group].form(variant).request
                 cpu, memory = cpu + count * asked.cpu_milli, memory + count * asked.memory_bytes
-        return Resources(cpu // len(ready), memory // len(ready))
+        return Resources(cpu // forms.total(), memory // forms.total())
 
     # What people hear.
 
@@ -240,6 +248,21 @@ def _dated(before: AutoscaleStatus | None, status: AutoscaleStatus, step: str, n
     if step:
         return replace(status, last=step, last_at=now)
     return replace(status, last=before.last, last_at=before.last_at) if before is not None else status
+
+
+def _census(instances: Sequence[Instance], group: str) -> Steps[tuple[int, Counter[_Form]]]:
+    """How many of a group stay, and how many of each form are ready."""
+    members, forms = 0, Counter[_Form]()
+    for piece in pieces(instances, FEW):
+        staying = [each for each in piece if each.spec.group == group and not _leaves(each)]
+        members += len(staying)
+        forms.update(
+            (each.spec.release, each.spec.variant)
+            for each in staying
+            if each.phase is Phase.RUNNING and each.status.ready
+        )
+        yield 4 * len(piece)
+    return members, forms
 
 
 def _leaves(instance: Instance) -> bool:

@@ -60,7 +60,8 @@ class GarbageController(Controller[str]):
             *await self._of_workloads(),
         ]
         if rubbish:
-            await self._writer.commit_each([Delete(each.key, each.meta.version) for each in rubbish])
+            deleted = chosen(rubbish, lambda piece: [Delete(each.key, each.meta.version) for each in piece], each=3)
+            await self._writer.commit_each(await in_turns(deleted))
             log.info("%d objects were swept away", len(rubbish))
         return self._keep.sweep_seconds
 
@@ -95,8 +96,8 @@ class GarbageController(Controller[str]):
             return []
         found = await in_turns(chosen(instances, lambda piece: _of(concerned, piece), each=2))
         return [
-            *garbage_plan.finished_instances(found, workloads, self._keep, self._clock.now()),
-            *garbage_plan.orphaned_releases(releases, workloads.keys(), found),
+            *await in_turns(garbage_plan.finished_instances(found, workloads, self._keep, self._clock.now())),
+            *await in_turns(garbage_plan.orphaned_releases(releases, workloads.keys(), found)),
         ]
 
     def _unchanged(self, group: str, values: Iterable[Object]) -> dict[str, float]:

@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from itertools import chain
 from typing import TypeVar
 
-from mandor.lib.steps import Steps, chosen, ordered
+from mandor.lib.steps import Steps, chosen, ordered, pieces
 from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
@@ -65,8 +64,10 @@ def _old(
     if len(values) <= most and min(times, default=before) >= before:
         return []
     newest_first = yield from ordered(range(len(values)), key=lambda index: (-times[index], -index))
-    old = (index for place, index in enumerate(newest_first) if times[index] < before or place >= most)
-    return [values[index] for index in old]
+    kept = newest_first[:most]
+    old = yield from chosen(kept, lambda piece: [values[index] for index in piece if times[index] < before])
+    rest = yield from chosen(newest_first[most:], lambda piece: [values[index] for index in piece])
+    return [*old, *rest]
 
 
 def expired_tokens(tokens: Iterable[Token], now: float) -> list[Object]:
@@ -115,39 +116,44 @@ def concerned(releases: Iterable[Release], workloads: Mapping[tuple[str, str], W
 
 
 def finished_instances(
-    instances: Iterable[Instance], workloads: Mapping[tuple[str, str], Workload], keep: Keep, now: float
-) -> list[Object]:
+    instances: Sequence[Instance], workloads: Mapping[tuple[str, str], Workload], keep: Keep, now: float
+) -> Steps[list[Object]]:
     """Those of a batch that has ended; while it runs, they are how it knows what is done."""
     over = {owner for owner, each in workloads.items() if ended(each)}
     if not over:
         return []
     by_batch: dict[tuple[str, str], list[Instance]] = {}
-    for each in instances:
-        owner = (each.meta.namespace, each.spec.workload)
-        if owner in over and each.phase.over:
-            by_batch.setdefault(owner, []).append(each)
-    return list(chain.from_iterable(_old_instances(each, keep, now) for each in by_batch.values()))
+    for piece in pieces(instances):
+        for each in piece:
+            owner = (each.meta.namespace, each.spec.workload)
+            if owner in over and each.phase.over:
+                by_batch.setdefault(owner, []).append(each)
+        yield 3 * len(piece)
+    found: list[Object] = []
+    for members in by_batch.values():
+        found += yield from _old_instances(members, keep, now)
+    return found
 
 
 def ended(workload: Workload) -> bool:
     return workload.spec.type == "batch" and workload.status.phase in {"Succeeded", "Failed"}
 
 
-def _old_instances(instances: Sequence[Instance], keep: Keep, now: float) -> list[Object]:
-    ranked = sorted(instances, key=lambda each: (each.phase is Phase.FAILED, each.status.since), reverse=True)
-    return [
-        each
-        for place, each in enumerate(ranked)
-        if place >= keep.finished_most or each.status.since < now - keep.finished_seconds
-    ]
+def _old_instances(instances: Sequence[Instance], keep: Keep, now: float) -> Steps[list[Object]]:
+    ranked = yield from ordered(instances, key=lambda each: (each.phase is not Phase.FAILED, -each.status.since))
+    kept, rest = ranked[: keep.finished_most], ranked[keep.finished_most :]
+    return [*(each for each in kept if each.status.since < now - keep.finished_seconds), *rest]
 
 
 def orphaned_releases(
-    releases: Iterable[Release], workloads: Set[tuple[str, str]], instances: Iterable[Instance]
-) -> list[Object]:
+    releases: Iterable[Release], workloads: Set[tuple[str, str]], instances: Sequence[Instance]
+) -> Steps[list[Object]]:
     """Of workloads that are gone, with no instance left."""
     alone = [each for each in releases if (each.meta.namespace, each.spec.workload) not in workloads]
     if not alone:
         return []
-    in_use = {(each.meta.namespace, each.spec.workload) for each in instances}
+    owners = yield from chosen(
+        instances, lambda piece: {(each.meta.namespace, each.spec.workload) for each in piece}, each=2
+    )
+    in_use = set(owners)
     return [each for each in alone if (each.meta.namespace, each.spec.workload) not in in_use]

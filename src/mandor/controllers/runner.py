@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Hashable, Sequence
 from contextlib import AsyncExitStack
+from itertools import count
 from time import perf_counter
 from typing import Any
 
@@ -23,6 +24,9 @@ log = logging.getLogger(__name__)
 
 AFTER_CONFLICT = Backoff(first_seconds=0.02, most_seconds=2.0)
 AFTER_ERROR = Backoff(first_seconds=0.5, most_seconds=60.0)
+
+TURN = 10
+"""So many keys a worker looks after before others have their turn: many need nothing to be waited for."""
 
 Queue = KeyedQueue[Hashable]
 
@@ -78,7 +82,9 @@ def _listener(controller: Controller[Any], queue: Queue) -> Listener:
 
 
 async def _work(controller: Controller[Any], queue: Queue, measures: Measures, tracing: Tracing | None) -> None:
-    while True:
+    for number in count(1):
+        if number % TURN == 0:
+            await asyncio.sleep(0)
         key = await queue.get()
         again: float | None = None
         began, result = perf_counter(), "ok"

@@ -39,18 +39,23 @@ async def _look(view: View, store: Store) -> list[Difference]:
     """The table moves on meanwhile: what that makes up is not the same at the next look."""
     nodes = [each for each in (await store.list(Node.kind)).items if isinstance(each, Node)]
     instances = (await store.list(Instance.kind)).items
-    found = list(_nodes(view, nodes))
+    found = await in_turns(_nodes(view, nodes))
     found += await in_turns(_instances(view, instances))
     return found + await in_turns(_sums(view.table))
 
 
-def _nodes(view: View, nodes: Iterable[Node]) -> Iterable[Difference]:
-    stored = {each.meta.name: each for each in nodes if view.owns(each.spec.pool)}
-    known = {each.meta.name: each for each in view.table.snapshot().nodes}
-    for name in stored.keys() | known.keys():
-        there, here = stored.get(name), known.get(name)
-        if there is None or here is None or there.meta.version != here.meta.version:
-            yield Difference(f"node {name}", _version(here), _version(there))
+def _nodes(view: View, nodes: Sequence[Node]) -> Steps[list[Difference]]:
+    found: list[Difference] = []
+    left = {each.meta.name: each for each in view.table.snapshot().nodes}
+    yield len(left)
+    for piece in pieces(nodes, FEW):
+        for there in piece:
+            if view.owns(there.spec.pool):
+                here = left.pop(there.meta.name, None)
+                if here is None or there.meta.version != here.meta.version:
+                    found.append(Difference(f"node {there.meta.name}", _version(here), _version(there)))
+        yield WRITTEN * len(piece)
+    return found + [Difference(f"node {name}", _version(here), _version(None)) for name, here in left.items()]
 
 
 def _version(node: Node | None) -> str:
@@ -59,16 +64,18 @@ def _version(node: Node | None) -> str:
 
 def _instances(view: View, instances: Sequence[Object]) -> Steps[list[Difference]]:
     found: list[Difference] = []
-    held: set[Key] = set()
+    left = dict.fromkeys(view.table.charges)  # its own keys: to drop so many of one's own at once takes long
+    yield len(left) // 20
     for piece in pieces(instances, FEW):
         for each in piece:
             if isinstance(each, Instance) and each.node and not each.phase.over:
-                held.add(each.key)
-                found += _of_instance(view, each.key, each.node)
+                key = each.key
+                left.pop(key, None)
+                found += _of_instance(view, key, each.node)
         yield WRITTEN * len(piece)
-    for some in pieces(list(view.table.charges)):
+    for some in pieces(list(left)):
         for key in some:
-            if key.kind == Instance.kind and key not in held:  # and not what an inventory shows
+            if key.kind == Instance.kind:  # and not what an inventory shows
                 found += _of_instance(view, key, "")
         yield 2 * len(some)
     return found

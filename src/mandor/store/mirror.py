@@ -128,7 +128,10 @@ class Mirror:
             items = listing.items[start : start + CHUNK]
             places = listing.places[start : start + CHUNK] or [tuple(item.key) for item in items]
             self._adopt(items, places, known, revision)
-        self._apply([Change(revision, self._objects[key], None) for key in known])
+        gone = list(known)
+        for start in range(0, len(gone), CHUNK):
+            await asyncio.sleep(0)
+            self._apply([Change(revision, self._objects[key], None) for key in gone[start : start + CHUNK]])
         self.revision, self.complete = revision, True
         self._release()
 

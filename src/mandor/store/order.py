@@ -13,6 +13,8 @@ NEW_MOST = 1024
 STALE_MOST = 2048
 RUN_LEAST = 32
 """From so many new keys on, sorting a block costs less than putting each in its place."""
+ROUNDS = 2
+"""So often a refresh goes through the blocks: the second time only what changed during the first is left."""
 PATCHED_MOST = 64
 """So many objects of a block are looked up one by one; if more have changed, all are."""
 
@@ -71,6 +73,8 @@ class Order:
         self._stale: list[Place] = []
         self._listed = False
         """Some block remembers its objects."""
+        self._refreshing = 0
+        """So many have their listing made little by little just now: the blocks are not forgotten meanwhile."""
         self._items: list[Object] | None = None
         self._keys: list[Place] | None = None
         """What was given out last, while that holds; nobody changes it."""
@@ -88,7 +92,7 @@ class Order:
         if self._listed:
             self._stale.append(key)
             if len(self._stale) >= STALE_MOST:
-                self._forget()
+                (self._settle if self._refreshing else self._forget)()
 
     def remove(self, key: Place) -> None:
         """The key must be there."""
@@ -123,13 +127,22 @@ class Order:
 
     def refresh(self, objects: Mapping[Place, Object], first: Place, end: Place) -> Steps[None]:
         """What `items` and `between` would do, little by little: they are left with what changes meanwhile."""
-        self._settle()
-        self._listed = True
-        place = bisect_left(self._lasts, first)
-        while place < len(self._blocks) and (block := self._blocks[place]).keys[0] < end:
-            if block.items is None:
-                yield 2 * len(block.fresh(objects))
-            place += 1
+        self._refreshing += 1
+        try:
+            for _ in range(ROUNDS):
+                self._settle()
+                self._listed = True
+                place = bisect_left(self._lasts, first)
+                while place < len(self._blocks) and (block := self._blocks[place]).keys[0] < end:
+                    if block.items is None:
+                        yield 2 * len(block.fresh(objects))
+                    elif block.stale:
+                        patched = len(block.stale)
+                        block.fresh(objects)
+                        yield 4 * patched
+                    place += 1
+        finally:
+            self._refreshing -= 1
 
     def keys(self) -> Sequence[Place]:
         """All keys in order, as they are now; the very same list as long as there are no others."""

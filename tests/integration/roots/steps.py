@@ -24,22 +24,31 @@ from mandor.api.gauges import ClusterGauges
 from mandor.api.heartbeat import Heartbeats
 from mandor.api.parts import ApiParts
 from mandor.api.settings import ApiSettings
+from mandor.baremetal.keeper import Keeper
+from mandor.baremetal.settings import TaskSettings
+from mandor.baremetal.worker import CLAIMS
+from mandor.controllers.garbage import SWEEP, GarbageController
+from mandor.controllers.garbage_plan import Keep
 from mandor.controllers.roster import make_controllers
 from mandor.controllers.runner import run_all
 from mandor.lib.clock import SystemClock
 from mandor.lib.metrics import Metrics
+from mandor.lib.quantity import Percent
 from mandor.lib.tasks import Background
+from mandor.model.autoscale import Autoscale
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Drain, Node
 from mandor.model.quota import Quota, QuotaSpec
-from mandor.model.record import Cluster, ClusterSpec, Hearing, HearingSpec, Lease, LeaseSpec
+from mandor.model.record import Cluster, ClusterSpec, Event, EventSpec, Hearing, HearingSpec, Lease, LeaseSpec
+from mandor.model.vm_task import VmTask, VmTaskSpec, VmTaskStatus
 from mandor.model.workload import Workload
 from mandor.placement.profiles import default_profile
 from mandor.scheduler.loop import Scheduler
-from mandor.store.base import Put
+from mandor.store.base import WRITES_MOST, Put
 from mandor.store.dump import dump
 from mandor.store.memory import MemoryStore
+from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 from tests.scenarios.make import make_instance, make_node, make_stored_release, make_workload
 
@@ -186,7 +195,51 @@ async def play(store: MemoryStore, lines: Lines) -> None:
             return (quota.status.used.instances or 0) > INSTANCES // 2
 
         await until(counted)
+        await look_after(store)
         lines.stop()
+
+
+async def look_after(store: MemoryStore) -> None:
+    """What is done now and then: counts follow the load, and what is old goes."""
+    workload: Workload = await read(store, LARGE)
+    scaling = Autoscale(max=INSTANCES, min=INSTANCES - 10, cpu=Percent(70))
+    groups = {name: replace(group, autoscale=scaling) for name, group in workload.spec.groups.items()}
+    await store.commit(Put(workload.changed(spec=replace(workload.spec, groups=groups))))
+
+    async def thought_about() -> bool:
+        return bool((await read(store, LARGE)).status.autoscale)
+
+    await until(thought_about)
+    clock = SystemClock()
+    await fill_up(store, lambda number: make_event(number, clock.now()))
+    sweeper = GarbageController(store, clock, Keep(events_most=100))
+    sweeper.begin({})
+    await sweeper.reconcile(SWEEP)
+    assert 0 < len((await store.list(Event.kind)).items) < INSTANCES // 2
+    await fill_up(store, lambda number: make_task(number, clock.now()))
+    mirrors = Mirror(store, VmTask.kind), Mirror(store, Instance.kind, CLAIMS), Mirror(store, Node.kind)
+    async with mirrors[0], mirrors[1], mirrors[2]:
+        for mirror in mirrors:
+            await mirror.synced()
+        settings = TaskSettings(kept_most=INSTANCES - 100)
+        await Keeper(store, clock, Recorder(store, "test", clock), mirrors, lambda _: None, settings).look()
+    assert len((await store.list(VmTask.kind)).items) == INSTANCES - 100
+
+
+async def fill_up(store: MemoryStore, make: Callable[[int], Object]) -> None:
+    for start in range(0, INSTANCES, WRITES_MOST):
+        await store.commit(*(Put(make(number)) for number in range(start, start + WRITES_MOST)))
+        await asyncio.sleep(0)
+
+
+def make_event(number: int, now: float) -> Event:
+    spec = EventSpec(about="instance default/web-0", reason="Told", message="so", source="test", last_at=now)
+    return Event(meta=Meta(name=f"told-{number}", namespace="default"), spec=spec)
+
+
+def make_task(number: int, now: float) -> VmTask:
+    spec, status = VmTaskSpec(cpu=1, memory_mib=1), VmTaskStatus(state="Released", since=now - number / INSTANCES)
+    return VmTask(meta=Meta(name=f"t-{number}", namespace="default"), spec=spec, status=status)
 
 
 async def main() -> None:

@@ -94,7 +94,7 @@ def test_the_history_of_a_batch_is_kept_while_it_runs() -> None:
     workload = make_workload("sum", type="batch")
     instances = [make_instance(index, Phase.SUCCEEDED, workload="sum", since=0.0) for index in range(3)]
     running = {("default", "sum"): workload}
-    assert garbage_plan.finished_instances(instances, running, KEEP, NOW) == []
+    assert at_once(garbage_plan.finished_instances(instances, running, KEEP, NOW)) == []
 
 
 def test_of_a_finished_batch_the_latest_and_the_failed_are_kept() -> None:
@@ -106,13 +106,14 @@ def test_of_a_finished_batch_the_latest_and_the_failed_are_kept() -> None:
         make_instance(3, Phase.RUNNING, workload="sum"),
         make_instance(4, Phase.FAILED, workload="sum", since=NOW - 8 * DAY),
     ]
-    found = garbage_plan.finished_instances(instances, {("default", "sum"): workload}, Keep(finished_most=3), NOW)
+    batches = {("default", "sum"): workload}
+    found = at_once(garbage_plan.finished_instances(instances, batches, Keep(finished_most=3), NOW))
     assert names(found) == ["sum-1", "sum-4"]
 
 
 def test_instances_of_services_are_not_its_business() -> None:
     stopped = make_instance(0, Phase.STOPPED, since=0.0)
-    assert garbage_plan.finished_instances([stopped], {("default", "web"): make_workload()}, KEEP, NOW) == []
+    assert at_once(garbage_plan.finished_instances([stopped], {("default", "web"): make_workload()}, KEEP, NOW)) == []
 
 
 # The sweep.

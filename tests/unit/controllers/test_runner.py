@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from mandor.controllers.base import Controller
-from mandor.controllers.runner import run
+from mandor.controllers.runner import TURN, run
 from mandor.controllers.writer import Writer, split
 from mandor.errors import Conflict, Invalid, MandorError, Unavailable
 from mandor.lib.clock import ManualClock, settle
@@ -70,6 +70,17 @@ async def running(controller: Counting, store: MemoryStore, clock: ManualClock) 
 async def put(store: MemoryStore, name: str) -> None:
     stored = await store.get(Key(Node.kind, "", name))
     await store.commit(Put(stored if stored is not None else Node(meta=Meta(name=name))))
+
+
+async def test_others_have_their_turn_while_there_are_many_keys() -> None:
+    store, clock, controller = MemoryStore(), ManualClock(), Counting()
+    async with running(controller, store, clock):
+        await store.commit(*(Put(Node(meta=Meta(name=f"n{number}"))) for number in range(100)))
+        most, before = 0, len(controller.calls)
+        while len(controller.calls) < 101:
+            await asyncio.sleep(0)
+            most, before = max(most, len(controller.calls) - before), len(controller.calls)
+        assert most <= TURN * controller.workers
 
 
 async def test_every_object_is_reconciled_at_the_start_and_after_every_change() -> None:
