@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import combinations
+from unittest.mock import patch
 
 import numpy as np
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.placement.built_in import DEFAULTS
-from mandor.placement.cycle import Decision, Moment, decide
+from mandor.placement.cycle import Decision, Moment, begin, decide
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
@@ -23,6 +24,7 @@ from mandor.placement.framework.making import Registered, make_plugin
 from mandor.placement.framework.points import FilterPlugin
 from mandor.placement.framework.profile import Enabled, Profile
 from mandor.placement.framework.snapshot import Snapshot
+from mandor.placement.plugins import default_preemption
 from mandor.placement.profiles import default_profile
 from mandor.placement.table import Table
 from tests.scenarios.make import make_node, make_template
@@ -203,6 +205,26 @@ def test_counting_gives_what_trying_out_gives(case: Case) -> None:
     quick = decide(QUICK, case.ask, case.table().snapshot(), moment=MOMENT)
     long = decide(LONG, case.ask, case.table().snapshot(), moment=MOMENT)
     assert (quick.node, quick.nominated, quick.victims) == (long.node, long.nominated, long.victims)
+
+
+@settings(max_examples=200, deadline=None)
+@given(case=cases, after=cases)
+def test_in_steps_it_is_what_comes_out_in_one_go(case: Case, after: Case) -> None:
+    """`after`: somebody decides about another one between two steps."""
+    table = case.table()
+    before = stand(table)
+    at_once = decide(QUICK, case.ask, table.snapshot(), moment=MOMENT)
+    with patch.object(default_preemption, "PLAYED", 1):
+        made = begin(QUICK, case.ask, table.snapshot(), moment=MOMENT)
+        while not isinstance(made, Decision):
+            assert stand(table) == before, "between two steps the table is as it was"
+            decide(QUICK, after.ask, table.snapshot(), moment=MOMENT)
+            try:
+                next(made)
+            except StopIteration as end:
+                made = end.value
+    assert made == at_once
+    assert stand(table) == before
 
 
 @settings(max_examples=100, deadline=None)

@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct, field, structs
 from numpy.typing import NDArray
 
+from mandor.lib.steps import Steps, at_once
 from mandor.model.instance import UNSCHEDULABLE
 from mandor.model.meta import Key
 from mandor.model.placement import PlacementRule
@@ -105,6 +106,32 @@ def decide(
     it is of interest, if it is not known yet. `step_by_step`: with every plugin asked about every node, though what is
     known of earlier decisions would do: the same comes out, and whoever watches sees each point.
     """
+    made = begin(
+        profile,
+        ask,
+        nodes,
+        nominated=nominated,
+        consulted=consulted,
+        watch=watch,
+        moment=moment,
+        step_by_step=step_by_step,
+    )
+    return made if isinstance(made, Decision) else at_once(made)
+
+
+def begin(
+    profile: Profile,
+    ask: Ask,
+    nodes: Snapshot,
+    *,
+    nominated: str = "",
+    consulted: Mapping[str, object] | None = None,
+    watch: Watch | None = None,
+    moment: Moment | Callable[[], Moment] = NOW,
+    step_by_step: bool = False,
+) -> Decision | Steps[Decision]:
+    """As `decide`; or what is left of it, where room has to be made, which may take long. Between its steps the table
+    is as it was, for whoever looks; once it has changed, they are worth nothing."""
     watch = watch or Unwatched()
     try:
         if not step_by_step and not nominated and nodes.lodging.lowest_held() is None:
@@ -115,17 +142,40 @@ def decide(
                 return Decision(ask.key, nodes.nodes[slot].meta.name, ask=ask, state=state)
         when = moment if isinstance(moment, Moment) else moment()
         cycle = Cycle(profile, nodes, watch, consulted, nominated, when, step_by_step)
-        with cycle.unheld(ask) if nominated else nullcontext():
-            return _decide(cycle, ask)
     except PluginFault as fault:
         return Decision(ask.key, message=str(fault), fault=fault.plugin)
     except Overrun:
         return broken_off(ask.key, watch.current)
     finally:
         watch.end()
+    steps = _in_steps(cycle, ask)
+    try:
+        next(steps)
+    except StopIteration as end:
+        made: Decision = end.value
+        return made
+    return steps
 
 
-def _decide(cycle: "Cycle", ask: Ask) -> Decision:
+def _in_steps(cycle: "Cycle", ask: Ask) -> Steps[Decision]:
+    steps = _decide(cycle, ask)
+    while True:
+        try:
+            with cycle.unheld(ask) if cycle.nominated else nullcontext():
+                looks = next(steps)
+        except StopIteration as end:
+            made: Decision = end.value
+            return made
+        except PluginFault as fault:
+            return Decision(ask.key, message=str(fault), fault=fault.plugin)
+        except Overrun:
+            return broken_off(ask.key, cycle.watch.current)
+        finally:
+            cycle.watch.end()
+        yield looks
+
+
+def _decide(cycle: "Cycle", ask: Ask) -> Steps[Decision]:
     """For each step down the ladder, every form of it: another form is better than a rule that is given up."""
     nodes = cycle.nodes
     rungs = list(ladder(ask, disliked=nodes.census.disliked(ask.who), pressed=nodes.pressed(ask.avoid)))
@@ -150,11 +200,12 @@ def _decide(cycle: "Cycle", ask: Ask) -> Decision:
             if waits is not None:
                 return waits
         offers += tried
-        waits = cycle.make_room(tried, tried) if ask.shape.preempt_first else None
-        if waits is not None:
-            return waits
+        if ask.shape.preempt_first:
+            waits = yield from cycle.make_room(tried, tried)
+            if waits is not None:
+                return waits
     if not ask.shape.preempt_first:
-        waits = cycle.make_room(tried, offers)
+        waits = yield from cycle.make_room(tried, offers)
         if waits is not None:
             return waits
     # What the last step lacked, even with every soft rule given up, is what keeps it waiting.
@@ -282,7 +333,7 @@ class Cycle:
             ask=ask,
         )
 
-    def make_room(self, tried: Sequence[_Offer], offers: Sequence[_Offer]) -> Decision | None:
+    def make_room(self, tried: Sequence[_Offer], offers: Sequence[_Offer]) -> Steps[Decision | None]:
         """Whoever makes room makes it with as many rules kept as can be; and for nobody for whom it is being made.
 
         `tried`: the last step, which says why there is no place.
@@ -294,7 +345,7 @@ class Cycle:
             if rehearsal.still_waits():
                 return self._nominate(tried, offer, Nomination(self.nominated))
         for rehearsal, offer in rehearsals:
-            made = run_post_filters(self.profile, offer.state, rehearsal, self.watch)
+            made = yield from run_post_filters(self.profile, offer.state, rehearsal, self.watch)
             if made is not None:
                 return self._nominate(tried, offer, made)
         return None

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from msgspec import structs
 
+from mandor.lib.steps import at_once
 from mandor.model.meta import Key
 from mandor.placement.cycle import GOING_MOST, Cycle, Decision, Moment, find_node, going_soon, retry_on
 from mandor.placement.framework.ask import Ask
@@ -18,11 +19,11 @@ from mandor.placement.framework.points import Nomination
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.rehearsal import OVERDUE_SECONDS, Rehearsal, run_post_filters
 from mandor.placement.framework.runtime import Verdict
+from mandor.placement.framework.scratch import Scratch
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.framework.watch import Watch
 from mandor.placement.gang_stage import Kind, Stage
 from mandor.placement.row import first_slot
-from mandor.placement.scratch import Scratch
 from mandor.placement.table import Table
 
 T = TypeVar("T")
@@ -182,7 +183,7 @@ class Attempt:
             quick=first_slot,
         )
         made: Nomination | None = setting.guard(
-            lambda: run_post_filters(setting.profile, state, rehearsal, setting.watch)
+            lambda: at_once(run_post_filters(setting.profile, state, rehearsal, setting.watch))
         )
         if made is None or not self._bearable(made):
             return False

@@ -4,10 +4,8 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack
 from functools import partial
-
-from msgspec import structs
 
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
@@ -23,7 +21,7 @@ from mandor.model.reservation import Reservation
 from mandor.model.table_report import TableReport
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
-from mandor.placement.cycle import FEW_NODES, Decision, broken_off, decide
+from mandor.placement.cycle import Decision
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.context import Context, run_permits, run_reserve
 from mandor.placement.framework.handle import Handle, Muster
@@ -35,6 +33,7 @@ from mandor.placement.profiles import made_with
 from mandor.scheduler.binding import Binder, NotBound, chunks
 from mandor.scheduler.binding_cycle import BindingCycle, Step, unseen
 from mandor.scheduler.consulting import Consulting, Inquire, ask_nobody
+from mandor.scheduler.deciding import Begun, Deciding
 from mandor.scheduler.gang_cycle import GangCycle, Steps
 from mandor.scheduler.gangs import Gangs, Returning
 from mandor.scheduler.handle import ClusterHandle
@@ -160,6 +159,9 @@ class Scheduler:
             failed=self._outcomes.not_written,
             marked=self._tracing.binding if self._tracing is not None else None,
         )
+        self._deciding = Deciding(
+            self.view, self._queue, self.watchdog, self._measures, self._nominations, self._tracing
+        )
         self._gang_cycle = GangCycle(
             self._queue,
             self._gangs,
@@ -179,14 +181,14 @@ class Scheduler:
                 note=self._note,
                 hold=self._nominations.hold,
                 moment=self._nominations.moment,
-                following=self._following,
+                following=self._deciding.following,
             ),
             self._outcomes.parties,
         )
         self._gang: tuple[Entry, Profile, Muster] | None = None
         """The next cycle is a gang's."""
-        self._known_refusals: dict[Ask, Decision] = {}
-        self._known_at = -1
+        self._begun: Begun | None = None
+        """The cycle that goes on is not over."""
         self._to_start: list[tuple[Promise, Seat | None]] = []
         """Placements whose binding cycle begins, some in the waiting room."""
         self._to_ask: list[tuple[Entry, Profile]] = []
@@ -229,7 +231,7 @@ class Scheduler:
         """From the next cycle on. What is on its way goes on with the plugins that it began with."""
         check_together(profiles)
         self._profiles = profiles
-        self._known_refusals.clear()
+        self._deciding.forget()
         self._queue.use(profiles["default"].queue_sort, now=self._clock.monotonic(), pause=pause)
         self._wake.set()
 
@@ -284,6 +286,9 @@ class Scheduler:
             if self._gang is not None:
                 gang, self._gang = self._gang, None
                 await self._gang_cycle.run(*gang, self._slice)
+            if self._begun is not None:
+                begun, self._begun = self._begun, None
+                await self._finish(begun)
             self._start_others(tasks)
             await self._bind_whole(tasks)
             promises += self._to_write
@@ -352,7 +357,7 @@ class Scheduler:
                     alike = self._decide_alike(entry.ask, left // ALIKE_MICROSECONDS, promises)
                     left -= alike * ALIKE_MICROSECONDS
                     tried += alike
-            elif self._gang is not None:
+            elif self._gang is not None or self._begun is not None:
                 break
         return tried
 
@@ -360,7 +365,13 @@ class Scheduler:
         """How many of its like were decided."""
         made, others = self._streak.follow(ask, self._profiles[ask.profile], most, self.timed)
         promises += made
-        promises += [promise for entry in others if (promise := self._one_cycle(entry)) is not None]
+        for number, entry in enumerate(others, 1):
+            promise = self._one_cycle(entry)
+            if promise is not None:
+                promises.append(promise)
+            if self._begun is not None:
+                self._queue.put_first(others[number:])
+                return len(made) + number
         return len(made) + len(others)
 
     def _one_cycle(self, entry: Entry) -> Promise | None:
@@ -377,15 +388,13 @@ class Scheduler:
     def _timed_cycle(self, entry: Entry, told: Callable[[float], None]) -> Promise | None:
         began = time.perf_counter()
         made = self._cycle(entry)
-        told(time.perf_counter() - began)
+        if self._begun is None:
+            told(time.perf_counter() - began)
         return made
 
     def _traced_cycle(self, entry: Entry, tracing: Tracing) -> Promise | None:
         with tracing.following(entry):
             return self._cycle(entry)
-
-    def _following(self, entry: Entry) -> AbstractContextManager[None]:
-        return self._tracing.following(entry) if self._tracing is not None else nullcontext()
 
     def _cycle(self, entry: Entry) -> Promise | None:
         """A promise that is to be written; None: there is none, or its plugins see to it."""
@@ -405,7 +414,25 @@ class Scheduler:
         if profile.consults and entry.consulted is None:
             self._inquire_first(entry, profile)
             return None
-        decision = self._decide(entry, profile)
+        made = self._deciding.begin(entry, profile)
+        if isinstance(made, Begun):
+            self._begun = made
+            return None
+        return self._conclude(entry, profile, made)
+
+    async def _finish(self, begun: Begun) -> None:
+        """The rest of a cycle that takes longer: no other begins meanwhile."""
+        decision = await self._deciding.finish(begun)
+        if decision is None:
+            return
+        if self.timed is not None:
+            self.timed(begun.seconds)
+        with self._deciding.following(begun.entry):
+            promise = self._conclude(begun.entry, begun.profile, decision)
+        if promise is not None:
+            self._to_write.append(promise)
+
+    def _conclude(self, entry: Entry, profile: Profile, decision: Decision) -> Promise | None:
         self._note(entry, profile, decision)
         entry.consulted = None
         if decision.node:
@@ -426,50 +453,6 @@ class Scheduler:
         self._busy += 1
         self._queue.hold(entry)
         self._to_ask.append((entry, profile))
-
-    def _decide(self, entry: Entry, profile: Profile) -> Decision:
-        ask, table = entry.ask, self.view.table
-        nominated = self.view.nominated(ask.key) if table.lodgings.lowest_held() is not None else ""
-        # What did not fit does not fit for its like either, as long as nothing changes.
-        if self._known_refusals and self.watchdog.trail is None:
-            if self._known_at != table.version:
-                self._known_refusals.clear()
-            elif not nominated:
-                known = self._known_refusals.get(structs.replace(ask, key=_NOBODY))
-                if known is not None:
-                    return structs.replace(known, key=ask.key)
-        self._known_at = table.version
-        decision = self._watched(entry, profile, nominated)
-        # Each has its own volumes, perhaps, though all else is alike.
-        alike = profile.by_class and not ask.shape.volumes and not nominated
-        if alike and not (decision.node or decision.fault or decision.nominated):
-            self._known_refusals[structs.replace(ask, key=_NOBODY)] = decision
-        return decision
-
-    def _watched(self, entry: Entry, profile: Profile, nominated: str) -> Decision:
-        watchdog = self.watchdog
-        watchdog.enter()
-        tracing = self._tracing if watchdog.trail is not None else None
-        nodes = len(self.view.table)
-        began = time.perf_counter() if watchdog.sampled and tracing is None else 0.0
-        try:
-            try:
-                return decide(
-                    profile,
-                    entry.ask,
-                    self.view.table.snapshot(),
-                    nominated=nominated,
-                    consulted=entry.consulted,
-                    watch=watchdog,
-                    moment=lambda: self._nominations.moment(entry),
-                    step_by_step=tracing.affords(entry, nodes) if tracing is not None else nodes <= FEW_NODES,
-                )
-            finally:
-                watchdog.leave()
-                if began:
-                    self._measures.decisions.add(time.perf_counter() - began)
-        except Overrun:  # it arrived on the way out
-            return broken_off(entry.ask.key, watchdog.last)
 
     def _take(self, entry: Entry, profile: Profile, decision: Decision) -> Promise | None:
         """Counted, reserved, permitted; the last steps of the scheduling cycle."""
@@ -584,6 +567,3 @@ class Scheduler:
 
     def _gone(self, promise: Promise) -> None:
         self._room.reject(promise.key, "", "it is gone, or told to stop")
-
-
-_NOBODY = Key(Instance.kind, "", "")

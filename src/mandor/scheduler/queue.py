@@ -126,6 +126,8 @@ class SchedulingQueue:
         """Of those who wait for a change, the ones who do not wait for ever."""
         self._gangs: dict[Gang, dict[Key, Entry]] = {}
         self._tickets = 0
+        self._first = 0
+        """The ticket of the last that was put before all others of its rank."""
         self._now = 0.0
 
     def __len__(self) -> int:
@@ -280,6 +282,18 @@ class SchedulingQueue:
         """Somebody is asked about it first; `release` lets it go on."""
         entry.place = Place.ASKED_ABOUT
         self._keep(entry)
+
+    def decide_on(self, entry: Entry) -> None:
+        """It is in a cycle from now on, until it is taken out (`drop_held`) and put back."""
+        entry.place, entry.ticket = Place.DECIDED_ON, 0
+        self._keep(entry)
+
+    def put_first(self, entries: Sequence[Entry]) -> None:
+        """They were taken out, and nothing was decided about them: they are next again, in their order."""
+        for entry in reversed(entries):
+            self._keep(entry)
+            self._first -= 1
+            self._activate(entry, self._first)
 
     def release(self, entry: Entry, consulted: Mapping[str, object]) -> None:
         """With the answers, to its next cycle; unless it is gone, or another has taken its name."""
@@ -455,7 +469,7 @@ class SchedulingQueue:
                 return
         self._activate(entry)
 
-    def _activate(self, entry: Entry) -> None:
+    def _activate(self, entry: Entry, ticket: int | None = None) -> None:
         entry.place = _ACTIVE
         try:
             rank: Hashable = self._call(self._sort, self._sort.sort_key, entry.ask, entry.queued_at)
@@ -463,7 +477,7 @@ class SchedulingQueue:
             self._fail(entry, fault)
             return
         try:
-            self._active.push(self._seat(entry, rank))
+            self._active.push(self._seat(entry, rank, ticket))
         except Exception as error:
             self._no_order(error)
 
@@ -484,10 +498,11 @@ class SchedulingQueue:
         entry.place = Place.BACKING_OFF
         heapq.heappush(self._backing_off, self._seat(entry, self._rested_at(entry)))
 
-    def _seat(self, entry: Entry, rank: object) -> _Seat:
-        self._tickets += 1
-        entry.ticket = self._tickets
-        return rank, self._tickets, entry
+    def _seat(self, entry: Entry, rank: object, ticket: int | None = None) -> _Seat:
+        if ticket is None:
+            ticket = self._tickets = self._tickets + 1
+        entry.ticket = ticket
+        return rank, ticket, entry
 
 
 def _rings(entry: Entry, at: float) -> bool:

@@ -56,6 +56,18 @@ def test_higher_priority_goes_first_then_the_older_then_who_came_first() -> None
     assert drain(queue) == ["high", "old", "young", "same", "low"]
 
 
+def test_who_was_taken_out_for_nothing_is_next_again() -> None:
+    queue = make_queue("a", "b", "c", "d")
+    add(queue, "old", at=-1)
+    assert pop(queue).ask.key.name == "old"
+    first, *others = queue.pop_while(lambda _: True, 3)
+    add(queue, "older", at=-2)
+    queue.put_first(others)
+    assert [each.place for each in others] == [Place.ACTIVE] * 2
+    assert first.ask.key.name == "a"
+    assert drain(queue) == ["older", "b", "c", "d"]
+
+
 def test_one_that_is_known_keeps_its_place() -> None:
     queue = make_queue("a")
     queue.put_back(pop(queue), now=0, retry_on=ROOM)

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from msgspec import Struct
 
+from mandor.lib.steps import Steps
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.placement.framework.ask import Ask
@@ -251,11 +252,12 @@ class Agreed:
 
 
 class PostFilterPlugin(Plugin):
-    """Asked in order when nothing fits; the first that nominates a node ends it. Write `post_filter` or `make_room`."""
+    """Asked in order when nothing fits; the first that nominates a node ends it. Write `post_filter`, `make_room`
+    or `making_room`."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        _has_one_of(cls, PostFilterPlugin, "post_filter", "make_room")
+        _has_one_of(cls, PostFilterPlugin, "post_filter", "make_room", "making_room")
 
     def post_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Nomination | str | None:
         """The node where there will be room, or None; the instance goes there as soon as it fits."""
@@ -264,6 +266,12 @@ class PostFilterPlugin(Plugin):
     def make_room(self, state: CycleState, rehearsal: "Rehearsal") -> Nomination | str | None:
         """The same, for those who want to know what would be if others were gone."""
         return self.post_filter(state, rehearsal.ask, rehearsal.nodes)
+
+    def making_room(self, state: CycleState, rehearsal: "Rehearsal") -> Steps[Nomination | str | None]:
+        """The same in steps, for those who may take long: each is a trial of its own, and between two of them others
+        have their turn."""
+        yield from ()
+        return self.make_room(state, rehearsal)
 
     def offers(self, rehearsal: "Rehearsal") -> Iterable[Offer]:
         """What it could nominate, for those who have a say in it; they are asked before the cycle. See `Agreed`."""

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 
+from mandor.lib.steps import Steps
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
@@ -14,6 +16,8 @@ from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault, blamed, run_filters, run_scores
 from mandor.placement.framework.snapshot import NodeView, Snapshot
 from mandor.placement.framework.watch import Watch
+
+T = TypeVar("T")
 
 OWN = "mandor.placement.plugins."
 Quick = Callable[[Profile, CycleState, Ask, Snapshot, Watch], int]
@@ -197,20 +201,32 @@ class Rehearsal:
         return bool(plugin.filter(state, self.ask, self.nodes)[slot])
 
 
-def run_post_filters(profile: Profile, state: CycleState, rehearsal: Rehearsal, watch: Watch) -> Nomination | None:
-    """What the first of them nominates; whatever they tried out is undone."""
+def run_post_filters(
+    profile: Profile, state: CycleState, rehearsal: Rehearsal, watch: Watch
+) -> Steps[Nomination | None]:
+    """What the first of them nominates; whatever they tried out is undone, after each step."""
     slots = rehearsal.nodes.slots
     for plugin in profile.post_filters:
+        answer = yield from _asked(plugin, plugin.making_room(state, rehearsal), rehearsal, watch)
+        if isinstance(answer, str) and answer in slots:
+            return Nomination(answer)
+        if isinstance(answer, Nomination) and answer.node in slots:
+            return answer
+        if answer is not None:
+            raise PluginFault(plugin.name, f"nominated {answer!r}, which is no node")
+    return None
+
+
+def _asked(plugin: Plugin, steps: Steps[T], rehearsal: Rehearsal, watch: Watch) -> Steps[T]:
+    while True:
         if type(plugin).__module__.startswith(OWN):
             watch.end()  # It changes the table, and is not broken off in the middle of that.
         else:
             watch.begin(plugin.name, "PostFilter")
         with blamed(plugin), rehearsal.trial():
-            answer: object = plugin.make_room(state, rehearsal)
-            if isinstance(answer, str) and answer in slots:
-                return Nomination(answer)
-            if isinstance(answer, Nomination) and answer.node in slots:
+            try:
+                looks = next(steps)
+            except StopIteration as end:
+                answer: T = end.value
                 return answer
-            if answer is not None:
-                raise PluginFault(plugin.name, f"nominated {answer!r}, which is no node")
-    return None
+        yield looks

@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import Annotated
 
@@ -11,6 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from mandor.lib.steps import TURN, WRITTEN, Steps
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
@@ -18,6 +20,7 @@ from mandor.placement.framework.eviction import NOBODY_GOES, Candidate, agreed, 
 from mandor.placement.framework.lodging import Level, Lodger, Rank, Tenure
 from mandor.placement.framework.points import ANYTHING, Agreed, Nomination, Offer, PostFilterPlugin
 from mandor.placement.framework.rehearsal import Rehearsal
+from mandor.placement.framework.scratch import Scratch
 from mandor.placement.framework.snapshot import Amounts
 
 TIES = 10
@@ -30,6 +33,8 @@ DEPTH_MOST = 4
 """Who has to go may take the place of others, and these again: so many steps from the first."""
 CASCADE_MOST = 128
 """So many may have to go in all of that."""
+PLAYED = 2 * TURN
+"""So much of it is played through in one go: for the next, all before is done again."""
 _FEW = 64
 _NEVER = np.iinfo(np.int64).max
 
@@ -56,16 +61,20 @@ class DefaultPreemption(PostFilterPlugin):
     def __init__(self, args: DefaultPreemptionArgs | None = None) -> None:
         self._args = args or DefaultPreemptionArgs()
 
-    def make_room(self, state: CycleState, rehearsal: Rehearsal) -> Nomination | None:
+    def making_room(self, state: CycleState, rehearsal: Rehearsal) -> Steps[Nomination | None]:
         if not _can(rehearsal):
             return None
-        known = self._candidates(rehearsal)
+        yield 0  # From here on it takes longer than any other decision.
+        known = yield from self._candidates(rehearsal)
         elsewhere = state.find(self.name, Agreed)
         if elsewhere is not None and known and known[0].victims:
             wanted = (agreed(rehearsal, each) for each in elsewhere.offers)
             known = sorted((each for each in wanted if each is not None), key=_cost)
         for found in known[:STARTED_MOST]:
-            if len(found.victims) <= VICTIMS_MOST and self._ends_well(rehearsal, found):
+            if len(found.victims) > VICTIMS_MOST:
+                continue
+            ends_well = yield from self._ends_well(rehearsal, found)
+            if ends_well:
                 return Nomination(found.node, tuple(each.key for each in found.victims))
         return None
 
@@ -83,7 +92,7 @@ class DefaultPreemption(PostFilterPlugin):
         share = len(rehearsal.nodes) * self._args.min_candidate_nodes_percentage // 100
         return max(share, self._args.min_candidate_nodes_absolute)
 
-    def _candidates(self, rehearsal: Rehearsal, ties: int = TIES) -> list[Candidate]:
+    def _candidates(self, rehearsal: Rehearsal, ties: int = TIES) -> Steps[list[Candidate]]:
         """The cheapest first."""
         most = self._most(rehearsal)
         found: list[Candidate] = []
@@ -95,41 +104,73 @@ class DefaultPreemption(PostFilterPlugin):
             if each is not None:
                 found.append(each)
                 best = min(best, each.bound)
+            yield _looks(rehearsal, slot) + (0 if seen else _look_at_all(rehearsal))
         return sorted(found, key=_cost)
 
-    def _ends_well(self, rehearsal: Rehearsal, first: Candidate) -> bool:
-        """Play it through: who has to go finds another place, or takes somebody's, or waits. It must come to an end,
-        and the ask must have its place then."""
-        with rehearsal.trial():
-            _carry_out(rehearsal, first)
-            displaced = deque((each, 1) for each in first.victims)
-            count = len(displaced)
-            waiting: list[Lodger] = []
-            while displaced:
-                lodger, depth = displaced.popleft()
-                if any(_alike(lodger, each) for each in waiting):
-                    continue
-                theirs = rehearsal.of(_ask(lodger))
-                node = theirs.place()
-                if node:
-                    theirs.come(node, lodger)
-                    continue
-                best = self._best(theirs)
-                if best is None:
-                    waiting.append(lodger)
-                    continue
-                count += len(best.victims)
-                if depth == DEPTH_MOST or count > CASCADE_MOST:
-                    return False
-                _carry_out(theirs, best)
-                displaced.extend((each, depth + 1) for each in best.victims)
-            if count == len(first.victims):
-                return True
-            rehearsal.lodging.drop_charge(rehearsal.ask.key)
-            return rehearsal.of(rehearsal.ask).fits(first.slot)
+    def _ends_well(self, rehearsal: Rehearsal, first: Candidate) -> Steps[bool]:
+        """Play it through, some of it at a time: what was done before is done again then."""
+        scratch = Scratch()
+        steps = self._played(rehearsal, first, scratch)
+        while True:
+            looks = 0
+            with rehearsal.trial():
+                scratch.again()
+                try:
+                    while looks < PLAYED:
+                        looks += next(steps)
+                except StopIteration as end:
+                    ended: bool = end.value
+                    return ended
+            yield looks
 
-    def _best(self, rehearsal: Rehearsal) -> Candidate | None:
-        return next(iter(self._candidates(rehearsal, ties=1)), None) if _can(rehearsal) else None
+    def _played(self, rehearsal: Rehearsal, first: Candidate, scratch: Scratch) -> Steps[bool]:
+        """Who has to go finds another place, or takes somebody's, or waits. It must come to an end, and the ask must
+        have its place then."""
+        _carry_out(rehearsal, first, scratch)
+        displaced = deque((each, 1) for each in first.victims)
+        count = len(displaced)
+        waiting: list[Lodger] = []
+        while displaced:
+            lodger, depth = displaced.popleft()
+            if any(_alike(lodger, each) for each in waiting):
+                continue
+            theirs = rehearsal.of(_ask(lodger))
+            node = theirs.place()
+            yield _look_at_all(rehearsal)
+            if node:
+                scratch.do(partial(theirs.come, node, lodger))
+                continue
+            best = yield from self._best(theirs)
+            if best is None:
+                waiting.append(lodger)
+                continue
+            count += len(best.victims)
+            if depth == DEPTH_MOST or count > CASCADE_MOST:
+                return False
+            _carry_out(theirs, best, scratch)
+            displaced.extend((each, depth + 1) for each in best.victims)
+        if count == len(first.victims):
+            return True
+        rehearsal.lodging.drop_charge(rehearsal.ask.key)
+        return rehearsal.of(rehearsal.ask).fits(first.slot)
+
+    def _best(self, rehearsal: Rehearsal) -> Steps[Candidate | None]:
+        if not _can(rehearsal):
+            return None
+        found = yield from self._candidates(rehearsal, ties=1)
+        return next(iter(found), None)
+
+
+def _looks(rehearsal: Rehearsal, slot: int) -> int:
+    """What it takes to find out who must leave a node: each there goes and comes back, where that is really tried with
+    everybody asked about it."""
+    there = int(rehearsal.nodes.instances[slot])
+    return there * WRITTEN * (2 if rehearsal.by_amounts else 12)
+
+
+def _look_at_all(rehearsal: Rehearsal) -> int:
+    """What it takes to look at all nodes, in columns."""
+    return 10 * WRITTEN + len(rehearsal.nodes) // 10
 
 
 def _can(rehearsal: Rehearsal) -> bool:
@@ -240,13 +281,13 @@ def _in_turn(rank: NDArray[np.float64]) -> Iterator[int]:
     yield from rest[np.argsort(rank[rest])].tolist()
 
 
-def _carry_out(rehearsal: Rehearsal, chosen: Candidate) -> None:
+def _carry_out(rehearsal: Rehearsal, chosen: Candidate, scratch: Scratch) -> None:
     lodgers = rehearsal.lodging.lodgers(chosen.node)
-    rehearsal.leave(each for each in lodgers if goes_anyway(each, rehearsal))
-    rehearsal.leave(chosen.victims)
+    gone = [each for each in lodgers if goes_anyway(each, rehearsal)]
+    scratch.do(partial(rehearsal.leave, [*gone, *chosen.victims]))
     ask = rehearsal.ask
     rank = Rank(ask.priority, ask.preempts, profile=ask.profile)
-    rehearsal.come(chosen.node, Lodger(ask.key, ask.shape, ask.who, Tenure(rank)))
+    scratch.do(partial(rehearsal.come, chosen.node, Lodger(ask.key, ask.shape, ask.who, Tenure(rank))))
 
 
 def _ask(lodger: Lodger) -> Ask:

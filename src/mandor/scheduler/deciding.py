@@ -1,0 +1,178 @@
+"""Decides about one instance: by what is known, in one go, or, where room has to be made for it, in steps."""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from time import perf_counter
+from typing import TypeVar
+
+from msgspec import structs
+
+from mandor.lib.steps import TURN, Steps, at_once
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.placement.cycle import FEW_NODES, Decision, begin, broken_off
+from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.profile import Profile
+from mandor.placement.framework.watch import Overrun
+from mandor.scheduler.measures import Measures
+from mandor.scheduler.nominations import Nominations
+from mandor.scheduler.queue import Entry, SchedulingQueue
+from mandor.scheduler.tracing import Tracing
+from mandor.scheduler.view import View
+from mandor.scheduler.watchdog import Watchdog
+
+BEGINNINGS_MOST = 4
+"""So often the table may have changed under it; then it is decided in one go."""
+T = TypeVar("T")
+_NOBODY = Key(Instance.kind, "", "")
+
+
+@dataclass(slots=True)
+class Begun:
+    """A decision that is not over."""
+
+    entry: Entry
+    ask: Ask
+    profile: Profile
+    nominated: str
+    steps: Steps[Decision]
+    version: int
+    """Of the table when it was begun."""
+    seconds: float
+    """What it has taken so far."""
+    sampled: bool
+
+
+class Deciding:
+    def __init__(
+        self,
+        view: View,
+        queue: SchedulingQueue,
+        watchdog: Watchdog,
+        measures: Measures,
+        nominations: Nominations,
+        tracing: Tracing | None,
+    ) -> None:
+        self._view, self._queue = view, queue
+        self._watchdog, self._measures = watchdog, measures
+        self._nominations, self._tracing = nominations, tracing
+        self._refusals: dict[Ask, Decision] = {}
+        self._refused_at = -1
+
+    def forget(self) -> None:
+        """What is known was said by plugins that are not asked any more."""
+        self._refusals.clear()
+
+    def following(self, entry: Entry) -> AbstractContextManager[None]:
+        """What is done in it is part of this one's story."""
+        return self._tracing.following(entry) if self._tracing is not None else nullcontext()
+
+    def begin(self, entry: Entry, profile: Profile) -> Decision | Begun:
+        ask, table = entry.ask, self._view.table
+        nominated = self._view.nominated(ask.key) if table.lodgings.lowest_held() is not None else ""
+        # What did not fit does not fit for its like either, as long as nothing changes.
+        if self._refusals and self._watchdog.trail is None:
+            if self._refused_at != table.version:
+                self._refusals.clear()
+            elif not nominated:
+                known = self._refusals.get(structs.replace(ask, key=_NOBODY))
+                if known is not None:
+                    return structs.replace(known, key=ask.key)
+        self._refused_at = table.version
+        began = perf_counter()
+        made = self._watched(entry, lambda: self._placed(entry, profile, nominated))
+        seconds, sampled = perf_counter() - began, self._watchdog.sampled and self._watchdog.trail is None
+        if not isinstance(made, Decision):
+            return Begun(entry, ask, profile, nominated, made, table.version, seconds, sampled)
+        if sampled:
+            self._measures.decisions.add(seconds)
+        self._remember(ask, profile, nominated, made)
+        return made
+
+    async def finish(self, begun: Begun) -> Decision | None:
+        """Others run between its steps, but no other cycle. When the table has changed it begins anew: what comes out
+        is what one step would have given. None: it is gone, or it is not what it was, and is decided again."""
+        entry, ask, beginnings = begun.entry, begun.ask, 1
+        self._queue.decide_on(entry)
+        while True:
+            await asyncio.sleep(0)
+            if self._queue.entry(ask.key) is not entry:
+                return None
+            if entry.ask != ask:
+                self._queue.drop_held(entry)
+                self._queue.retry(entry)
+                return None
+            with self.following(entry):
+                made = None
+                if self._view.table.version != begun.version:
+                    beginnings += 1
+                    made = self._begin_anew(begun)
+                if made is None:
+                    made = self._go_on(begun, whole=beginnings >= BEGINNINGS_MOST)
+            if made is not None:
+                self._queue.drop_held(entry)
+                return made
+
+    def _begin_anew(self, begun: Begun) -> Decision | None:
+        made = self.begin(begun.entry, begun.profile)
+        if isinstance(made, Decision):
+            return made
+        begun.nominated, begun.steps, begun.version = made.nominated, made.steps, made.version
+        begun.seconds += made.seconds
+        return None
+
+    def _go_on(self, begun: Begun, *, whole: bool) -> Decision | None:
+        """None: it is not over."""
+        began = perf_counter()
+        made = self._watched(begun.entry, lambda: at_once(begun.steps) if whole else _some(begun.steps))
+        begun.seconds += perf_counter() - began
+        if made is not None:
+            if begun.sampled:
+                self._measures.decisions.add(begun.seconds)
+            self._remember(begun.ask, begun.profile, begun.nominated, made)
+        return made
+
+    def _placed(self, entry: Entry, profile: Profile, nominated: str) -> Decision | Steps[Decision]:
+        table, nodes = self._view.table, len(self._view.table)
+        tracing = self._tracing if self._watchdog.trail is not None else None
+        return begin(
+            profile,
+            entry.ask,
+            table.snapshot(),
+            nominated=nominated,
+            consulted=entry.consulted,
+            watch=self._watchdog,
+            moment=lambda: self._nominations.moment(entry),
+            step_by_step=tracing.affords(entry, nodes) if tracing is not None else nodes <= FEW_NODES,
+        )
+
+    def _watched(self, entry: Entry, work: Callable[[], T]) -> T | Decision:
+        watchdog = self._watchdog
+        watchdog.enter()
+        try:
+            try:
+                return work()
+            finally:
+                watchdog.leave()
+        except Overrun:  # it arrived on the way out
+            return broken_off(entry.ask.key, watchdog.last)
+
+    def _remember(self, ask: Ask, profile: Profile, nominated: str, decision: Decision) -> None:
+        # Each has its own volumes, perhaps, though all else is alike.
+        alike = profile.by_class and not ask.shape.volumes and not nominated
+        if alike and not (decision.node or decision.fault or decision.nominated):
+            self._refusals[structs.replace(ask, key=_NOBODY)] = decision
+
+
+def _some(steps: Steps[Decision]) -> Decision | None:
+    """None: it is not over."""
+    looks = 0
+    while looks < TURN:
+        try:
+            looks += next(steps)
+        except StopIteration as end:
+            made: Decision = end.value
+            return made
+    return None

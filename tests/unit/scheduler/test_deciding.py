@@ -1,0 +1,155 @@
+"""A decision that takes several steps, with others at work between them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from msgspec import structs
+
+from mandor.model.instance import Instance
+from mandor.model.meta import Key
+from mandor.placement.cycle import Decision, Moment, decide
+from mandor.placement.framework.ask import Ask, Shape
+from mandor.placement.framework.identity import Identity
+from mandor.placement.framework.lodging import Rank, Tenure
+from mandor.placement.plugins import default_preemption
+from mandor.placement.plugins.priority_sort import PrioritySort
+from mandor.placement.profiles import default_profile
+from mandor.placement.table import Table
+from mandor.scheduler import deciding
+from mandor.scheduler.deciding import BEGINNINGS_MOST, Begun, Deciding
+from mandor.scheduler.measures import Measures
+from mandor.scheduler.queue import Entry, Place, SchedulingQueue
+from mandor.scheduler.watchdog import Watchdog
+from tests.scenarios.make import make_node, make_template
+
+SMALL, LARGE = (Shape.of(make_template(cpu=cpu)) for cpu in (1, 8))
+PROFILE = default_profile()
+NODES = 12
+
+
+def key(name: str) -> Key:
+    return Key(Instance.kind, "default", name)
+
+
+@pytest.fixture(autouse=True)
+def _little_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(default_preemption, "PLAYED", 1)
+    monkeypatch.setattr(deciding, "TURN", 1)
+
+
+class Scene:
+    """Full nodes, and one that is worth more than those who are there."""
+
+    def __init__(self) -> None:
+        self.table = Table("seed")
+        for number in range(NODES):
+            self.table.set_node(make_node(f"n{number}", cpu=8))
+        for number in range(8 * NODES):
+            who = Identity("default", f"w{number % 3}", "main")
+            tenure = Tenure(Rank(number % 2), born=float(number))
+            self.table.set_charge(key(f"i{number}"), f"n{number % NODES}", SMALL, who, tenure)
+        self.queue = SchedulingQueue(PrioritySort())
+        self.ask = Ask(key("high"), LARGE, 10, who=Identity("default", "high", "main"))
+        self.queue.add(self.ask, "u1", 0.0)
+        view = SimpleNamespace(table=self.table, nominated=lambda _: "")
+        nominations = SimpleNamespace(moment=lambda _: Moment())
+        parts: list[Any] = [view, self.queue, Watchdog(), Measures(), nominations, None]
+        self.deciding = Deciding(*parts)
+
+    def begin(self) -> tuple[Entry, Begun]:
+        entry = self.queue.pop()
+        assert entry is not None
+        begun = self.deciding.begin(entry, PROFILE)
+        assert isinstance(begun, Begun)
+        return entry, begun
+
+    def expected(self) -> Decision:
+        return decide(PROFILE, self.ask, self.table.snapshot())
+
+    async def finish(self, begun: Begun, meanwhile: Callable[[int], None]) -> Decision | None:
+        """`meanwhile`: what others do between two steps, which it gets the number of."""
+        task = asyncio.create_task(self.deciding.finish(begun))
+        number = 0
+        while not task.done():
+            meanwhile(number)
+            number += 1
+            await asyncio.sleep(0)
+        self.steps = number
+        return task.result()
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+async def test_others_have_their_turn_and_see_nothing_of_what_is_tried_out(scene: Scene) -> None:
+    expected, free = scene.expected(), {node.meta.name: scene.table.free(node.meta.name) for node in scene.table.nodes}
+    entry, begun = scene.begin()
+
+    def look(_: int) -> None:
+        assert {node.meta.name: scene.table.free(node.meta.name) for node in scene.table.nodes} == free
+        assert scene.queue.place(entry.ask.key) in {None, Place.DECIDED_ON}
+
+    assert await scene.finish(begun, look) == expected
+    assert expected.nominated
+    assert scene.steps > 5
+    assert scene.queue.place(entry.ask.key) is None
+
+
+async def test_when_the_table_has_changed_it_begins_anew(scene: Scene) -> None:
+    _, begun = scene.begin()
+
+    def change(number: int) -> None:
+        if number == 3:
+            scene.table.set_node(make_node("new", cpu=8))
+
+    found = await scene.finish(begun, change)
+    assert found is not None
+    assert found.node == "new"
+
+
+async def test_when_it_changes_all_the_time_it_is_decided_in_one_go_in_the_end(scene: Scene) -> None:
+    _, begun = scene.begin()
+    changes = 0
+
+    def change(number: int) -> None:
+        nonlocal changes
+        changes += 1
+        scene.table.drop_charge(key(f"i{number}"))
+
+    last = Scene()
+    found = await scene.finish(begun, change)
+    for number in range(BEGINNINGS_MOST - 1):
+        last.table.drop_charge(key(f"i{number}"))
+    assert found == last.expected()
+    assert changes <= BEGINNINGS_MOST + 1
+
+
+async def test_one_that_goes_meanwhile_is_not_decided_on(scene: Scene) -> None:
+    entry, begun = scene.begin()
+
+    def remove(number: int) -> None:
+        if number == 3:
+            scene.queue.remove(entry.ask.key)
+
+    assert await scene.finish(begun, remove) is None
+    assert len(scene.queue) == 0
+
+
+async def test_one_that_is_not_what_it_was_is_queued_again(scene: Scene) -> None:
+    entry, begun = scene.begin()
+    other = structs.replace(entry.ask, priority=20)
+
+    def change(number: int) -> None:
+        if number == 3:
+            scene.queue.add(other, "u1", 0.0)
+
+    assert await scene.finish(begun, change) is None
+    again = scene.queue.pop()
+    assert cast("Entry", again).ask == other
