@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from mandor.errors import Unavailable
 from mandor.lib.clock import settle
@@ -13,6 +15,10 @@ from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.node import Node
 from mandor.model.phase import Phase
+from mandor.placement.cycle import Decision
+from mandor.scheduler import gang_cycle
+from mandor.scheduler.gang_cycle import GangCycle
+from mandor.scheduler.queue import Entry
 from mandor.store.base import Put, Write
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
@@ -55,6 +61,35 @@ async def test_a_gang_is_bound_in_one_commit(world: World) -> None:
     await world.apply(gang(replicas=6))
     await world.until(lambda: world.serving_count("mpi") == 6)
     assert [sorted(names) for names in heard.binds] == [[f"mpi-{index}" for index in range(6)]]
+
+
+@pytest.mark.parametrize("what", ["a node", "a member"])
+async def test_what_changes_while_it_is_given_its_room_has_the_whole_gang_decided_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    monkeypatch.setattr(gang_cycle, "TAKEN", 1)
+    heard, looked, facts = Eavesdropper(world), 0, GangCycle._facts
+    waiting: list[asyncio.Task[int]] = []
+
+    def look(cycle: GangCycle, entry: Entry, decision: Decision) -> tuple[object, ...]:
+        nonlocal looked
+        looked += 1
+        if looked == 12 + 3:  # all of them before it begins, and then one after another
+            node = next(each for each in world.all(Node) if each.meta.name == decision.node)
+            member = world.instance("mpi-11")
+            labels = node.changed(meta=structs.replace(node.meta, labels={"new": "label"}))
+            change = Put(labels if what == "a node" else member.stopping("test", at=0.0))
+            waiting.append(asyncio.create_task(world.store.commit(change)))
+        return facts(cycle, entry, decision)
+
+    monkeypatch.setattr(GangCycle, "_facts", look)
+    await world.add_nodes("n1", cpu=12)
+    await world.run(2)
+    await world.apply(gang(replicas=12))
+    await world.until(lambda: world.serving_count("mpi") == 12)
+    await asyncio.gather(*waiting)
+    assert looked > 2 * 12
+    assert [len(names) for names in heard.binds] == [12]
 
 
 @pytest.mark.req("S0-35", "S1-7")

@@ -122,12 +122,22 @@ class GangTrial:
         begun = self._as_it_stands.get(id(stage.rung)) if stage.kind is Kind.ROOM else None
         self._attempt = Attempt(self._setting, stage, begun)
 
+    @property
+    def holds(self) -> bool:
+        """The table is as it was at the last step; if not, the next begins anew."""
+        return self._table.version == self._version
+
+    @property
+    def hurried(self) -> bool:
+        """The table has changed so often that it was decided in one go."""
+        return self._beginnings >= _BEGINNINGS_MOST
+
     def step(self, most: int) -> GangDecision | None:
         """Decide so many; None: it is not decided yet."""
         if self._table.version != self._version:
             self._version = self._table.version
             self._begin()
-        if self._beginnings < _BEGINNINGS_MOST:
+        if not self.hurried:
             return self._walk(most)
         found = None
         while found is None:

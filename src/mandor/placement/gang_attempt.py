@@ -30,6 +30,8 @@ T = TypeVar("T")
 Guard = Callable[[Callable[[], T]], T]
 
 NOBODY = Key("", "", "")
+ROOM_MADE = 16
+"""One for whom others have to make room takes as long as so many who find it."""
 VICTIMS_MOST = 512
 """So many may have to go for one gang,"""
 VICTIMS_OF_NODE_MOST = 64
@@ -94,17 +96,15 @@ class Attempt:
         return not self._todo or self.enough or len(self.placed) + len(self._todo) < self._setting.least
 
     def step(self, most: int) -> bool:
-        """Decide so many; True: that was all."""
+        """Decide so many, or fewer where others have to make room; True: that was all."""
         with self._table.trial():
             for key in self._setting.held:
                 self._table.drop_charge(key)
             self._scratch.again()
             if not self._prepared:
                 self._prepare()
-            for _ in range(most):
-                if self._over:
-                    break
-                self._decide(self._todo.popleft())
+            while most > 0 and not self._over:
+                most -= self._decide(self._todo.popleft())
             if self._over and self.enough and self.victims and not self._agreed:
                 self._take_back()
         return self._over
@@ -134,12 +134,13 @@ class Attempt:
             self.going.setdefault(node, []).append(each.key.name)
             self._scratch.do(partial(self._table.drop_charge, each.key))
 
-    def _decide(self, ask: Ask) -> None:
+    def _decide(self, ask: Ask) -> int:
+        """As many as it counts for."""
         setting, kind = self._setting, self.stage.kind
         held = setting.held.get(ask.key, "")
         alike = structs.replace(ask, key=NOBODY)
         if alike in self._alike or (kind is Kind.STILL and not held):
-            return
+            return 1
         consulted, nodes = setting.consulted.get(ask.key), self._table.snapshot()
         cycle = Cycle(setting.profile, nodes, setting.watch, consulted, held, setting.moment)
         state = cycle.state_of(ask)
@@ -147,13 +148,14 @@ class Attempt:
         if isinstance(node, str):
             if kind is not Kind.STILL or node == held:
                 self._place(ask, node, state, displaces=displaces)
-            return
+            return 1
         if kind is Kind.ROOM and self._make_room(ask, state, nodes):
-            return
+            return ROOM_MADE
         if setting.profile.by_class and not ask.shape.volumes:
             self._alike[alike] = None
         if self.refused is None:
             self.refused = setting.guard(lambda: _refusal(node, ask, nodes))
+        return ROOM_MADE if kind is Kind.ROOM else 1
 
     def _place(self, ask: Ask, node: str, state: CycleState, *, displaces: bool = False) -> None:
         self._alike.clear()

@@ -302,7 +302,9 @@ def api_settings(settings: ServerSettings, url: str, *, tokens_required: bool) -
 
 async def _schedule(store: Store, clock: Clock, settings: ServerSettings, pulse: Pulse, inside: Inside) -> None:
     recorder = Recorder(store, "scheduler", clock)
-    configured = Configured(_config_source(settings, pulse))
+    source = _config_source(settings, pulse).once()
+    await asyncio.to_thread(source.read)  # Files, and what is installed: nobody waits for that.
+    configured = Configured(source)
     pause = configured.pause()
     pools = _pools(settings)
     await claim(store, clock, pools)  # Others may have come while somebody else led.

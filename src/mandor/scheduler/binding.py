@@ -97,6 +97,7 @@ class Binder:
                 if again is None:
                     return all([await self._settle(each) for each in promises])
                 newer[again.key] = again
+                await asyncio.sleep(0)  # Of many, each may stand in the way.
             except Unavailable as error:
                 failures += 1
                 log.warning("%d binds of a gang wait: %s", len(promises), error)

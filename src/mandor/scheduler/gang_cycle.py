@@ -25,6 +25,8 @@ from mandor.scheduler.watchdog import Watchdog
 Placed = tuple[Entry, Decision]
 STEPS_MOST = 8
 """So many steps, at most, for one look at all members."""
+TAKEN = 64
+"""So many are given their room in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +113,7 @@ class GangCycle:
         )
         # Each step counts those before it again: a few large ones cost less than many small ones.
         most = max(most, len(members) // STEPS_MOST)
-        with self._steps.following(entry):
-            decision = trial.step(most)
-        while decision is None:
-            await asyncio.sleep(0)
-            with self._steps.following(entry):
-                decision = trial.step(most)
+        decision = await self._decided(trial, entry, most, aside=len(members) > TAKEN)
         for each in members:
             each.consulted = None
         still = [each for each in members if self._queue.place(each.ask.key) is Place.DECIDED_ON]
@@ -125,11 +122,22 @@ class GangCycle:
         elif decision.fault:
             self._fault(self._out(members), decision.message)
         elif decision.placed:
-            self._placed(members, profile, muster, decision)
+            await self._placed(members, profile, muster, decision)
         elif decision.nominated:
             self._nominated(members, profile, muster, decision)
         else:
             self._refused(members, profile, muster, decision)
+
+    async def _decided(self, trial: GangTrial, entry: Entry, most: int, *, aside: bool) -> GangDecision:
+        """`aside`: what follows takes a while, and others have their turn before it."""
+        while True:
+            with self._steps.following(entry):
+                decision = trial.step(most)
+            if decision is not None and (not aside or trial.hurried):
+                return decision
+            await asyncio.sleep(0)
+            if decision is not None and trial.holds:
+                return decision
 
     def _asked(self, members: Sequence[Entry], profile: Profile) -> bool:
         """False: answers about some of them have to come first; the last of them brings all together again."""
@@ -146,43 +154,58 @@ class GangCycle:
                 self._queue.park(each)
         return False
 
-    def _placed(self, members: Sequence[Entry], profile: Profile, muster: Muster, decision: GangDecision) -> None:
-        by_key = {each.ask.key: each for each in self._out(members)}
+    async def _placed(self, members: Sequence[Entry], profile: Profile, muster: Muster, decision: GangDecision) -> None:
+        by_key = {each.ask.key: each for each in members}
         placed = [(by_key.pop(each.key), each) for each in decision.placed]
         first = muster.needed - muster.bound
         together = Together(first)
         for _, each in placed[:first]:
             for plugin in profile.gangs:
                 each.state.write(plugin.name, together)
-        self._take(placed[:first], placed[first:], profile)
-        for left in by_key.values():
-            self._queue.retry(left)  # The gang is whole without it: it goes on by itself.
+        await self._take(placed[:first], placed[first:], profile)
+        self._again(list(by_key.values()))  # The gang is whole without these: they go on by themselves.
 
-    def _take(self, first: Sequence[Placed], others: Sequence[Placed], profile: Profile) -> None:
-        """The first are written together or not at all; the others wait for them by the Permit of their plugin."""
+    async def _take(self, first: Sequence[Placed], others: Sequence[Placed], profile: Profile) -> None:
+        """The first are written together or not at all; the others wait for them by the Permit of their plugin. Some at
+        a time: each is in the queue until its room is counted, so that nobody else decides about it."""
         steps, parties = self._steps, self._parties
         promises: list[Promise] = []
-        for entry, decision in first:
-            steps.note(entry, profile, decision)
-            made = steps.promise(entry, profile, decision)
-            if made is not None:
-                promises.append(made)
-        if len(promises) < len(first):
-            # One is gone, or its node is: the others are decided again with whoever is left.
-            for each in promises:
-                steps.failed(each)
-            for entry, _ in others:
-                self._queue.retry(entry)
-            return
+        seen = {entry.ask.key: self._facts(entry, each) for entry, each in (*first, *others)}
+        for number, (entry, decision) in enumerate(first, 1):
+            made = None
+            if self._facts(entry, decision) == seen[decision.key] and self._queue.drop_held(entry):
+                steps.note(entry, profile, decision)
+                made = steps.promise(entry, profile, decision)
+            if made is None:
+                # It is gone, or its node is: the others are decided again with whoever is left.
+                for each in promises:
+                    steps.failed(each)
+                self._again([each for each, _ in (*first, *others)])
+                return
+            promises.append(made)
+            if number % TAKEN == 0:
+                await asyncio.sleep(0)
         parties.open(promises)
-        for each in promises:
+        for number, each in enumerate(promises, 1):
             assert each.context is not None
             if each in parties and steps.admit(each, each.context) is not None:
                 parties.arrive(each)
-        for entry, decision in others:
-            late = steps.take(entry, profile, decision)
-            if late is not None:
-                steps.write(late)
+            if number % TAKEN == 0:
+                await asyncio.sleep(0)
+        for number, (entry, decision) in enumerate(others, 1):
+            if self._facts(entry, decision) != seen[decision.key]:
+                self._again([entry])
+            elif self._queue.drop_held(entry):
+                late = steps.take(entry, profile, decision)
+                if late is not None:
+                    steps.write(late)
+            if number % TAKEN == 0:
+                await asyncio.sleep(0)
+
+    def _facts(self, entry: Entry, decision: Decision) -> tuple[object, ...]:
+        """What has to be as it was when it was decided."""
+        node = self._table.node(decision.node)
+        return entry.ask, None if node is None else node.meta.version
 
     def _refused(self, members: Sequence[Entry], profile: Profile, muster: Muster, decision: GangDecision) -> None:
         worst = decision.refused

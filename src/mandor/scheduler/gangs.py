@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mandor.errors import Conflict, Unavailable
 from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
+from mandor.lib.steps import Steps, at_once, in_turns, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.phase import Phase
@@ -94,17 +95,21 @@ class Gangs:
         elif after.spec.node and not after.phase.over and after.spec.stop is None:
             roll.bound.add(key)
 
-    def _count_all(self) -> None:
-        """One look at everything for all gangs that are new."""
+    def count_new(self) -> Steps[None]:
+        """One look at everything for all gangs that are new; what changes meanwhile is counted as it comes."""
         if not self._uncounted:
             return
-        new, self._uncounted = self._uncounted, {}
+        new = {gang: self._rolls[gang] for gang in self._uncounted}
         workloads = {gang[1] for gang in new}  # nearly all instances are of others
-        for each in self._instances.items():
-            if each.spec.workload in workloads and isinstance(each, Instance) and _gang_of(each) in new:
-                self._count(self._rolls[_gang_of(each)], each.key, each)
-        for gang in new:
-            self._look(gang, self._rolls[gang])
+        for piece in pieces(list(self._instances.items())):
+            for each in piece:
+                if each.spec.workload in workloads and isinstance(each, Instance) and _gang_of(each) in new:
+                    self._count(new[_gang_of(each)], each.key, self._instances.get(each.key))
+            yield len(piece)
+        for gang, roll in new.items():
+            if self._rolls.get(gang) is roll:  # it may have ended, or begun anew
+                self._uncounted.pop(gang, None)
+                self._look(gang, roll)
 
     def _look(self, gang: Gang, roll: Roll) -> None:
         """Is it whole, in pieces, or not there at all?"""
@@ -137,7 +142,7 @@ class Gangs:
     def muster(self, ask: Ask) -> Muster | None:
         if ask.member is None:
             return None
-        self._count_all()
+        at_once(self.count_new())
         roll = self._rolls.get(ask.member.gang)
         if roll is None:
             return None
@@ -171,7 +176,6 @@ class Gangs:
 
     def overdue(self) -> Iterator[tuple[Workload, str, Roll]]:
         """Gangs that have been in pieces for too long, with their groups."""
-        self._count_all()
         for gang in sorted(self._broken):
             workload, roll = self._workload(gang), self._rolls[gang]
             facts = workload.spec.groups[gang[2]].gang if workload is not None else None
@@ -205,6 +209,7 @@ class Returning:
         while True:
             await self._gangs.restless()
             await self._clock.sleep(LOOK_SECONDS)
+            await in_turns(self._gangs.count_new())
             for workload, group, roll in list(self._gangs.overdue()):
                 if self._kept(workload, group):
                     await self._give_back(workload, group, roll)

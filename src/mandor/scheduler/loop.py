@@ -279,6 +279,7 @@ class Scheduler:
             self._wake.clear()
             happened, details = self.view.take_happened()
             await in_turns(self._queue.happened(happened, now=self._clock.monotonic(), details=details))
+            await in_turns(self._gangs.count_new())
             self._queue.flush(now=self._clock.monotonic())
             tried = self._decide_some(promises)
             if tried:
