@@ -1,7 +1,8 @@
 """Counts what each step of the event loop runs of scheduler, controllers and API with very many instances.
 
 In lines of Python, not in time. A process of its own: to trace one slows it down, and Python 3.11 may stand still when
-tracing begins at the moment another thread asks for its turn. It prints the most lines of a step, and where they were.
+tracing begins at the moment another thread asks for its turn. It prints the most lines of a step, and where they were:
+of what looks after all that is there, and of decisions.
 """
 
 from __future__ import annotations
@@ -74,6 +75,11 @@ class Lines:
     def stop(self) -> None:
         sys.settrace(None)
 
+    def take(self) -> tuple[int, str]:
+        """Of the longest step since the last time."""
+        found, self.most, self.where = (self.most, self.where), 0, ""
+        return found
+
     def run(self, plain: Callable[[asyncio.Handle], None]) -> Callable[[asyncio.Handle], None]:
         def counted(handle: asyncio.Handle) -> None:
             self._count = 0
@@ -96,9 +102,9 @@ class Lines:
 @asynccontextmanager
 async def filled() -> AsyncIterator[MemoryStore]:
     """One large workload, all of it running."""
-    workload = make_workload(replicas=INSTANCES)
+    workload = make_workload(replicas=INSTANCES, cpu="10")
     names = [f"n{number}" for number in range(NODES)]
-    nodes = [make_node(name, cpu=4000, version=1) for name in names]
+    nodes = [make_node(name, cpu=4000, version=1, labels={"zone": f"z{name[-1]}"}) for name in names]
     instances = [make_instance(index, node=names[index % NODES]) for index in range(INSTANCES)]
     others: list[Object] = [
         Cluster(meta=Meta(name="cluster"), spec=ClusterSpec("test")),
@@ -125,6 +131,10 @@ async def running(store: MemoryStore) -> AsyncIterator[Scheduler]:
 
 async def read(store: MemoryStore, key: Key) -> Any:
     return await store.get(key)
+
+
+async def ready(store: MemoryStore) -> int:
+    return int((await read(store, LARGE)).status.ready)
 
 
 async def until(what: Callable[[], Any]) -> None:
@@ -156,13 +166,10 @@ async def play(store: MemoryStore, lines: Lines) -> None:
     parts = ApiParts(store, clock, heartbeats, ApiSettings(tokens_required=False))
     app = build_app(parts)
 
-    async def ready() -> int:
-        return int((await read(store, LARGE)).status.ready)
-
     async with running(store) as scheduler, ClusterGauges(store, heartbeats, clock) as gauges:
         metrics = Metrics()
         metrics.add(gauges.families)
-        await until(ready)
+        await until(lambda: ready(store))
         lines.start()
         for path in (
             "/v1/instances?namespace=default&labels=nobody%3Dhere",
@@ -196,6 +203,14 @@ async def play(store: MemoryStore, lines: Lines) -> None:
 
         await until(counted)
         await look_after(store)
+        lines.stop()
+
+
+async def decide(store: MemoryStore, lines: Lines) -> None:
+    async with running(store):
+        await until(lambda: ready(store))
+        lines.start()
+        await place(store)
         lines.stop()
 
 
@@ -242,12 +257,34 @@ def make_task(number: int, now: float) -> VmTask:
     return VmTask(meta=Meta(name=f"t-{number}", namespace="default"), spec=spec, status=status)
 
 
+async def place(store: MemoryStore) -> None:
+    """A gang, those who are spread, and those for whom others have to make room."""
+    made = [
+        make_workload("gang", version=0, replicas=80, cpu="1", gang={}),
+        make_workload("even", version=0, replicas=500, cpu="1", placement={"spread": [{"over": "zone"}]}),
+        make_workload("high", version=0, replicas=5, cpu="3800", priority=1000),
+    ]
+    for workload in made:
+        release = make_stored_release(workload)
+        await store.commit(Put(workload), Put(release.changed(meta=replace(release.meta, version=0))))
+        names = [f"{workload.meta.name}-{index}" for index in range(workload.spec.groups["main"].count)]
+
+        async def placed(names: list[str] = names) -> bool:
+            found = [await read(store, Key(Instance.kind, "default", name)) for name in names]
+            return all(each is not None and (each.spec.node or each.status.nominated) for each in found)
+
+        await until(placed)
+
+
 async def main() -> None:
     lines = Lines()
     asyncio.Handle._run = lines.run(asyncio.Handle._run)  # type: ignore[method-assign, assignment]
-    async with filled() as store:
-        await play(store, lines)
-    print(json.dumps([lines.most, lines.where]))
+    counted = []
+    for work in (play, decide):
+        async with filled() as store:
+            await work(store, lines)
+        counted.append(lines.take())
+    print(json.dumps(counted))
 
 
 if __name__ == "__main__":
