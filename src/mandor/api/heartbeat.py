@@ -125,9 +125,22 @@ class Heartbeats:
                     # Whether it was stored is not known: read it back, and say it again.
                     self._lease = self._hearing = None
                     log.warning("heartbeats cannot be summed up: %s", error)
-                await self._clock.sleep(self._tick_seconds)
+                await self._clock.sleep_while(self._tick_seconds, self._quiet)
         finally:
             await self._leave()
+
+    def _quiet(self) -> bool:
+        """A round would find nothing to do."""
+        now = self._clock.monotonic()
+        if self._lease is None or self._hearing is None or self._others or self._lease_is_due(now):
+            return False
+        for heard in self._heard.values():
+            if now - heard.at > HEARD_SECONDS:
+                return False
+        return self._tallies.quiet(self._store, now)
+
+    def _lease_is_due(self, now: float) -> bool:
+        return now - self._renewed_at >= self._renew_seconds
 
     async def tick(self) -> None:
         """One round: silent nodes are dropped, and what changed is committed."""
@@ -173,7 +186,7 @@ class Heartbeats:
         return f"server-{self.server_id}"
 
     def _next_lease(self, now: float) -> Lease | None:
-        if self._lease is not None and now - self._renewed_at < self._renew_seconds:
+        if self._lease is not None and not self._lease_is_due(now):
             return None
         self._renewals += 1
         spec = LeaseSpec(self.server_id, self._lease_seconds, self._renewals, self._address)

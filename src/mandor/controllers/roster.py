@@ -8,6 +8,7 @@ from mandor.controllers.base import Controller
 from mandor.controllers.cron import CronController
 from mandor.controllers.drain import DrainController
 from mandor.controllers.garbage import GarbageController
+from mandor.controllers.garbage_plan import Keep
 from mandor.controllers.maintenance import MaintenanceController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_autoscale import MachineSource, NodeAutoscaleController
@@ -36,12 +37,15 @@ def make_controllers(
     guard: Callable[[], Guard] = Unguarded,
     ask: Ask = ask_nobody,
     machines: MachineSource | None = None,
+    keep: Keep | None = None,
+    watched: bool = True,
 ) -> list[Controller[Any]]:
     """`profiles`: with what better places are looked for; None: everyone stays where he is. `restore_seconds`: so long
     a rule that was given up must be keepable; None: nobody goes back for it. `ask`: answers for the
-    metrics that counts follow. `machines`: where pools get theirs from; None: nowhere."""
+    metrics that counts follow. `machines`: where pools get theirs from; None: nowhere. `keep`: how much of the past.
+    `watched`: by people, who want to be told."""
     controllers: list[Controller[Any]] = [
-        WorkloadController(store, clock, recorder),
+        WorkloadController(store, clock, recorder, watched=watched),
         AutoscaleController(store, clock, recorder, ask),
         CronController(store, clock, recorder),
         NodeController(store, clock, recorder, times),
@@ -51,7 +55,7 @@ def make_controllers(
         QuotaController(store, clock),
         ReservationController(store, clock, recorder),
         VolumeController(store, recorder),
-        GarbageController(store, clock),
+        GarbageController(store, clock, keep),
     ]
     if profiles is not None:
         controllers.append(RebalanceController(store, clock, recorder, profiles, guard=guard))

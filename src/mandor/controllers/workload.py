@@ -61,10 +61,12 @@ class WorkloadController(Controller[Name]):
     name = "workload"
     watches = (Workload.kind, Release.kind, Instance.kind, Node.kind, Volume.kind)
 
-    def __init__(self, store: Store, clock: Clock, recorder: Recorder) -> None:
+    def __init__(self, store: Store, clock: Clock, recorder: Recorder, *, watched: bool = True) -> None:
+        """`watched`: by people; else a status is written only if it could change somebody's plan."""
         self._store = store
         self._clock = clock
         self._recorder = recorder
+        self._watched = watched
         self._instances: Grouped[Name, Instance] = Grouped(_name)
         self._releases: Grouped[Name, Release] = Grouped(_name)
         self._with_lost: dict[Name, None] = {}
@@ -194,7 +196,7 @@ class WorkloadController(Controller[Name]):
                 self._ready_since.pop(key, None)
         if draft.unfinished:
             self._rest_until.pop(key, None)  # It has only begun.
-        if draft.writes:
+        if draft.writes and not self._for_nobody(key, workload, draft):
             self._note_told(key, workload, draft)
             await self._writer.commit(draft.writes)
         await self._go_on(workload, draft)
@@ -202,11 +204,14 @@ class WorkloadController(Controller[Name]):
             self._tell(note)
         return draft.again_seconds
 
+    def _for_nobody(self, key: Name, planned: Workload | None, draft: Draft) -> bool:
+        """It only tells, and nobody reads it: those who depend on it do."""
+        return not self._watched and _told(planned, draft) is not None and not self._dependencies.on(*key)
+
     def _note_told(self, key: Name, planned: Workload | None, draft: Draft) -> None:
-        told = draft.writes[0].value if len(draft.writes) == 1 and isinstance(draft.writes[0], Put) else None
         self._told.pop(key, None)
-        if planned is not None and isinstance(told, Workload) and not draft.unfinished and only_tells(planned, told):
-            self._told[key] = Told(told.status, self._clock.monotonic(), draft.again_seconds)
+        if (status := _told(planned, draft)) is not None:
+            self._told[key] = Told(status, self._clock.monotonic(), draft.again_seconds)
 
     async def _go_on(self, planned: Workload | None, draft: Draft) -> None:
         """With what the plan left for later, as long as its workload is what it was; others get their turn between."""
@@ -270,6 +275,14 @@ def rest_seconds(count: int, others: int) -> float:
     does."""
     alone = min(count * PACE_SECONDS, PACE_MOST)
     return min(alone * (others + 1), TOGETHER_MOST) if alone >= PACE_LEAST else 0.0
+
+
+def _told(planned: Workload | None, draft: Draft) -> WorkloadStatus | None:
+    """The status, if it is all that a plan writes, and is for those who look."""
+    written = draft.writes[0].value if len(draft.writes) == 1 and isinstance(draft.writes[0], Put) else None
+    if planned is None or not isinstance(written, Workload) or draft.unfinished or not only_tells(planned, written):
+        return None
+    return written.status
 
 
 def _settled(workload: Workload | None) -> bool:

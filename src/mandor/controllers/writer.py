@@ -32,8 +32,8 @@ class Writer:
         try:
             left = list(split(writes))
             while left:
-                many = _new_ones(left)
-                results = await asyncio.gather(*await self._begun(left[:many]), return_exceptions=True)
+                many = _new_ones(left) if len(left) > 1 else 1
+                results = await self._committed(left[:many])
                 for chunk, result in zip(left, results, strict=False):
                     if not isinstance(result, BaseException):
                         for kind in {write.key.kind for write in chunk}:
@@ -44,6 +44,12 @@ class Writer:
                 del left[:many]
         finally:
             await self._shown(written)
+
+    async def _committed(self, chunks: Sequence[Sequence[Write]]) -> list[int | BaseException]:
+        """All of them together: the revision of each, or why it has none."""
+        if len(chunks) == 1:
+            return [await self._store.commit(*chunks[0])]
+        return await asyncio.gather(*await self._begun(chunks), return_exceptions=True)
 
     async def _begun(self, chunks: Sequence[Sequence[Write]]) -> list[asyncio.Task[int]]:
         """On their way, one after another: to check and encode a hundred objects takes a while, and others have their

@@ -11,6 +11,7 @@ from typing import Any, Self
 from mandor.agent.link import Beat
 from mandor.api.heartbeat import LEASE_SECONDS as USUAL_LEASE_SECONDS
 from mandor.api.heartbeat import Heartbeats, Report
+from mandor.controllers.garbage_plan import Keep
 from mandor.controllers.node_plan import NodeTimes
 from mandor.engines.base import Launch, Unit
 from mandor.model.codec import encode
@@ -40,6 +41,8 @@ LEASE_SECONDS = 3600.0
 """Of a server that takes its lease back when it goes."""
 TICK_SECONDS = 5.0
 """How often silent nodes and short hosts are looked for: seldomer than in a real cluster, so that days pass fast."""
+KEEP = Keep(sweep_seconds=300.0)
+"""What nobody needs any more is in nobody's way: it is swept away seldomer than in a real cluster, too."""
 AGENT = {
     "heartbeat_seconds": 10.0,
     "fingerprint_seconds": 300.0,
@@ -75,7 +78,7 @@ class SimCluster(World):
         source = config or BUILT_IN
         configured = Configured(source)
         self.scheduler_options = {"profiles": configured.profiles, "pause": configured.pause()}
-        self.controller_options = {"profiles": ProfilesOf(source), "restore_seconds": restore_seconds}
+        self.controller_options = {"profiles": ProfilesOf(source), "restore_seconds": restore_seconds, "keep": KEEP}
         self._server_store: Store = store
         self.wires = [Wire(store, chance=random.Random(self.chance.random())) for _ in PARTS] if shaky else []
         if shaky:

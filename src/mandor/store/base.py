@@ -141,6 +141,10 @@ class Store(ABC):
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
         """All objects of a kind (None: of every kind), as they were at one revision, ordered by key."""
 
+    def latest(self, kind: str) -> Sequence[Object] | None:
+        """What was listed last of a whole kind, if that is known to hold; the very same as long as nothing changes."""
+        return None
+
     @abstractmethod
     async def commit(self, *writes: Write) -> int:
         """Apply all writes or none; return the new revision.

@@ -95,6 +95,8 @@ class Watch(AsyncIterator[Sequence[Change]]):
 
 async def list_index(index: Index, kind: str | None, where: Filter = ALL) -> Listing:
     """A listing of one revision; others have their turn while it is made."""
+    if kind is not None and where is ALL and (latest := index.latest(kind)) is not None:
+        return Listing(latest, index.revision, index.places(kind))
     await in_turns(index.refresh(kind, where))
     revision, items = index.revision, index.snapshot(kind, where)
     if where.node == "":

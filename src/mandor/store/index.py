@@ -148,6 +148,11 @@ class Index:
     def __len__(self) -> int:
         return len(self.objects)
 
+    def latest(self, kind: str) -> Sequence[Object] | None:
+        """What a `snapshot` of a whole kind would give, if it takes no work."""
+        shelf = self._shelves.get(kind)
+        return shelf.order.latest if shelf is not None else ()
+
     def refresh(self, kind: str | None, where: Filter = ALL) -> Steps[None]:
         """What a `snapshot` would do, little by little: it is left with what changes meanwhile."""
         for each in (kind,) if kind is not None else self._kinds(where):

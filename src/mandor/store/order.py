@@ -106,6 +106,11 @@ class Order:
         else:
             del self._blocks[place], self._lasts[place]
 
+    @property
+    def latest(self) -> Sequence[Object] | None:
+        """What `items` would give, if nothing has changed since it was last asked."""
+        return self._items
+
     def items(self, objects: Mapping[Place, Object]) -> Sequence[Object]:
         """All objects in order, as they are now; the very same list as long as nothing changes."""
         if self._items is None:

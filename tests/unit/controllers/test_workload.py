@@ -94,3 +94,31 @@ async def test_a_status_that_the_controller_has_written_makes_no_new_plan_unless
     instance = make_instance(0, Phase.RUNNING)
     assert seen(told, Change(2, planned, told), Change(3, None, instance)) == "planned anew"
     assert seen(told, Change(2, None, instance), Change(3, planned, told)) == "planned anew"
+
+
+async def test_where_nobody_watches_a_status_is_written_only_if_it_could_change_a_plan() -> None:
+    async def told(*others: Workload, watched: bool) -> set[int]:
+        """How many instances were ever said to run."""
+        clock = ManualClock()
+        store = MemoryStore(clock=clock)
+        controller = WorkloadController(store, clock, Recorder(store, "test", clock), watched=watched)
+        task = asyncio.ensure_future(run(controller, store, clock))
+        for each in (make_workload("web", version=0, replicas=2), *others):
+            await store.commit(Put(each))
+        await settle(200)
+        for name in ("web-0", "web-1"):
+            instance = await store.get(Key(Instance.kind, "default", name))
+            assert isinstance(instance, Instance)
+            await store.commit(Put(instance.changed(status=replace(instance.status, phase=Phase.RUNNING))))
+            await settle(200)
+        task.cancel()
+        await asyncio.wait({task})
+        changes = await anext(aiter(store.watch(Workload.kind, since=0)))
+        seen = [each.after for each in changes if isinstance(each.after, Workload) and each.after.meta.name == "web"]
+        assert seen[-1].status.release == "web.1"
+        return {each.status.running for each in seen}
+
+    assert await told(watched=True) == {0, 1, 2}
+    assert await told(watched=False) == {0}
+    waits = make_workload("shop", version=0, depends_on={"web": "started"})
+    assert await told(waits, watched=False) == {0, 1, 2}
