@@ -36,7 +36,7 @@ class Controller(ABC, Generic[K]):
         """As `observe`, for some changes of one kind. Of instances, thousands may change in a second: whoever has
         nothing to say about nearly all of them says so here, at once."""
         if len(changes) == 1:
-            return self.observe(changes[0])
+            return in_order(self.observe(changes[0]))
         return {key: None for change in changes for key in in_order(self.observe(change))}
 
     def subject(self, key: K) -> Object | None:

@@ -36,7 +36,7 @@ class Writer:
                 results = await self._committed(left[:many])
                 for chunk, result in zip(left, results, strict=False):
                     if not isinstance(result, BaseException):
-                        for kind in {write.key.kind for write in chunk}:
+                        for kind in dict.fromkeys(write.key.kind for write in chunk):
                             written[kind] = max(written.get(kind, 0), result)
                 for result in results:
                     if isinstance(result, BaseException):
