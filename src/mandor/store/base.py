@@ -27,6 +27,8 @@ _new_tuple = tuple.__new__
 
 WRITES_MOST = 100
 """The most objects one commit puts and deletes, in every home."""
+LARGE_BYTES = 4096
+"""What is smaller is counted, not weighed, where it waits for readers."""
 OPERATIONS_MOST = 128
 """The most writes of one commit with its checks: room for a leader's fence on top of a full one. etcd's own bound."""
 
@@ -102,6 +104,8 @@ class Change(Struct, gc=False):
     """Its form on the wire, kept by whoever needed it first: one change goes to thousands of watchers."""
     place: Place | None = None
     """Its key as a plain tuple, which an index and its mirrors share and the garbage collector leaves alone."""
+    size: int = 0
+    """The bytes of `after` as its home keeps it, if they are more than `LARGE_BYTES`."""
 
     @property
     def bookmark(self) -> bool:
@@ -220,7 +224,9 @@ def filtered(change: Change, where: Filter) -> Change | None:
     after = change.after if change.after is not None and where.matches(change.after) else None
     if before is None and after is None:
         return None
-    return change if before is change.before and after is change.after else Change(change.revision, before, after)
+    if before is change.before and after is change.after:
+        return change
+    return Change(change.revision, before, after, size=change.size)
 
 
 def filtered_all(changes: Sequence[Change], where: Filter) -> list[Change]:

@@ -206,7 +206,7 @@ class EtcdStore(Store):
     def _revision(self, answer: Any, made: Transaction) -> int:
         if made.values:
             revision = int(answer.header.revision)
-            self._state.committed(revision, made.changes)
+            self._state.committed(revision, made.values)
             return revision
         # Only checks: nothing was written, and what they found must be seen here, too.
         return max([self._state.seen, *(version - self._state.offset for _, version in made.wanted if version)])

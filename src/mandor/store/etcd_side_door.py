@@ -38,7 +38,7 @@ class EtcdSideDoor(SideDoor):
         revision = int(answer.header.revision)
         # Without this the index would wait for the watch to bring it, and later commits with it.
         with suppress(RuntimeError):  # the loop is closed, and nobody looks any more
-            self._loop.call_soon_threadsafe(self._state.committed, revision, made.changes)
+            self._loop.call_soon_threadsafe(self._state.committed, revision, made.values)
         return revision + self._state.offset
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import heapq
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from itertools import count
 from typing import Any
@@ -14,7 +14,7 @@ from mandor.errors import Invalid, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
 from mandor.model.codec import KINDS, decode
 from mandor.model.meta import Key, Object
-from mandor.store.base import Change
+from mandor.store.base import LARGE_BYTES, Change
 from mandor.store.draft import share
 from mandor.store.etcd_client import Compacted, EtcdClient
 from mandor.store.etcd_wire import EVENT_DELETE, RANGE
@@ -41,7 +41,7 @@ class EtcdState:
         self._waiting: list[tuple[int, int, asyncio.Future[bool]]] = []
         self._watching: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []
         self._count = count()
-        self._own: dict[int, Sequence[tuple[Key, Object | None]]] = {}
+        self._own: dict[int, Mapping[Key, tuple[Object, bytes] | None]] = {}
         """Commits of our own that etcd has acknowledged and the index does not show yet, by revision."""
         self.offset = 0
         self.seen = 0
@@ -182,11 +182,11 @@ class EtcdState:
             after = None if event.type == EVENT_DELETE else self._object_or(before, pair)
             ahead[key] = after
             if before is not None or after is not None:
-                changes.append(Change(revision + self.offset, before, after, None, tuple(key)))
+                changes.append(Change(revision + self.offset, before, after, None, tuple(key), _weight(pair.value)))
         self._index.publish(changes)
         self._see(revision)
 
-    def committed(self, revision: int, values: Sequence[tuple[Key, Object | None]]) -> None:
+    def committed(self, revision: int, values: Mapping[Key, tuple[Object, bytes] | None]) -> None:
         """A commit of our own went through. If nothing came in between, the index has it without waiting.
 
         The watch brings it, too: one message at a time, long after etcd's answer when there are many.
@@ -201,10 +201,11 @@ class EtcdState:
             self.seen += 1
             version = self.seen + self.offset
             changes = []
-            for key, after in values:
+            for key, put in values.items():
+                after, data = put or (None, b"")
                 if after is not None:
                     force_setattr(after.meta, "version", version)  # made for this commit, and nobody has it yet
-                changes.append(Change(version, self._index.objects.get(key), after, None, tuple(key)))
+                changes.append(Change(version, self._index.objects.get(key), after, None, tuple(key), _weight(data)))
             self._index.publish(changes)
 
     def _see(self, revision: int) -> None:
@@ -238,7 +239,11 @@ class EtcdState:
                 await asyncio.sleep(0)
             before = self._index.objects.get(key)
             if before is None or before.meta.version != pair.mod_revision + self.offset:
-                changes.append(Change(pair.mod_revision + self.offset, before, self._object_or(before, pair)))
+                changes.append(
+                    Change(
+                        pair.mod_revision + self.offset, before, self._object_or(before, pair), size=_weight(pair.value)
+                    )
+                )
         changes.sort(key=lambda change: change.revision)
         gone = [value for key, value in self._index.objects.items() if key not in there]
         changes += [Change(revision + self.offset, value, None) for value in gone]
@@ -290,6 +295,10 @@ async def _in_time(waiter: "asyncio.Future[bool]", seconds: float) -> bool:
 def _set(waiter: "asyncio.Future[bool]", result: bool) -> None:
     if not waiter.done():
         waiter.set_result(result)
+
+
+def _weight(data: bytes) -> int:
+    return size if (size := len(data)) > LARGE_BYTES else 0
 
 
 def _prefix_end(prefix: bytes) -> bytes:

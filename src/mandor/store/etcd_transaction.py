@@ -20,10 +20,6 @@ class Transaction:
     values: dict[Key, tuple[Object, bytes] | None]
     """What is put where, also as etcd gets it; None: deleted."""
 
-    @property
-    def changes(self) -> list[tuple[Key, Object | None]]:
-        return [(key, put and put[0]) for key, put in self.values.items()]
-
 
 def version_of(write: Write) -> int:
     """The one its key must have."""

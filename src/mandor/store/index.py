@@ -13,9 +13,13 @@ from mandor.store.base import ALL, Change, Filter, Place, filtered, filtered_all
 from mandor.store.order import Order
 from mandor.store.reminders import Reminders
 
+MIB = 1 << 20
 HISTORY_MOST = 20_000
+HISTORY_BYTES_MOST = 64 * MIB
 BUFFER_MOST = 10_000
 """Changes that one watcher leaves unread."""
+BUFFER_BYTES_MOST = 32 * MIB
+"""Of large objects among them, as the store keeps them."""
 UNREAD_MOST = 20_000_000
 """All watchers together. A change is kept once, however many have not read it: this is the room for their places."""
 NEAR_EACH_PASS = 8
@@ -67,6 +71,8 @@ class Subscription:
     seen: int
     """Everything up to this revision was delivered or is in the buffer."""
     buffer: list[Change] = field(default_factory=list)
+    buffer_bytes: int = 0
+    """Of large objects in it."""
     wake: Callable[[], None] | None = None
     """Called once when something arrives, then forgotten."""
     quiet: Callable[[], bool] | None = None
@@ -86,6 +92,7 @@ class Subscription:
         if self.failure is not None:
             raise self.failure
         taken, self.buffer = self.buffer, []
+        self.buffer_bytes = 0
         return taken
 
     def fail(self, error: MandorError) -> None:
@@ -108,15 +115,22 @@ class Index:
     """Objects by key, kind and node; the last changes; subscribers by what they are interested in."""
 
     def __init__(
-        self, *, history_most: int = HISTORY_MOST, buffer_most: int = BUFFER_MOST, unread_most: int = UNREAD_MOST
+        self,
+        *,
+        history_most: int = HISTORY_MOST,
+        history_bytes_most: int = HISTORY_BYTES_MOST,
+        buffer_most: int = BUFFER_MOST,
+        buffer_bytes_most: int = BUFFER_BYTES_MOST,
+        unread_most: int = UNREAD_MOST,
     ) -> None:
         self.revision = 0
         self.objects: dict[Place, Object] = {}
         """Everything, by key; only this class changes it."""
         self._shelves: dict[str, Shelf] = {}
         self._history: deque[Change] = deque()
-        self._history_most = history_most
-        self._buffer_most = buffer_most
+        self._history_bytes = 0
+        self._history_most, self._history_bytes_most = history_most, history_bytes_most
+        self._buffer_most, self._buffer_bytes_most = buffer_most, buffer_bytes_most
         self._unread_most = unread_most
         self._handed = 0
         """Changes handed out since it was last looked how many of them are unread."""
@@ -196,6 +210,7 @@ class Index:
         self.revision = max(self.revision, revision)
         self._floor = self.revision
         self._history.clear()
+        self._history_bytes = 0
 
     def advance(self, revision: int) -> None:
         """Nothing changed up to this revision."""
@@ -223,17 +238,23 @@ class Index:
                 of_run = kind
                 runs.append((kind, []))
             runs[-1][1].append(change)
+        size = sum([change.size for change in changes])
         if self._subscribers:
             for kind, run in runs:
                 self._deliver(run, kind)
+            if size:
+                self._weigh(changes)
             # No more than what was handed out can be unread.
             if self._handed > self._unread_most // 4:
                 self._handed = 0
                 self._cut_longest()
         history = self._history
         history.extend(changes)
-        while len(history) > self._history_most:
-            self._floor = history.popleft().revision
+        self._history_bytes += size
+        while len(history) > self._history_most or self._history_bytes > self._history_bytes_most:
+            oldest = history.popleft()
+            self._floor = oldest.revision
+            self._history_bytes -= oldest.size
 
     def _shelf(self, kind: str) -> Shelf:
         shelf = self._shelves.get(kind)
@@ -257,6 +278,7 @@ class Index:
                 if seen is not None:
                     missed.append(seen)
         subscription.buffer = missed[::-1]
+        subscription.buffer_bytes = sum(change.size for change in missed)
         self._subscribers.setdefault(subscription.interest, {})[subscription] = None
         self._near += where.node is not None
         self._nowhere += where.node == ""
@@ -331,6 +353,21 @@ class Index:
                 overflown.append(subscription)
         for subscription in overflown:
             self._cut(subscription, f"the watcher left {subscription.buffer_most} changes unread")
+
+    def _weigh(self, changes: Sequence[Change]) -> None:
+        """Those who leave too much of large objects unread go, too; most changes are small, and cost nothing here."""
+        for change in changes:
+            for subscription in self._interested(change) if change.size else ():
+                if filtered(change, subscription.where) is None:
+                    continue
+                subscription.buffer_bytes += change.size
+                if subscription.buffer_bytes > self._buffer_bytes_most:
+                    self._cut(subscription, f"the watcher left {subscription.buffer_bytes:,} bytes unread")
+
+    def _interested(self, change: Change) -> list[Subscription]:
+        places = {None, *(value.node for value in (change.before, change.after) if value is not None)}
+        interests = [(kind, node) for kind in (change.value.kind, None) for node in places]
+        return [each for interest in interests for each in tuple(self._subscribers.get(interest, ()))]
 
     def _cut(self, subscription: Subscription, story: str) -> None:
         self.unsubscribe(subscription)

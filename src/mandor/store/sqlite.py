@@ -23,7 +23,7 @@ from mandor.lib.clock import Clock, SystemClock
 from mandor.lib.ids import NewId, ordered_uid
 from mandor.model.meta import Key, Object
 from mandor.store.access import NOBODY, StoreAccess
-from mandor.store.base import ALL, Change, Filter, Listing, Place, Store, Write, check_writes
+from mandor.store.base import ALL, LARGE_BYTES, Change, Filter, Listing, Place, Store, Write, check_writes
 from mandor.store.draft import draft, encoded
 from mandor.store.feed import Watch, list_index
 from mandor.store.index import BUFFER_MOST, HISTORY_MOST, Index
@@ -175,6 +175,8 @@ class SqliteStore(Store):
             if after is not None:
                 data = encoded(after, key)
                 size += len(data)
+                if len(data) > LARGE_BYTES:
+                    change.size = len(data)
                 puts += (row_key(after.meta.uid, key), data)
         if not changes:
             revision = self._issued
