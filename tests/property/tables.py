@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
@@ -92,7 +93,7 @@ class Told:
 
     def _relabel(self, before: Identity, labels: dict[str, str]) -> None:
         after = Identity(before.namespace, before.workload, before.group, labels)
-        self.table.relabel(before, after)
+        at_once(self.table.relabel(before, after))
         for index, (name, shape, who) in list(self._charges.items()):
             # Only those on known nodes; the others are counted when their node comes.
             if who == before and name in self.nodes:

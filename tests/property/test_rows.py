@@ -12,6 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
+from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Capabilities, Node
@@ -274,7 +275,7 @@ class Course:
         elif what == "burst":
             self.burst(draw(st.sampled_from([5, 30, 90])))
         elif what == "relabel":
-            self.table.relabel(self.people[0], self.people[1])
+            at_once(self.table.relabel(self.people[0], self.people[1]))
         elif what == "trial":
             with self.table.trial():
                 self.burst(3)

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
@@ -87,9 +88,10 @@ class Board:
             if before_it is not None and before_it.spec is value.spec and before_it.meta.labels == value.meta.labels:
                 return  # how it does is no matter here
             for old, new in self._roster.relabel(value.key, value):
-                self.table.relabel(old, new)
+                at_once(self.table.relabel(old, new))
             self._rank_again({value.key})
-            self._budgets.set_workload(value.key, value, self.of(value.key))
+            new_budgets = self._budgets.set_workload(value.key, value)
+            at_once(self._budgets.count(new_budgets, lambda: list(self.of(value.key)), self.instances.get))
         elif isinstance(value, PriorityClass):
             self._roster.classes[value.meta.name] = value
             self._rank_again(self.workloads.keys())
@@ -121,7 +123,7 @@ class Board:
                 self._releases_of[_owner(old)].pop(key, None)
         elif key.kind == Workload.kind:
             self.workloads.pop(key, None)
-            self._budgets.set_workload(key, None, ())
+            self._budgets.set_workload(key, None)
         elif key.kind == PriorityClass.kind:
             self._roster.classes.pop(key.name, None)
         elif key.kind == Reservation.kind:

@@ -4,8 +4,9 @@ Only what is available counts, so everything that is under way is counted: roll-
 what crashed or was lost, which asked nobody.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.phase import Phase
@@ -49,22 +50,32 @@ class Budgets:
         """So many must stay available."""
         self._available: dict[Group, set[Key]] = {}
 
-    def set_workload(self, key: Key, workload: Workload | None, instances: Iterable[Object]) -> None:
-        """`instances`: all there are; they are looked at only if there is a new budget."""
+    def set_workload(self, key: Key, workload: Workload | None) -> frozenset[Group]:
+        """The groups that have a new budget: they are to be counted before anybody goes by it."""
         least = _all_least(workload) if workload is not None else {}
         old = {group for group in self._least if group[:2] == (key.namespace, key.name)}
         for group in old - least.keys():
             del self._least[group], self._available[group]
             self._lodgings.allow(group, None)
-        new = least.keys() - old
+        new = frozenset(least.keys() - old)
         self._least |= least
-        if new:
-            self._available |= {group: set() for group in new}
-            for each in instances:
-                if isinstance(each, Instance) and _group(each) in new and available(each):
-                    self._available[_group(each)].add(each.key)
+        self._available |= {group: set() for group in new}
         for group in least:
             self._tell(group)
+        return new
+
+    def count(
+        self, groups: frozenset[Group], instances: Callable[[], Sequence[Object]], now: Callable[[Key], Object | None]
+    ) -> Steps[None]:
+        """`instances`: all there are, or all of these groups. What changes between two steps is seen, so each is taken
+        as it is `now`."""
+        workloads = {workload for _, workload, _ in groups}
+        for piece in pieces(instances() if groups else (), FEW):
+            theirs = [each for each in piece if isinstance(each, Instance) and each.spec.workload in workloads]
+            for each in theirs:
+                if _group(each) in groups:
+                    self.see(each, now(each.key))
+            yield len(piece) + WRITTEN * len(theirs)
 
     @property
     def any(self) -> bool:

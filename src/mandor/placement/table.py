@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from mandor.lib.steps import WRITTEN, Steps
 from mandor.model.meta import Key
 from mandor.model.node import Node, Taint
 from mandor.placement.charge import Charge, Trial
@@ -320,20 +321,21 @@ class Table:
         last = {slot: turn + number for number, slot in enumerate(slots, 1)}
         self._numbers[_TURN, list(last)] = list(last.values())
 
-    def relabel(self, before: Identity, after: Identity) -> bool:
+    def relabel(self, before: Identity, after: Identity) -> Steps[bool]:
         """Instances are somebody else to others from now on. True: some of them are placed."""
-        found = False
+        found = 0
         for node in self._census.nodes_of(before):
-            for key in [each for each in self._by_node[node] if self._charges[each].who == before]:
+            there = self._by_node.get(node, _NOBODY) if node in self._slots else _NOBODY
+            for key in [each for each in there if self._charges[each].who == before]:
                 charge = self._charges[key]
                 self._count_people(charge, -1)
                 self._charges[key] = Charge(node, charge.shape, after, charge.tenure, charge.ports)
                 self._quotas.recount(key.namespace, charge.shape, before, after)
                 self._count_people(self._charges[key], 1)
-                found = True
-        if found:
-            self.version += 1
-        return found
+                self.version += 1
+                found += 1
+            yield 2 * WRITTEN * len(there)
+        return found > 0
 
     def set_quota(self, namespace: str, quota: Quota) -> None:
         self._quotas_changed()
@@ -541,13 +543,7 @@ class Table:
 
     @property
     def _arrays(self) -> tuple[Amounts, ...]:
-        return (
-            self._allocatable,
-            self._sums,
-            self._usage,
-            self._since_usage,
-            self._numbers,
-        )
+        return self._allocatable, self._sums, self._usage, self._since_usage, self._numbers
 
     def _row(self, resource: str) -> int:
         row = self._rows.get(resource)

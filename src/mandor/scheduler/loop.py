@@ -277,9 +277,12 @@ class Scheduler:
         promises: list[Promise] = []
         while True:
             self._wake.clear()
+            await in_turns(self.view.catch_up())
             happened, details = self.view.take_happened()
             await in_turns(self._queue.happened(happened, now=self._clock.monotonic(), details=details))
             await in_turns(self._gangs.count_new())
+            if self.view.behind:
+                continue
             self._queue.flush(now=self._clock.monotonic())
             tried = self._decide_some(promises)
             if tried:

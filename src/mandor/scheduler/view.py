@@ -1,11 +1,13 @@
 """What the scheduler knows: the table and the queue, kept by changes; and what it has promised and not yet written."""
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Set
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
@@ -119,6 +121,7 @@ class View:
         """Instances that wait for nodes of other schedulers, with their uid and pool."""
         self._waiting_for: dict[Key, dict[Key, None]] = {}  # in order: who comes first decides
         """Instances whose release or workload is not here yet, by that."""
+        self._due: deque[Steps[None]] = deque()
 
     def apply_all(self, changes: Sequence[Change]) -> None:
         """Of one kind, in their order."""
@@ -156,6 +159,17 @@ class View:
             self._apply_reservation(value, gone=change.after is None)
         elif isinstance(value, Quota):
             self._apply_quota(value, change.before, gone=change.after is None)
+
+    @property
+    def behind(self) -> bool:
+        """Something has changed that concerns many: nothing is decided before all of them show it (`catch_up`)."""
+        return bool(self._due)
+
+    def catch_up(self) -> Steps[None]:
+        """Each is taken as it is when its turn comes: changes go in meanwhile."""
+        while self._due:
+            yield from self._due[0]
+            self._due.popleft()
 
     # Nodes and releases.
 
@@ -197,16 +211,19 @@ class View:
 
     def _apply_workload(self, change: Change) -> None:
         before, after = change.before, change.after
-        self._relabel(change.key, after)
+        workload = after if isinstance(after, Workload) else None
+        self._due.extend(self._relabel(*each) for each in self._roster.relabel(change.key, workload))
         self._roster.forget_ranks(change.key)
-        self._budgets.set_workload(change.key, after if isinstance(after, Workload) else None, self._instances.items())
+        budgets = self._budgets.set_workload(change.key, workload)
+        if budgets:
+            self._due.append(self._budgets.count(budgets, self._all, self._instances.get))
         self._look_again(change.key)
         if (
             isinstance(before, Workload)
             and isinstance(after, Workload)
             and _matters_to_queue(before) != _matters_to_queue(after)
         ):
-            self._rank_again({change.key})
+            self._due.append(self._rank_again({change.key}))
 
     def _apply_class(self, changed: PriorityClass, *, gone: bool) -> None:
         classes = self._roster.classes
@@ -217,8 +234,10 @@ class View:
         else:
             classes[changed.meta.name] = changed
         moved = {each.key for each in workloads if class_of(each.spec.priority, classes) != before[each.key]}
+        for key in moved:
+            self._roster.forget_ranks(key)
         if moved:
-            self._rank_again(moved)
+            self._due.append(self._rank_again(moved))
 
     def _apply_quota(self, quota: Quota, before: Object | None, *, gone: bool) -> None:
         """What is used of it is its status, and nothing new here."""
@@ -237,27 +256,35 @@ class View:
         elif self.table.reservations.drop(str(value.key)):
             self._happen(Happening.ROOM_FREED, None)
 
-    def _rank_again(self, workloads: Set[Key]) -> None:
+    def _all(self) -> list[Object]:
+        return list(self._instances.items())
+
+    def _rank_again(self, workloads: Set[Key]) -> Steps[None]:
         """Those of their instances that wait are queued anew, by what they are now; the others count as that."""
-        for key in workloads:
-            self._roster.forget_ranks(key)
-        for each in list(self._instances.items()):
-            if not isinstance(each, Instance) or workload_key(each) not in workloads:
-                continue
-            charge = self.table.charge(each.key)
-            if charge is not None:
-                tenure = replace(charge.tenure, rank=self._roster.rank(each))
-                self.table.set_charge(each.key, charge.node, charge.shape, charge.who, tenure)
-            if self.queue.place(each.key):
-                self.queue.remove(each.key)
-                self._enqueue(each.key, each)
+        names = {key.name for key in workloads}
+        for piece in pieces(self._all(), FEW // 2):
+            theirs = [each for each in piece if isinstance(each, Instance) and each.spec.workload in names]
+            for key in [each.key for each in theirs if workload_key(each) in workloads]:
+                now = self._instances.get(key)
+                if isinstance(now, Instance):
+                    self._rank_one(key, now)
+            yield len(piece) + 3 * WRITTEN * len(theirs)
         self.happened |= {Happening.ROOM_FREED}
 
-    def _relabel(self, key: Key, after: Object | None) -> None:
-        """Its instances are to others what its labels say now."""
-        for before, now in self._roster.relabel(key, after if isinstance(after, Workload) else None):
-            if self.table.relabel(before, now):
-                self.happened |= {Happening.PLACED, Happening.ROOM_FREED}
+    def _rank_one(self, key: Key, instance: Instance) -> None:
+        charge = self.table.charge(key)
+        if charge is not None:
+            tenure = replace(charge.tenure, rank=self._roster.rank(instance))
+            self.table.set_charge(key, charge.node, charge.shape, charge.who, tenure)
+        if self.queue.place(key):
+            self.queue.remove(key)
+            self._enqueue(key, instance)
+
+    def _relabel(self, before: Identity, after: Identity) -> Steps[None]:
+        """Instances are to others what their labels say now."""
+        placed = yield from self.table.relabel(before, after)
+        if placed:
+            self.happened |= {Happening.PLACED, Happening.ROOM_FREED}
 
     def _who(self, instance: Instance) -> Identity:
         charge = self.table.charge(instance.key)
@@ -266,8 +293,15 @@ class View:
         return self._roster.who(instance)
 
     def _look_again(self, arrived: Key) -> None:
-        for key in self._waiting_for.pop(arrived, ()):
-            self._apply_instance(key, self._instances.get(key))
+        waiting = self._waiting_for.pop(arrived, None)
+        if waiting is not None:
+            self._due.append(self._look_at(list(waiting)))
+
+    def _look_at(self, keys: Sequence[Key]) -> Steps[None]:
+        for piece in pieces(keys, FEW):
+            for key in piece:
+                self._apply_instance(key, self._instances.get(key))
+            yield 2 * WRITTEN * len(piece)
 
     # Instances.
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
@@ -227,9 +228,8 @@ def test_labels_that_change_change_who_matches() -> None:
     board.put("a0", "shop", labels={"app": "shop"})
     rule = {"apart": [{"match": {"app": "shop"}}]}
     assert board.decide("x", rule).node == "a1"
-    board.table.relabel(
-        Identity("default", "shop", "main", {"app": "shop"}), Identity("default", "shop", "main", {"app": "bar"})
-    )
+    before, after = (Identity("default", "shop", "main", {"app": app}) for app in ("shop", "bar"))
+    at_once(board.table.relabel(before, after))
     assert {board.decide("x", rule).node for _ in range(4)} == {"a0", "a1"}
 
 

@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from mandor.lib.clock import settle
+from mandor.lib.steps import at_once
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.model.resources import Resources
-from mandor.model.workload import Release, Workload, make_release
+from mandor.model.workload import Disruption, Release, Workload, make_release
 from mandor.placement.framework.points import Happening
 from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.scheduler.queue import Place, SchedulingQueue
@@ -39,6 +40,7 @@ class Desk:
     async def put(self, *values: Object) -> None:
         await self.store.commit(*(Put(value) for value in values))
         await settle()
+        at_once(self.view.catch_up())
 
     async def put_instance(self) -> None:
         made = make_instance(0, Phase.PENDING)
@@ -232,3 +234,48 @@ async def test_a_bind_elsewhere_than_promised_is_counted_where_it_is(desk: Desk)
     promise = desk.promise()
     await desk.put(promise.instance.bound("n2", at=1.0))
     assert (desk.free_cpu(), desk.view.table.free("n2")["cpu"]) == (4000, 3000)
+
+
+async def test_what_concerns_many_is_so_for_all_of_them_whatever_changes_meanwhile(desk: Desk) -> None:
+    made = [make_instance(index, node="n1", version=0) for index in range(1000)]
+    waiting = [make_instance(index, Phase.PENDING, version=0) for index in range(1000, 1500)]
+    for start in range(0, 1500, 100):
+        await desk.put(*[*made, *waiting][start : start + 100])
+    await desk.put(WORKLOAD, make_release(WORKLOAD, 1))
+    assert len(desk.view.table.charges) == 1000
+    assert desk.view.queue.lengths()[Place.ACTIVE] == 500
+
+    workload = await desk.store.get(WORKLOAD.key)
+    assert isinstance(workload, Workload)
+    groups = {
+        name: msgspec.structs.replace(group, replicas=1000, disruption=Disruption(max_unavailable=30))
+        for name, group in workload.spec.groups.items()
+    }
+    after = workload.changed(
+        meta=msgspec.structs.replace(workload.meta, labels={"app": "new"}),
+        spec=msgspec.structs.replace(workload.spec, priority=7, groups=groups),
+    )
+    await desk.store.commit(Put(after))
+    await settle()
+    assert desk.view.behind
+    steps, number = desk.view.catch_up(), 0
+    for _ in steps:
+        gone, bound = made[-1 - number], waiting[number]
+        for key, change in ((gone.key, "gone"), (bound.key, "bound")):
+            now = await desk.store.get(key)
+            assert isinstance(now, Instance)
+            write = Delete(key, now.meta.version) if change == "gone" else Put(now.bound("n1", at=0.0))
+            await desk.store.commit(write)
+        await settle()
+        number += 1
+    assert number > 10
+    assert not desk.view.behind
+    table = desk.view.table
+    assert len(table.charges) == 1000
+    assert {charge.tenure.rank.priority for charge in table.charges.values()} == {7}
+    assert {charge.who.labels for charge in table.charges.values()} == {frozenset({("app", "new")})}
+    entries = [desk.view.queue.entry(each.key) for each in waiting[number:]]
+    assert {entry.ask.priority for entry in entries if entry is not None} == {7}
+    assert desk.view.queue.lengths()[Place.ACTIVE] == 500 - number
+    who = next(iter(table.charges.values())).who
+    assert table.lodgings.allowed(who) == 1000 - number - (1000 - 30)
