@@ -95,6 +95,7 @@ async def test_what_changes_while_it_is_given_its_room_has_the_whole_gang_decide
 @pytest.mark.req("S0-35", "S1-7")
 async def test_a_gang_that_does_not_fit_takes_nothing_and_says_why(world: World) -> None:
     await world.add_nodes("n1", "n2", cpu=1)
+    await world.run(2)
     await world.apply(gang())
     await world.run(30)
     assert bound(world) == []
