@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from mandor import __version__
@@ -23,9 +23,12 @@ NDJSON = "application/x-ndjson"
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 60.0
+STALL_SECONDS = 5.0
+"""An answer is made before it is sent: one that has begun and does not go on for so long is not coming."""
 WATCH_QUIET_SECONDS = 45.0
 """A watch sends a bookmark every ten seconds; one that is silent for so long is dead."""
 ANSWER_BYTES_MOST = 256 << 20
+MAYBE_DONE = "look whether it was done before you try again"
 
 Query = Mapping[str, str | int | float | bool | Sequence[str] | None]
 
@@ -73,6 +76,14 @@ class Examined:
 
 Waits = Callable[[str], AbstractContextManager[None]]
 """Shows people that something takes a while."""
+
+
+class _Patience(NamedTuple):
+    """How long to wait, in seconds; None: for ever."""
+
+    head: float | None
+    piece: float | None
+    """Of what the answer says, once it has begun."""
 
 
 Asking = Callable[[str, str], AbstractContextManager[Mapping[str, str]]]
@@ -159,7 +170,7 @@ class Client:
         """Ask this one server, whatever the others do."""
         connection, began = self._connection(server, self._connect_seconds), time.monotonic()
         try:
-            answer = self._ask_one(connection, server, "GET", path, None, {}, self._answer_seconds)
+            answer = self._ask_one(connection, server, "GET", path, None, {}, self._whole)
             seconds = time.monotonic() - began
             if answer.status >= 400:
                 raise _problem(answer)
@@ -177,16 +188,34 @@ class Client:
         """The answer's JSON; a problem is raised as the error it tells of."""
         data = _encoded(body)
         headers = {"Content-Type": content} if data is not None else {}
-        seconds = self._answer_seconds
-        with self._waits(f"{method} {path}"), self._answer(method, path, query, data, headers, seconds) as answer:
-            return _json(_read(answer), answer)
+        failures: list[str] = []
+        with self._waits(f"{method} {path}"):
+            for _ in list(self.servers):
+                try:
+                    with self._answer(method, path, query, data, headers, self._whole) as answer:
+                        return _json(_read(answer), answer)
+                except _Passed as why:
+                    failures.append(f"{self.servers[0]}: {why}")
+                    self._move_on(self.servers[0])
+                    if method != "GET":
+                        raise Unavailable(failures[0], hint=MAYBE_DONE) from why
+        raise Unavailable(
+            f"no server answers to the end: {'; '.join(failures)}",
+            hint="try again; if it stays so, look at the network and at the server's log",
+        )
+
+    @property
+    def _whole(self) -> _Patience:
+        """With an answer that is read to its end."""
+        return _Patience(self._answer_seconds, min(self._answer_seconds, STALL_SECONDS))
 
     @contextmanager
     def stream(
         self, path: str, *, query: Query | None = None, accept: str = NDJSON, quiet_seconds: float | None = None
     ) -> Iterator[HTTPResponse]:
         """An answer that goes on: read lines or blocks from it. `quiet_seconds`: None waits for ever."""
-        with self._answer("GET", path, query, None, {"Accept": accept}, quiet_seconds) as answer:
+        patience = _Patience(quiet_seconds, quiet_seconds)
+        with self._answer("GET", path, query, None, {"Accept": accept}, patience) as answer:
             yield answer
 
     def watch(self, kind: str, *, since: int, query: Query | None = None) -> Iterator[dict[str, Any]]:
@@ -235,11 +264,12 @@ class Client:
         query: Query | None,
         data: bytes | None,
         headers: dict[str, str],
-        seconds: float | None,
+        patience: _Patience,
     ) -> Iterator[HTTPResponse]:
+        """Of the server that is the first of all from then on."""
         with self._asking(method, path) as more:
             target = path + _encoded_query(query)
-            connection, answer = self._patiently(method, target, data, headers | dict(more), seconds)
+            connection, answer = self._patiently(method, target, data, headers | dict(more), patience)
             try:
                 yield answer
             finally:
@@ -247,11 +277,11 @@ class Client:
                 connection.close()
 
     def _patiently(
-        self, method: str, target: str, data: bytes | None, headers: dict[str, str], seconds: float | None
+        self, method: str, target: str, data: bytes | None, headers: dict[str, str], patience: _Patience
     ) -> tuple[HTTPConnection, HTTPResponse]:
         """An answer that is no problem; a server that has too much to do is asked again a few times."""
         for tries in count(1):
-            connection, answer = self._ask(method, target, data, headers, seconds)
+            connection, answer = self._ask(method, target, data, headers, patience)
             if answer.status < 400:
                 return connection, answer
             try:
@@ -266,7 +296,7 @@ class Client:
         raise AssertionError("unreachable")
 
     def _ask(
-        self, method: str, target: str, data: bytes | None, headers: dict[str, str], seconds: float | None
+        self, method: str, target: str, data: bytes | None, headers: dict[str, str], patience: _Patience
     ) -> tuple[HTTPConnection, HTTPResponse]:
         """The first answer of a server, with its connection."""
         failures: list[str] = []
@@ -278,7 +308,7 @@ class Client:
                 if several and method != "GET" and self._hangs(server):
                     raise _Passed("it hangs")
                 with self._doubt(connection, server) if several else nullcontext():
-                    return connection, self._ask_one(connection, server, method, target, data, headers, seconds)
+                    return connection, self._ask_one(connection, server, method, target, data, headers, patience)
             except _Passed as why:
                 connection.close()
                 failures.append(f"{server}: {why}")
@@ -324,21 +354,22 @@ class Client:
         target: str,
         data: bytes | None,
         headers: dict[str, str],
-        seconds: float | None,
+        patience: _Patience,
     ) -> HTTPResponse:
         try:
             connection.connect()
         except OSError as error:
             raise _Passed(_reason(error)) from error
         try:
-            connection.sock.settimeout(seconds)
+            wire: socket.socket = connection.sock  # which the connection forgets if this is its last answer
+            wire.settimeout(patience.head)
             connection.request(method, server.prefix + target, data, self._headers() | headers)
             answer = connection.getresponse()
+            wire.settimeout(patience.piece)
         except (OSError, HTTPException) as error:
             if method == "GET":
                 raise _Passed(_reason(error)) from error
-            hint = "look whether it was done before you try again"
-            raise Unavailable(f"{server} did not answer: {_reason(error)}", hint=hint) from error
+            raise Unavailable(f"{server} did not answer: {_reason(error)}", hint=MAYBE_DONE) from error
         if answer.status == 503 and method == "GET" and len(self.servers) > 1:
             raise _Passed(_problem(answer).message)
         return answer
@@ -370,9 +401,10 @@ def _certificate_end(connection: HTTPConnection) -> str:
 
 
 def _problem(answer: HTTPResponse) -> MandorError:
-    raw = _read(answer)
     try:
-        found = json.loads(raw)
+        found = json.loads(_read(answer))
+    except _Passed as why:
+        return Unavailable(f"the server answered {answer.status} {answer.reason}, but {why}")
     except ValueError:
         found = None
     if isinstance(found, dict) and "code" in found:
@@ -393,8 +425,10 @@ def _json(raw: bytes, answer: HTTPResponse) -> Any:
 def _read(answer: HTTPResponse) -> bytes:
     try:
         raw = answer.read(ANSWER_BYTES_MOST)
+    except TimeoutError as error:
+        raise _Passed("it stopped in the middle of its answer") from error
     except (OSError, HTTPException) as error:
-        raise Unavailable(f"the answer broke off: {_reason(error)}") from error
+        raise _Passed(f"its answer broke off: {_reason(error)}") from error
     if len(raw) == ANSWER_BYTES_MOST:
         raise Unavailable(f"the answer has more than {ANSWER_BYTES_MOST} bytes", hint="ask for less")
     return raw

@@ -6,6 +6,8 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -139,6 +141,73 @@ def test_an_order_that_was_not_answered_is_not_given_twice() -> None:
         assert len([each for each in heard if each.startswith(b"POST")]) == 1
         server.shutdown(socket.SHUT_RDWR)
     thread.join(10)
+
+
+@dataclass
+class Stalling:
+    """A server that begins every answer and ends none."""
+
+    url: str
+    status: str = "200 OK"
+    more: str = ""
+    heard: list[str] = field(default_factory=list)
+
+    def listen(self, server: socket.socket) -> None:
+        peers: list[socket.socket] = []
+        with suppress(OSError):
+            while True:
+                peer, _ = server.accept()
+                peers.append(peer)
+                self.heard.append(peer.recv(65536).decode().partition(" HTTP")[0])
+                head = f"HTTP/1.1 {self.status}\r\ncontent-length: 100\r\n{self.more}\r\n"
+                peer.sendall(f'{head}{{"items": ['.encode())
+        for peer in peers:
+            peer.close()
+
+
+@pytest.fixture
+def stalling(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stalling]:
+    monkeypatch.setattr("mandor.client.sync.STALL_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        made = Stalling(f"http://127.0.0.1:{server.getsockname()[1]}")
+        thread = threading.Thread(target=made.listen, args=(server,), daemon=True)
+        thread.start()
+        yield made
+        server.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+
+
+@pytest.mark.req("S0-30")
+@pytest.mark.parametrize("more", ["", "connection: close\r\n"])
+def test_a_server_that_stops_in_the_middle_of_its_answer_is_passed_over(
+    api: LiveApi, stalling: Stalling, more: str
+) -> None:
+    stalling.more = more
+    client = Client([stalling.url, api.url])
+    assert client.list("clusters")[0]
+    assert len(stalling.heard) == 1
+    assert [str(server) for server in client.servers] == [api.url, stalling.url]
+
+
+@pytest.mark.req("S0-30")
+def test_where_no_other_server_can_be_asked_it_is_told_what_happened(mandor: Mandor, stalling: Stalling) -> None:
+    told = mandor("--server", stalling.url, "get", "nodes")
+    assert told.code == 1
+    assert "it stopped in the middle of its answer" in told.err
+    assert "hint: try again" in told.err
+    stalling.status = "500 Oops"
+    told = mandor("--server", stalling.url, "get", "nodes")
+    assert "the server answered 500 Oops, but it stopped in the middle" in told.err
+
+
+@pytest.mark.req("S0-30")
+def test_an_order_whose_answer_stops_is_not_given_to_another_server(api: LiveApi, stalling: Stalling) -> None:
+    client = Client([stalling.url, api.url])
+    with pytest.raises(Unavailable, match="stopped in the middle") as caught:
+        client.post("/v1/tokens", {"role": "viewer", "identity": "ani"})
+    assert "look whether it was done" in str(caught.value.hint)
+    assert stalling.heard == ["GET /healthz", "POST /v1/tokens"]
+    assert not client.list("tokens")[0]
 
 
 # TLS.
