@@ -22,6 +22,7 @@ NAMES = [f"n{number}" for number in range(20)]
 PLAIN = [Shape.of(make_template(cpu=cpu, memory=memory)) for cpu, memory in ((1, 2**20), (2, 2**10))]
 SHAPES = [*PLAIN, replace(PLAIN[0], wanted=(*PLAIN[0].wanted, ("gpu", 2)))]
 WHO = Identity("default", "web", "main")
+GROUP = ("default", "web", "main")
 RANKS = [Rank(0), Rank(7), Rank(7, spared=True), Rank(-3)]
 
 tenures = st.builds(
@@ -55,8 +56,39 @@ def check(table: Table) -> None:
             taken[-1, slot] += 1
     for priority, taken in levels.items():
         np.testing.assert_array_equal(taken, expected[priority])
+    check_alike(table)
+    check_stopping(table)
     np.testing.assert_array_equal(table.lodgings.going().taken, going)
     np.testing.assert_array_equal(table.lodgings.going().latest, latest)
+
+
+def check_alike(table: Table) -> None:
+    expected: dict[tuple[Shape, int, str], int] = {}
+    for node in table.nodes:
+        for each in table.lodgings.lodgers(node.meta.name):
+            if each.tenure.settled and not each.tenure.rank.spared:
+                kind = (each.shape, each.priority, node.meta.name)
+                expected[kind] = expected.get(kind, 0) + 1
+    assert table.lodgings.tight() == []
+    with table.trial():
+        table.lodgings.allow(GROUP, 0)
+        found = {(shape, rank, node): count for shape, rank, by in table.lodgings.tight() for node, count in by.items()}
+        table.lodgings.allow(GROUP, None)
+    assert found == expected
+
+
+def check_stopping(table: Table) -> None:
+    going = [(charge.tenure.until, charge.node, key) for key, charge in table.charges.items()]
+    plain = sorted(
+        (until, node, key) for until, node, key in going if until is not None and not table.charges[key].tenure.held
+    )
+    soon = [(node, key) for until, node, key in plain if until <= 5.0]
+    assert [(node, each.key) for node, each in table.lodgings.stopping()] == [(node, key) for _, node, key in plain]
+    assert [(node, each.key) for node, each in table.lodgings.stopping(by=5.0)] == soon
+    assert [(node, each.key) for node, each in table.lodgings.stopping(by=5.0, most=2)] == soon[:2]
+    some = set(NAMES[:10])
+    found = table.lodgings.stopping(by=5.0, among=some)
+    assert [(node, each.key) for node, each in found] == [each for each in soon if each[0] in some]
 
 
 class Course:

@@ -196,7 +196,7 @@ def _decide(cycle: "Cycle", ask: Ask) -> Steps[Decision]:
                     displaces=found.displaces,
                 )
             tried.append(_Offer(form, state, relaxed, found.node))
-            waits = cycle.wait(form, _instead(form, ask, rungs[index + 1 :]))
+            waits = yield from cycle.wait(form, _instead(form, ask, rungs[index + 1 :]))
             if waits is not None:
                 return waits
         offers += tried
@@ -307,7 +307,7 @@ class Cycle:
         self.watch.end()  # Nobody is broken off while the table is put right again.
         return found
 
-    def wait(self, ask: Ask, instead: str) -> Decision | None:
+    def wait(self, ask: Ask, instead: str) -> Steps[Decision | None]:
         """There will be room soon, so that no rule need be given up, and no other form taken."""
         lodging, moment = self.nodes.lodging, self.moment
         if moment.patience <= 0 or not instead:
@@ -315,13 +315,15 @@ class Cycle:
         going = going_soon(lodging, moment)
         if not going:
             return None
+        yield 0  # It takes longer than most decisions to have all of them go.
         with lodging.trial():
-            for _, lodger in going[:GOING_MOST]:
+            for _, lodger in going:
                 lodging.drop_charge(lodger.key)
             node = self.find(self.state_of(ask), ask).node
         if not isinstance(node, str):
             return None
-        names = ", ".join(lodger.key.name for where, lodger in going if where == node)
+        there = lodging.stopping(by=moment.now + moment.patience, among={node})
+        names = ", ".join(lodger.key.name for _, lodger in there)
         because = f": {names} will be gone" if names else ""
         return Decision(
             ask.key,
@@ -383,10 +385,8 @@ class Cycle:
 
 
 def going_soon(lodging: Lodging, moment: Moment) -> list[tuple[str, Lodger]]:
-    """Those who are gone while one may still wait, by node; the soonest first."""
-    soon = moment.now + moment.patience
-    going = [each for each in lodging.stopping() if (each[1].tenure.until or 0.0) <= soon]
-    return sorted(going, key=lambda each: (each[1].tenure.until or 0.0, each[0]))
+    """Those who are gone while one may still wait, by node; the soonest first, and not more than matter."""
+    return list(lodging.stopping(by=moment.now + moment.patience, most=GOING_MOST))
 
 
 def retry_on(refused: Iterable[Plugin]) -> frozenset[Happening]:

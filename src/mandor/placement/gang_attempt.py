@@ -10,7 +10,7 @@ from msgspec import structs
 
 from mandor.lib.steps import at_once
 from mandor.model.meta import Key
-from mandor.placement.cycle import GOING_MOST, Cycle, Decision, Moment, find_node, going_soon, retry_on
+from mandor.placement.cycle import Cycle, Decision, Moment, find_node, going_soon, retry_on
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.eviction import by_budget, goes_anyway
@@ -119,11 +119,11 @@ class Attempt:
         self._prepared = True
         lodging = self._table.lodgings
         if self.stage.kind is Kind.WAIT:
-            self._go(going_soon(lodging, self._setting.moment)[:GOING_MOST])
+            self._go(going_soon(lodging, self._setting.moment))
         elif self.stage.kind is Kind.STILL:
             late = self._setting.moment.now - OVERDUE_SECONDS
             where = set(self._setting.held.values())
-            self._go(each for each in lodging.stopping() if each[0] in where and (each[1].tenure.until or 0.0) >= late)
+            self._go(each for each in lodging.stopping(among=where) if (each[1].tenure.until or 0.0) >= late)
         for key in sorted(self.stage.spared):
             charge = self._table.charges[key]
             tenure = structs.replace(charge.tenure, rank=replace(charge.tenure.rank, spared=True))

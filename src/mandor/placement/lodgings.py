@@ -1,15 +1,17 @@
 """Who lodges on which node, read from the table: those whose tenure is out of the ordinary, and what budgets allow."""
 
-from collections.abc import Collection
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Collection, Container, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from mandor.model.meta import Key
 from mandor.placement.framework.ask import Shape
 from mandor.placement.framework.census import Census
 from mandor.placement.framework.identity import NOBODY, Identity
-from mandor.placement.framework.lodging import SETTLED, Going, Level, Lodger, Tenure
+from mandor.placement.framework.lodging import SETTLED, Alike, Going, Level, Lodger, Tenure
 from mandor.placement.levels import Levels
 
 if TYPE_CHECKING:
@@ -28,7 +30,10 @@ class Lodgings:
         self._table = table
         self._census = census
         self._levels = levels
-        self._stopping: set[Key] = set()
+        self._stopping: list[tuple[float, str, Key]] = []
+        """In order: until when, on which node, and who."""
+        self._alike: dict[Identity, dict[tuple[Shape, int], dict[str, int]]] = {}
+        """Those who are settled and not spared: how many of each shape and priority are on which node."""
         self._held: dict[Key, int] = {}
         """Their priorities."""
         self._settled: dict[int, int] = {}
@@ -53,8 +58,15 @@ class Lodgings:
         """The most important first."""
         return sorted(map(self._lodger, self._table.keys_on(node)), key=_importance)
 
-    def stopping(self) -> list[tuple[str, Lodger]]:
-        return self._named(self._stopping) if self._stopping else []
+    def stopping(
+        self, *, by: float = inf, among: Container[str] | None = None, most: int | None = None
+    ) -> list[tuple[str, Lodger]]:
+        if not self._stopping:
+            return []
+        going = self._stopping[: bisect_right(self._stopping, by, key=_until)]
+        if among is not None:
+            going = [each for each in going if each[1] in among]
+        return [(node, self._lodger(key)) for _, node, key in going[:most]]
 
     def going(self) -> Going:
         return self._levels.going()
@@ -94,31 +106,31 @@ class Lodgings:
             self.allow(group, allowed - times)
             self._table.undo_by(partial(self.allow, group, allowed))
 
-    def tight(self) -> list[tuple[str, Lodger]]:
-        found: list[tuple[str, Lodger]] = []
-        for group in sorted(group for group, count in self._allowed.items() if count <= 0):
-            for who in self._census.of_group(*group):
-                for node in sorted(self._census.nodes_of(who)):
-                    found += [(node, each) for each in self.lodgers(node) if each.who == who and each.tenure.settled]
-        return found
+    def tight(self) -> list[Alike]:
+        return [
+            Alike(shape, priority, counts)
+            for group in sorted(group for group, count in self._allowed.items() if count <= 0)
+            for who in self._census.of_group(*group)
+            for (shape, priority), counts in self._alike.get(who, {}).items()
+        ]
 
     # What only the table calls.
 
-    def come(self, key: Key, tenure: Tenure, count: int = 1) -> None:
+    def come(self, key: Key, node: str, tenure: Tenure, count: int = 1) -> None:
         """`count`: so many that are settled like this one."""
         if tenure.held:
             self._held[key] = tenure.rank.priority
         elif tenure.until is not None:
-            self._stopping.add(key)
+            insort(self._stopping, (tenure.until, node, key))
         else:
             priority = tenure.rank.priority
             self._settled[priority] = self._settled.get(priority, 0) + count
 
-    def leave(self, key: Key, tenure: Tenure) -> None:
+    def leave(self, key: Key, node: str, tenure: Tenure) -> None:
         if tenure.held:
             self._held.pop(key, None)
         elif tenure.until is not None:
-            self._stopping.discard(key)
+            del self._stopping[bisect_left(self._stopping, (tenure.until, node, key))]
         else:
             priority = tenure.rank.priority
             left = self._settled[priority] - 1
@@ -127,12 +139,38 @@ class Lodgings:
             else:
                 del self._settled[priority]
 
+    def count(self, nodes: Sequence[str], shape: Shape, who: Identity, tenure: Tenure, sign: int) -> None:
+        """One more, or less, on each of these nodes, which the table knows."""
+        rank = tenure.rank
+        if tenure.until is not None or tenure.held or rank.spared:
+            return
+        kinds = self._alike.get(who)
+        if kinds is None:
+            kinds = self._alike[who] = {}
+        counts = kinds.get((shape, rank.priority))
+        if counts is None:
+            counts = kinds[shape, rank.priority] = {}
+        for node in nodes:
+            now = counts.get(node, 0) + sign
+            if now:
+                counts[node] = now
+            else:
+                del counts[node]
+        if not counts:
+            del kinds[shape, rank.priority]
+            if not kinds:
+                del self._alike[who]
+
     def _lodger(self, key: Key) -> Lodger:
         charge = self._table.charges[key]
         return _new_tuple(Lodger, (key, charge.shape, charge.who, charge.tenure))
 
     def _named(self, keys: Collection[Key]) -> list[tuple[str, Lodger]]:
         return [(self._table.charges[key].node, self._lodger(key)) for key in sorted(keys)]
+
+
+def _until(stopping: tuple[float, str, Key]) -> float:
+    return stopping[0]
 
 
 def _importance(lodger: Lodger) -> tuple[int, float, Key]:

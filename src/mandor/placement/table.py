@@ -264,7 +264,7 @@ class Table:
             ports = self._ports.choose(node, key, shape.any_ports, shape.host_ports)
         charge = Charge(node, shape, who, tenure, ports)
         self._charges[key] = charge
-        self.lodgings.come(key, tenure)
+        self.lodgings.come(key, node, tenure)
         there = self._by_node.get(node)
         if there is None:
             self._by_node[node] = {key}
@@ -299,7 +299,8 @@ class Table:
                 by_node[name] = {key}
             else:
                 there.add(key)
-        self.lodgings.come(keys[0], tenures[0], len(keys))
+        self.lodgings.come(keys[0], names[0], tenures[0], len(keys))
+        self.lodgings.count(names, shape, who, tenures[0], 1)
         self._count_everywhere(keys[0].namespace, shape, who, len(keys))
         self._census.add_all(names, who)
         self._count_all(slots, shape, tenures[0])
@@ -357,7 +358,7 @@ class Table:
         if self._undo is not None:
             self._undo.append(partial(self._put_back, key, charge, self._turn))
         self.version += 1
-        self.lodgings.leave(key, charge.tenure)
+        self.lodgings.leave(key, charge.node, charge.tenure)
         keys = self._by_node[charge.node]
         keys.discard(key)
         if not keys:
@@ -450,8 +451,9 @@ class Table:
         if shape.host_ports or shape.any_ports:
             owed = len(shape.any_ports) - len(charge.ports)
             self._ports.count(charge.node, shape.host_ports, charge.chosen, owed, sign)
-        self._census.add(charge.node, charge.shape, charge.who, sign)
-        if charge.shape.dedicated:
+        self._census.add(charge.node, shape, charge.who, sign)
+        self.lodgings.count((charge.node,), shape, charge.who, charge.tenure, sign)
+        if shape.dedicated:
             self._count_dedicated(charge, sign)
 
     def _count_dedicated(self, charge: Charge, sign: int) -> None:

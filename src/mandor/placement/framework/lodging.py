@@ -1,6 +1,6 @@
 """Who lodges on which node: how much they matter, since when, until when; and what can be tried out with them."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -81,6 +81,15 @@ class Going(NamedTuple):
     """By node: when the last of them is gone."""
 
 
+class Alike(NamedTuple):
+    """Lodgers of one group, of one shape and priority."""
+
+    shape: Shape
+    priority: int
+    counts: Mapping[str, int]
+    """By node; not to be changed."""
+
+
 class Lodging(Protocol):
     """The lodgers of all nodes; whatever is done to them within a trial is undone at its end."""
 
@@ -93,8 +102,11 @@ class Lodging(Protocol):
     def lodgers(self, node: str) -> list[Lodger]:
         """The most important first."""
 
-    def stopping(self) -> Sequence[tuple[str, Lodger]]:
-        """Those who are about to go, by node."""
+    def stopping(
+        self, *, by: float = ..., among: Container[str] | None = ..., most: int | None = ...
+    ) -> Sequence[tuple[str, Lodger]]:
+        """Those who are about to go, with their nodes, the soonest first. `by`: who is gone then; `among`: on these
+        nodes; `most`: so many of them."""
 
     def going(self) -> Going:
         """The same in amounts."""
@@ -114,5 +126,5 @@ class Lodging(Protocol):
     def allowed(self, who: Identity) -> int | None:
         """How many more of its group may be disrupted; None: nobody counts."""
 
-    def tight(self) -> Sequence[tuple[str, Lodger]]:
-        """The settled lodgers of groups of whom nobody more may be disrupted, by node."""
+    def tight(self) -> Sequence[Alike]:
+        """The settled lodgers of groups of whom nobody more may be disrupted, those who are spared left out."""

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from mandor.lib.steps import TURN, WRITTEN, Steps
-from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.eviction import NOBODY_GOES, Candidate, agreed, candidate, goes_anyway, may_go
-from mandor.placement.framework.lodging import Level, Lodger, Rank, Tenure
+from mandor.placement.framework.lodging import Alike, Level, Lodger, Rank, Tenure
 from mandor.placement.framework.points import ANYTHING, Agreed, Nomination, Offer, PostFilterPlugin
 from mandor.placement.framework.rehearsal import Rehearsal
 from mandor.placement.framework.scratch import Scratch
@@ -186,7 +186,7 @@ def _promising(rehearsal: Rehearsal) -> Iterator[tuple[Bound, int]]:
         return
     anyway = _taken(rehearsal)
     levels = lodging.levels(rehearsal.ask.priority)
-    tight = [(node, each) for node, each in lodging.tight() if not each.tenure.rank.spared]
+    tight = lodging.tight()
     # The least short first, then by luck.
     rank = rehearsal.nodes.order() * (2.0**-32 * 1e-6) + _shortage(rehearsal, anyway)
     left = rehearsal.possible.copy()
@@ -226,28 +226,32 @@ def _taken(rehearsal: Rehearsal) -> Amounts | None:
         return None
     late = going.latest > rehearsal.soon
     taken = np.where(late, 0, going.taken)
-    for node, lodger in (*(lodging.stopping() if late.any() else ()), *held):
-        slot = nodes.slots.get(node)
-        if slot is not None and (lodger.tenure.held or late[slot]) and goes_anyway(lodger, rehearsal):
-            _add(taken, rehearsal, node, lodger, 1)
+    where = {nodes.nodes[slot].meta.name for slot in late.nonzero()[0].tolist()}
+    gone = lodging.stopping(by=rehearsal.soon, among=where) if where else ()
+    for node, lodger in (*gone, *held):
+        if node in nodes.slots and goes_anyway(lodger, rehearsal):
+            _add(taken, rehearsal, lodger.shape, [nodes.slots[node]], [1])
     return taken
 
 
-def _without(rehearsal: Rehearsal, levels: Sequence[Level], lodgers: Iterable[tuple[str, Lodger]]) -> list[Level]:
+def _without(rehearsal: Rehearsal, levels: Sequence[Level], lodgers: Iterable[Alike]) -> list[Level]:
     copies = {level.priority: level.taken.copy() for level in levels}
-    for node, lodger in lodgers:
+    slots = rehearsal.nodes.slots
+    for each in lodgers:
         # Where priorities are lumped together, theirs is the highest that is not above it.
-        level = max((each for each in copies if each <= lodger.priority), default=None)
-        if level is not None and lodger.priority < rehearsal.ask.priority and node in rehearsal.nodes.slots:
-            _add(copies[level], rehearsal, node, lodger, -1)
+        level = max((priority for priority in copies if priority <= each.priority), default=None)
+        if level is not None and each.priority < rehearsal.ask.priority:
+            at = [slots[node] for node in each.counts]
+            _add(copies[level], rehearsal, each.shape, at, [-count for count in each.counts.values()])
     return [Level(priority, taken) for priority, taken in copies.items()]
 
 
-def _add(taken: Amounts, rehearsal: Rehearsal, node: str, lodger: Lodger, sign: int) -> None:
-    slot, rows = rehearsal.nodes.slots[node], rehearsal.nodes.rows
-    for resource, amount in lodger.shape.wanted:
-        taken[rows[resource], slot] += sign * amount
-    taken[-1, slot] += sign
+def _add(taken: Amounts, rehearsal: Rehearsal, shape: Shape, slots: Sequence[int], counts: Sequence[int]) -> None:
+    """To each of these slots, which are all different, so many."""
+    rows, many = rehearsal.nodes.rows, np.array(counts, dtype=np.int64)
+    for resource, amount in shape.wanted:
+        taken[rows[resource], slots] += amount * many
+    taken[-1, slots] += many
 
 
 def _shortage(rehearsal: Rehearsal, anyway: Amounts | None) -> NDArray[np.float64]:
