@@ -71,7 +71,7 @@ class Reading:
             raise TooLarge(message, hint="`mandor import` makes manifests of them", most=FOREIGN_MOST)
         # Neither the variables of this process nor its files are the caller's business.
         mixed = read_mixed(files, Options(), self.format or None)
-        if self.strict and mixed.report.notes:
+        if self.strict and mixed.report.losses:
             raise lost_keys(mixed.report)
         return Read(mixed.load(namespace=self.namespace, engines=self.engines), _told(mixed.report))
 

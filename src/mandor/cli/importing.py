@@ -104,8 +104,8 @@ def warn_of_values(imported: "Imported") -> None:
 
 
 def tell(report: "Report", *, strict: bool) -> None:
-    """The report on stderr; with `strict`, an error if there is anything in it."""
-    if strict and report.notes:
+    """The report on stderr; with `strict`, an error if anything is lost."""
+    if strict and report.losses:
         from mandor.importers.mixed import lost_keys
 
         raise lost_keys(report)

@@ -62,10 +62,10 @@ def lost_keys(report: Report) -> Invalid:
     errors = [
         {"file": each.file, "line": each.line, "path": each.path, "hint": each.hint or None}
         | {"message": f"{each.path}: {each.fate}: {each.text}"}
-        for each in report.notes
+        for each in report.losses
     ]
-    first = report.notes[0]
-    message = f"{len(report.notes)} keys would be lost or guessed"
+    first = report.losses[0]
+    message = f"{len(report.losses)} keys would be lost or guessed"
     return Invalid(message, file=first.file, line=first.line, path=first.path, errors=errors)
 
 

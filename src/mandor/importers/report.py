@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Fate = Literal["unknown", "dropped", "guessed"]
+Fate = Literal["unknown", "dropped", "guessed", "skipped"]
 """`unknown`: nobody here knows the key; `dropped`: it is known, and has no counterpart; `guessed`: it is mapped, but
-does not mean quite the same."""
+does not mean quite the same; `skipped`: its own tool leaves it out, too, unless it is asked for."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -46,6 +46,11 @@ class Report:
     def share(self) -> float:
         """How much of the file is in the manifest; nothing is all of an empty one."""
         return self.mapped / self.total if self.total else 1.0
+
+    @property
+    def losses(self) -> tuple[Note, ...]:
+        """What the manifest does not say, and the file does."""
+        return tuple(note for note in self.notes if note.fate != "skipped")
 
     def __add__(self, other: "Report") -> "Report":
         return Report(

@@ -188,7 +188,8 @@ class _Builder:
     def _count(self, more: int, line: int) -> None:
         self.nodes += more
         if self.nodes > self.nodes_most:
-            raise Malformed(f"more than {self.nodes_most:,} values, counting what aliases stand for", line, over=True)
+            told = f"more than {self.nodes_most:,} values, counting what aliases stand for"
+            raise Malformed(told, line, over=True, hint="split it into several")
 
     def _sequence(self, event: Any, line: int, events: Iterator[Any], depth: int) -> _Node:
         _check_tag(event, "seq", line)
@@ -323,6 +324,8 @@ def _malformed(error: yaml.YAMLError, text: str) -> Malformed:
         hint = "YAML is indented with spaces, never with tabs"
     elif "mapping values are not allowed" in problem:
         hint = "put a text with `: ` in quotes, and check the indentation"
+    elif "did not find expected key" in problem:
+        hint = "keys of one mapping begin in one column: check the indentation here and above"
     elif "did not find expected ','" in problem:
         hint = "close the bracket, or put a text with brackets in quotes"
     # What was never closed shows at the end of the text; where it was opened says more.

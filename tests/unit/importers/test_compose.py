@@ -327,8 +327,12 @@ services:
     assert ("shop/override.yaml", 2, "services.web.colour") in notes
 
 
-def test_profiles_choose_services() -> None:
+def test_profiles_choose_services_and_those_left_out_are_told_without_being_a_loss() -> None:
     text = "services:\n  web: {image: a}\n  debug: {image: b, profiles: [debug]}\n"
+    report = imported(text).report
+    told = ("services.debug", 3, "skipped", "--with debug")
+    assert [(note.path, note.line, note.fate, note.hint) for note in report.notes] == [told]
+    assert (report.dropped, report.losses) == (0, ())
     assert [each.manifest["name"] for each in imported(text).made] == ["web"]
     assert [each.manifest["name"] for each in imported(text, profiles=("debug",)).made] == ["web", "debug"]
 

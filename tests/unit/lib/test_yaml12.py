@@ -126,6 +126,12 @@ def test_a_list_that_is_never_closed_is_reported_where_it_was_opened() -> None:
     assert "bracket" in str(caught.value.hint)
 
 
+def test_a_key_in_the_wrong_column_is_told_with_its_line_and_what_to_look_at() -> None:
+    with pytest.raises(Malformed) as caught:
+        load_all("services:\n  web:\n    image: a\n   ports: [80]\n")
+    assert (caught.value.line, "indentation" in str(caught.value.hint)) == (4, True)
+
+
 @pytest.mark.parametrize(
     ("data", "line"), [(b"a: 1\nb: \xff\xfe", 2), (b"\x89PNG\r\n\x1a\n\x00", 1), (b"a: 1\n\n\x00", 3), ("\n\ud800", 2)]
 )

@@ -105,7 +105,9 @@ def _name(top: Part, file: str, options: Options) -> str:
 def _runs(services: Part, name: str, options: Options) -> bool:
     if wanted(services.peek(name), options.profiles):
         return True
-    services.ignore(name)  # its profile is not asked for: Compose leaves it out, too
+    services.ignore(name)
+    first = services.peek(name)["profiles"][0]
+    services.note(name, "skipped", "its profile is not asked for: Compose leaves it out, too", f"--with {first}")
     return False
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from mandor.errors import Invalid
 from mandor.importers.base import Imported, Importer, Made, Options, Source
-from mandor.importers.nomad.evaluation import Evaluator, Later
+from mandor.importers.nomad.evaluation import Evaluator, Later, needs
 from mandor.importers.nomad.from_json import job_from_json
 from mandor.importers.nomad.job import JobReader
 from mandor.importers.nomad.syntax import Block, Body, parse
@@ -124,6 +124,11 @@ def _locals(body: Body, evaluator: Evaluator) -> dict[str, Any]:
             except (Invalid, Later):
                 left.append(item)
         if len(left) == len(wanted):
-            found[left[0].name] = evaluator.value(left[0].value, left[0].line)
+            names = {item.name for item in left}
+            at_fault = next((item for item in left if not needs(item.value) & names), None)
+            if at_fault is None:
+                message = f"these locals need each other: {', '.join(sorted(names))}"
+                raise Invalid(message, hint="write one of them out", file=evaluator.file, line=left[0].line)
+            evaluator.value(at_fault.value, at_fault.line)  # tells what is wrong
         wanted = left
     return found

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
 from mandor.errors import Invalid
@@ -23,6 +23,7 @@ from mandor.importers.nomad.syntax import (
     Step,
     Template,
 )
+from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Map
 
 ITEMS_MOST = 1024
@@ -68,7 +69,7 @@ class Evaluator:
         try:
             return self._value(expression, line)
         except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError, OverflowError) as error:
-            said = str(error).strip("'\"") or type(error).__name__
+            said = str(error.args[-1]) if error.args else type(error).__name__
             raise Invalid(f"this has no value: {said}", file=self.file, line=line) from None
 
     def _value(self, expression: Any, line: int) -> Any:
@@ -121,16 +122,12 @@ class Evaluator:
             keys = step.key.value
             items = source if isinstance(source, list) else [source]
             for key in keys:
-                items = [each[key] for each in items]
+                items = [_inside(each, key) for each in items]
             return items
         key = self._value(step.key, line)
         if isinstance(source, list):
             return source[int(number(key))]
-        if not isinstance(source, Mapping):
-            raise ValueError(f"there is no {key!r} in a text or number")
-        if key not in source:
-            raise ValueError(f"there is no {key!r}")
-        return source[key]
+        return _inside(source, key)
 
     def _call(self, call: Call, line: int) -> Any:
         arguments = [self._value(each, line) for each in call.arguments]
@@ -244,3 +241,24 @@ class Evaluator:
             labels = tuple(text(each) for each in inner._attribute(told["labels"])) if "labels" in told else ()
             made.append((kind, inner.body(content.body, block.line, labels)))
         return made
+
+
+def needs(expression: Any) -> set[str]:
+    """Which `local.NAME` it speaks of."""
+    if isinstance(expression, Step) and expression.of == Name("local") and isinstance(expression.key, Literal):
+        return {str(expression.key.value)}
+    if isinstance(expression, tuple):
+        return {name for each in expression for name in needs(each)}
+    return needs(tuple(getattr(expression, each.name) for each in fields(expression))) if _node(expression) else set()
+
+
+def _node(value: Any) -> bool:
+    return is_dataclass(value) and not isinstance(value, type)
+
+
+def _inside(source: Any, key: Any) -> Any:
+    if not isinstance(source, Mapping):
+        raise ValueError(f"there is no {key!r} in a text or number")
+    if key not in source:
+        raise ValueError(f"there is no {key!r}" + (f" ({did_you_mean(str(key), source)})" if source else ""))
+    return source[key]
