@@ -13,8 +13,10 @@ from mandor.engines.base import Engine, Launch, Unit
 from mandor.engines.docker import DockerEngine
 from mandor.model.image import ImageFile
 from mandor.testing.engine import EngineSuite
+from mandor.testing.engine_hooks import Line
 from tests.components.docker import Docker, RunningDocker
 from tests.components.image import NAME, image_files
+from tests.components.slow_line import engine_line
 
 
 class TestDockerEngine(EngineSuite):
@@ -64,6 +66,9 @@ class TestDockerEngine(EngineSuite):
 
     def hangs(self) -> AbstractContextManager[None] | None:
         return self.docker.hangs() if isinstance(self.docker, Docker) else None
+
+    def line(self, directory: Path) -> AbstractContextManager[Line]:
+        return engine_line(self.docker.socket, lambda socket: DockerEngine(directory, socket=socket))
 
     def make_impatient(self, directory: Path) -> Engine:
         return DockerEngine(directory, socket=self.docker.socket, answer_seconds=0.5)

@@ -14,7 +14,9 @@ from mandor.engines.base import Engine, Launch
 from mandor.engines.incus import IncusEngine
 from mandor.model.image import ImageFile
 from mandor.testing.engine import EngineSuite
+from mandor.testing.engine_hooks import Line
 from tests.components.incus import IMAGE, Incus, incus_image_files
+from tests.components.slow_line import engine_line
 
 
 @pytest.mark.req("S0-2", "S0-6")
@@ -58,6 +60,10 @@ class TestIncusEngine(EngineSuite):
 
     def hangs(self) -> AbstractContextManager[None]:
         return self.incus.hangs()
+
+    def line(self, directory: Path) -> AbstractContextManager[Line]:
+        daemon = Path(self.incus.url.removeprefix("unix://"))
+        return engine_line(daemon, lambda socket: IncusEngine(directory, url=f"unix://{socket}"))
 
     def make_impatient(self, directory: Path) -> Engine:
         return IncusEngine(directory, url=self.incus.url, answer_seconds=0.5)

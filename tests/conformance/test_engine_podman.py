@@ -15,8 +15,10 @@ from mandor.engines.base import Engine, Launch, Unit
 from mandor.engines.podman import PodmanEngine
 from mandor.model.image import ImageFile
 from mandor.testing.engine import EngineSuite
+from mandor.testing.engine_hooks import Line
 from tests.components.image import NAME, image_files
 from tests.components.podman import USER_ID, Podman, open_up
+from tests.components.slow_line import engine_line
 
 
 def follows_a_command(trace: str) -> bool:
@@ -76,6 +78,9 @@ class PodmanSuite(EngineSuite):
 
     def hangs(self) -> AbstractContextManager[None]:
         return self.podman.hangs()
+
+    def line(self, directory: Path) -> AbstractContextManager[Line]:
+        return engine_line(self.podman.socket, lambda socket: PodmanEngine(directory, socket=socket))
 
     def make_impatient(self, directory: Path) -> Engine:
         return PodmanEngine(directory, socket=self.podman.socket, answer_seconds=0.5)

@@ -536,3 +536,44 @@ async def test_two_hundred_idle_instances_are_left_in_peace(world: World) -> Non
     assert listed() <= 12
     assert stepped() == 0
     assert world.wire.commits == commits
+
+
+@pytest.mark.req("S0-14")
+async def test_what_its_engine_begins_only_after_its_end_is_removed_again(world: World) -> None:
+    await world.apply()
+    await world.order()
+    await world.until_phase(Phase.RUNNING)
+    unit, launch = world.starts[-1], world.engine.launch(world.starts[-1])
+    await world.delete()
+
+    async def nothing() -> bool:
+        return not await world.observed()
+
+    await world.until(nothing)
+    await world.pass_time(5)
+    await world.engine.start(unit, launch)
+    assert await world.live() == [unit]
+    await world.until(nothing)
+
+
+@pytest.mark.req("S0-25")
+async def test_a_start_is_broken_off_in_time_though_its_engine_does_not_answer_either(world: World) -> None:
+    await world.apply(disconnect={"stop_after": "10s"})
+    for verb in ("start", "list"):
+        world.engine.hang(verb)
+    await world.order()
+    await world.pass_time(2)
+    world.wire.cut()
+    await world.pass_time(12)
+
+    async def given_up() -> bool:
+        await asyncio.sleep(0.1)  # A start is looked after on the loop's own clock.
+        agent = world.agent
+        assert agent is not None
+        return agent.crew.turns.idle.is_set()
+
+    await world.until(given_up)
+    world.engine.release("list")
+    world.engine.release("start")
+    await world.pass_time(5)
+    assert world.starts == []

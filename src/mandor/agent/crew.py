@@ -45,6 +45,8 @@ from mandor.store.recorder import Recorder
 log = logging.getLogger(__name__)
 
 GUARD_SECONDS = 5.0
+ENDED_MOST = 10_000
+"""So many that ended are remembered; none of their uids is ever used again."""
 
 
 class Host(Protocol):
@@ -142,6 +144,8 @@ class Crew:
         self._room = Room(Resources())
         self._forget_before_epoch = 0
         self._source: Source | None = None
+        self._ended: dict[str, None] = {}
+        """Whose order was here and is gone, the latest last: whatever comes up of it later, a daemon began late."""
         self._settled = asyncio.Event()
         self._tasks: Background | None = None
 
@@ -241,13 +245,17 @@ class Crew:
         return {uid for each in self._observers.values() for uid in each.units if uid not in self.workers}
 
     def _judge_strangers(self) -> None:
-        if self._source is None or self._forget_before_epoch == 0:
+        if self._source is None:
             return
         for uid in self.strangers():
             what, _ = judge(None, self._source, self._forget_before_epoch)
-            if what == "gone":
+            if uid in self._ended:
+                log.warning("units of %s came up after its end, and are removed", uid)
+            elif what == "gone":
                 log.warning("units of %s, which no order speaks of, are removed: the node may forget them", uid)
-                self._hire(fresh_entry(_stranger(uid, self._node), "", 0)).dismiss()
+            else:
+                continue
+            self._hire(fresh_entry(_stranger(uid, self._node), "", 0)).dismiss()
 
     def held(self) -> list[str]:
         """What runs here and is left alone, for people to read."""
@@ -403,6 +411,9 @@ class Crew:
         await self._blocking(self._journal.forget, uid)
         self.reporter.drop(uid)
         self.workers.pop(uid, None)
+        self._ended[uid] = None
+        if len(self._ended) > ENDED_MOST:
+            del self._ended[next(iter(self._ended))]
         self._names = self._ready = None
         self.volumes.left(uid)
         if self.names_kept is not None:

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 BACKOFF = Backoff(1, 60, jitter=0.2)
 TURN_SECONDS = 15.0
 PROGRESS_SECONDS = 2.0
+SOON_SECONDS = 0.05
 PATIENCE_SECONDS = 120.0
 """An engine that has not ended or removed a unit by then, beyond the grace, is asked again."""
 T = TypeVar("T")
@@ -418,8 +419,10 @@ class Worker:
         ending = asyncio.ensure_future(self._must_end.wait())
         try:
             while not starting.done() and not ending.done() and self._around.silence < self.order.care.stop_after:
-                await asyncio.wait({starting, ending}, timeout=PROGRESS_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                if not starting.done():
+                alone = max(SOON_SECONDS, self.order.care.stop_after - self._around.silence)
+                wait = min(PROGRESS_SECONDS, alone)
+                await asyncio.wait({starting, ending}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
+                if not starting.done() and not ending.done():
                     await self._tell_progress()
             if starting.done():
                 await starting
@@ -440,8 +443,12 @@ class Worker:
             await asyncio.gather(starting, ending, return_exceptions=True)
 
     async def _tell_progress(self) -> None:
-        """What a long start waits for, where the engine says so."""
-        await self._around.fresh(self.memory.engine)
+        """What a long start waits for, where the engine says so; one that does not answer holds nobody up."""
+        try:
+            async with asyncio.timeout(PROGRESS_SECONDS):
+                await self._around.fresh(self.memory.engine)
+        except TimeoutError:
+            return
         seen = await self._seen()
         if any(each.phase is UnitPhase.STARTING and each.message for each in seen.units or ()):
             self._tell(Decision(self.memory, status=describe(self.order, self.memory, seen, self._around.clock.now())))

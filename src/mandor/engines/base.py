@@ -180,7 +180,8 @@ class Engine(ABC):
     async def start(self, unit: Unit, launch: Launch) -> None:
         """Begin it, if it was not begun before; a unit that has exited is not started again.
 
-        What can never start (no such program, no such user) shows as exited with the reason `StartFailed`.
+        What can never start (no such program, no such user) shows as exited with the reason `StartFailed`. A start that
+        was broken off does not begin later: what may begin yet is shown by `list`, and never begins after a `stop`.
         """
 
     @abstractmethod

@@ -5,13 +5,31 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from mandor.engines.base import Engine, Launch, Unit
 from mandor.model.image import ImageFile
 from mandor.testing.traces import find_traces
 
 MIB = 1024 * 1024
+
+
+class Line(Protocol):
+    """The way from an engine to its daemon, on which one order can be held up."""
+
+    engine: Engine
+
+    def hold(self, skip: int) -> None:
+        """After so many others that change something, the next order is held up."""
+
+    @property
+    def holds(self) -> bool: ...
+
+    def cut(self) -> None:
+        """Whoever gave the order that is held up hears no more of it, as if dead."""
+
+    async def release(self) -> None:
+        """The order arrives, whoever still waits for it; the daemon has answered when this returns."""
 
 
 class EngineHooks:
@@ -64,6 +82,11 @@ class EngineHooks:
 
     def hangs(self) -> AbstractContextManager[None] | None:
         """While it lasts, the engine's daemon takes questions and answers none; None: as with `away`."""
+        return None
+
+    def line(self, directory: Path) -> AbstractContextManager[Line] | None:
+        """An engine object over that directory whose orders can be late; None: it has no daemon that could hear them
+        late."""
         return None
 
     def make_impatient(self, directory: Path) -> Engine:

@@ -11,15 +11,6 @@ MIB = 1024 * 1024
 
 
 class EngineMounts(EngineWatch):
-    @pytest.fixture
-    def volume(self, tmp_path: Path) -> Path:
-        """A folder of the node with a file in it."""
-        folder = (tmp_path / "volume").resolve()
-        folder.mkdir()
-        folder.chmod(0o777)
-        (folder / "seen").write_text("kept\n", encoding="utf-8")
-        return folder
-
     @pytest.mark.req("S2-37")
     async def test_a_folder_of_the_node_is_found_where_it_is_mounted(self, engine: Engine, volume: Path) -> None:
         launch = self.shows_file(f"{self.mount_path}/seen", mounts=self._at(volume))

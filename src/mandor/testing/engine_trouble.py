@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mandor.engines.base import Engine, UnitPhase
+from mandor.engines.base import Engine, Launch, Mount, Unit, UnitPhase
 from mandor.errors import Conflict, EngineDown, Unavailable
+from mandor.testing.engine_hooks import Line
 from mandor.testing.engine_watch import EngineWatch
 
 
@@ -58,6 +59,62 @@ class EngineTrouble(EngineWatch):
             return quiet > 20
 
         await self._until(cleared, lambda: "it comes up again and again")
+
+    @pytest.mark.parametrize("end", ["cancelled, then list", "cut off, then list", "cut off, then stop"])
+    @pytest.mark.req("S0-14", "S0-27")
+    async def test_what_a_daemon_hears_of_too_late_does_not_begin(
+        self, engine: Engine, directory: Path, volume: Path, end: str
+    ) -> None:
+        """Each order of a start in turn is held up until nobody wants it any more: its agent broke it off, or died and
+        was followed by another one, or by a guard."""
+        lines = self.line(directory)
+        if lines is None:
+            return
+        launch = self.writes_file(
+            f"{self.mount_path}/ran", "", mounts=(Mount(path=self.mount_path, source=str(volume)),)
+        )
+        with lines as line:
+            async with line.engine:
+                orders = 0
+                while (starting := await self._hold_up(engine, line, orders, unit := self._unit(), launch)) is not None:
+                    if end.startswith("cancelled"):
+                        starting.cancel()
+                    else:
+                        line.cut()
+                    with suppress(asyncio.CancelledError, EngineDown):
+                        async with asyncio.timeout(self.patience_seconds):
+                            await starting
+                    if end.endswith("list"):
+                        assert await self._units(engine) == []
+                    else:
+                        await engine.stop(unit, grace_seconds=0)
+                    await line.release()
+                    await self._until(lambda: self._nothing(engine), lambda: "it comes up again and again")
+                    assert not (volume / "ran").exists(), f"it ran when order {orders} arrived"
+                    orders += 1
+        assert orders, "none was held up"
+        assert (volume / "ran").exists(), "the one of which none was held up did not begin"
+
+    async def _hold_up(
+        self, engine: Engine, line: Line, number: int, unit: Unit, launch: Launch
+    ) -> asyncio.Task[None] | None:
+        """A start of which that order is held up; None: it has not so many, and the unit is over."""
+        line.hold(number)
+        starting = asyncio.create_task(line.engine.start(unit, launch))
+
+        async def held() -> bool:
+            return line.holds or starting.done()
+
+        await self._until(held, lambda: f"order {number} is not given")
+        if line.holds:
+            return starting
+        await starting
+        await self._ended(engine, unit)
+        return None
+
+    async def _nothing(self, engine: Engine) -> bool:
+        """Twice in a row: what was on its way when the first answer was given is in the second."""
+        return await self._units(engine) == [] and await self._units(engine) == []
 
     @pytest.mark.req("S0-14")
     async def test_what_has_its_name_and_is_not_mandors_is_left_alone(self, engine: Engine) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import wraps
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -35,6 +36,15 @@ def where_announced(extra: str) -> Callable[[Test], Test]:
 class EngineWatch(EngineHooks):
     _uids: list[str]
     """Of everything the test started."""
+
+    @pytest.fixture
+    def volume(self, tmp_path: Path) -> Path:
+        """A folder of the node with a file in it."""
+        folder = (tmp_path / "volume").resolve()
+        folder.mkdir()
+        folder.chmod(0o777)
+        (folder / "seen").write_text("kept\n", encoding="utf-8")
+        return folder
 
     def _unit(self) -> Unit:
         unit = Unit(new_uid(), "main", 0)

@@ -10,6 +10,35 @@ import pytest
 
 from mandor.engines.base import Launch, Unit
 from mandor.engines.process import ProcessEngine, spawn
+from mandor.errors import EngineDown
+
+
+def slow_supervisor(came: Path) -> list[str]:
+    """It holds no lock for half a second."""
+    return ["/bin/sh", "-c", 'sleep 0.5; "$@"; touch "$0"', str(came), *spawn._PROGRAM]
+
+
+@pytest.mark.req("S0-14", "S0-25")
+async def test_what_another_stops_while_its_supervisor_is_on_its_way_never_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a guard does, whose agent was killed while it started something."""
+    came, begun = tmp_path / "came", tmp_path / "begun"
+    unit, launch = Unit("u1", "main", 1), Launch(name="web-0", command=("touch", str(begun)))
+    async with ProcessEngine(directory=tmp_path / "engine") as agent, ProcessEngine(tmp_path / "engine") as guard:
+        await agent.probe()
+        monkeypatch.setattr(spawn, "_PROGRAM", slow_supervisor(came))
+        starting = asyncio.create_task(agent.start(unit, launch))
+        async with asyncio.timeout(60):
+            while not (tmp_path / "engine" / "units" / str(unit) / "launch.json").exists():
+                await asyncio.sleep(0)
+        await guard.stop(unit, grace_seconds=0)
+        with suppress(EngineDown):
+            await starting
+        async with asyncio.timeout(60):
+            while not came.exists():
+                await asyncio.sleep(0.05)
+        assert not begun.exists()
 
 
 @pytest.mark.req("S0-14", "S0-27")
@@ -17,7 +46,7 @@ async def test_a_start_that_was_broken_off_while_its_supervisor_was_slow_never_b
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     came = tmp_path / "came"
-    slow = ["/bin/sh", "-c", 'sleep 0.5; "$@"; touch "$0"', str(came), *spawn._PROGRAM]
+    slow = slow_supervisor(came)
     begun = tmp_path / "begun"
     launch = Launch(name="web-0", command=("sh", "-c", f"touch {begun}; exec sleep 0.1"))
     async with ProcessEngine(directory=tmp_path / "engine") as engine:

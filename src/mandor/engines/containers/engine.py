@@ -57,7 +57,7 @@ class ContainerEngine(Engine):
     async def _list(self) -> Sequence[tuple[Unit, Awaitable[Observed | None]]]:
         """This agent's units that have a container, each with a closer look at it.
 
-        None: it is on its way, or gone. What somebody made and nobody begins any more is taken away.
+        None: somebody is at it, or it is gone. What was made and nobody begins any more is taken away (`_abandon`).
         """
 
     @abstractmethod
@@ -134,6 +134,11 @@ class ContainerEngine(Engine):
     async def _try(self, unit: Unit, launch: Launch, tracked: Tracked, found: Any | None) -> None:
         try:
             await self._begin(unit, launch, tracked, found)
+        except asyncio.CancelledError:
+            # What was asked for last may still be on its way: it must find nothing that it could begin.
+            with suppress(Refused, EngineDown):
+                await self._discard(unit)
+            raise
         except (Invalid, NotFound, Refused) as error:
             await self._discard(unit)
             taken = taken_port(error.message, launch.host_ports.values()) if isinstance(error, Refused) else None
@@ -150,6 +155,9 @@ class ContainerEngine(Engine):
             pass  # What is being started can be stopped only afterwards.
         with self._told(f"told to stop {unit}"):
             found = await self._find(unit)
+            if found is not None and self._phase(unit, found) is UnitPhase.STARTING:
+                await self._abandon(unit)
+                found = await self._find(unit)
             if found is None:
                 self._tracked.pop(unit, None)
             elif self._phase(unit, found) is UnitPhase.RUNNING:
@@ -200,20 +208,24 @@ class ContainerEngine(Engine):
             if tracked.busy.locked() or (since is not None and tracked.tried > since)
         )
 
-    async def _abandon(self, unit: Unit) -> None:
-        """Take away what was made and is begun by nobody any more: whoever made it was interrupted.
+    async def _abandon(self, unit: Unit) -> Observed | None:
+        """Take away what was made and is begun by nobody any more: whoever made it was interrupted, and an order to
+        begin it, if one is still on its way, finds nothing.
 
-        It may have begun since it was listed, so it is looked at again while nobody can be at it.
+        It may have begun since it was listed, so it is looked at again while nobody can be at it. None: it is gone, or
+        somebody is at it. What can neither be taken away now nor is seen to run may run yet, and is shown as that.
         """
         tracked = self._tracked.setdefault(unit, Tracked())
         if tracked.busy.locked():
-            return
+            return None
         async with tracked.busy:
             found = await self._find(unit)
             if found is not None and self._phase(unit, found) is UnitPhase.STARTING:
                 with suppress(Refused):
                     await self._discard(unit)
+                    found = None
             self._tracked.pop(unit, None)
+        return None if found is None else Observed(unit=unit, phase=UnitPhase.STARTING)
 
     @contextmanager
     def _told(self, what: str) -> Iterator[None]:
@@ -230,3 +242,8 @@ class ContainerEngine(Engine):
 
 def not_running(unit: Unit) -> NotFound:
     return NotFound(f"{unit} is not running", hint="exec needs a task that runs")
+
+
+def taken_away(unit: Unit) -> Unavailable:
+    """Whoever ended it meanwhile knows why: that it does not begin says nothing about the unit."""
+    return Unavailable(f"{unit} was taken away while it was being started")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
 from mandor.engines.containers import labels as marks
 from mandor.engines.containers import refused as containers
-from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEngine
+from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEngine, taken_away
 from mandor.engines.containers.fetched import Fetched
 from mandor.engines.containers.files import write_files
 from mandor.engines.containers.launches import check_working_dir, image_of
@@ -220,8 +220,7 @@ class CriEngine(ContainerEngine):
         if (kept := self._seen.get(listed.id)) is not None:
             return kept
         if listed.state == wire.CREATED:
-            await self._abandon(unit)
-            return None
+            return await self._abandon(unit)
         async with self._questions:
             status = await self._status(listed.id)
             address = await self._sandboxes.address(listed.pod_sandbox_id)
@@ -260,7 +259,12 @@ class CriEngine(ContainerEngine):
             made = await self._create(unit, sandbox, container, config)
             if needs_amending(launch):
                 await self._amend(made.container_id, launch)
-            await self._api.call(wire.START, seconds=START_SECONDS, container_id=made.container_id)
+            try:
+                await self._api.call(wire.START, seconds=START_SECONDS, container_id=made.container_id)
+            except Refused as error:
+                if error.unknown:
+                    raise taken_away(unit) from error
+                raise
 
     async def _amend(self, identity: str, launch: Launch) -> None:
         if (await self._version()).runtime_name == CONTAINERD:

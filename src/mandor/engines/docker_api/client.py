@@ -45,6 +45,11 @@ class Refused(containers.Refused):
         return self.status == NOT_NOW or super().passing
 
     @property
+    def name_taken(self) -> bool:
+        """Podman does not call it a conflict as long as the one that has the name is being made."""
+        return self.status == NOT_NOW or "name is already in use" in self.message
+
+    @property
     def overtaken(self) -> bool:
         """Podman looked at a process that ended at that moment: asked again, it knows."""
         return _ENDED.search(self.message) is not None

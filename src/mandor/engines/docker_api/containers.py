@@ -48,19 +48,21 @@ class Containers:
         return found
 
     async def create(self, unit: Unit, body: dict[str, Any]) -> str:
-        for last in (False, False, True):
+        deadline = asyncio.get_running_loop().time() + KILL_SECONDS
+        while True:
             try:
                 made = await self._api.post(
                     "/containers/create", body, seconds=START_SECONDS, name=marks.container_name(unit)
                 )
                 return str(made["Id"])
             except Refused as error:
-                if last or error.status != NOT_NOW:
+                # The same order was given before and broken off: it is being carried out, or was just now.
+                if not error.name_taken or asyncio.get_running_loop().time() > deadline:
                     raise
-            found = await self.find(unit)
-            if found is not None:  # An agent that died had sent the same order, and it was carried out just now.
+            found = await self.find(unit, foreign=True)
+            if found is not None:
                 await self.discard(found["Id"])
-        raise AssertionError("the last try raises")
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def put_files(self, identity: str, launch: Launch) -> None:
         if not launch.files:

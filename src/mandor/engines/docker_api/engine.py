@@ -6,7 +6,6 @@ import asyncio
 import shutil
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import time
@@ -16,7 +15,7 @@ import msgspec
 
 from mandor.engines.base import Execution, Launch, LogLine, Mount, Observed, Unit, UnitPhase, Usage
 from mandor.engines.containers import labels as marks
-from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEngine, not_running
+from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEngine, not_running, taken_away
 from mandor.engines.containers.fetched import Fetched
 from mandor.engines.containers.files import write_files
 from mandor.engines.containers.tracked import Tracked
@@ -228,8 +227,7 @@ class DockerApiEngine(ContainerEngine):
         if kept is not None and kept[0] == state:
             return kept[1]
         if state in {"created", "configured", "initialized"}:
-            await self._abandon(unit)
-            return None
+            return await self._abandon(unit)
         async with self._questions:
             inspected = await self._containers.inspect(identity)
         observed = None if inspected is None else observe(unit, inspected)
@@ -259,16 +257,7 @@ class DockerApiEngine(ContainerEngine):
         body = make_body(launch, options, marks.labels_of(self.owner, unit, launch))
         await self._images.ensure(str(launch.image), options.pull, progress)
         async with self._starts:
-            making = asyncio.ensure_future(self._make(unit, launch, options, body))
-            try:
-                await asyncio.shield(making)
-            except asyncio.CancelledError:
-                # What the engine was told, it does: wait for that, and take it back.
-                await asyncio.wait({making})
-                making.exception()  # Heard, and of no interest any more.
-                with suppress(Refused, EngineDown):
-                    await self._discard(unit)
-                raise
+            await self._make(unit, launch, options, body)
 
     async def _make(self, unit: Unit, launch: Launch, options: ContainerOptions, body: dict[str, Any]) -> None:
         if launch.files and (launch.security.read_only_root or options.read_only):
@@ -279,7 +268,12 @@ class DockerApiEngine(ContainerEngine):
             body = make_body(launch, options, body["Labels"], network_of=network)
         made = await self._containers.create(unit, body)
         await self._containers.put_files(made, launch)
-        await self._api.post(f"/containers/{made}/start", seconds=START_SECONDS)
+        try:
+            await self._api.post(f"/containers/{made}/start", seconds=START_SECONDS)
+        except Refused as error:
+            if error.unknown:
+                raise taken_away(unit) from error
+            raise
 
     async def _with_mounted_files(self, unit: Unit, launch: Launch) -> Launch:
         """Where nothing can be written, the engine puts no files either."""

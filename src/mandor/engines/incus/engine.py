@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
 from mandor.engines.containers import refused as containers
-from mandor.engines.containers.engine import KILL_SECONDS, ContainerEngine, not_running
+from mandor.engines.containers.engine import KILL_SECONDS, ContainerEngine, not_running, taken_away
 from mandor.engines.containers.launches import check_working_dir
 from mandor.engines.containers.tracked import Tracked
 from mandor.engines.incus import marks
@@ -189,8 +189,7 @@ class IncusEngine(ContainerEngine):
     async def _look(self, unit: Unit, listed: Any) -> Observed | None:
         phase = self._phase(unit, listed)
         if phase is UnitPhase.STARTING:
-            await self._abandon(unit)
-            return None
+            return await self._abandon(unit)
         if listed["config"].get(marks.COMMAND):
             return await self._look_at_command(unit, listed, on=phase is UnitPhase.RUNNING)
         name, started = listed["name"], _started(listed)
@@ -243,9 +242,15 @@ class IncusEngine(ContainerEngine):
                 tracked.progress = f"making it from {launch.image}"
                 await self._instances.create(name, body)
             tracked.progress = ""
-            await self._instances.complete(name, launch, known=found is not None and bool(_started(found)))
+            try:
+                await self._instances.complete(name, launch, known=found is not None and bool(_started(found)))
+                if command:
+                    await self._run(name, folder, launch, command)
+            except Refused as error:
+                if error.unknown and await self._find(unit) is None:
+                    raise taken_away(unit) from error
+                raise
             if command:
-                await self._run(name, folder, launch, command)
                 self._collector.watch(unit, folder, log)
 
     def _refusal(self, error: containers.Refused, launch: Launch) -> MandorError:

@@ -118,6 +118,8 @@ class ProcessEngine(Engine):
         if tracked.busy.locked():
             self._order_stop(tracked, grace_seconds)  # It is being started: the supervisor will find the order.
         async with tracked.busy:
+            if self._look(unit) is None:
+                tracked.folder.call_off()
             if self._look(unit) is not None and tracked.watch is not None:
                 self._order_stop(tracked, grace_seconds)
         await self._wait_over(tracked, grace_seconds + SUPERVISOR_SECONDS_MAX)
