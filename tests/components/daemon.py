@@ -104,8 +104,13 @@ class Daemon:
 
     def pause(self) -> None:
         """It hangs: connections are taken, nothing answers."""
-        for each in self.selves():
+        selves = self.selves()
+        for each in selves:
             each.send_signal(signal.SIGSTOP)
+        deadline = time.monotonic() + STOP_SECONDS
+        while any(each.status() != psutil.STATUS_STOPPED for each in selves):
+            assert time.monotonic() < deadline, f"{self.program} does not stop"
+            time.sleep(0.01)
 
     def resume(self) -> None:
         for each in self.selves():

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from pathlib import Path
 
 import pytest
 
+from mandor.engines.base import UnitPhase
+from mandor.engines.registry import make_engine
 from mandor.lib.lock import Held, hold
 from mandor.roots.guard import LOCK
+from tests.components.image import NAME
+from tests.components.incus import IMAGE
 from tests.e2e.cluster import Cluster, eventually
 from tests.e2e.test_survival import alive, starts
 
@@ -94,3 +99,81 @@ def test_what_must_not_run_twice_does_not_though_its_agent_is_killed_or_frozen(t
         assert alive(other)
         assert len(starts(free)) == 1
         assert not log.with_name("single.twice").exists()
+
+
+CONTAINER = """
+name: {name}
+image: {image}
+engine: {engine}
+command: [sh, -c, "trap 'exit 0' TERM; while :; do sleep 0.1; done"]
+restart: {{delay: 200ms}}
+stop: {{grace: 1s}}
+"""
+
+
+class Kit:
+    """An engine with a real daemon, as an agent is told of it and as a test looks at it."""
+
+    def __init__(self, name: str, image: str, **settings: str) -> None:
+        self.name, self.image, self._settings = name, image, settings
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        return tuple(
+            word for key, value in self._settings.items() for word in ("--engine-option", f"{self.name}.{key}={value}")
+        )
+
+    def running(self, home: Path) -> set[str]:
+        """The instances of which something runs, by uid; asked of the daemon itself, beside whatever agent there is."""
+
+        async def ask() -> set[str]:
+            async with make_engine(self.name, directory=home / "engines" / self.name, **self._settings) as engine:
+                return {each.unit.uid for each in await engine.list() if each.phase is UnitPhase.RUNNING}
+
+        return asyncio.run(ask())
+
+
+@pytest.fixture(params=["podman", "cri", "incus"])
+def kit(request: pytest.FixtureRequest) -> Kit:
+    if request.param == "incus":
+        return Kit("incus", IMAGE, url=request.getfixturevalue("incus").url)
+    daemon = request.getfixturevalue("podman" if request.param == "podman" else "containerd")
+    return Kit(request.param, NAME, socket=str(daemon.socket))
+
+
+@pytest.mark.req("S0-25")
+@pytest.mark.slow
+def test_a_guard_stops_what_any_engine_runs(kit: Kit, tmp_path: Path) -> None:
+    with Cluster(tmp_path / "cluster") as cluster:
+        cluster.start_server()
+        agent = cluster.start_agent("n1", engines=(kit.name,), options=kit.options)
+        cluster.wait_nodes("n1")
+        for name, disconnect in (("single", "{stop_after: 2s}"), ("free", "{lost_after: 10m}")):
+            work = CONTAINER.format(name=name, image=kit.image, engine=kit.name)
+            cluster.apply(f"{work}disconnect: {disconnect}\n")
+        (single,), (free,) = cluster.wait_running("single", 1), cluster.wait_running("free", 1)
+        uids = {each["meta"]["uid"] for each in (single, free)}
+        assert kit.running(cluster.home("n1")) == uids
+
+        agent.kill()
+        eventually(
+            "the one is stopped, the other is not", lambda: kit.running(cluster.home("n1")) == {free["meta"]["uid"]}
+        )
+        agent.start()
+        eventually(
+            "it is told why", lambda: "Disconnected" in {each["spec"]["reason"] for each in cluster.items("events")}
+        )
+        cluster.wait_running("single", 1)
+
+        assert agent.process is not None
+        agent.process.send_signal(signal.SIGSTOP)
+        try:
+            eventually(
+                "so it is while its agent is frozen", lambda: kit.running(cluster.home("n1")) == {free["meta"]["uid"]}
+            )
+        finally:
+            agent.process.send_signal(signal.SIGCONT)
+        cluster.wait_running("single", 1)
+        for name in ("single", "free"):
+            assert cluster.call("DELETE", f"/v1/workloads/{name}")[0] == 200
+        eventually("nothing is left", lambda: not cluster.instances())
