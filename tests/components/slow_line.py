@@ -98,12 +98,12 @@ class SlowLine:
     def _there(self, near: socket.socket, far: socket.socket) -> None:
         with suppress(OSError):
             while data := near.recv(1 << 16):
-                if self._stops(data, near):
+                held = self._stops(data, near)
+                if held:
                     self._free.wait()
-                    far.sendall(data)
-                    if self._answered.wait(PATIENCE_SECONDS):
-                        continue
                 far.sendall(data)
+                if held:  # Whoever sent it may be gone: the daemon must not hear of that before it has answered.
+                    self._answered.wait(PATIENCE_SECONDS)
         with suppress(OSError):
             far.shutdown(socket.SHUT_WR)
 

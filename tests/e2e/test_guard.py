@@ -29,6 +29,7 @@ command:
 restart: {{delay: 200ms}}
 stop: {{grace: 1s}}
 disconnect: {{{disconnect}}}
+placement: {{where: ["node != {away_from}"]}}
 """
 
 
@@ -40,9 +41,9 @@ def guards(cluster: Cluster, name: str) -> bool:
         return True
 
 
-def begin(cluster: Cluster, log: Path, disconnect: str) -> int:
+def begin(cluster: Cluster, log: Path, disconnect: str, *, away_from: str = "nowhere") -> int:
     """One instance of a workload that is called as its log; the process."""
-    cluster.apply(SINGLE.format(name=log.name, log=log, disconnect=disconnect))
+    cluster.apply(SINGLE.format(name=log.name, log=log, disconnect=disconnect, away_from=away_from))
     cluster.wait_running(log.name, 1)
     eventually("it wrote its process id", lambda: starts(log))
     return starts(log)[-1]
@@ -56,49 +57,46 @@ def node_of(cluster: Cluster, workload: str) -> str:
 @pytest.mark.req("S0-25", "S0-16")
 @pytest.mark.slow
 def test_what_must_not_run_twice_does_not_though_its_agent_is_killed_or_frozen(tmp_path: Path) -> None:
-    log, free = tmp_path / "single", tmp_path / "free"
+    logs, free = {name: tmp_path / f"on-{name}" for name in ("n1", "n2")}, tmp_path / "free"
     with Cluster(tmp_path / "cluster") as cluster:
         cluster.start_server()
-        for name in ("n1", "n2"):
+        for name in logs:
             cluster.start_agent(name)
-        cluster.wait_nodes("n1", "n2")
-        first = begin(cluster, log, "stop_after: 3s, lost_after: 14s")
-        home = node_of(cluster, "single")
+        cluster.wait_nodes(*logs)
+        first = {
+            name: begin(cluster, log, "stop_after: 2s, lost_after: 13s", away_from=other)
+            for (name, log), other in zip(logs.items(), reversed(logs), strict=True)
+        }
         other = begin(cluster, free, "lost_after: 10m")
-        assert guards(cluster, home)
+        assert all(guards(cluster, name) for name in logs)
 
-        # Back in time: nothing is stopped.
-        cluster.agents[home].kill()
-        cluster.agents[home].start()
-        cluster.wait_nodes("n1", "n2")
-        assert guards(cluster, home)
-        assert alive(first)
+        # Back in time: nothing is stopped. Where most nodes are silent at once, they are given up one by one.
+        cluster.agents["n1"].kill()
+        cluster.agents["n1"].start()
+        for name in ("n3", "n4"):
+            cluster.start_agent(name)
+        cluster.wait_nodes("n1", "n2", "n3", "n4")
+        assert guards(cluster, "n1")
+        assert all(alive(pid) for pid in first.values())
 
-        # Dead for good.
-        for agent in cluster.agents.values():
-            agent.kill()
-        eventually("it is stopped though no agent runs", lambda: not alive(first))
-        assert alive(other)
-        cluster.agents["n2" if home == "n1" else "n1"].start()
-        eventually("another one begins", lambda: len(starts(log)) == 2)
-        assert node_of(cluster, "single") != home
-        cluster.agents[home].start()
-        cluster.wait_nodes("n1", "n2")
-        eventually("the guard is not needed any more", lambda: not guards(cluster, home))
-
-        # Frozen.
-        home, second = node_of(cluster, "single"), starts(log)[-1]
-        frozen = cluster.agents[home].process
+        # One is dead, one is frozen.
+        cluster.agents["n1"].kill()
+        frozen = cluster.agents["n2"].process
         assert frozen is not None
         frozen.send_signal(signal.SIGSTOP)
         try:
-            eventually("it is stopped though its agent is frozen", lambda: not alive(second))
-            eventually("a third one begins", lambda: len(starts(log)) == 3)
+            eventually("they are stopped though no agent sees to it", lambda: not any(map(alive, first.values())))
+            eventually("others begin", lambda: all(len(starts(log)) == 2 for log in logs.values()))
         finally:
             frozen.send_signal(signal.SIGCONT)
+        assert {node_of(cluster, log.name) for log in logs.values()} <= {"n3", "n4"}
+        cluster.agents["n1"].start()
+        cluster.wait_nodes("n1", "n2")
+        eventually("guards are not needed there any more", lambda: not any(guards(cluster, name) for name in logs))
         assert alive(other)
         assert len(starts(free)) == 1
-        assert not log.with_name("single.twice").exists()
+        assert all(len(starts(log)) == 2 for log in logs.values())
+        assert not list(tmp_path.glob("*.twice"))
 
 
 CONTAINER = """

@@ -73,6 +73,8 @@ class BubblewrapEngine(Engine):
         folder = self._folder(unit)
         async with self._lock(unit):
             if not _held(folder):
+                if self._look(unit) is None:  # Prepared: a keeper on its way finds nothing to begin.
+                    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
                 return
             await self._begun(folder)
             order = {"signal": _read(folder / "launch.json")["stop_signal"], "grace": grace_seconds}
