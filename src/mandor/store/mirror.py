@@ -121,7 +121,7 @@ class Mirror:
         """Make the copy equal to a listing, and tell the listeners what that changes."""
         listing = await self._store.list(self._kind, self._where)
         revision = listing.revision
-        known = set(self._objects)
+        known = dict.fromkeys(self._objects)  # in order: what is gone is told in the same one in any process
         for start in range(0, len(listing.items), CHUNK):
             if start:
                 await asyncio.sleep(0)
@@ -135,10 +135,10 @@ class Mirror:
         self.revision, self.complete = revision, True
         self._release()
 
-    def _adopt(self, items: Sequence[Object], places: Sequence[Place], known: set[Place], revision: int) -> None:
+    def _adopt(self, items: Sequence[Object], places: Sequence[Place], known: dict[Place, None], revision: int) -> None:
         new = []
         for item, key in zip(items, places, strict=True):
-            known.discard(key)
+            known.pop(key, None)
             before = self._objects.get(key)
             if before is None or before.meta.version != item.meta.version or before.meta.uid != item.meta.uid:
                 new.append(Change(revision, before, item, None, key))
