@@ -334,6 +334,16 @@ async def spread(driver: Driver) -> None:
     await driver.until(lambda: not driver.agents.count("spread"))
 
 
+@part("change what half of all are")
+async def change_large(driver: Driver) -> None:
+    """Its priority, its labels, its budget: what all its instances are to others."""
+    now: dict[str, Any] = {}
+    for change in ({"priority": 5}, {"labels": {"tier": "front"}}, {"disruption": {"max_unavailable": "1%"}}):
+        now |= change
+        await driver.apply({**manifest("large", driver.instances // 2), **now})
+        await asyncio.sleep(5)
+
+
 @part("quota")
 async def quota(driver: Driver) -> None:
     await driver.apply({"kind": "quota", "name": "all", "instances": 200_000})

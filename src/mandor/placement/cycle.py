@@ -184,7 +184,7 @@ def _decide(cycle: "Cycle", ask: Ask) -> Steps[Decision]:
         tried: list[_Offer] = []
         for form in eased.forms:
             state = cycle.state_of(form)
-            found = cycle.find(state, form)
+            found = yield from cycle.find(state, form)
             if isinstance(found.node, str):
                 return Decision(
                     ask.key,
@@ -282,24 +282,32 @@ class Cycle:
             self.nodes.lodging.drop_charge(ask.key)
             yield
 
-    def find(self, state: CycleState, ask: Ask) -> Found:
+    def find(self, state: CycleState, ask: Ask) -> Steps[Found]:
         """The best node beside the room that is held for others; if there is none, in the place of those of lower
         priority among them."""
         lodging = self.nodes.lodging
         lowest = lodging.lowest_held()
         if lowest is None:
             return Found(self._find(state, ask))
-        with lodging.trial():
-            for node, each in lodging.held() if ask.rules.near else ():
-                # Nobody is near to those who are not there yet, and may never be.
-                lodging.set_charge(each.key, node, each.shape, NOBODY, each.tenure)
+        with self._far_from_held(ask):
             found = self._find(state, ask)
-            if isinstance(found, str) or lowest >= ask.priority:
-                return Found(found)
+        if isinstance(found, str) or lowest >= ask.priority:
+            return Found(found)
+        yield 0  # There may be many for whom room is held.
+        with self._far_from_held(ask):
             for _, each in lodging.held():
                 if each.priority < ask.priority:
                     lodging.drop_charge(each.key)
             return Found(self._find(state, ask), displaces=True)
+
+    @contextmanager
+    def _far_from_held(self, ask: Ask) -> Iterator[None]:
+        """Nobody is near to those who are not there yet, and may never be."""
+        lodging = self.nodes.lodging
+        with lodging.trial():
+            for node, each in lodging.held() if ask.rules.near else ():
+                lodging.set_charge(each.key, node, each.shape, NOBODY, each.tenure)
+            yield
 
     def _find(self, state: CycleState, ask: Ask) -> str | Verdict:
         look = find_step_by_step if self.step_by_step else find_node
@@ -319,7 +327,7 @@ class Cycle:
         with lodging.trial():
             for _, lodger in going:
                 lodging.drop_charge(lodger.key)
-            node = self.find(self.state_of(ask), ask).node
+            node = at_once(self.find(self.state_of(ask), ask)).node
         if not isinstance(node, str):
             return None
         there = lodging.stopping(by=moment.now + moment.patience, among={node})

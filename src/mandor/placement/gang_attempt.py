@@ -144,7 +144,7 @@ class Attempt:
         consulted, nodes = setting.consulted.get(ask.key), self._table.snapshot()
         cycle = Cycle(setting.profile, nodes, setting.watch, consulted, held, setting.moment)
         state = cycle.state_of(ask)
-        node, displaces = setting.guard(lambda: cycle.find(state, ask))
+        node, displaces = setting.guard(lambda: at_once(cycle.find(state, ask)))
         if isinstance(node, str):
             if kind is not Kind.STILL or node == held:
                 self._place(ask, node, state, displaces=displaces)

@@ -23,7 +23,7 @@ from mandor.scheduler.view import Promise
 from mandor.scheduler.watchdog import Watchdog
 
 Placed = tuple[Entry, Decision]
-STEPS_MOST = 8
+STEPS_MOST = 16
 """So many steps, at most, for one look at all members."""
 TAKEN = 64
 """So many are given their room in a row."""
