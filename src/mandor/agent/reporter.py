@@ -1,8 +1,8 @@
 """Brings statuses to the control plane: the newest of each instance, for as long as it takes."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import msgspec
 
@@ -11,6 +11,7 @@ from mandor.errors import Conflict, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.keyed_queue import KeyedQueue
+from mandor.lib.tasks import Background
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.phase import Phase
 from mandor.store.base import Put, Store
@@ -18,12 +19,17 @@ from mandor.store.base import Put, Store
 log = logging.getLogger(__name__)
 
 TOGETHER_MOST = 50
-"""So many instances are told of in one commit. While one is on its way, which is one at a time, the next ones gather:
-the more the servers have to do, the fewer commits the same reports are."""
+"""So many instances are told of in one commit. While one is on its way, which is one at a time as a rule, the next ones
+gather: the more the servers have to do, the fewer commits the same reports are."""
 SOON_SECONDS = 0.2
 """That it starts is worth a report of its own only if it does not run by then."""
 TRIES_MOST = 5
 """Conflicts in a row before an instance waits its turn again."""
+LATE_SECONDS = 12.0
+"""A commit that takes longer (a server that is busy placing lets one wait for ten) holds up no others: the next one
+goes out beside it."""
+WORKERS_MOST = 3
+"""So many are on their way at once then."""
 AGAIN_SECONDS = 1.0
 """What somebody else wrote over is said again no sooner than that."""
 
@@ -47,6 +53,9 @@ class Reporter:
         self._stored: dict[str, Instance] = {}
         self._wanted: dict[str, InstanceStatus] = {}
         self._queue: KeyedQueue[str] = KeyedQueue(clock)
+        self._clock = clock
+        self._workers, self._late = 1, 0
+        """Those who send, and those of them whose commit takes long."""
 
     @property
     def waiting(self) -> int:
@@ -86,23 +95,60 @@ class Reporter:
         return stored is not None and wanted is not None and stored.status != wanted
 
     async def run(self) -> None:
+        async with Background() as self._tasks:
+            await self._work()
+
+    async def _work(self, *, helps: bool = False) -> None:
         while True:
             first = await self._queue.get()
+            if helps and self._workers > 1 + self._late:
+                self._queue.done(first)
+                self._queue.add(first)  # for one of the others
+                self._workers -= 1
+                return
             uids = [first, *self._queue.more(TOGETHER_MOST - 1)]
             try:
-                away = await self._send_together(uids)
-                for uid in uids:
-                    if away is not None:
-                        self._put_off(uid, away)
-                    else:
-                        await self._send_alone(uid)
+                with self._patience():
+                    await self._send_all(uids)
             finally:
                 for uid in uids:
                     self._queue.done(uid)
 
+    @contextmanager
+    def _patience(self) -> Iterator[None]:
+        """What is in it is not waited for without end: there is another worker meanwhile."""
+        late = False
+
+        def ring() -> None:
+            nonlocal late
+            late = True
+            self._late += 1
+            if self._workers < WORKERS_MOST:
+                self._workers += 1
+                self._tasks.start(self._work(helps=True), "more reports")
+
+        alarm = self._clock.alarm(LATE_SECONDS, ring)
+        try:
+            yield
+        finally:
+            alarm.cancel()
+            self._late -= late
+
+    async def _send_all(self, uids: Sequence[str]) -> None:
+        away = await self._send_together(uids)
+        if away is not None:
+            # Because of one of them, or of all: one that goes through by itself tells.
+            away = await self._send_alone(uids[0])
+            uids = uids[1:]
+        for uid in uids:
+            if away is not None:
+                self._put_off(uid, away)
+            else:
+                await self._send_alone(uid)
+
     async def _send_together(self, uids: Sequence[str]) -> Unavailable | None:
         """The next step of each in one commit, while there is more than one to tell of. If it is refused, nobody knows
-        because of which: each is then sent alone. Not None: there is nobody to send to."""
+        because of which: each is then sent alone. Not None: there may be nobody to send to."""
         for _ in range(TRIES_MOST):
             steps = {uid: step for uid in uids if (step := self._step(uid)) is not None}
             if len(steps) < 2:
@@ -115,12 +161,15 @@ class Reporter:
                 return None
         return None
 
-    async def _send_alone(self, uid: str) -> None:
+    async def _send_alone(self, uid: str) -> Unavailable | None:
+        """Not None: there is nobody to send to, or nobody takes it."""
         try:
             await self._send(uid)
             self._queue.failures.pop(uid, None)
         except MandorError as error:
             self._put_off(uid, error)
+            return error if isinstance(error, Unavailable) else None
+        return None
 
     def _put_off(self, uid: str, error: MandorError) -> None:
         failures = self._queue.failures[uid] = self._queue.failures.get(uid, 0) + 1

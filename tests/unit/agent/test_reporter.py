@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from mandor.agent.reporter import SOON_SECONDS, Reporter
+from mandor.agent.reporter import LATE_SECONDS, SOON_SECONDS, Reporter
 from mandor.agent.status import path
+from mandor.errors import Unavailable
 from mandor.lib.clock import ManualClock
 from mandor.model.instance import Instance, InstanceStatus
-from mandor.model.meta import Meta
+from mandor.model.meta import Key, Meta, Object
 from mandor.model.phase import MOVES, Phase, may_move
-from mandor.store.base import Delete, Put
+from mandor.store.base import ALL, Change, Delete, Filter, Listing, Put, Store, Write
 from tests.unit.agent.world import World
 
 pytestmark = pytest.mark.req("S0-30")
@@ -223,3 +224,120 @@ async def test_all_of_them_wait_while_the_control_plane_is_away(world: World, re
     world.wire.mend()
     await world.clock.advance(60)
     assert reporter.waiting == 0
+
+
+class Picky(Store):
+    """Some writes it never answers, and some never in time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.stuck: set[str] = set()
+        self.refused: set[str] = set()
+        self.asked: list[list[str]] = []
+
+    async def commit(self, *writes: Write) -> int:
+        names = [write.key.name for write in writes]
+        self.asked.append(names)
+        if self.stuck & {*names}:
+            await asyncio.Event().wait()
+        if self.refused & {*names}:
+            raise Unavailable("too many writers want the same objects")
+        return await self._store.commit(*writes)
+
+    async def get(self, key: Key) -> Object | None:
+        return await self._store.get(key)
+
+    async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
+        return await self._store.list(kind, where)
+
+    def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
+        return self._store.watch(kind, since=since, where=where)
+
+
+@pytest.fixture
+async def picky(world: World) -> AsyncIterator[tuple[Picky, Reporter]]:
+    store = Picky(world.store)
+    reporter = Reporter(store, world.clock)
+    running = asyncio.ensure_future(reporter.run())
+    yield store, reporter
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+async def told(world: World) -> set[str]:
+    items = (await world.store.list("instance")).items
+    return {item.meta.name for item in items if isinstance(item, Instance) and item.status == RUNNING}
+
+
+def say(reporter: Reporter, instances: Sequence[Instance]) -> None:
+    for each in instances:
+        reporter.saw(each)
+        reporter.report(each.meta.uid, RUNNING)
+
+
+async def test_commits_that_are_never_answered_hold_up_the_others_for_a_while_only(
+    world: World, picky: tuple[Picky, Reporter]
+) -> None:
+    store, reporter = picky
+    instances = await orders(world, 8)
+    names = [each.meta.name for each in instances]
+    store.stuck = {names[0], names[2]}
+    say(reporter, instances[:1])
+    await world.clock.advance(LATE_SECONDS / 2)
+    say(reporter, instances[1:2])
+    await world.clock.advance(LATE_SECONDS / 4)
+    assert await told(world) == set(), "they gather as long as it may be slow"
+    await world.clock.advance(LATE_SECONDS / 4)
+    assert await told(world) == {names[1]}
+    say(reporter, instances[2:3])
+    await world.clock.advance(LATE_SECONDS)
+    say(reporter, instances[3:])
+    await world.clock.advance(0)
+    assert await told(world) == {names[1], *names[3:]}
+    assert store.asked[-1] == names[3:], "in one commit still"
+
+
+async def test_when_it_is_answered_after_all_there_is_one_commit_at_a_time_again(
+    world: World, reporter: Reporter
+) -> None:
+    instances = await orders(world, 10)
+    world.wire.prompt.clear()
+    say(reporter, instances[:1])
+    await world.clock.advance(LATE_SECONDS * 2)
+    world.wire.prompt.set()
+    say(reporter, instances[1:2])
+    await world.clock.advance(1)
+    world.wire.prompt.clear()
+    before = world.wire.commits
+    for each in instances[2:]:
+        say(reporter, [each])
+        await world.clock.advance(0.1)
+    assert world.wire.commits == before + 1
+    world.wire.prompt.set()
+    await world.clock.advance(1)
+    assert world.wire.commits == before + 2
+    assert reporter.waiting == 0
+
+
+async def test_one_that_can_never_be_stored_does_not_keep_those_beside_it_back(
+    world: World, picky: tuple[Picky, Reporter]
+) -> None:
+    store, reporter = picky
+    instances = await orders(world, 20)
+    names = [each.meta.name for each in instances]
+    store.refused = {names[7]}
+    say(reporter, instances)
+    await world.clock.advance(1)
+    assert await told(world) == {*names} - store.refused
+    store.refused = {names[0]}
+    await world.clock.advance(60)
+    assert names[7] in await told(world)
+
+
+async def test_while_nobody_answers_one_is_tried_and_not_each(world: World, picky: tuple[Picky, Reporter]) -> None:
+    store, reporter = picky
+    instances = await orders(world, 20)
+    store.refused = {each.meta.name for each in instances}
+    say(reporter, instances)
+    await world.clock.advance(0)
+    assert [len(names) for names in store.asked] == [20, 1]
