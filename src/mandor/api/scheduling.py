@@ -4,11 +4,12 @@ where they are put to use without holding anybody up."""
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
 from mandor.errors import TooMany, Unavailable
+from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.node import Node
@@ -75,10 +76,14 @@ class Bench:
     consult: Consult
     until: float
     """Of `time.monotonic`."""
+    boards: list[Board] = field(default_factory=list)
+    """They are taken apart when the answer is there."""
 
     def board(self) -> Board:
         """The cluster as it is."""
-        return Board(self.objects)
+        made = Board(self.objects)
+        self.boards.append(made)
+        return made
 
     def profiles(self, board: Board, config: SchedulerConfig | None = None) -> dict[str, Profile]:
         """With plugins of its own, which know nothing of what the scheduler's have learnt."""
@@ -130,6 +135,9 @@ def _work(
             raise Unavailable(str(fault), hint="the scheduler's configuration says which plugins there are") from fault
         except Overrun:
             raise Unavailable(f"the plugin {guard.last} took too long and was broken off") from None
+        finally:
+            for board in bench.boards:
+                at_once(board.dismantle())
 
 
 def _consult(

@@ -1,14 +1,12 @@
 """A board that is kept while somebody needs it, and brought up to date in small steps when it is looked at."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
+from mandor.lib.steps import WRITTEN, Steps, pieces
 from mandor.model.meta import Key
-from mandor.placement.board import Board
+from mandor.placement.board import STEP, Board
 from mandor.store.base import Change
 from mandor.store.mirror import Mirror
-
-STEP = 25
-"""So many objects are taken over before others have their turn: about two milliseconds of nodes."""
 
 
 class KeptBoard:
@@ -27,23 +25,24 @@ class KeptBoard:
             for change in changes:
                 noted[change.key] = None
 
-    def drop(self) -> None:
-        self.board = None
+    def drop(self) -> Steps[None]:
+        dropped, self.board = self.board, None
         self._changed.clear()
+        if dropped is not None:
+            yield from dropped.dismantle()
 
-    def catch_up(self, mirrors: Mapping[str, Mirror]) -> Iterator[None]:
+    def catch_up(self, mirrors: Mapping[str, Mirror]) -> Steps[None]:
         """Until `board` shows what there was when this began, or what came after it."""
         if self.board is None:
             self.board = Board()
-            keys: Iterable[Key] = (each.key for kind in self._kinds for each in list(mirrors[kind].items()))
-        else:
-            changed, self._changed = self._changed, {}
-            keys = (key for kind in self._kinds for key in changed.get(kind, ()))
-        for number, key in enumerate(keys):
-            if number % STEP == 0:
-                yield
-            found = mirrors[key.kind].get(key)
-            if found is None:
-                self.board.remove(key)
-            else:
-                self.board.put(found)
+            yield from self.board.put_all([each for kind in self._kinds for each in mirrors[kind].items()])
+            return
+        changed, self._changed = self._changed, {}
+        for piece in pieces([key for kind in self._kinds for key in changed.get(kind, ())], STEP):
+            for key in piece:
+                found = mirrors[key.kind].get(key)
+                if found is None:
+                    self.board.remove(key)
+                else:
+                    self.board.put(found)
+            yield 2 * WRITTEN * len(piece)

@@ -9,7 +9,7 @@ from typing import TypeVar
 from mandor.controllers.base import Controller
 from mandor.controllers.draft import Draft
 from mandor.controllers.growth_plan import Growth, Offer, Order, expected_node
-from mandor.controllers.kept_board import STEP, KeptBoard
+from mandor.controllers.kept_board import KeptBoard
 from mandor.controllers.machine_plan import MachinesSeen, credential_key, plan_machines
 from mandor.controllers.need_plan import cannot_leave, fits_elsewhere, movers
 from mandor.controllers.restore import Profiles
@@ -17,6 +17,7 @@ from mandor.controllers.writer import Writer
 from mandor.errors import MandorError
 from mandor.lib.clock import Clock
 from mandor.lib.ids import new_uid
+from mandor.lib.steps import in_turns
 from mandor.model.instance import Instance
 from mandor.model.machine import Machine, NodeAutoscale
 from mandor.model.meta import Key
@@ -29,7 +30,7 @@ from mandor.model.record import Cluster, Token
 from mandor.model.reservation import Reservation
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
-from mandor.placement.board import Board
+from mandor.placement.board import STEP, Board
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.watch import Guard, Overrun, Unguarded
 from mandor.placement.standing import Standing, standing
@@ -135,7 +136,7 @@ class NodeAutoscaleController(Controller[str]):
     async def reconcile(self, key: str) -> float | None:
         pools = [each for each in map(self._pool, sorted(self._scaled)) if each is not None]
         if not pools:
-            self._kept.drop()
+            await in_turns(self._kept.drop())
             return None
         orders: list[Order] = []
         work: dict[str, list[Instance]] = {}
@@ -253,8 +254,7 @@ class NodeAutoscaleController(Controller[str]):
     # The board.
 
     async def _board(self) -> Board:
-        for _ in self._kept.catch_up(self._mirrors):
-            await asyncio.sleep(0)
+        await in_turns(self._kept.catch_up(self._mirrors))
         assert self._kept.board is not None
         return self._kept.board
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from mandor.controllers.base import Controller
@@ -10,6 +11,7 @@ from mandor.controllers.rebalance_plan import RebalanceSeen, cancelled, due, fou
 from mandor.controllers.restore import Profiles
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
+from mandor.lib.steps import Steps, in_turns, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
@@ -22,7 +24,7 @@ from mandor.model.workload import Release, Workload
 from mandor.placement.board import Board
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.watch import Guard, Overrun, Unguarded
-from mandor.placement.movable import may_move
+from mandor.placement.movable import may_move, whole
 from mandor.placement.rebalance import Search
 from mandor.placement.standing import workload_key
 from mandor.store.base import Change, Store
@@ -109,7 +111,8 @@ class RebalanceController(Controller[str]):
             moves, problem = await self._search(order)
             found(draft, order, moves, now, problem)
         else:
-            draft = plan_rebalance(order, RebalanceSeen(self._instance, self._heir, self._ready(order)), now)
+            ready = await in_turns(self._ready(order))
+            draft = plan_rebalance(order, RebalanceSeen(self._instance, self._heir, ready), now)
         conflicts = await self._writer.commit_each(draft.writes) if draft.writes else 0
         for note in draft.notes:
             self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
@@ -117,7 +120,14 @@ class RebalanceController(Controller[str]):
 
     async def _search(self, order: Rebalance) -> tuple[list[PlannedMove], str]:
         """On a board of its own, in small steps: others have their turn in between."""
-        board = Board(each for kind in _BOARD for each in self._mirrors[kind].items())
+        board = Board()
+        await in_turns(board.put_all([each for kind in _BOARD for each in self._mirrors[kind].items()]))
+        try:
+            return await self._search_on(board, order)
+        finally:
+            await in_turns(board.dismantle())
+
+    async def _search_on(self, board: Board, order: Rebalance) -> tuple[list[PlannedMove], str]:
         with self._guard() as guard:
             search = Search(board, self._profiles(board), order.spec, now=self._clock.now(), watch=guard)
             steps = search.steps()
@@ -139,18 +149,24 @@ class RebalanceController(Controller[str]):
         found = self._mirrors[Instance.kind].get(key) if key is not None else None
         return found if isinstance(found, Instance) else None
 
-    def _ready(self, order: Rebalance) -> Callable[[Instance], bool]:
-        owners = {Key(Workload.kind, each.namespace, each.workload) for each in order.status.moves}
+    def _ready(self, order: Rebalance) -> Steps[Callable[[Instance], bool]]:
+        """Whether one that waits may move now."""
+        waiting = [each for each in order.status.moves if each.state == "Waiting"]
+        owners = {Key(Workload.kind, each.namespace, each.workload) for each in waiting}
         members: dict[Key, list[Instance]] = {}
+        for piece in pieces(list(self._mirrors[Instance.kind].items())) if owners else ():
+            for each in piece:
+                if isinstance(each, Instance) and (key := workload_key(each)) in owners:
+                    members.setdefault(key, []).append(each)
+            yield 3 * len(piece)
+        counted: dict[Key, Counter[str]] = {}
+        for key, those in members.items():
+            counted[key] = yield from whole(those)
 
         def ready(instance: Instance) -> bool:
-            if not members:
-                for each in self._mirrors[Instance.kind].items():
-                    if isinstance(each, Instance) and workload_key(each) in owners:
-                        members.setdefault(workload_key(each), []).append(each)
             key = workload_key(instance)
             workload = self._mirrors[Workload.kind].get(key)
-            return may_move(instance, workload if isinstance(workload, Workload) else None, members[key])
+            return may_move(instance, workload if isinstance(workload, Workload) else None, counted[key])
 
         return ready
 

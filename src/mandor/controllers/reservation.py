@@ -6,6 +6,7 @@ from mandor.controllers.base import Controller
 from mandor.controllers.reservation_plan import plan_reservation
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
+from mandor.lib.steps import FEW, WRITTEN, Steps, in_turns, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
@@ -40,17 +41,28 @@ class ReservationController(Controller[Key]):
         if not isinstance(reservation, Reservation):
             return None
         now = self._clock.now()
-        rooms = self._rooms(reservation) if phase_at(reservation, now) == "Active" else ()
+        rooms = await self._rooms(reservation) if phase_at(reservation, now) == "Active" else ()
         draft = plan_reservation(reservation, rooms, now)
         conflicts = await self._writer.commit_each(draft.writes) if draft.writes else 0
         for note in draft.notes:
             self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")
         return 0.5 if conflicts else draft.again_seconds
 
-    def _rooms(self, reservation: Reservation) -> list[NodeRoom]:
-        nodes = [each for each in self._mirrors[Node.kind].items() if isinstance(each, Node)]
-        able = [each.meta.name for each in nodes if may_hold(reservation, each)]
+    async def _rooms(self, reservation: Reservation) -> list[NodeRoom]:
+        able = await in_turns(self._able(reservation))
         held = reservation.status.held
         if sum(held.values()) == reservation.spec.count and held.keys() <= set(able):
             return [NodeRoom(name, Resources(), Resources()) for name in able]  # nothing is to be found
-        return rooms_for(reservation, Board(each for kind in self.watches for each in self._mirrors[kind].items()))
+        board = Board()
+        await in_turns(board.put_all([each for kind in self.watches for each in self._mirrors[kind].items()]))
+        found = await in_turns(rooms_for(reservation, board))
+        await in_turns(board.dismantle())
+        return found
+
+    def _able(self, reservation: Reservation) -> Steps[list[str]]:
+        """The nodes that may hold its places."""
+        found: list[str] = []
+        for piece in pieces(list(self._mirrors[Node.kind].items()), FEW):
+            found += [each.meta.name for each in piece if isinstance(each, Node) and may_hold(reservation, each)]
+            yield WRITTEN * len(piece)
+        return found

@@ -1,16 +1,20 @@
 """The restore controller: an instance that was placed without one of its `should` rules, or not in its main form, goes
 back when it can."""
 
+import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
 from mandor.controllers.base import Controller
+from mandor.controllers.kept_board import KeptBoard
 from mandor.controllers.restore_plan import destination, second_best
 from mandor.controllers.writer import Writer
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
+from mandor.lib.steps import in_turns
 from mandor.model.instance import Instance, Move
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
@@ -22,7 +26,7 @@ from mandor.model.workload import Release, Workload
 from mandor.placement.board import Board
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.watch import Guard, Overrun, Unguarded
-from mandor.placement.movable import may_move, relaxed
+from mandor.placement.movable import may_move, relaxed, whole
 from mandor.placement.standing import workload_key
 from mandor.store.base import Change, Put, Store
 from mandor.store.mirror import Mirror
@@ -81,9 +85,11 @@ class RestoreController(Controller[str]):
         """By uid: since when its rules could be kept."""
         self._tries: dict[str, int] = {}
         self._not_before: dict[str, float] = {}
-        self._board: Board | None = None
+        self._kept = KeptBoard(self.watches)
         self._answers: dict[str, str] = {}
         """By uid: where it would go, as long as nothing changes on the board and in the profiles."""
+        self._stale = False
+        """Something has changed since."""
         self._answered_with: Mapping[str, Profile] | None = None
         self._in_vain = False
         """All were looked at, and only a change on the board or in the profiles could give one of them a place."""
@@ -96,7 +102,8 @@ class RestoreController(Controller[str]):
         return (LOOK,)
 
     def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
-        if self._board is None and isinstance(changes[0].value, Instance):
+        self._kept.see(changes)
+        if self._kept.board is None and isinstance(changes[0].value, Instance):
             changes = [each for each in changes if each.after is None or _noted(each.after) or _noted(each.before)]
         return super().observe_all(changes)
 
@@ -106,14 +113,10 @@ class RestoreController(Controller[str]):
             self._note(change.key, after)
         elif isinstance(before, Instance):
             self._note(change.key, None)
-        if self._board is not None:
+        if self._kept.board is not None:
             self._in_vain = False
             if not (isinstance(after, Workload) and change.of_status):
-                self._answers.clear()
-            if after is None:
-                self._board.remove(change.key)
-            else:
-                self._board.put(after)
+                self._stale = True
         return ()
 
     def _note(self, key: Key, instance: Instance | None) -> None:
@@ -135,42 +138,59 @@ class RestoreController(Controller[str]):
 
     def steady(self, key: str) -> bool:
         if not self._relaxed:
-            return self._board is None
-        return self._in_vain and self._board is not None and self._profiles(self._board) is self._answered_with
+            return self._kept.board is None
+        board = self._kept.board
+        return self._in_vain and board is not None and self._profiles(board) is self._answered_with
 
     async def reconcile(self, key: str) -> float | None:
         if not self._relaxed:
-            self._board = None
+            await in_turns(self._kept.drop())
             return LOOK_SECONDS
-        board = self._board = self._board or self._make_board()
+        if self._stale:
+            self._stale = False
+            self._answers.clear()
+        await in_turns(self._kept.catch_up(self._mirrors))
+        assert self._kept.board is not None
         if len(self._moving) < MOVES_MOST:
-            for candidate, node in self._found(board):
+            for candidate, node in await self._found(self._kept.board):
                 await self._move(candidate, node)
         return LOOK_SECONDS
 
-    def _found(self, board: Board) -> list[tuple[Instance, str]]:
+    async def _found(self, board: Board) -> list[tuple[Instance, str]]:
         """Who goes where now: as many as may go, and one of a workload."""
         profiles = self._profiles(board)
         if profiles is not self._answered_with:
             self._answers, self._answered_with = {}, profiles
         found: dict[Key, tuple[Instance, str]] = {}
+        members: dict[Key, Counter[str]] = {}
         self._in_vain = len(self._relaxed) <= LOOKED_AT_MOST
         with self._guard() as guard:
-            for candidate in list(self._relaxed.values())[:LOOKED_AT_MOST]:
-                self._relaxed[candidate.key] = self._relaxed.pop(candidate.key)
-                node = self._where(candidate, board, profiles, guard)
+            for key in list(self._relaxed)[:LOOKED_AT_MOST]:
+                await asyncio.sleep(0)
+                candidate = self._relaxed.pop(key, None)
+                if candidate is None:
+                    continue  # gone meanwhile
+                self._relaxed[key] = candidate
+                owner = workload_key(candidate)
+                if owner not in members:
+                    members[owner] = await in_turns(whole(await in_turns(board.of_in_steps(owner))))
+                node = self._where(candidate, board, members[owner], profiles, guard)
                 if node:
-                    found.setdefault(workload_key(candidate), (candidate, node))
+                    found.setdefault(owner, (candidate, node))
         return list(found.values())[: MOVES_MOST - len(self._moving)]
 
-    def _make_board(self) -> Board:
-        return Board(each for kind in self.watches for each in self._mirrors[kind].items())
-
-    def _where(self, instance: Instance, board: Board, profiles: Mapping[str, Profile], guard: Guard) -> str:
+    def _where(
+        self,
+        instance: Instance,
+        board: Board,
+        members: Mapping[str, int],
+        profiles: Mapping[str, Profile],
+        guard: Guard,
+    ) -> str:
         """Where it goes now; empty: nowhere, or not yet."""
         key, uid, now = workload_key(instance), instance.meta.uid, self._clock.monotonic()
         ask = board.ask(instance)
-        if ask is None or not may_move(instance, board.workloads.get(key), board.of(key)):
+        if ask is None or not may_move(instance, board.workloads.get(key), members):
             self._since.pop(uid, None)
             return ""
         if now < self._not_before.get(uid, 0.0):

@@ -5,7 +5,7 @@ not timed: the same work is cut in the same places on every machine, and in a si
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, MutableSet, Sequence
 from heapq import merge
 from typing import Any, TypeVar
 
@@ -66,6 +66,17 @@ def chosen(items: Sequence[T], choose: Callable[[Sequence[T]], Iterable[R]], *, 
         found += choose(piece)
         yield each * len(piece)
     return found
+
+
+def emptied(*held: MutableSet[Any] | dict[Any, Any]) -> Steps[None]:
+    """Lets go of all that they hold: of what nobody else holds, all at once takes long."""
+    for each in held:
+        take = each.popitem if isinstance(each, dict) else each.pop
+        while each:
+            some = min(PIECE, len(each))
+            for _ in range(some):
+                take()
+            yield 2 * some
 
 
 def ordered(items: Sequence[T], key: Callable[[T], Any]) -> Steps[list[T]]:

@@ -1,9 +1,9 @@
 """A cluster on a board: its objects and the table that counts them, to be changed and tried out; nothing leaves it."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from mandor.lib.steps import at_once
+from mandor.lib.steps import WRITTEN, Steps, at_once, chosen, emptied, ordered, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
@@ -33,6 +33,9 @@ from mandor.placement.standing import (
 )
 from mandor.placement.table import Table
 
+STEP = 25
+"""So many objects are put on it in one go: about a millisecond of nodes."""
+
 
 class Waiting(NamedTuple):
     """An instance that needs a node, as the queue sees it."""
@@ -56,15 +59,24 @@ class Board:
         self._shapes: dict[Key, dict[str, Shape]] = {}
         self._roster = Roster(self.workloads.get)
         self._budgets = Budgets(self.table.lodgings)
-        later = []
-        for each in objects:
-            if isinstance(each, Instance):
-                later.append(each)
-            else:
-                self.put(each)
+        at_once(self.put_all(list(objects)))
+
+    def put_all(self, objects: Sequence[Object]) -> Steps[None]:
+        """What there is, in any order."""
+        first = yield from chosen(objects, lambda piece: [each for each in piece if not isinstance(each, Instance)])
+        later = yield from chosen(objects, lambda piece: [each for each in piece if isinstance(each, Instance)])
         # Once everything is known that says how much they take; and in the order in which they were placed, about.
-        for instance in sorted(later, key=lambda each: each.meta.created_at):
-            self.put(instance)
+        for group in (first, (yield from ordered(later, key=lambda each: each.meta.created_at))):
+            for piece in pieces(group, STEP):
+                for each in piece:
+                    self.put(each)
+                yield 2 * WRITTEN * len(piece)
+
+    def dismantle(self) -> Steps[None]:
+        """Nobody needs it any more. Its parts know each other: left alone, it would stay until garbage is looked for
+        everywhere."""
+        yield from emptied(self.instances, *self._of_workload.values())
+        yield from self.table.dismantle()
 
     def put(self, value: Object) -> None:
         if isinstance(value, Instance):
@@ -136,6 +148,11 @@ class Board:
     def of(self, workload: Key) -> list[Instance]:
         """Its instances."""
         return [self.instances[key] for key in self._of_workload.get(workload, ())]
+
+    def of_in_steps(self, workload: Key) -> Steps[list[Instance]]:
+        """As `of`."""
+        keys = list(self._of_workload.get(workload, ()))
+        return (yield from chosen(keys, lambda piece: [self.instances[key] for key in piece]))
 
     def releases_of(self, workload: Key) -> list[Release]:
         return [self.releases[key] for key in self._releases_of.get(workload, ())]

@@ -9,6 +9,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from mandor.lib.steps import at_once
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.meta import Key, Object
 from mandor.model.node import Drain, NodePhase
@@ -142,7 +143,7 @@ class Forecast:
             self._ask_again()
 
     def _hold(self, value: Reservation) -> None:
-        rooms = rooms_for(value, self.board)
+        rooms = at_once(rooms_for(value, self.board))
         status = status_at(value, rooms, self._now)
         self.board.put(value.changed(status=status))
         if status.phase == "Waiting":

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
 from mandor.model.node import Node, NodePhase
 from mandor.model.reservation import Reservation, ReservationStatus
 from mandor.model.resources import Resources
@@ -41,14 +42,16 @@ def status_at(reservation: Reservation, rooms: Sequence[NodeRoom], now: float) -
     return _active(reservation, rooms)
 
 
-def rooms_for(reservation: Reservation, board: Board) -> list[NodeRoom]:
+def rooms_for(reservation: Reservation, board: Board) -> Steps[list[NodeRoom]]:
     """Of the nodes that may hold its places, as they are on the board."""
-    found = []
-    for name, node in board.nodes.items():
-        if may_hold(reservation, node):
-            others = _held_by_others(reservation, board, name)
-            free = _resources(board.table.free(name))
-            found.append(NodeRoom(name, free - others, node.allocatable - others))
+    found: list[NodeRoom] = []
+    for piece in pieces(list(board.nodes.items()), FEW):
+        for name, node in piece:
+            if may_hold(reservation, node):
+                others = _held_by_others(reservation, board, name)
+                free = _resources(board.table.free(name))
+                found.append(NodeRoom(name, free - others, node.allocatable - others))
+        yield WRITTEN * len(piece)
     return found
 
 

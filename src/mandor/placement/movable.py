@@ -1,7 +1,9 @@
 """Who may be moved for a better place, as nothing is wrong with the one it has."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
+from mandor.lib.steps import FEW, Steps, pieces
 from mandor.model.instance import Instance
 from mandor.model.phase import Phase
 from mandor.model.workload import Group, Workload
@@ -24,8 +26,19 @@ def stops_first(group: Group) -> bool:
     return group.update.order == "stop-first" or group.gang is not None or own
 
 
-def may_move(instance: Instance, workload: Workload | None, members: Sequence[Instance]) -> bool:
-    """Its service is whole, nobody of it is on the move, and nobody has said that it stays."""
+def whole(members: Sequence[Instance]) -> Steps[Counter[str]]:
+    """How many there are of each group of a workload, if all serve and none is on the move; else nobody."""
+    found = Counter[str]()
+    for piece in pieces(members, FEW):
+        if not all(map(_settled, piece)):
+            return Counter()
+        found.update([each.spec.group for each in piece])
+        yield 4 * len(piece)
+    return found
+
+
+def may_move(instance: Instance, workload: Workload | None, members: Mapping[str, int]) -> bool:
+    """Its service is whole, nobody of it is on the move, and nobody has said that it stays. `members`: see `whole`."""
     if workload is None or workload.spec.type != "service" or workload.spec.gates or instance.spec.volumes:
         return False  # what it keeps on its node does not move
     group = workload.spec.groups.get(instance.spec.group)
@@ -34,8 +47,7 @@ def may_move(instance: Instance, workload: Workload | None, members: Sequence[In
     rollout = workload.status.rollout
     if rollout is None or rollout.settled_on != instance.spec.release:
         return False
-    mine = [each for each in members if each.spec.group == instance.spec.group]
-    return len(mine) == group.count and all(_settled(each) for each in members)
+    return 0 < members.get(instance.spec.group, 0) == group.count
 
 
 def _settled(instance: Instance) -> bool:

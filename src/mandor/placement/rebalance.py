@@ -5,23 +5,25 @@ instance that had to do without one of its rules stands at 0. A move gains what 
 those gain or lose by it who stay on the two nodes.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from mandor.lib.steps import FEW, TURN, WRITTEN, Steps, chosen, emptied, ordered, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.rebalance import PlannedMove, RebalanceSpec
-from mandor.model.workload import Workload
 from mandor.placement.board import Board
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import Scored, run_filters, run_scores
 from mandor.placement.framework.watch import Watch
-from mandor.placement.movable import may_move, relaxed
+from mandor.placement.movable import may_move, relaxed, whole
 from mandor.placement.standing import Standing, standing, workload_key
 
 LOOKED_AT_MOST = 5000
@@ -51,7 +53,6 @@ class Search:
         self, board: Board, profiles: Mapping[str, Profile], spec: RebalanceSpec, *, now: float, watch: Watch
     ) -> None:
         self._board, self._profiles, self._spec, self._now, self._watch = board, profiles, spec, now, watch
-        self._movable: dict[Key, bool] = {}
         self.found: list[PlannedMove] = []
         """The one that gains most first; each is worth its while after those before it."""
         self.resting = 0
@@ -59,15 +60,15 @@ class Search:
         self.staying = 0
         """So many do not move at all, or not now: see `may_move`."""
 
-    def steps(self) -> Iterator[None]:
+    def steps(self) -> Steps[None]:
         """The whole search; between two steps others may have their turn, and whoever has had enough may stop."""
-        places = self._places()
+        places = yield from self._places()
         best: list[tuple[int, int, _Chance, list[Key]]] = []
         for number, keys in enumerate(places):
             chance = self._look(keys[0])
             if chance is not None:
                 best.append((-chance.own, number, chance, keys))
-            yield
+            yield TURN
         heapify(best)
         while best and len(self.found) < self._spec.moves:
             _, number, _, keys = heappop(best)
@@ -76,33 +77,41 @@ class Search:
                 heappush(best, (-chance.own, number, chance, keys))
             elif chance is not None and self._take(chance) and keys[1:]:
                 heappush(best, (-chance.own, number, chance, keys[1:]))
-            yield
+            yield TURN
 
-    def _places(self) -> list[list[Key]]:
+    def _places(self) -> Steps[list[list[Key]]]:
         """Who may move, by place."""
+        placed = yield from chosen(
+            list(self._board.instances.values()),
+            lambda piece: [each for each in piece if standing(each) is Standing.PLACED],
+            each=2,
+        )
+        members = yield from self._members()
         places: dict[_Alike, list[Key]] = {}
-        for instance in sorted(self._board.instances.values(), key=lambda each: each.key):
-            if standing(instance) is not Standing.PLACED:
-                continue
-            if not self._may_move(instance):
-                self.staying += 1
-                continue
-            spec = instance.spec
-            if spec.pin and instance.meta.created_at + self._spec.rest > self._now:
-                self.resting += 1  # it was sent there not long ago
-                continue
-            alike = workload_key(instance), spec.group, spec.release, spec.variant, spec.node
-            places.setdefault(alike, []).append(instance.key)
-        return list(places.values())[:LOOKED_AT_MOST]
+        for piece in pieces((yield from ordered(placed, key=lambda each: each.key)), FEW):
+            for instance in piece:
+                self._file(instance, members, places)
+            yield WRITTEN * len(piece)
+        found = list(islice(places.values(), LOOKED_AT_MOST))
+        yield from emptied(places)
+        return found
 
-    def _may_move(self, instance: Instance) -> bool:
-        """Which is the same for all of a group, but for their volumes."""
-        key = workload_key(instance)
-        group = Key(Workload.kind, key.namespace, f"{key.name} {instance.spec.group} {instance.spec.release}")
-        if group not in self._movable:
-            bare = instance.changed(spec=replace(instance.spec, volumes=()))
-            self._movable[group] = may_move(bare, self._board.workloads.get(key), self._board.of(key))
-        return self._movable[group] and not instance.spec.volumes
+    def _members(self) -> Steps[dict[Key, Counter[str]]]:
+        """By workload: see `whole`."""
+        found: dict[Key, Counter[str]] = {}
+        for key in self._board.workloads:
+            found[key] = yield from whole((yield from self._board.of_in_steps(key)))
+        return found
+
+    def _file(self, instance: Instance, members: Mapping[Key, Counter[str]], places: dict[_Alike, list[Key]]) -> None:
+        spec, key = instance.spec, workload_key(instance)
+        if not may_move(instance, self._board.workloads.get(key), members.get(key, {})):
+            self.staying += 1
+        elif spec.pin and instance.meta.created_at + self._spec.rest > self._now:
+            self.resting += 1  # it was sent there not long ago
+        else:
+            alike = key, spec.group, spec.release, spec.variant, spec.node
+            places.setdefault(alike, []).append(instance.key)
 
     def _ask(self, key: Key) -> tuple[Profile, Ask] | None:
         """As it would be placed now, in the form it has."""

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from mandor.controllers.drain_plan import DrainSeen, Groups, plan_drain
+from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.node import Drain
 from mandor.model.rollout import Rollout
 from mandor.model.workload import Workload, WorkloadStatus
-from mandor.placement.movable import may_move
+from mandor.placement.movable import may_move, whole
 from mandor.store.base import Put
 from tests.scenarios.make import NOW, make_instance, make_node, make_workload
 
@@ -52,4 +53,4 @@ def test_only_who_may_start_first_moves_for_a_better_place(order: str) -> None:
     done = Rollout(phase="Done", release="web.1", target="web.1")
     workload = make_workload(update={"order": order}).changed(status=WorkloadStatus(phase="Running", rollout=done))
     one = make_instance(0, ready=True)
-    assert may_move(one, workload, [one]) == (order == "start-first")
+    assert may_move(one, workload, at_once(whole([one]))) == (order == "start-first")

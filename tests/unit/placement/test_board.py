@@ -1,5 +1,9 @@
 """A board forgets what is gone, and goes on counting what is still there."""
 
+import gc
+from weakref import ref
+
+from mandor.lib.steps import at_once
 from mandor.model.phase import Phase
 from mandor.placement.board import Board
 from tests.scenarios.make import make_instance, make_node, make_stored_release, make_workload
@@ -19,3 +23,18 @@ def test_whose_release_is_gone_asks_for_nothing_and_counts_for_what_it_did() -> 
     assert board.table.free("n1")["cpu"] == free
     board.remove(placed.key)
     assert board.table.free("n1")["cpu"] == free + 1_000
+
+
+def test_a_board_that_is_dismantled_leaves_no_garbage() -> None:
+    workload = make_workload(replicas=2)
+    placed = [make_instance(index, ready=True) for index in range(2)]
+    board = Board([workload, make_stored_release(workload), make_node("n1"), *placed])
+    table = ref(board.table)
+    gc.collect()
+    gc.disable()
+    try:
+        at_once(board.dismantle())
+        del board
+        assert table() is None
+    finally:
+        gc.enable()
