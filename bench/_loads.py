@@ -86,6 +86,25 @@ async def rebalance(driver: Driver) -> None:
     await asyncio.sleep(90)
 
 
+@load("200 could stand better")
+async def restore(driver: Driver) -> None:
+    rule = {"rule": "disk == ssd", "strength": "should"}
+    await driver.apply({**manifest("second-best", 200), "placement": {"where": [rule]}})
+    await driver.running("second-best", 200)
+    await asyncio.sleep(30)
+    await driver.ask("DELETE", "/v1/workloads/second-best")
+    await driver.until(lambda: not driver.agents.count("second-best"))
+    await asyncio.sleep(12)
+
+
+@load("a reservation")
+async def reservation(driver: Driver) -> None:
+    each = {"resources": {"cpu": "1", "memory": "1Gi"}, "count": 100, "end": "2099-01-01T00:00:00Z"}
+    await driver.apply({"kind": "reservation", "name": "held", **each})
+    await asyncio.sleep(15)
+    await driver.ask("DELETE", "/v1/reservations/held")
+
+
 @load("20,000 kept tasks")
 async def kept_tasks(driver: Driver) -> None:
     spec, now = VmTaskSpec(cpu=1, memory_mib=1024), time.time()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from mandor.controllers.reservation_plan import plan_reservation
 from mandor.lib.quantity import Cpu
+from mandor.lib.steps import at_once
 from mandor.model.meta import Meta, Misfit
 from mandor.model.phase import Phase
 from mandor.model.reservation import Reservation, ReservationSpec, ReservationStatus
@@ -31,7 +32,7 @@ def reservation(count: int, cpu: int, held: dict[str, int] | None = None) -> Res
 
 
 def planned(value: Reservation, rooms: list[NodeRoom], now: float = DURING) -> Reservation:
-    for write in plan_reservation(value, rooms, now).writes:
+    for write in at_once(plan_reservation(value, rooms, now)).writes:
         assert isinstance(write, Put)
         assert isinstance(write.value, Reservation)
         value = write.value

@@ -45,4 +45,4 @@ class KeptBoard:
                     self.board.remove(key)
                 else:
                     self.board.put(found)
-            yield 2 * WRITTEN * len(piece)
+            yield 4 * WRITTEN * len(piece)

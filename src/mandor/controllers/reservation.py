@@ -42,7 +42,7 @@ class ReservationController(Controller[Key]):
             return None
         now = self._clock.now()
         rooms = await self._rooms(reservation) if phase_at(reservation, now) == "Active" else ()
-        draft = plan_reservation(reservation, rooms, now)
+        draft = await in_turns(plan_reservation(reservation, rooms, now))
         conflicts = await self._writer.commit_each(draft.writes) if draft.writes else 0
         for note in draft.notes:
             self._recorder.note(note.about, note.reason, note.message, type="warning" if note.warning else "normal")

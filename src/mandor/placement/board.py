@@ -1,6 +1,7 @@
 """A cluster on a board: its objects and the table that counts them, to be changed and tried out; nothing leaves it."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from mandor.lib.steps import WRITTEN, Steps, at_once, chosen, emptied, ordered, pieces
@@ -66,11 +67,11 @@ class Board:
         first = yield from chosen(objects, lambda piece: [each for each in piece if not isinstance(each, Instance)])
         later = yield from chosen(objects, lambda piece: [each for each in piece if isinstance(each, Instance)])
         # Once everything is known that says how much they take; and in the order in which they were placed, about.
-        for group in (first, (yield from ordered(later, key=lambda each: each.meta.created_at))):
-            for piece in pieces(group, STEP):
-                for each in piece:
-                    self.put(each)
-                yield 2 * WRITTEN * len(piece)
+        by_age = yield from ordered(later, key=lambda each: each.meta.created_at)
+        for piece in chain(pieces(first, STEP), pieces(by_age, STEP)):
+            for each in piece:
+                self.put(each)
+            yield 4 * WRITTEN * len(piece)
 
     def dismantle(self) -> Steps[None]:
         """Nobody needs it any more. Its parts know each other: left alone, it would stay until garbage is looked for

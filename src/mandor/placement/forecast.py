@@ -144,10 +144,10 @@ class Forecast:
 
     def _hold(self, value: Reservation) -> None:
         rooms = at_once(rooms_for(value, self.board))
-        status = status_at(value, rooms, self._now)
+        status = at_once(status_at(value, rooms, self._now))
         self.board.put(value.changed(status=status))
         if status.phase == "Waiting":
-            then = status_at(value, rooms, value.spec.begins_at)
+            then = at_once(status_at(value, rooms, value.spec.begins_at))
             message = f"{status.message}; as things are now, {then.message}"
             status = msgspec.structs.replace(then, phase="Waiting", message=message)
         self._outcome.held[value.key] = value.changed(status=status)

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
-from mandor.lib.steps import FEW, WRITTEN, Steps, pieces
+from mandor.lib.steps import FEW, WRITTEN, Steps, ordered, pieces
 from mandor.model.node import Node, NodePhase
 from mandor.model.reservation import Reservation, ReservationStatus
 from mandor.model.resources import Resources
@@ -32,14 +33,14 @@ def phase_at(reservation: Reservation, now: float) -> str:
     return "Active" if now >= spec.begins_at else "Waiting"
 
 
-def status_at(reservation: Reservation, rooms: Sequence[NodeRoom], now: float) -> ReservationStatus:
+def status_at(reservation: Reservation, rooms: Sequence[NodeRoom], now: float) -> Steps[ReservationStatus]:
     """`rooms`: of the nodes that it may be on; asked for only while it holds."""
     spec, phase = reservation.spec, phase_at(reservation, now)
     if phase == "Waiting":
         return ReservationStatus(phase="Waiting", message=f"holds room from {spec.start} on")
     if phase == "Over":
         return ReservationStatus(phase="Over", message=f"it ended at {spec.end}")
-    return _active(reservation, rooms)
+    return (yield from _active(reservation, rooms))
 
 
 def rooms_for(reservation: Reservation, board: Board) -> Steps[list[NodeRoom]]:
@@ -86,7 +87,7 @@ def _resources(amounts: Mapping[str, int]) -> Resources:
     return Resources(amounts.get(CPU, 0), amounts.get(MEMORY, 0), amounts.get(DISK, 0), devices)
 
 
-def _active(reservation: Reservation, rooms: Sequence[NodeRoom]) -> ReservationStatus:
+def _active(reservation: Reservation, rooms: Sequence[NodeRoom]) -> Steps[ReservationStatus]:
     """What is held stays where it is; what is missing goes where it is free, and else where it could become free."""
     spec, each = reservation.spec, reservation.spec.resources.request
     known = {room.name: room for room in rooms}
@@ -98,10 +99,11 @@ def _active(reservation: Reservation, rooms: Sequence[NodeRoom]) -> ReservationS
         node = min(held, key=lambda name: (held[name], name))
         held[node] -= 1
         missing += 1
-    taken = 0
-    for free in (True, False):
-        order = sorted(rooms, key=lambda room: (-_times(each, room.free), room.name))
-        for room in order:
+    order, taken = (yield from _roomiest(each, rooms)) if missing else [], 0
+    for free, piece in product((True, False), list(pieces(order, FEW))):
+        if not missing:
+            break
+        for room in piece:
             here = held.get(room.name, 0)
             can = _times(each, room.free if free else room.most) - (0 if free else here)
             new = min(missing, max(0, can - (here if free else 0)))
@@ -109,6 +111,7 @@ def _active(reservation: Reservation, rooms: Sequence[NodeRoom]) -> ReservationS
                 held[room.name] = here + new
                 missing -= new
                 taken += 0 if free else new
+        yield WRITTEN * len(piece)
     message = f"{spec.count - missing} of {spec.count} places are held until {spec.end}"
     if taken:
         message += f"; others are still on {taken} of them, and nobody new comes there"
@@ -117,6 +120,15 @@ def _active(reservation: Reservation, rooms: Sequence[NodeRoom]) -> ReservationS
             "there is no such node" if not rooms else f"no node that may hold it has {each} left"
         )
     return ReservationStatus(phase="Active", held={node: many for node, many in held.items() if many}, message=message)
+
+
+def _roomiest(each: Resources, rooms: Sequence[NodeRoom]) -> Steps[list[NodeRoom]]:
+    """Those first where it fits most often."""
+    times: dict[str, int] = {}
+    for piece in pieces(rooms, FEW):
+        times.update([(room.name, _times(each, room.free)) for room in piece])
+        yield WRITTEN * len(piece)
+    return (yield from ordered(rooms, key=lambda room: (-times[room.name], room.name)))
 
 
 def _times(each: Resources, room: Resources) -> int:

@@ -3,7 +3,7 @@
 import asyncio
 import heapq
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from itertools import count
 from typing import Any
@@ -12,6 +12,7 @@ from msgspec.structs import force_setattr
 
 from mandor.errors import Invalid, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
+from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, emptied, in_turns, ordered
 from mandor.model.codec import KINDS, decode
 from mandor.model.meta import Key, Object
 from mandor.store.base import LARGE_BYTES, Change
@@ -46,6 +47,8 @@ class EtcdState:
         self.offset = 0
         self.seen = 0
         """Everything up to this revision of etcd is in the index."""
+        self._listing = False
+        """All is read again. What we commit meanwhile is shown when that is done: the index stands still."""
         self.broken: Unavailable | None = None
         """Why nothing can be written until this process starts anew."""
 
@@ -135,7 +138,7 @@ class EtcdState:
 
     def kick(self) -> None:
         """Begin the watch anew: what was committed should have been seen by now."""
-        if self._attempt is not None:
+        if self._attempt is not None and not self._listing:
             self._attempt.cancel()
 
     async def _watch_once(self) -> None:
@@ -193,7 +196,7 @@ class EtcdState:
         """
         if revision > self.seen:
             self._own[revision] = values
-            if revision == self.seen + 1:
+            if revision == self.seen + 1 and not self._listing:
                 self._see(self.seen)
 
     def _catch_up(self) -> None:
@@ -227,29 +230,41 @@ class EtcdState:
             return before
 
     async def _list_again(self) -> None:
-        """Publish the difference between what we have and what etcd has by now."""
-        revision, pairs = await self._read_all()
-        there: dict[Key, Any] = {}
-        for pair in pairs:
-            if key := self._key(pair.key):
-                there[key] = pair
-        changes = []
-        for number, (key, pair) in enumerate(there.items()):
-            if number % PAGE == 0:
+        """Publish the difference between what we have and what etcd has by now, little by little."""
+        self._listing = True
+        try:
+            revision, pairs = await self._read_all()
+            changed, gone = await in_turns(self._differences(pairs))
+            for piece in in_pieces(changed, gone, self._index.revision, revision + self.offset):
+                self._index.publish(piece)
                 await asyncio.sleep(0)
-            before = self._index.objects.get(key)
-            if before is None or before.meta.version != pair.mod_revision + self.offset:
-                changes.append(
-                    Change(
-                        pair.mod_revision + self.offset, before, self._object_or(before, pair), size=_weight(pair.value)
-                    )
-                )
-        changes.sort(key=lambda change: change.revision)
-        gone = [value for key, value in self._index.objects.items() if key not in there]
-        changes += [Change(revision + self.offset, value, None) for value in gone]
-        self._index.publish(changes)
+        finally:
+            self._listing = False
         self._index.start_at(revision + self.offset)
         self._see(revision)
+
+    def _differences(self, pairs: list[Any]) -> Steps[tuple[list[Change], list[Object]]]:
+        """What is new or other, by revision, and what is gone. The index stands still meanwhile; `pairs` is used up."""
+        objects = self._index.objects
+        there: set[tuple[str, ...]] = set()
+        changed: list[Change] = []
+        while pairs:
+            some = pairs[-FEW:]
+            del pairs[-FEW:]
+            for pair in some:
+                if key := self._key(pair.key):
+                    place = tuple(key)
+                    there.add(place)
+                    before = objects.get(place)
+                    if before is None or before.meta.version != pair.mod_revision + self.offset:
+                        after = self._object_or(before, pair)
+                        revision, size = pair.mod_revision + self.offset, _weight(pair.value)
+                        changed.append(Change(revision, before, after, None, key, size=size))
+            yield WRITTEN * len(some)
+        by_revision = yield from ordered(changed, key=lambda change: change.revision)
+        gone = yield from chosen(list(objects), lambda piece: [objects[place] for place in piece if place not in there])
+        yield from emptied(there)
+        return by_revision, gone
 
     # Waiting for it.
 
@@ -282,6 +297,39 @@ class EtcdState:
                 else:
                     still.append((condition, waiter))
             self._watching = still
+
+
+def in_pieces(changed: list[Change], gone: list[Object], since: int, until: int) -> Iterator[list[Change]]:
+    """What has changed and who is gone after one revision until another, in order, a few at a time, and never a part of
+    a revision. At which revisions somebody went is not known any more: they go at those of which nothing else is left,
+    and whoever is left, at the last. Both lists are used up: to let go of all at once takes long."""
+    last = since
+    for piece in _whole_revisions(changed):
+        while gone and last + 1 < piece[0].revision:
+            last += 1
+            yield [Change(last, each, None) for each in gone[-FEW:]]
+            del gone[-FEW:]
+        last = piece[-1].revision
+        if last < until:
+            yield piece
+        else:
+            yield piece + [Change(until, each, None) for each in gone]
+            gone.clear()
+    while gone:
+        last += 1
+        some = gone[-FEW:] if last < until else gone[:]
+        yield [Change(last, each, None) for each in some]
+        del gone[-len(some) :]
+
+
+def _whole_revisions(changes: list[Change]) -> Iterator[list[Change]]:
+    """In the order of their revisions, some at a time, and those of one revision together."""
+    changes.reverse()
+    while changes:
+        piece = [changes.pop()]
+        while changes and (len(piece) < FEW or changes[-1].revision == piece[-1].revision):
+            piece.append(changes.pop())
+        yield piece
 
 
 async def _in_time(waiter: "asyncio.Future[bool]", seconds: float) -> bool:

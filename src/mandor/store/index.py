@@ -47,7 +47,8 @@ class Shelf:
                 return
             self._forget_node(key, left)
         if node:
-            self.by_node.setdefault(node, {})[key] = None
+            # A plain tuple of strings is none of the collector's business; a named one is, for as long as it lives.
+            self.by_node.setdefault(node, {})[tuple(key)] = None
 
     def drop(self, key: Place, before: Object) -> None:
         self.order.remove(key)

@@ -41,6 +41,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Drain, Node
 from mandor.model.quota import Quota, QuotaSpec
+from mandor.model.rebalance import Rebalance, RebalanceSpec
 from mandor.model.record import Cluster, ClusterSpec, Event, EventSpec, Hearing, HearingSpec, Lease, LeaseSpec
 from mandor.model.vm_task import VmTask, VmTaskSpec, VmTaskStatus
 from mandor.model.workload import Workload
@@ -225,6 +226,12 @@ async def look_after(store: MemoryStore) -> None:
         return bool((await read(store, LARGE)).status.autoscale)
 
     await until(thought_about)
+    await store.commit(Put(Rebalance(meta=Meta(name="now"), spec=RebalanceSpec(moves=1))))
+
+    async def searched() -> bool:
+        return bool((await read(store, Key(Rebalance.kind, "", "now"))).status.planned_at)
+
+    await until(searched)
     clock = SystemClock()
     await fill_up(store, lambda number: make_event(number, clock.now()))
     sweeper = GarbageController(store, clock, Keep(events_most=100))
