@@ -1,6 +1,7 @@
 """A board that is kept while somebody needs it, and brought up to date in small steps when it is looked at."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 from mandor.lib.steps import WRITTEN, Steps, pieces
 from mandor.model.meta import Key
@@ -35,7 +36,7 @@ class KeptBoard:
         """Until `board` shows what there was when this began, or what came after it."""
         if self.board is None:
             self.board = Board()
-            yield from self.board.put_all([each for kind in self._kinds for each in mirrors[kind].items()])
+            yield from self.board.put_all(list(chain.from_iterable(mirrors[kind].items() for kind in self._kinds)))
             return
         changed, self._changed = self._changed, {}
         for piece in pieces([key for kind in self._kinds for key in changed.get(kind, ())], STEP):

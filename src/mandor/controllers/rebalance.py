@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 
 from mandor.controllers.base import Controller
 from mandor.controllers.draft import Draft
@@ -121,7 +122,7 @@ class RebalanceController(Controller[str]):
     async def _search(self, order: Rebalance) -> tuple[list[PlannedMove], str]:
         """On a board of its own, in small steps: others have their turn in between."""
         board = Board()
-        await in_turns(board.put_all([each for kind in _BOARD for each in self._mirrors[kind].items()]))
+        await in_turns(board.put_all(list(chain.from_iterable(self._mirrors[kind].items() for kind in _BOARD))))
         try:
             return await self._search_on(board, order)
         finally:

@@ -1,6 +1,7 @@
 """The reservation controller: opens and closes reservations, and says on which nodes their places are."""
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 
 from mandor.controllers.base import Controller
 from mandor.controllers.reservation_plan import plan_reservation
@@ -54,7 +55,7 @@ class ReservationController(Controller[Key]):
         if sum(held.values()) == reservation.spec.count and held.keys() <= set(able):
             return [NodeRoom(name, Resources(), Resources()) for name in able]  # nothing is to be found
         board = Board()
-        await in_turns(board.put_all([each for kind in self.watches for each in self._mirrors[kind].items()]))
+        await in_turns(board.put_all(list(chain.from_iterable(self._mirrors[kind].items() for kind in self.watches))))
         found = await in_turns(rooms_for(reservation, board))
         await in_turns(board.dismantle())
         return found
