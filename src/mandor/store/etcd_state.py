@@ -259,7 +259,7 @@ class EtcdState:
                     if before is None or before.meta.version != pair.mod_revision + self.offset:
                         after = self._object_or(before, pair)
                         revision, size = pair.mod_revision + self.offset, _weight(pair.value)
-                        changed.append(Change(revision, before, after, None, key, size=size))
+                        changed.append(Change(revision, before, after, None, place, size))
             yield WRITTEN * len(some)
         by_revision = yield from ordered(changed, key=lambda change: change.revision)
         gone = yield from chosen(list(objects), lambda piece: [objects[place] for place in piece if place not in there])
