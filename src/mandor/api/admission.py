@@ -1,6 +1,6 @@
 """What the cluster lets in: namespaces that exist, engines that exist, and what a namespace allows."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from mandor.api.allowance import check_most, check_rules, forms_of
@@ -12,6 +12,7 @@ from mandor.api.secret import sealed
 from mandor.engines.registry import check_options
 from mandor.engines.registry import known_engines as registered
 from mandor.errors import Conflict, Invalid
+from mandor.lib.steps import chosen, in_turns
 from mandor.lib.words import did_you_mean
 from mandor.model.depends import HINT as UNTIE
 from mandor.model.depends import find_circles
@@ -21,7 +22,7 @@ from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Key, Object
 from mandor.model.near_cycle import HINT, find_deadlocks
 from mandor.model.node import Node
-from mandor.model.phase import Phase
+from mandor.model.phase import OVER, Phase
 from mandor.model.pool import NodePool
 from mandor.model.priority import NO_CLASS, PriorityClass, PriorityClassSpec
 from mandor.model.quota import Quota
@@ -34,6 +35,7 @@ from mandor.store.base import ALL, Check, Filter, Store
 O = TypeVar("O", bound=Object)  # noqa: E741 - O for object
 
 NAME_MOST = 63
+_AWAY = OVER | {Phase.LOST}
 
 
 async def known_engines(store: Store, extra: Collection[str] = ()) -> frozenset[str]:
@@ -318,14 +320,13 @@ async def check_deletable(store: Store, value: Object) -> None:
 async def _users(store: Store, volume: Volume) -> list[str]:
     """Instances that have it; not those that were lost with its node, and may never come back."""
     listing = await store.list("instance", Filter(namespace=volume.meta.namespace))
-    return [
-        each.meta.name
-        for each in listing.items
-        if isinstance(each, Instance)
-        and volume.meta.name in each.spec.volumes
-        and not each.phase.over
-        and each.phase is not Phase.LOST
-    ]
+    return await in_turns(chosen(listing.items, lambda piece: _having(piece, volume.meta.name)))
+
+
+def _having(instances: Iterable[Object], volume: str) -> Iterator[str]:
+    for each in instances:
+        if isinstance(each, Instance) and volume in each.spec.volumes and each.phase not in _AWAY:
+            yield each.meta.name
 
 
 def _names(value: Object, priority_class: str) -> bool:

@@ -30,7 +30,7 @@ Action = Literal["created", "changed", "unchanged", "deleted"]
 FIRST = frozenset({"namespace", "priority-class"})
 """What must be there before those who name it, also where it takes several commits."""
 TRIES = 5
-CHUNK = 20
+CHUNK = 10
 """After so many documents others get their turn."""
 BATCH = WRITES_MOST - 1
 """One write is left for the audit."""
@@ -244,6 +244,7 @@ async def _check_last(parts: ApiParts, stored: Object, done: Plan) -> None:
 async def _commit(parts: ApiParts, author: Author, plan: Plan) -> Plan:
     writes = sorted(plan.writes, key=lambda write: write.key.kind not in FIRST)
     for start in range(0, len(writes), BATCH):
+        await asyncio.sleep(0)
         plan.revision = await commit_as(parts, author, writes[start : start + BATCH])
     return plan
 

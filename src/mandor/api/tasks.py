@@ -6,8 +6,9 @@ from mandor.api.caller import Caller
 from mandor.errors import Forbidden, Invalid, TooMany
 from mandor.lib.clock import Clock
 from mandor.lib.ids import random_uuid
+from mandor.lib.steps import chosen, in_turns
 from mandor.lib.words import did_you_mean
-from mandor.model.meta import Meta
+from mandor.model.meta import Meta, Object
 from mandor.model.node import Node
 from mandor.model.vm_task import Step, VmTask, VmTaskSpec, VmTaskStatus
 from mandor.store.base import Put, Store
@@ -67,7 +68,11 @@ class TaskDesk:
         nodes = (await self.store.list(Node.kind)).items
         self._pools = frozenset(each.spec.pool for each in nodes if isinstance(each, Node))
         tasks = (await self.store.list(VmTask.kind)).items
-        self._open = sum(isinstance(each, VmTask) and each.status.state in {"Queued", "Processing"} for each in tasks)
+        self._open = sum(await in_turns(chosen(tasks, lambda piece: map(_open, piece))))
+
+
+def _open(task: Object) -> bool:
+    return isinstance(task, VmTask) and task.status.state in {"Queued", "Processing"}
 
 
 def check_may_place(caller: Caller, namespace: str) -> None:

@@ -21,7 +21,7 @@ from mandor.model.meta import Key, Object
 from mandor.model.record import Event
 from mandor.store.base import OPERATIONS_MOST, WRITES_MOST, Check, Delete, Filter, Put, Write, check_writes
 
-CHUNK = 20
+CHUNK = 10
 """After so many objects others get their turn."""
 
 _Paired = Sequence[tuple[Write, Object | None]]

@@ -13,6 +13,7 @@ from mandor.errors import Conflict, Invalid, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
+from mandor.lib.steps import FEW, WRITTEN, Steps, in_turns, pieces
 from mandor.model.instance import Instance
 from mandor.model.inventory import Inventory, InventorySpec, InventoryStatus
 from mandor.model.meta import Key, Meta
@@ -149,7 +150,8 @@ class Refresher:
     async def _apply(self, machines: list[Machine], began: float) -> str:
         """What could not be taken over, in words."""
         for attempt in range(TRIES):
-            plan = plan_inventory(machines, self._seen(), NAME, began, self._clock.now())
+            seen = await in_turns(self._seen())
+            plan = await in_turns(plan_inventory(machines, seen, NAME, began, self._clock.now()))
             try:
                 for writes in plan.commits:
                     revision = await self._store.commit(*writes)
@@ -163,15 +165,17 @@ class Refresher:
             return f"left alone, for nodes are called so: {', '.join(plan.taken[:10])}" if plan.taken else ""
         raise AssertionError("unreachable")
 
-    def _seen(self) -> Seen:
+    def _seen(self) -> Steps[Seen]:
         claims: dict[str, list[Instance]] = {}
         tasks: dict[str, VmTask] = {}
-        for each in self._claims.items():
-            if isinstance(each, Instance) and each.spec.claim is not None and each.node:
-                claims.setdefault(each.node, []).append(each)
-                task = self._tasks.get(Key(VmTask.kind, each.meta.namespace, each.spec.claim.task))
-                if isinstance(task, VmTask):
-                    tasks[str(each.key)] = task
+        for piece in pieces(list(self._claims.items()), FEW):
+            for each in piece:
+                if isinstance(each, Instance) and each.spec.claim is not None and each.node:
+                    claims.setdefault(each.node, []).append(each)
+                    task = self._tasks.get(Key(VmTask.kind, each.meta.namespace, each.spec.claim.task))
+                    if isinstance(task, VmTask):
+                        tasks[str(each.key)] = task
+            yield WRITTEN * len(piece)
         nodes = {each.meta.name: each for each in self._nodes.items() if isinstance(each, Node)}
         return Seen(nodes, claims, tasks)
 

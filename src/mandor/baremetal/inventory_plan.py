@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from mandor.baremetal.machine import Machine
+from mandor.lib.steps import WRITTEN, Steps, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Meta
 from mandor.model.node import Node, NodePhase, NodeSpec, NodeStatus, Occupied, Taint
@@ -14,6 +15,8 @@ from mandor.model.vm_task import MIB, VmTask
 from mandor.placement.claims import DEDICATED
 from mandor.store.base import Delete, Put, Write
 
+SOME = 50
+"""So many machines are compared in one go."""
 ABSENT = "the inventory does not list it any more"
 
 
@@ -36,19 +39,23 @@ class InventoryPlan:
     """Machines that are called as a node which has an agent: they are left alone."""
 
 
-def plan_inventory(machines: Sequence[Machine], seen: Seen, name: str, began_at: float, now: float) -> InventoryPlan:
+def plan_inventory(
+    machines: Sequence[Machine], seen: Seen, name: str, began_at: float, now: float
+) -> Steps[InventoryPlan]:
     """`began_at`: when the list was asked for; what was confirmed later may not be in it."""
     plan = InventoryPlan()
-    for machine in machines:
-        node = seen.nodes.get(machine.name)
-        if node is not None and node.status.inventory != name:
-            plan.taken.append(machine.name)
-            continue
-        after = _node(machine, node, name, now)
-        shown = _shown(machine, seen, began_at)
-        if after != node or shown:
-            # The node is written also if only a claim goes: a bind that was decided before must not go through.
-            plan.commits.append([Put(after), *shown])
+    for piece in pieces(machines, SOME):
+        for machine in piece:
+            node = seen.nodes.get(machine.name)
+            if node is not None and node.status.inventory != name:
+                plan.taken.append(machine.name)
+                continue
+            after = _node(machine, node, name, now)
+            shown = _shown(machine, seen, began_at)
+            if after != node or shown:
+                # The node is written also if only a claim goes: a bind that was decided before must not go through.
+                plan.commits.append([Put(after), *shown])
+        yield 2 * WRITTEN * len(piece)
     listed = {each.name for each in machines}
     for node in seen.nodes.values():
         if node.status.inventory == name and node.meta.name not in listed:

@@ -14,6 +14,7 @@ import msgspec
 from mandor.errors import Conflict, Expired, Invalid, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
+from mandor.lib.steps import chosen, in_turns, ordered
 from mandor.lib.tasks import Background
 from mandor.model.receiver import LOG_MOST, Delivery, Outcome, Receiver
 from mandor.model.record import Event
@@ -100,10 +101,11 @@ class Outbox:
         """From what the store still holds: the same sentence several times is told once, with its count."""
         since, at = self._status.revision, self._status.at
         listing = await self._store.list(Event.kind)
-        events = sorted(
-            (each for each in listing.items if isinstance(each, Event) and each.meta.version > since),
-            key=lambda each: each.meta.version,
+        after = chosen(
+            listing.items,
+            lambda piece: [each for each in piece if isinstance(each, Event) and each.meta.version > since],
         )
+        events = await in_turns(ordered(await in_turns(after), key=lambda each: each.meta.version))
         other = since > listing.revision
         if other or self._clock.now() - at > KEPT_SECONDS or len(listing.items) >= KEPT_MOST:
             await self._deliver(self._lost(since, listing.revision))

@@ -1,5 +1,6 @@
 """Simulate: a change to the cluster as it is, or a scenario, on a virtual clock; nothing is written."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -97,7 +98,8 @@ async def _scenario(call: Call[SimulateQuery, bytes]) -> tuple[str, ImportReport
         call.parts, Author(call.caller, call.address, "simulate"), read.documents, rehearsed=True
     )
     change = [each.value for each in applied.writes if isinstance(each, Put)]
-    return scenario_of(await _cluster(call), change, seconds=60 * call.query.minutes), read.imported
+    cluster = await _cluster(call)
+    return await asyncio.to_thread(scenario_of, cluster, change, seconds=60 * call.query.minutes), read.imported
 
 
 async def _cluster(call: Call[SimulateQuery, bytes]) -> Sequence[Object]:
