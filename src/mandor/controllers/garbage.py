@@ -42,7 +42,7 @@ class GarbageController(Controller[str]):
         self._listed: dict[str, tuple[Sequence[Object], list[Any]]] = {}
         """By kind: the last listing, and what was made of it. A store that has nothing new gives the very same one."""
         self._nothing_of: tuple[object, ...] = ()
-        """Releases, instances and workloads of which nothing can go, however long they stay as they are."""
+        """Releases and workloads of which nothing can go, however long they stay as they are."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._writer = Writer(self._store, {})
@@ -84,16 +84,15 @@ class GarbageController(Controller[str]):
     async def _of_workloads(self) -> list[Object]:
         # In this order: whoever made a release or an instance had its workload before it.
         releases = await self._list(Release)
-        instances = (await self._store.list(Instance.kind)).items
-        known = await self._list(Workload)
-        listed = (releases, instances, known)
+        listed = (releases, await self._list(Workload))
         if len(self._nothing_of) == len(listed) and all(map(is_, self._nothing_of, listed)):
             return []
-        workloads = {(each.meta.namespace, each.meta.name): each for each in known}
-        concerned = garbage_plan.concerned(releases, workloads)
-        if not concerned:
+        if not garbage_plan.concerned(releases, _by_name(listed[1])):
             self._nothing_of = listed
             return []
+        instances = (await self._store.list(Instance.kind)).items
+        workloads = _by_name(await self._list(Workload))
+        concerned = garbage_plan.concerned(releases, workloads)
         found = await in_turns(chosen(instances, lambda piece: _of(concerned, piece), each=2))
         return [
             *await in_turns(garbage_plan.finished_instances(found, workloads, self._keep, self._clock.now())),
@@ -116,6 +115,10 @@ class GarbageController(Controller[str]):
             found = await in_turns(chosen(items, lambda piece: [each for each in piece if isinstance(each, kind)]))
             known = self._listed[kind.kind] = items, found
         return known[1]
+
+
+def _by_name(workloads: Iterable[Workload]) -> dict[tuple[str, str], Workload]:
+    return {(each.meta.namespace, each.meta.name): each for each in workloads}
 
 
 def _of(workloads: Set[tuple[str, str]], objects: Sequence[Object]) -> list[Instance]:

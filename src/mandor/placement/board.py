@@ -77,7 +77,10 @@ class Board:
         """Nobody needs it any more. Its parts know each other: left alone, it would stay until garbage is looked for
         everywhere."""
         yield from emptied(self.instances, *self._of_workload.values())
-        yield from self.table.dismantle()
+        for part in (self.table.lodgings, self.table):
+            held = vars(part)
+            yield from emptied(*(each for each in held.values() if isinstance(each, dict | set)))
+            held.clear()
 
     def put(self, value: Object) -> None:
         if isinstance(value, Instance):

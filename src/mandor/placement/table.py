@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mandor.lib.steps import WRITTEN, Steps, emptied
+from mandor.lib.steps import WRITTEN, Steps
 from mandor.model.meta import Key
 from mandor.model.node import Node, Taint
 from mandor.placement.charge import Charge, Trial
@@ -99,12 +99,6 @@ class Table:
         self._snapshot: Snapshot | None = None
         self.version = 0
         """Grows with every change: the same version gives the same answers."""
-
-    def dismantle(self) -> Steps[None]:
-        """It is not asked for anything any more."""
-        yield from emptied(self._by_node, self._charges)
-        for part in (self.lodgings, self):
-            vars(part).clear()
 
     def __len__(self) -> int:
         return len(self._nodes)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from mandor.lib.clock import Clock
-from mandor.lib.steps import FEW, TURN, WRITTEN, Steps, in_turns, pieces
+from mandor.lib.steps import FEW, WRITTEN, Steps, in_turns, pieces
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.model.node import Node
@@ -64,8 +64,10 @@ def _version(node: Node | None) -> str:
 
 def _instances(view: View, instances: Sequence[Object]) -> Steps[list[Difference]]:
     found: list[Difference] = []
-    left = dict.fromkeys(view.table.charges)  # its own keys: to drop so many of one's own at once takes long
-    yield TURN
+    left: dict[Key, None] = {}
+    for some in pieces(list(view.table.charges)):  # its own keys: to drop so many of one's own at once takes long
+        left.update(dict.fromkeys(some))
+        yield len(some)
     for piece in pieces(instances, FEW):
         for each in piece:
             if isinstance(each, Instance) and each.node and not each.phase.over:
