@@ -79,7 +79,8 @@ class Board:
         yield from emptied(self.instances, *self._of_workload.values())
         for part in (self.table.lodgings, self.table):
             held = vars(part)
-            yield from emptied(*(each for each in held.values() if isinstance(each, dict | set)))
+            # What is grouped stands behind what it is grouped from, and goes first: a group at a time.
+            yield from emptied(*(each for each in reversed(held.values()) if isinstance(each, dict | set)))
             held.clear()
 
     def put(self, value: Object) -> None:
