@@ -4,7 +4,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from mandor.lib.steps import Steps
+from mandor.lib.steps import TURN, Steps
 from mandor.model.meta import Object
 from mandor.store.base import Place
 
@@ -133,19 +133,21 @@ class Order:
     def refresh(self, objects: Mapping[Place, Object], first: Place, end: Place) -> Steps[None]:
         """What `items` and `between` would do, little by little: they are left with what changes meanwhile."""
         self._refreshing += 1
+        done = 0
         try:
             for _ in range(ROUNDS):
                 self._settle()
                 self._listed = True
                 place = bisect_left(self._lasts, first)
                 while place < len(self._blocks) and (block := self._blocks[place]).keys[0] < end:
-                    if block.items is None:
-                        yield 2 * len(block.fresh(objects))
-                    elif block.stale:
-                        patched = len(block.stale)
+                    if block.items is None or block.stale:
+                        looks = 2 * len(block.keys) if block.items is None else 4 * len(block.stale)
                         block.fresh(objects)
-                        yield 4 * patched
+                        done += looks
+                        yield looks
                     place += 1
+            if done >= TURN:
+                yield TURN  # to put them together is a step of its own
         finally:
             self._refreshing -= 1
 

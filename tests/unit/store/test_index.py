@@ -6,11 +6,12 @@ from collections.abc import Generator
 import pytest
 
 from mandor.errors import Expired, Unavailable
+from mandor.lib.steps import TURN
 from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.store.base import Change, Filter, Place
 from mandor.store.index import Index
-from mandor.store.order import BLOCK_MOST, Order
+from mandor.store.order import BLOCK_MOST, STALE_MOST, Order
 from mandor.testing.store import make_instance, make_node, make_workload
 
 START, END = ("instance", "", ""), ("instance\0", "", "")
@@ -67,13 +68,10 @@ def test_an_empty_order_has_nothing_between_any_keys() -> None:
 
 
 def test_after_a_refresh_a_listing_looks_up_only_what_has_changed_since() -> None:
-    order, model = Order(), _Counted()
-    for index in range(10 * BLOCK_MOST):
-        value = make_instance(f"i{index:05}", index=index)
-        order.add(value.key)
-        model[value.key] = value
-    looks = list(order.refresh(model, START, END))
+    order, model = _filled()
+    *looks, last = order.refresh(model, START, END)
     assert max(looks) <= 2 * BLOCK_MOST
+    assert last == TURN
     model.asked = 0
     for name in ("i00007", "i04007"):
         value = make_instance(name, index=-1)
@@ -81,6 +79,27 @@ def test_after_a_refresh_a_listing_looks_up_only_what_has_changed_since() -> Non
         order.touch(value.key)
     assert [item.spec.index for item in order.items(model)].count(-1) == 2
     assert model.asked == 2
+
+
+def test_very_many_changes_during_a_refresh_are_looked_up_by_it_and_not_by_the_listing() -> None:
+    order, model = _filled()
+    refreshing = order.refresh(model, START, END)
+    for number, _ in enumerate(refreshing):
+        if number == 8:
+            for value in list(model.values())[:: 10 * BLOCK_MOST // (STALE_MOST + 100)]:
+                order.touch(value.key)
+    model.asked = 0
+    assert len(order.items(model)) == 10 * BLOCK_MOST
+    assert model.asked == 0
+
+
+def _filled() -> tuple[Order, "_Counted"]:
+    order, model = Order(), _Counted()
+    for index in range(10 * BLOCK_MOST):
+        value = make_instance(f"i{index:05}", index=index)
+        order.add(value.key)
+        model[value.key] = value
+    return order, model
 
 
 class _Counted(dict[Place, Object]):
