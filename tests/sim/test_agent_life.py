@@ -577,3 +577,14 @@ async def test_a_start_is_broken_off_in_time_though_its_engine_does_not_answer_e
     world.engine.release("start")
     await world.pass_time(5)
     assert world.starts == []
+
+
+@pytest.mark.req("S0-25")
+async def test_an_agent_that_was_frozen_while_it_started_something_does_not_go_on_with_it(world: World) -> None:
+    await world.apply(disconnect={"stop_after": "10s"}, options={"fake": {"slow": 20}})
+    await world.order()
+    await world.pass_time(1)
+    world.wire.cut()
+    await world.clock.advance(30)
+    await settle()
+    assert world.starts == []

@@ -10,6 +10,7 @@ import msgspec
 
 from mandor.agent.fetch import Fetch
 from mandor.agent.launch import pick_engine
+from mandor.agent.leash import Leash
 from mandor.agent.measures import Measures
 from mandor.agent.names_plan import NOBODY_KNOWN, Known
 from mandor.agent.nursing import Nursing
@@ -31,6 +32,7 @@ from mandor.errors import MandorError, NotFound, PortTaken
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
 from mandor.lib.logs import about
+from mandor.lib.quantity import NEVER
 from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceStatus
 from mandor.model.node import Capabilities
 from mandor.telemetry.span import within
@@ -418,7 +420,7 @@ class Worker:
         starting = asyncio.ensure_future(self._in_turn(engine, action))
         ending = asyncio.ensure_future(self._must_end.wait())
         try:
-            while not starting.done() and not ending.done() and self._around.silence < self.order.care.stop_after:
+            while not starting.done() and not ending.done() and self._heard():
                 alone = max(SOON_SECONDS, self.order.care.stop_after - self._around.silence)
                 wait = min(PROGRESS_SECONDS, alone)
                 await asyncio.wait({starting, ending}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
@@ -442,6 +444,10 @@ class Worker:
             starting.cancel()
             await asyncio.gather(starting, ending, return_exceptions=True)
 
+    def _heard(self) -> bool:
+        """It may run as far as the control plane's silence goes."""
+        return self._around.silence < self.order.care.stop_after
+
     async def _tell_progress(self) -> None:
         """What a long start waits for, where the engine says so; one that does not answer holds nobody up."""
         try:
@@ -457,8 +463,10 @@ class Worker:
         """So many at once; one that takes long gives its turn to others and goes on."""
         with starting_task(self.order, action.unit, engine.name):
             async with self._around.turns.take():
-                measured = self._around.measures.call(engine.name, "start", engine.start(action.unit, action.launch))
-                starting = asyncio.ensure_future(measured)
+                begin = engine.start(action.unit, action.launch)
+                leashed = self.order.care.stop_after != NEVER
+                work = Leash(begin, self._heard, "it may not run alone any longer") if leashed else begin
+                starting = asyncio.ensure_future(self._around.measures.call(engine.name, "start", work))
                 try:
                     await asyncio.wait({starting}, timeout=TURN_SECONDS)
                 except asyncio.CancelledError:
