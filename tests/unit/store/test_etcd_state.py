@@ -2,22 +2,69 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mandor.lib.steps import FEW
+from mandor.model.codec import encode
 from mandor.model.meta import Object
+from mandor.model.node import Node
 from mandor.store.base import Change
+from mandor.store.index import Index
 from tests.scenarios.make import make_node
 
 pytest.importorskip("grpc")
 
-from mandor.store.etcd_state import in_pieces
+from mandor.store.etcd_state import EtcdState, in_pieces
 
 SINCE = 10
+PATH = b"/m/objects/node//"
+
+
+class Etcd:
+    """One page of pairs; `meanwhile` happens while it is on its way."""
+
+    def __init__(self, revision: int, *values: Node) -> None:
+        header = SimpleNamespace(revision=revision, cluster_id=1)
+        pairs = [
+            SimpleNamespace(key=PATH + each.meta.name.encode(), value=encode(each), mod_revision=each.meta.version)
+            for each in values
+        ]
+        self._page = SimpleNamespace(header=header, kvs=pairs, more=False)
+        self.meanwhile: Callable[[], None] = lambda: None
+
+    async def call(self, *_: object) -> SimpleNamespace:
+        await asyncio.sleep(0)
+        self.meanwhile()
+        return self._page
+
+
+async def test_what_is_committed_while_all_is_read_again_is_shown_after_it() -> None:
+    index = Index()
+    index.load([make_node("gone", version=1), make_node("other", version=2), make_node("same", version=3)])
+    index.start_at(3)
+    etcd = Etcd(9, make_node("other", version=8, labels={"is": "other"}), make_node("same", version=3))
+    state = EtcdState(etcd, "/m/", index)  # type: ignore[arg-type]
+    state.seen = 3
+    late, own = make_node("late"), make_node("own")
+
+    def commit() -> None:
+        state.committed(4, {late.key: (late, b"")})  # it was gone again when all was read
+        state.committed(10, {own.key: (own, b"")})
+
+    etcd.meanwhile = commit
+    told = index.subscribe(Node.kind, 3)
+    await state._list_again()
+    assert {each.meta.name: each.meta.version for each in index.objects.values()} == {"other": 8, "same": 3, "own": 10}
+    names = [(each.value.meta.name, each.after is not None) for each in told.take()]
+    assert names == [("gone", False), ("other", True), ("own", True)]
+    assert index.revision == state.seen == 10
 
 
 def make_changes(revisions: list[int]) -> list[Change]:
