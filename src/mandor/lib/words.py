@@ -1,4 +1,4 @@
-"""Help for people who mistyped."""
+"""Words for people: help for who mistyped, numbers of things."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -12,3 +12,8 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         return f"did you mean `{close[0]}`?"
     shown = ", ".join(choices[:12]) + (" …" if len(choices) > 12 else "")
     return f"there is: {shown}" if choices else "there is none"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """`1 seed`, `20 seeds`."""
+    return f"{number} {one if number == 1 else many or one + 's'}"

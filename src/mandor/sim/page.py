@@ -1,18 +1,13 @@
-"""The report as one page that needs nothing else: tables, charts and a timeline, drawn here."""
+"""The report as one page that needs nothing else: tables, and the charts drawn beside it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from mandor.lib.quantity import Seconds
+from mandor.lib.words import counted
+from mandor.sim.chart import NAMES_MOST, bar, brief, colour, nodes_chart, shown_time, table, timeline
 
-COLOURS = ("#4c78a8", "#f58518", "#54a24b", "#b279a2", "#e45756", "#72b7b2", "#eeca3b", "#9d755d", "#bab0ac", "#ff9da6")
-WIDTH = 1000
-LEFT = 170
-ROW = 16
 NOTES_MOST = 400
-ROWS_MOST = 80
-NAMES_MOST = 20
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8882; }
@@ -23,6 +18,7 @@ td, th { padding: .2rem .6rem; text-align: left; vertical-align: top; }
 th { font-weight: 600; } tr + tr td { border-top: 1px solid var(--soft); }
 .bar { display: inline-block; background: var(--soft); width: 120px; height: .8em; }
 .bar i { display: block; height: 100%; }
+.cell { display: block; padding: 0 .3rem; white-space: nowrap; }
 .good { color: #2a7d2a; } .bad { color: #c0392b; }
 svg text { font: 11px system-ui, sans-serif; fill: currentColor; }
 .key span { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }
@@ -32,12 +28,12 @@ details { margin: .5rem 0; } summary { cursor: pointer; }
 
 def make_page(report: dict[str, Any]) -> str:
     nodes = list(report["strategies"][0]["phases"][0]["nodes"])
-    colours = {name: COLOURS[number % len(COLOURS)] for number, name in enumerate(nodes)}
+    colours = {name: colour(number) for number, name in enumerate(nodes)}
     passed = report["passed"]
-    verdict = "every expectation holds" if passed else f"{len(report['failures'])} broken expectations"
+    verdict = "every expectation holds" if passed else counted(len(report["failures"]), "broken expectation")
     body = [
         f"<h1>{escape(report['scenario'])}</h1><p>{escape(report['description'])}</p>",
-        f"<p>{len(report['seeds'])} seeds, {len(report['strategies'])} strategies: "
+        f"<p>{counted(len(report['seeds']), 'seed')}, {counted(len(report['strategies']), 'strategy', 'strategies')}: "
         f"<b class={'good' if passed else 'bad'}>{verdict}</b></p>",
         _comparison(report),
         _failures(report["failures"]),
@@ -50,13 +46,6 @@ def make_page(report: dict[str, Any]) -> str:
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style>{"".join(body)}</html>\n'
     )
-
-
-def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are HTML already."""
-    head = "".join(f"<th>{escape(each)}</th>" for each in titles)
-    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
 
 
 def _comparison(report: dict[str, Any]) -> str:
@@ -78,13 +67,11 @@ def _comparison(report: dict[str, Any]) -> str:
         cells = []
         for number, each in enumerate(strategies):
             seconds = each["downtime_by_class"].get(name, {"median": 0})["median"]
-            cells.append(
-                _bar(100 * seconds / most if most else 0, COLOURS[number % len(COLOURS)]) + f" {_time(seconds)}"
-            )
+            cells.append(bar(100 * seconds / most if most else 0, colour(number)) + f" {shown_time(seconds)}")
         rows.append([f"down: {escape(name)}", *cells])
     return (
         "<h2>Side by side</h2><p>Medians over all seeds; downtime is summed over the workloads of a class.</p>"
-        + _table(["", *(each["name"] for each in strategies)], rows)
+        + table(["", *(each["name"] for each in strategies)], rows)
     )
 
 
@@ -101,8 +88,8 @@ def _failures(failures: Sequence[dict[str, Any]]) -> str:
         ]
         for each in failures[:NOTES_MOST]
     ]
-    table = _table(["EXPECTATION", "STRATEGY", "SEED", "PHASE", "WHAT HAPPENED"], rows)
-    return f"<h2>Broken expectations</h2><details open><summary>{len(failures)}</summary>{table}</details>"
+    told = table(["EXPECTATION", "STRATEGY", "SEED", "PHASE", "WHAT HAPPENED"], rows)
+    return f"<h2>Broken expectations</h2><details open><summary>{len(failures)}</summary>{told}</details>"
 
 
 def _imported(imported: dict[str, Any] | None) -> str:
@@ -119,8 +106,8 @@ def _imported(imported: dict[str, Any] | None) -> str:
         for each in imported["notes"][:NOTES_MOST]
     ]
     told = f"{imported['mapped']} of {imported['mapped'] + imported['dropped']} keys mapped"
-    table = _table(["WHERE", "KEY", "FATE", ""], rows) if rows else ""
-    return f"<h2>Files of other tools</h2><details><summary>{told}</summary>{table}</details>"
+    notes = table(["WHERE", "KEY", "FATE", ""], rows) if rows else ""
+    return f"<h2>Files of other tools</h2><details><summary>{told}</summary>{notes}</details>"
 
 
 def _replay(report: dict[str, Any], colours: dict[str, str]) -> str:
@@ -130,29 +117,29 @@ def _replay(report: dict[str, Any], colours: dict[str, str]) -> str:
         return ""
     rows = []
     for number, (name, each) in enumerate(replay["strategies"].items()):
-        colour = COLOURS[number % len(COLOURS)]
+        shade = colour(number)
         moved = "".join(
             f"<li>{escape('{instance} on {replayed} instead of {recorded}'.format(**other))}</li>"
             for other in each["elsewhere"]
         )
         told = f"<details><summary>{len(each['elsewhere'])}</summary><ul>{moved}</ul></details>" if moved else "0"
         shares = [each["same_node_percent"], each["same_count_percent"]]
-        bars = [f"{_bar(share, colour)} {share:.0f} %" for share in shares]
-        rows.append([escape(name), *bars, _time(each["replayed_seconds"]), told])
+        bars = [f"{bar(share, shade)} {share:.0f} %" for share in shares]
+        rows.append([escape(name), *bars, shown_time(each["replayed_seconds"]), told])
     really = next(iter(replay["strategies"].values()))["recorded_seconds"]
-    rows.append(["really", "", "", _time(really), ""])
+    rows.append(["really", "", "", shown_time(really), ""])
     notes = "".join(f"<p class=bad>{escape(note)}</p>" for note in replay["notes"])
     titles = ["STRATEGY", "SAME NODE", "SAME COUNT ON THE NODE", "INSTANCES RAN", "MOSTLY ELSEWHERE"]
     return (
         "<h2>Beside what really happened</h2><p>Shares of the time that instances really ran.</p>"
-        + _table(titles, rows)
+        + table(titles, rows)
         + notes
-        + _timeline({"stays": replay["stays"]}, report["phases"], colours)
+        + timeline(replay["stays"], report["phases"], colours)
     )
 
 
 def _strategy(strategy: dict[str, Any], report: dict[str, Any], colours: dict[str, str]) -> str:
-    parts = [f"<h2>Strategy {escape(strategy['name'])}</h2>", _phases(strategy), _nodes(strategy, colours)]
+    parts = [f"<h2>Strategy {escape(strategy['name'])}</h2>", _phases(strategy), nodes_chart(strategy, colours)]
     seen = []
     for title, key in (("Typical", "typical"), ("Worst", "worst")):
         run = strategy[key]
@@ -160,7 +147,7 @@ def _strategy(strategy: dict[str, Any], report: dict[str, Any], colours: dict[st
             continue
         seen.append(run["seed"])
         parts.append(f"<h3>{title} seed: {run['seed']}</h3>")
-        parts.append(_timeline(run, report["phases"], colours))
+        parts.append(timeline(run["stays"], report["phases"], colours))
         parts.append(_notes(run))
     return "".join(parts)
 
@@ -171,11 +158,9 @@ def _phases(strategy: dict[str, Any]) -> str:
         reasons = "<br>".join(f"{count} × {escape(text)}" for text, count in phase["pending_reasons"].items())
         rules = "<br>".join(f"{count} × {escape(text)}" for text, count in phase["relaxed_rules"].items())
         crossing = phase["crossing_percent"]
-        down = ", ".join(
-            f"{escape(name)} {_time(each['median'])}"
-            for name, each in phase["down_by_workload"].items()
-            if each["median"]
-        )
+        times = {name: each["median"] for name, each in phase["down_by_workload"].items() if each["median"]}
+        longest = dict(sorted(times.items(), key=lambda item: -item[1])) if len(times) > NAMES_MOST else times
+        down = escape(brief([f"{name} {shown_time(seconds)}" for name, seconds in longest.items()]))
         rows.append(
             [
                 f"<b>{escape(phase['name'])}</b>",
@@ -188,81 +173,17 @@ def _phases(strategy: dict[str, Any]) -> str:
                 down or "-",
             ]
         )
-    return _table(
+    return table(
         ["PHASE", "PENDING", "PREEMPTED", "RULES GIVEN UP", "EVICTED", "CROSSING TRAFFIC", "DOWN (MEDIAN)"], rows
     )
 
 
-def _nodes(strategy: dict[str, Any], colours: dict[str, str]) -> str:
-    names = list(colours)
-    rows = []
-    for phase, typical in zip(strategy["phases"], strategy["typical"]["phases"], strict=True):
-        cells = []
-        for name in names:
-            node = phase["nodes"][name]
-            percent = node["memory_percent"]["median"]
-            told = f" {percent:.0f} % (peak use {node['peak_percent']['most']:.0f} %)"
-            there = f"<br><small>{_names(typical['nodes'][name]['instances'])}</small>"
-            cells.append(_bar(percent, colours[name]) + told + there if node["ready_share"] else "down")
-        rows.append([escape(phase["name"]), *cells])
-    return "<h3>Memory requested, and who runs where in the typical seed</h3>" + _table(["PHASE", *names], rows)
-
-
-def _timeline(run: dict[str, Any], phases: Sequence[dict[str, Any]], colours: dict[str, str]) -> str:
-    """Instances as rows (workloads, if there are many), where they ran as colours, phases as lines."""
-    end = phases[-1]["end_seconds"]
-    by = "instance" if len({each["instance"] for each in run["stays"]}) <= ROWS_MOST else "workload"
-    rows = sorted({each[by] for each in run["stays"]}, key=_natural)
-    height = 30 + ROW * len(rows)
-    scale = (WIDTH - LEFT) / end
-    drawn = [f'<svg viewBox="0 0 {WIDTH} {height}" width="100%" role="img" aria-label="who ran where">']
-    for number, phase in enumerate(phases):
-        x = LEFT + phase["begin_seconds"] * scale
-        drawn.append(
-            f'<line x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}" stroke="currentColor" stroke-opacity=".25"/>'
-        )
-        drawn.append(f'<text x="{x + 2:.1f}" y="{10 if number % 2 else 22}">{escape(phase["name"])}</text>')
-    for number, name in enumerate(rows):
-        drawn.append(f'<text x="0" y="{30 + ROW * number + 11}">{escape(name)}</text>')
-    for stay in run["stays"]:
-        x, width = LEFT + stay["begin"] * scale, max(0.5, (stay["end"] - stay["begin"]) * scale)
-        y = 30 + ROW * rows.index(stay[by]) + 2
-        told = escape(f"{stay['instance']} on {stay['node']}, {_time(stay['begin'])} to {_time(stay['end'])}")
-        colour = colours.get(stay["node"], "#999")
-        box = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="{ROW - 4}"'
-        drawn.append(f'<rect {box} fill="{colour}"><title>{told}</title></rect>')
-    drawn.append("</svg>")
-    key = "".join(f'<span style="background:{colour}"></span>{escape(name)}' for name, colour in colours.items())
-    return f'<p class="key">{key}</p>' + "".join(drawn)
-
-
 def _notes(run: dict[str, Any]) -> str:
     notes = run["notes"][:NOTES_MOST]
-    rows = [[_time(each["at"]), escape(each["kind"]), escape(each["text"])] for each in notes]
-    return (
-        f"<details><summary>What happened ({len(run['notes'])})</summary>{_table(['AT', 'WHAT', ''], rows)}</details>"
-    )
-
-
-def _names(instances: Sequence[str]) -> str:
-    more = len(instances) - NAMES_MOST
-    return escape(", ".join(instances[:NAMES_MOST]) + (f" and {more} more" if more > 0 else ""))
-
-
-def _natural(name: str) -> tuple[str, int]:
-    """`web-10` after `web-9`."""
-    before, _, number = name.rpartition("-")
-    return (before, int(number)) if number.isdecimal() else (name, -1)
-
-
-def _bar(percent: float, colour: str) -> str:
-    return f'<span class="bar"><i style="width:{max(0.0, min(100.0, percent)):.0f}%;background:{colour}"></i></span>'
+    rows = [[shown_time(each["at"]), escape(each["kind"]), escape(each["text"])] for each in notes]
+    return f"<details><summary>What happened ({len(run['notes'])})</summary>{table(['AT', 'WHAT', ''], rows)}</details>"
 
 
 def _range(values: dict[str, float]) -> str:
     least, most = values["least"], values["most"]
     return f"{least:g}" if least == most else f"{least:g}-{most:g}"
-
-
-def _time(seconds: float) -> str:
-    return str(Seconds(round(seconds)))

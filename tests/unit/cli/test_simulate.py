@@ -34,7 +34,7 @@ def scenario(tmp_path: Path) -> Path:
 def test_strategies_are_shown_side_by_side(scenario: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["simulate", str(scenario), "--workers", "1"]) == 0
     shown = capsys.readouterr().out
-    assert "small: 1 seeds, 2 phases" in shown
+    assert "small: 1 seed, 2 phases" in shown
     assert "Strategy must" in shown
     assert "Strategy should" in shown
     assert "Side by side" in shown
@@ -67,12 +67,13 @@ def test_json_has_the_whole_report_and_the_page_is_one_file(
 def test_an_expectation_that_does_not_hold_fails_the_run_and_says_how_to_see_it_again(
     scenario: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    scenario = scenario.with_name("my scenario.yaml")
     scenario.write_text(SCENARIO.replace("{strategy: should, pending_most", "{pending_most"))
     assert run(["simulate", str(scenario), "--workers", "1"]) == 1
     told = capsys.readouterr().err
-    assert "broken: pending most 0 (1 runs)" in told
+    assert "broken: pending most 0 (1 run)" in told
     assert "2 pending, and at most 0 are allowed" in told
-    assert "--strategy 'must' --seed 0" in told
+    assert f"again: mandor simulate '{scenario}' --strategy must --seed 0" in told
     assert run(["simulate", str(scenario), "--strategy", "should", "--seed", "0"]) == 0
 
 

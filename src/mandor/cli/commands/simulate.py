@@ -1,5 +1,6 @@
 """`mandor simulate`: what would happen, before anything is deployed."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ from mandor.cli.importing import tell
 from mandor.cli.options import output_option
 from mandor.cli.output import show_json, show_table
 from mandor.cli.progress import BAR, Bar
+from mandor.lib.words import counted
 
 if TYPE_CHECKING:
     from mandor.sim.run import Piece
@@ -142,7 +144,8 @@ def _with_faults(
 
 
 def _show(report: dict[str, Any]) -> None:
-    click.echo(f"{report['scenario']}: {len(report['seeds'])} seeds, {len(report['phases'])} phases")
+    seeds, phases = counted(len(report["seeds"]), "seed"), counted(len(report["phases"]), "phase")
+    click.echo(f"{report['scenario']}: {seeds}, {phases}")
     for strategy in report["strategies"]:
         click.echo()
         click.echo(click.style(f"Strategy {strategy['name']}", bold=True))
@@ -179,13 +182,16 @@ def _show_nodes(strategy: dict[str, Any]) -> None:
     rows = []
     typical = {phase["name"]: phase for phase in strategy["typical"]["phases"]}
     for phase in strategy["phases"]:
-        for number, (name, node) in enumerate(phase["nodes"].items()):
-            there = typical[phase["name"]]["nodes"][name]["instances"]
-            percent = node["memory_percent"]["median"]
-            state = bar(percent) + f" {percent:3.0f} %" if node["ready_share"] else "down"
+        for number, (name, over_all) in enumerate(phase["nodes"].items()):
+            node = typical[phase["name"]]["nodes"][name]
+            percent = node["memory_percent"]
+            state = bar(percent) + f" {percent:3.0f} %" if node["ready"] else "down"
             title = phase["name"] if number == 0 else ""
-            rows.append((title, name, state, f"{node['peak_percent']['most']:.0f} %", _brief(there)))
-    show_table(("PHASE", "NODE", "MEMORY REQUESTED", "PEAK USE", "INSTANCES (TYPICAL SEED)"), rows)
+            peak = f"{over_all['peak_percent']['most']:.0f} %"
+            rows.append((title, name, state, peak, _brief(node["instances"])))
+    if strategy["runs"] > 1:
+        click.echo(f"In the typical seed, {strategy['typical_seed']}; the peak is that of all seeds:")
+    show_table(("PHASE", "NODE", "MEMORY REQUESTED", "PEAK USE", "INSTANCES"), rows)
 
 
 def _brief(names: list[str]) -> str:
@@ -197,9 +203,13 @@ def _show_texts(strategy: dict[str, Any]) -> None:
     lines = []
     for phase in strategy["phases"]:
         lines += [
-            f"{phase['name']}: pending in {count} cases: {text}" for text, count in phase["pending_reasons"].items()
+            f"{phase['name']}: pending in {counted(count, 'case')}: {text}"
+            for text, count in phase["pending_reasons"].items()
         ]
-        lines += [f"{phase['name']}: {count} times without `{rule}`" for rule, count in phase["relaxed_rules"].items()]
+        lines += [
+            f"{phase['name']}: {counted(count, 'time')} without `{rule}`"
+            for rule, count in phase["relaxed_rules"].items()
+        ]
         down = [
             f"{name} {_seconds(each['median'])}"
             for name, each in phase["down_by_workload"].items()
@@ -265,9 +275,10 @@ def _tell_failures(report: dict[str, Any], file: Path) -> None:
         first = failures[0]
         seeds = len({(each["strategy"], each["seed"]) for each in failures})
         where = f"{first['phase']}: " if first["phase"] else ""
-        click.echo(f"{click.style('broken:', fg='red', bold=True)} {title} ({seeds} runs)", err=True)
+        click.echo(f"{click.style('broken:', fg='red', bold=True)} {title} ({counted(seeds, 'run')})", err=True)
         click.echo(f"  {where}{first['message']}", err=True)
-        again = f"mandor simulate {file} --strategy {first['strategy']!r} --seed {first['seed']}"
+        words = ("mandor", "simulate", str(file), "--strategy", first["strategy"], "--seed", str(first["seed"]))
+        again = shlex.join(words)
         click.echo(f"  again: {again}", err=True)
 
 
