@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes docs/reference from the code: the manifest from its schema, the command line from its commands.
+"""Writes docs/reference from the code: manifests and scenarios from their schemas, the command line.
 
 `reference.py` writes the pages; `--check` fails if one of them is not what the code says.
 """
@@ -16,10 +16,11 @@ from typing import Any
 import click
 
 from mandor.cli.main import COMMANDS, cli
-from mandor.model.json_schema import QUANTITIES
+from mandor.model.json_schema import QUANTITIES, schemas
 from mandor.model.manifest import LATER_KINDS
 from mandor.model.reading import LATER
 from mandor.model.schema import manifest_schema
+from mandor.sim.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -50,6 +51,15 @@ _TITLES = {
     "ScalePace": "up-and-down",
     "NodeAutoscale": "autoscale-of-a-pool",
     "MachineKind": "kinds",
+    "NodeLine": "nodes",
+    "Happening": "timeline",
+    "Expectation": "expect",
+    "Appetite": "usage",
+    "Ending": "endings",
+    "Jump": "clock",
+    "Between": "utilisation",
+    "Counts": "instances",
+    "Taint": "taints",
 }
 _ORDER = ("Group", "Alternative", "TaskVariant", "Task", "TaskResources", "Device", "Limits", "Probe", "File",
           "TaskMount", "Stop", "Security", "Port", "GroupVolume", "Placement", "Pool", "Where", "Near", "Apart",
@@ -111,6 +121,30 @@ version 1.2 says: `no` is a word, `010` is ten. Where text belongs, a number is 
 
 Amounts: **cpu** is cores (`2`, `0.5`) or thousandths of one (`500m`); a **size** is bytes with a unit (`256Mi`, `2GB`);
 a **duration** has units, too (`250ms`, `30s`, `1h30m`)."""
+
+
+# The scenario.
+
+_SCENARIO = ("NodeLine", "Amounts", "Taint", "Appetite", "Ending", "Arrival", "Traffic", "Strategy", "Happening",
+             "Slow", "Pressure", "Spike", "Limit", "Scale", "Rollout", "Messages", "Jump", "Expectation", "Counts",
+             "Between")  # fmt: skip
+
+
+def scenario_page() -> str:
+    defs = schemas([Scenario])
+    assert set(_SCENARIO) == defs.keys() - {"Scenario"}, "a definition has no place on the page"
+    lines = ["# Scenario", "", NOTE, "", _REHEARSAL, ""]
+    lines += _table(defs["Scenario"]["properties"], set(defs["Scenario"]["required"]))
+    for name in _SCENARIO:
+        described = defs[name].get("description", "")
+        lines += ["", f"## {_title(name)}", "", *([_sentence(described), ""] if described else [])]
+        lines += _table(defs[name]["properties"], set(defs[name].get("required", ())))
+    return "\n".join(lines) + "\n"
+
+
+_REHEARSAL = """\
+What [`mandor simulate`](../guides/rehearse-before-you-deploy.md) rehearses: one mapping in YAML or JSON.
+Amounts are those of [manifests](manifest.md). Under a key of `timeline` or `expect` that takes a list, one thing need not be in one."""
 
 
 def _table(properties: Mapping[str, Schema], required: set[str]) -> list[str]:
@@ -206,7 +240,7 @@ def _help(command: click.Command, path: str) -> str:
     return re.sub(r"[ \t]+$", "", command.get_help(context), flags=re.MULTILINE)
 
 
-PAGES = {"manifest.md": manifest_page, "cli.md": cli_page}
+PAGES = {"manifest.md": manifest_page, "scenario.md": scenario_page, "cli.md": cli_page}
 
 
 def main() -> int:

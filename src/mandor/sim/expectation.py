@@ -47,7 +47,9 @@ class Expectation(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     same_placement: bool = False
     """The same seed gives the same history."""
     pending_most: Count | None = None
+    """So many wait at the end of the phase."""
     preemptions_most: Count | None = None
+    """So many make room for others in the phase."""
     cascade_most: Count | None = None
     """No preemption sets off a longer chain of others."""
     downtime_most: dict[str, Seconds] = {}

@@ -98,6 +98,8 @@ class Strategy(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
 
 
 class Spike(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """Each instance of a workload uses so much for a while: `300%` of its request, or an amount."""
+
     workload: str
     cpu: str | None = None
     memory: str | None = None
@@ -130,12 +132,16 @@ class Ending(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True
 
 
 class Slow(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A machine on which everything takes its time, until it is `up` again."""
+
     node: str
     times: Annotated[float, Bounds(ge=1, le=1000)] = 10.0
     """Starting and stopping take so many times as long."""
 
 
 class Scale(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A workload is given another number of instances."""
+
     workload: str
     replicas: Annotated[int, Bounds(ge=0, le=100_000)]
 
@@ -171,6 +177,7 @@ class Happening(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     submit: tuple[dict[str, Any], ...] = ()
     """Manifests, or `file:` with one or several of them."""
     delete: tuple[str, ...] = ()
+    """These workloads go away."""
     down: tuple[str, ...] = ()
     """These machines lose power."""
     up: tuple[str, ...] = ()
@@ -184,6 +191,7 @@ class Happening(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     engine_down: tuple[str, ...] = ()
     """On these no engine answers; what runs there goes on."""
     restart_agent: tuple[str, ...] = ()
+    """The agents of these die and start again; what runs there goes on."""
     restart: tuple[Part, ...] = ()
     """These parts of the control plane die, and start again elsewhere."""
     messages: tuple[Messages, ...] = ()
@@ -199,9 +207,11 @@ class Happening(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     scale: tuple[Scale, ...] = ()
     rollout: tuple[Rollout, ...] = ()
     cordon: tuple[str, ...] = ()
+    """Nothing new is placed on these."""
     uncordon: tuple[str, ...] = ()
     """With these, a drain is called off, too."""
     drain: tuple[str, ...] = ()
+    """These are emptied, and nothing new is placed there."""
 
     @property
     def nodes(self) -> Iterator[tuple[str, str]]:
@@ -231,6 +241,7 @@ class Scenario(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     name: str
     description: str = ""
     seeds: Annotated[int, Bounds(ge=1, le=SEEDS_MOST)] = 1
+    """So many runs of each strategy, where the command does not say."""
     nodes: tuple[NodeLine, ...]
     workloads: tuple[dict[str, Any], ...]
     """Manifests, or `file:` with one or several of them."""
