@@ -144,7 +144,7 @@ def scenario_page() -> str:
 
 _REHEARSAL = """\
 What [`mandor simulate`](../guides/rehearse-before-you-deploy.md) rehearses: one mapping in YAML or JSON.
-Amounts are those of [manifests](manifest.md). Under a key of `timeline` or `expect` that takes a list, one thing need not be in one."""
+Amounts are those of [manifests](manifest.md). Where `timeline` or `expect` take a list, one thing may stand alone."""
 
 
 def _table(properties: Mapping[str, Schema], required: set[str]) -> list[str]:

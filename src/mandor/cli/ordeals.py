@@ -11,6 +11,7 @@ from mandor.cli.output import show_json
 from mandor.cli.progress import Bar
 from mandor.lib.logs import silence
 from mandor.lib.quantity import Seconds
+from mandor.lib.words import counted
 from mandor.sim.ordeal import OrdealResult
 from mandor.sim.ordeals import Matter, run_ordeals
 
@@ -44,7 +45,8 @@ def _show(results: Sequence[OrdealResult], *, history: bool) -> None:
                 click.echo(f"{note.at:10.3f}  {note.kind:<11} {note.text}")
     broken = sum(bool(each.broken) for each in results)
     rest = sorted(each.seconds for each in results if not each.broken)
-    said = f"{len(results)} runs, {sum(each.changes for each in results)} changes: {broken} broken"
+    changes = sum(each.changes for each in results)
+    said = f"{counted(len(results), 'run')}, {counted(changes, 'change')}: {broken} broken"
     if rest:
         said += f"; at rest after {Seconds(round(rest[len(rest) // 2]))}, at most {Seconds(round(rest[-1]))}"
     click.echo(said)

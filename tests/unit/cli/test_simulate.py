@@ -43,6 +43,17 @@ def test_strategies_are_shown_side_by_side(scenario: Path, capsys: pytest.Captur
     assert "2 NodeAffinity" in shown
 
 
+def test_of_many_nodes_the_first_are_shown_and_the_others_counted(
+    scenario: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenario.write_text(SCENARIO.replace("count: 2", "count: 43"))
+    assert run(["simulate", str(scenario), "--strategy", "should", "--workers", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert " n39 " in shown
+    assert " n40 " not in shown
+    assert shown.count("… and 3 more") == 2, "in each of two phases"
+
+
 def test_json_has_the_whole_report_and_the_page_is_one_file(
     scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

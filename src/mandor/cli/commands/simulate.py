@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 TEXTS_MOST = 12
 LINES_MOST = 40
+NODES_MOST = 40
 SEEDS = 20
 """With faults, if nobody says otherwise."""
 
@@ -182,13 +183,15 @@ def _show_nodes(strategy: dict[str, Any]) -> None:
     rows = []
     typical = {phase["name"]: phase for phase in strategy["typical"]["phases"]}
     for phase in strategy["phases"]:
-        for number, (name, over_all) in enumerate(phase["nodes"].items()):
+        for number, (name, over_all) in enumerate(list(phase["nodes"].items())[:NODES_MOST]):
             node = typical[phase["name"]]["nodes"][name]
             percent = node["memory_percent"]
             state = bar(percent) + f" {percent:3.0f} %" if node["ready"] else "down"
             title = phase["name"] if number == 0 else ""
             peak = f"{over_all['peak_percent']['most']:.0f} %"
             rows.append((title, name, state, peak, _brief(node["instances"])))
+        if (more := len(phase["nodes"]) - NODES_MOST) > 0:
+            rows.append(("", f"… and {more} more", "-o json has them", "", ""))
     if strategy["runs"] > 1:
         click.echo(f"In the typical seed, {strategy['typical_seed']}; the peak is that of all seeds:")
     show_table(("PHASE", "NODE", "MEMORY REQUESTED", "PEAK USE", "INSTANCES"), rows)
