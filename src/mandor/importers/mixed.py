@@ -1,6 +1,6 @@
 """Files of any format together: manifests as they are, those of other tools as the manifests they stand for."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from mandor.errors import Invalid, MandorError
 from mandor.importers.base import FOLDER_MOST, Imported, Made, Options, Source
 from mandor.importers.registry import detect, import_files
 from mandor.importers.report import NO_REPORT, Report
-from mandor.lib.yaml12 import dump
+from mandor.lib.yaml12 import Map, dump
 from mandor.model.manifest import DEFAULT_NAMESPACE, Document, load_files
 
 TEXT_MOST = 1 << 20
@@ -26,10 +26,20 @@ class Mixed:
     def report(self) -> Report:
         return self.imported.report
 
-    def load(self, *, namespace: str = DEFAULT_NAMESPACE, engines: Collection[str] | None = None) -> list[Document]:
-        """Every object; what came from another tool, and each mistake in it, has its place in that tool's file."""
+    def load(
+        self,
+        *,
+        own: Iterable[tuple[str, str | Map]] | None = None,
+        namespace: str = DEFAULT_NAMESPACE,
+        engines: Collection[str] | None = None,
+    ) -> list[Document]:
+        """Every object; what came from another tool, and each mistake in it, has its place in that tool's file.
+
+        `own`: other manifests than its own.
+        """
         made = {f"{each.file} ({number})": each for number, each in enumerate(self.imported.made, start=1)}
-        texts = [*self.own, *(Source(name, dump(each.manifest)) for name, each in made.items())]
+        foreign = [(name, dump(each.manifest)) for name, each in made.items()]
+        texts: list[tuple[str, str | Map]] = [*(self.own if own is None else own), *foreign]
         try:
             documents = load_files(texts, namespace=namespace, engines=engines)
         except MandorError as error:

@@ -12,7 +12,7 @@ import msgspec
 
 from mandor.errors import Invalid, TooLarge
 from mandor.lib.words import did_you_mean
-from mandor.lib.yaml12 import List, Malformed, Map, load_all
+from mandor.lib.yaml12 import List, Malformed, Map, Parsed, load_all
 from mandor.model.codec import KINDS
 from mandor.model.depends import HINT as UNTIE
 from mandor.model.depends import find_circles
@@ -124,12 +124,13 @@ def load_manifests(
 
 
 def load_files(
-    files: Iterable[tuple[str, str | bytes]],
+    files: Iterable[tuple[str, str | bytes | Map]],
     *,
     namespace: str = DEFAULT_NAMESPACE,
     engines: Collection[str] | None = None,
 ) -> list[Document]:
-    """Every object of several (name, text) files, in order; nothing if anything is wrong.
+    """Every object of several (name, text) files, in order; nothing if anything is wrong. A mapping is a manifest that
+    stands in another file, with its lines there.
 
     `Invalid` tells the first mistake (facts `file`, `line`, `path`) and lists all of them (`errors`).
     `namespace` is for objects that name none; `engines`: the only engine names there are.
@@ -159,9 +160,9 @@ def _invalid(mistakes: list[tuple[str, Mistake]]) -> Invalid:
     return Invalid(first.message, hint=first.hint, file=file, line=first.line, path=first.path, errors=errors)
 
 
-def _read_file(name: str, text: str | bytes, namespace: str) -> tuple[list[Document], list[Mistake]]:
+def _read_file(name: str, text: str | bytes | Map, namespace: str) -> tuple[list[Document], list[Mistake]]:
     try:
-        parsed = load_all(text)
+        parsed = [Parsed(text, text.line)] if isinstance(text, Map) else load_all(text)
     except Malformed as error:
         kind = TooLarge if error.over else Invalid
         wrong = {"file": name, "line": error.line, "path": "", "message": error.message, "hint": error.hint}

@@ -29,8 +29,8 @@ def load_piece(path: Path) -> Piece:
     """The scenario and all its work; `Invalid` tells what is wrong, and where."""
     scenario, source = read_file(path)
     folder = path.parent
-    first = load_work(scenario.workloads, folder, str(path))
-    later = [load_work(each.submit, folder, str(path)) for each in scenario.timeline]
+    first = load_work(source["workloads"], folder, str(path))
+    later = [load_work(each.get("submit", ()), folder, str(path)) for each in source.get("timeline", ())]
     imported = sum((each.report for each in later), first.report)
     piece = Piece(scenario, path, first.objects, [each.objects for each in later], imported)
     _check_workloads(piece, source, str(path))

@@ -10,7 +10,7 @@ from mandor.errors import Invalid
 from mandor.importers.base import Options, Source
 from mandor.importers.mixed import NOTHING_IMPORTED, Mixed, files_below, read_mixed, text_of
 from mandor.importers.report import NO_REPORT, Report
-from mandor.lib.yaml12 import dump
+from mandor.lib.yaml12 import Map, dump
 from mandor.model.meta import Object
 
 FILE, FORMAT = "file", "format"
@@ -26,22 +26,27 @@ class Work:
 
 def load_work(entries: Sequence[dict[str, Any]], folder: Path, where: str) -> Work:
     """Every object: manifests in order, then what other tools' files stand for; `Invalid` with file and line for a
-    mistake."""
+    mistake, where an entry knows its lines."""
     if not entries:
         return Work()
-    parts = [_entry(entry, folder, where, number) for number, entry in enumerate(entries, start=1)]
-    mixed = Mixed(
-        tuple(source for part in parts for source in part.own), sum((part.imported for part in parts), NOTHING_IMPORTED)
-    )
-    return Work(tuple(each.object for each in mixed.load()), mixed.report)
+    own: list[tuple[str, str | Map]] = []
+    imported = NOTHING_IMPORTED
+    for entry in entries:
+        if FILE not in entry:
+            own.append((where, entry if isinstance(entry, Map) else dump(entry)))
+            continue
+        found = _files_of(entry, folder, where)
+        own += found.own
+        imported += found.imported
+    mixed = Mixed((), imported)
+    return Work(tuple(each.object for each in mixed.load(own=own)), mixed.report)
 
 
-def _entry(entry: dict[str, Any], folder: Path, where: str, number: int) -> Mixed:
-    if FILE not in entry:
-        return Mixed((Source(f"{where} (workload {number})", dump(entry)),))
+def _files_of(entry: dict[str, Any], folder: Path, where: str) -> Mixed:
     if not entry.keys() <= {FILE, FORMAT}:
         hint = f"a list item is a manifest, or `{FILE}: FILE`, with `{FORMAT}: NAME` where that cannot be seen"
-        raise Invalid(f"`{FILE}` stands by itself", hint=hint, file=where)
+        line = entry.line if isinstance(entry, Map) else 1
+        raise Invalid(f"`{FILE}` stands by itself", hint=hint, file=where, line=line)
     names = entry[FILE]
     paths = [folder / str(name) for name in (names if isinstance(names, list) else [names])]
     options = Options(environment=dict(os.environ), read=text_of, folder=files_below)

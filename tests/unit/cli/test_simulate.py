@@ -116,6 +116,12 @@ def test_a_mistake_is_told_with_file_and_line(scenario: Path, capsys: pytest.Cap
     assert run(["simulate", str(scenario)]) == 1
     told = capsys.readouterr().err
     assert f"{scenario}:7: `timeline[0].down`: there is no node 'n7'" in told
+    scenario.write_text(SCENARIO.replace("image: nginx,", "imge: nginx,").replace("down: n0", "submit: {nam: x}"))
+    assert run(["simulate", str(scenario)]) == 1
+    assert f"{scenario}:5: unknown key `imge`" in capsys.readouterr().err
+    scenario.write_text(SCENARIO.replace("down: n0", "submit: {nam: x}"))
+    assert run(["simulate", str(scenario)]) == 1
+    assert f"{scenario}:7: unknown key `nam`" in capsys.readouterr().err
     assert run(["simulate", "nowhere.yaml"]) == 1
     assert "cannot read nowhere.yaml: no such file" in capsys.readouterr().err
 

@@ -105,3 +105,11 @@ def test_a_strategy_changes_strengths_and_priorities_and_nothing_else(tmp_path: 
     assert [each.strength for each in rules] == ["should", "should"]
     assert web.spec.priority == 7
     assert revised(piece.first, piece.scenario.plans["none"]) == list(piece.first)
+
+
+def test_what_stands_in_a_scenario_is_taken_as_it_was_typed(tmp_path: Path) -> None:
+    path = tmp_path / "s.yaml"
+    work = "{name: a, image: b, env: {VERSION: 1.10, MODE: 0755}}"
+    path.write_text(f"name: x\nnodes: [{{name: n}}]\nworkloads: [{work}]\nend: 1h\n")
+    (workload,) = load_piece(path).workloads
+    assert workload.spec.groups["main"].tasks["main"].env == {"VERSION": "1.10", "MODE": "0755"}
