@@ -260,6 +260,9 @@ class Steps:
         for named in op.get("templatePaths") or ():
             path = op.file.parent / named
             kind = self._sources.document(op, path, "", {"Index": 0}).get("kind")
+            if kind == "Service":  # Events for the scheduler to sift there; here no decision knows of them.
+                self.notes[f"{op.opcode}: Service: no place depends on one"] = None
+                continue
             if kind not in {"Node", "Pod"}:
                 self._unmapped(op, "templatePaths", str(kind), "this kind has no counterpart")
                 continue

@@ -97,6 +97,7 @@ def test_results_are_shown_to_people(capsys: pytest.CaptureFixture[str]) -> None
         (NODES + "  - {opcode: createPodGroups, count: 1, templatePath: group.yaml}\n", 4, "`spec.disruptionMode`"),
         (NODES + "  - {opcode: barrier, stageRequirement: Done}\n", 4, "barrier: `stageRequirement` is"),
         (NODES + "  - {opcode: churn, mode: always}\n", 4, "churn: `mode` is create or recreate"),
+        (NODES + "  - {opcode: churn, templatePaths: [claim.yaml]}\n", 4, "churn: ResourceClaim"),
         (NODES + "  - {opcode: sleep, duration: soon}\n", 4, "sleep:"),
         (NODES + "  - {opcode: createAny, templatePath: service.yaml}\n", 4, "createAny: Service"),
         (NODES + "  - {opcode: createPods, count: 1, podTemplatePath: volume.yaml}\n", 4, "`spec.volumes`"),
@@ -106,6 +107,7 @@ def test_a_mistake_names_the_operation_and_its_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, ops: str, line: int, message: str
 ) -> None:
     (tmp_path / "service.yaml").write_text("kind: Service")
+    (tmp_path / "claim.yaml").write_text("kind: ResourceClaim")
     (tmp_path / "group.yaml").write_text("{metadata: {name: g}, spec: {disruptionMode: {all: {}}}}")
     (tmp_path / "volume.yaml").write_text("spec: {volumes: [], containers: [{name: a, image: b}]}")
     path = scenario(tmp_path, ops)
@@ -119,6 +121,16 @@ def test_a_mistake_in_a_template_is_told_with_its_own_file(capsys: pytest.Captur
     path = scenario(tmp_path, NODES + "  - {opcode: createPods, count: 1, podTemplatePath: pod.yaml}\n")
     assert run(["bench", path, "--case", "A/a"]) == 1
     assert f"{tmp_path / 'pod.yaml'}:4: `spec.containers[0].name`: a container has a name" in capsys.readouterr().err
+
+
+def test_services_that_come_and_go_are_told_and_change_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "service.yaml").write_text("kind: Service")
+    ops = NODES + "  - {opcode: churn, mode: recreate, number: 1, templatePaths: [service.yaml]}\n"
+    ops += "  - {opcode: createPods, count: 3, collectMetrics: true}\n"
+    found = told(capsys, scenario(tmp_path, ops), "--case", "A/a")
+    assert (found["bound"], found["notes"]) == (3, ["churn: Service: no place depends on one"])
 
 
 def test_what_has_no_counterpart_is_left_out_and_told_when_that_is_allowed(
