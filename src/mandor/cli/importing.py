@@ -79,10 +79,13 @@ _OPTIONS = (
 def as_manifests(files: list[dict[str, str]], choice: Choice) -> list[dict[str, str]]:
     """The same files, those of other tools as the manifests they stand for; what was lost is told."""
     from mandor.importers.base import Source
-    from mandor.importers.mixed import read_mixed
+    from mandor.importers.mixed import Mixed, read_mixed
 
     mixed = read_mixed([Source(each["name"], each["text"]) for each in files], choice.options(), choice.format)
     tell(mixed.report, strict=choice.strict)
+    Mixed(
+        (), mixed.imported
+    ).load()  # A mistake has its place in the tool's file here; the server knows the manifest's.
     return [{"name": each.name, "text": each.text} for each in mixed.own] + _posted(mixed.imported)
 
 

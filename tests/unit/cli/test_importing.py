@@ -71,6 +71,16 @@ def test_a_mistake_in_a_foreign_file_is_told_where_it_stands(mandor: Mandor, tmp
     assert told.err.startswith("error: compose.yaml:4: `services.web.ports`: 'many' is not a port")
 
 
+def test_what_would_be_refused_is_told_where_it_stands_in_the_tools_file(mandor: Mandor, tmp_path: Path) -> None:
+    text = "services:\n  a: {image: x, depends_on: [b]}\n  b: {image: x, depends_on: [a]}\n"
+    (tmp_path / "compose.yaml").write_text(text)
+    printed, applied = mandor("import", "compose.yaml"), mandor("apply", "-f", "compose.yaml")
+    assert len(load_manifests(printed.out.partition("---")[0])) == 1, "it is printed all the same"
+    for told in (printed, applied):
+        assert told.code == 1
+        assert "error: compose.yaml:2: `depends_on.b`: a cycle of `depends_on`: a → b → a" in told.err
+
+
 def test_what_is_no_file_of_another_tool_is_not_imported(mandor: Mandor, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text("name: own\nimage: x\n")
     told = mandor("import", "own.yaml")

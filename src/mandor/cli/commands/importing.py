@@ -16,10 +16,12 @@ def import_command(files: tuple[str, ...], output: str, choice: Choice) -> None:
     """Print the manifests that files of other tools stand for.
 
     The manifests go to stdout. Every key that has no place in them, or only nearly the same one, is told on stderr,
-    with its file and line; --strict makes that a failure. Secrets are printed with their values, and it is told.
+    with its file and line; --strict makes that a failure. What `mandor apply` would refuse is a failure at any rate.
+    Secrets are printed with their values, and it is told.
     """
     from mandor.cli.commands.manifest import read_files
     from mandor.importers.base import Source
+    from mandor.importers.mixed import Mixed
     from mandor.importers.registry import import_files
     from mandor.lib.yaml12 import dump
 
@@ -32,3 +34,4 @@ def import_command(files: tuple[str, ...], output: str, choice: Choice) -> None:
         show_json({"items": manifests})
     else:
         click.echo("---\n".join(dump(each) for each in manifests), nl=False)
+    Mixed((), imported).load()  # What `mandor apply` would refuse is told with its place in the file.
