@@ -112,10 +112,10 @@ def _by_class(runs: Sequence[RunResult], classes: dict[str, int]) -> dict[str, d
         mine: Counter[str] = Counter()
         for phase in run.phases:
             for each in phase.workloads.values():
-                mine[names.get(each.priority, str(each.priority))] += each.down_seconds  # type: ignore[assignment]
+                mine[names.get(each.priority, f"priority {each.priority}")] += each.down_seconds  # type: ignore[assignment]
         for name, seconds in mine.items():
             sums.setdefault(name, []).append(seconds)
-    order = sorted(sums, key=lambda name: -classes.get(name, int(name) if name.lstrip("-").isdecimal() else 0))
+    order = sorted(sums, key=lambda name: -(classes[name] if name in classes else int(name.removeprefix("priority "))))
     return {name: spread(sums[name]) for name in order}
 
 

@@ -39,6 +39,7 @@ def test_strategies_are_shown_side_by_side(scenario: Path, capsys: pytest.Captur
     assert "Strategy should" in shown
     assert "Side by side" in shown
     assert "expectations broken in  0 of 1  0 of 1" in shown
+    assert "down: priority 0 " in shown, "whose class has no name"
     assert "without `zone == a`" in shown
     assert "2 NodeAffinity" in shown
 
