@@ -76,6 +76,20 @@ def test_json_has_the_whole_report_and_the_page_is_one_file(
     assert "<script" not in text
 
 
+def test_a_page_that_cannot_be_written_is_told_and_the_report_is_not_lost(
+    scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["simulate", str(scenario), "--workers", "1", "--html"]
+    assert run([*command, str(tmp_path / "nowhere" / "a.html")]) == 1
+    told = capsys.readouterr()
+    assert "there is no folder" in told.err
+    assert told.out == "", "nothing is run for nothing"
+    assert run([*command, str(tmp_path)]) == 1
+    told = capsys.readouterr()
+    assert f"cannot write {tmp_path}: is a directory" in told.err
+    assert "Side by side" in told.out
+
+
 def test_an_expectation_that_does_not_hold_fails_the_run_and_says_how_to_see_it_again(
     scenario: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,6 +10,7 @@ from mandor.cli.importing import tell
 from mandor.cli.options import output_option
 from mandor.cli.output import show_json, show_table
 from mandor.cli.progress import BAR, Bar
+from mandor.errors import Invalid
 from mandor.lib.words import counted
 
 if TYPE_CHECKING:
@@ -80,6 +81,8 @@ def simulate_command(
     from mandor.sim.compare import narrowed, run_all
     from mandor.sim.report import make_report
 
+    if page is not None and not page.parent.is_dir():
+        raise Invalid(f"cannot write {page}: there is no folder {page.parent}")
     piece = _piece(file, replay, profile, plugins)
     piece = narrowed(piece, wanted) if wanted else piece
     tell(piece.imported, strict=strict)
@@ -87,17 +90,24 @@ def simulate_command(
     with Bar() as bar, silence():  # What goes wrong in there is what it is about.
         results = run_all(piece, chosen, workers=workers, progress=bar.show)
     report = make_report(piece, results, chosen)
-    if page is not None:
-        from mandor.sim.page import make_page
-
-        page.write_text(make_page(report), encoding="utf-8")
-        click.echo(f"the report is in {page}", err=True)
     if output == "json":
         show_json(report)
     else:
         _show(report)
     _tell_failures(report, piece.path)
+    if page is not None:
+        _write_page(report, page)
     return 0 if report["passed"] else 1
+
+
+def _write_page(report: dict[str, Any], page: Path) -> None:
+    from mandor.sim.page import make_page
+
+    try:
+        page.write_text(make_page(report), encoding="utf-8")
+    except OSError as error:
+        raise Invalid(f"cannot write {page}: {(error.strerror or str(error)).lower()}") from error
+    click.echo(f"the report is in {page}", err=True)
 
 
 def _piece(file: Path | None, replay: Path | None, profile: str, plugins: Path | None) -> "Piece":

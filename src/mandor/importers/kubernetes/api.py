@@ -1,6 +1,7 @@
 """Which API a kind belongs to: one of the same name in another API is another thing."""
 
 from mandor.importers.part import Part
+from mandor.lib.words import mistyped
 
 _CORE, _APPS, _BATCH = ("v1",), ("v1", "v1beta2", "v1beta1"), ("v1", "v1beta1", "v2alpha1")
 VERSIONS: dict[str, tuple[str, ...]] = {
@@ -26,6 +27,11 @@ _APIS: dict[str, tuple[str, ...]] = {
     "scheduling.k8s.io": ("PriorityClass",),
 }  # fmt: skip
 _KINDS = {kind: [api for api, held in _APIS.items() if kind in held] for kinds in _APIS.values() for kind in kinds}
+
+
+def meant(part: Part, kind: str) -> str:
+    """A hint, if the API that it names has a kind of nearly that name."""
+    return mistyped(kind, _APIS.get(str(part.peek("apiVersion")).rpartition("/")[0], ()))
 
 
 def known_api(part: Part, kind: str) -> bool:

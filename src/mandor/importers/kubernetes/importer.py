@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from mandor.errors import Invalid, TooLarge
 from mandor.importers.base import Imported, Importer, Made, Options, Source
-from mandor.importers.kubernetes.api import known_api
+from mandor.importers.kubernetes.api import known_api, meant
 from mandor.importers.kubernetes.joined import JOINED_KINDS, join
 from mandor.importers.kubernetes.meta import drop_labels, read_meta
 from mandor.importers.kubernetes.placement import PlacementReader
@@ -144,7 +144,8 @@ def _sort(part: Part, pile: _Pile, shelf: Shelf) -> None:
         if manifest is not None:
             pile.secrets.append(_made(part, manifest))
     else:
-        part.drop_all("kind", WITHOUT.get(kind, f"there is nothing like a {kind} here"))
+        told_why = WITHOUT.get(kind)
+        part.drop_all("kind", told_why or f"there is nothing like a {kind} here", "" if told_why else meant(part, kind))
 
 
 def _named_apart(works: list[Work]) -> list[Work]:

@@ -336,3 +336,10 @@ def test_the_older_form_of_an_autoscaler_is_read() -> None:
     found = imported(deployment(), scaler)
     assert found.made[0].manifest["autoscale"] == {"max": 5, "cpu": "60%"}
     assert found.report.dropped == 0
+
+
+def test_a_kind_that_was_mistyped_is_told_with_the_one_of_that_api() -> None:
+    own = imported("apiVersion: apps/v1\nkind: Deplyment\nmetadata: {name: a}\n").report
+    assert [(note.line, note.fate, note.hint) for note in own.notes] == [(2, "dropped", "did you mean `Deployment`?")]
+    others = imported("apiVersion: example.org/v1\nkind: Deplyment\nmetadata: {name: a}\n").report
+    assert [note.hint for note in others.notes] == [""], "what others call their kinds is their business"
