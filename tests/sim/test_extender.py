@@ -342,6 +342,7 @@ async def test_two_extenders_that_agree_on_no_node_are_both_named_and_on_one_the
         both = [json.loads(extended(each.url))["extenders"][0] for each in (preempting, other)]
         configure(world, tmp_path, json.dumps({"extenders": both}))
         await world.add_nodes("n1", "n2", "n3")
+        await world.run(2)
         await world.apply(make_workload("web", replicas=1))
         await until(world, lambda: bool(world.instances()) and world.instance("web-0").status.reason != "")
         message = world.instance("web-0").status.message
