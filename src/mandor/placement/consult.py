@@ -43,6 +43,11 @@ def consult(
     return answers
 
 
+def unasked(profile: Profile, state: CycleState) -> bool:
+    """A place was found without those who are asked elsewhere: nothing fitted when there was time to ask them."""
+    return any(each.name not in state for each in profile.consults)
+
+
 Begun = tuple[ConsultPlugin, Talk, tuple[bool, object]]
 Offers = tuple[str, tuple[Offer, ...]]
 """What a PostFilter plugin of this name could nominate."""

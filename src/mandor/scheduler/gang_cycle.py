@@ -9,6 +9,7 @@ from msgspec import structs
 
 from mandor.lib.clock import Clock
 from mandor.model.meta import Key
+from mandor.placement.consult import unasked
 from mandor.placement.cycle import NOMINATED, Decision, Moment
 from mandor.placement.framework.context import Context
 from mandor.placement.framework.handle import Muster
@@ -119,6 +120,8 @@ class GangCycle:
         still = [each for each in members if self._queue.place(each.ask.key) is Place.DECIDED_ON]
         if len(still) < len(members) or any(each.ask != asks[each.ask.key] for each in still):
             self._again(still)  # Somebody has left, or is not what it was.
+        elif any(unasked(profile, each.state) for each in decision.placed):
+            self._again(still)
         elif decision.fault:
             self._fault(self._out(members), decision.message)
         elif decision.placed:

@@ -21,6 +21,7 @@ from mandor.model.reservation import Reservation
 from mandor.model.table_report import TableReport
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload
+from mandor.placement.consult import unasked
 from mandor.placement.cycle import Decision
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.context import Context, run_permits, run_reserve
@@ -437,8 +438,11 @@ class Scheduler:
             self._to_write.append(promise)
 
     def _conclude(self, entry: Entry, profile: Profile, decision: Decision) -> Promise | None:
-        self._note(entry, profile, decision)
         entry.consulted = None
+        if decision.node and unasked(profile, decision.state):
+            self._queue.back_off(entry, now=self._clock.monotonic())
+            return None
+        self._note(entry, profile, decision)
         if decision.node:
             return self._take(entry, profile, decision)
         if decision.fault:

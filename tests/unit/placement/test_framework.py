@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from mandor.errors import Invalid
+from mandor.lib.steps import at_once
 from mandor.model.node import Capabilities
 from mandor.placement.cycle import decide
 from mandor.placement.framework.ask import Ask
@@ -19,6 +20,7 @@ from mandor.placement.framework.points import (
     Happening,
     Only,
     Plugin,
+    PostFilterPlugin,
     PreFilterPlugin,
     PreScorePlugin,
     ScorePlugin,
@@ -26,7 +28,10 @@ from mandor.placement.framework.points import (
     scaled,
 )
 from mandor.placement.framework.profile import Enabled, Profile
+from mandor.placement.framework.rehearsal import Rehearsal
 from mandor.placement.framework.snapshot import NodeView, Snapshot, node_fact, node_facts
+from mandor.placement.framework.watch import Unwatched
+from mandor.placement.plugins.default_preemption import DefaultPreemption
 from mandor.placement.plugins.node_resources_fit import NodeResourcesFit
 from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.placement.profiles import default_profile
@@ -291,3 +296,21 @@ def test_one_fact_of_a_node_is_what_it_is_among_all() -> None:
     facts = node_facts(node)
     assert {name: node_fact(node, name) for name in facts} == facts
     assert node_fact(node, "engine.docker.nothing") is node_fact(node, "nothing") is None
+
+
+def test_whoever_builds_on_the_preemption_has_his_own_word_in_whatever_form() -> None:
+    class Own(DefaultPreemption):
+        name = "Own"
+
+        def make_room(self, state: CycleState, rehearsal: Rehearsal) -> str:
+            return "n1"
+
+    class Older(DefaultPreemption):
+        name = "Older"
+
+        def post_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> str:
+            return "n2"
+
+    rehearsal = Rehearsal(default_profile(), ASK, make_table(2).snapshot(), Unwatched())
+    plugins: list[PostFilterPlugin] = [Own(), Older()]
+    assert [at_once(each.making_room(CycleState(), rehearsal)) for each in plugins] == ["n1", "n2"]

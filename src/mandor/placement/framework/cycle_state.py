@@ -16,6 +16,9 @@ class CycleState:
     def write(self, key: str, value: object) -> None:
         self._values[key] = value
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
     def read(self, key: str, kind: type[T]) -> T:
         """A `KeyError` if nobody wrote it, a `TypeError` if it is something else."""
         value = self._values[key]
@@ -25,7 +28,7 @@ class CycleState:
 
     def find(self, key: str, kind: type[T]) -> T | None:
         """None: nobody wrote it."""
-        return self.read(key, kind) if key in self._values else None
+        return self.read(key, kind) if key in self else None
 
 
 def key_of_form(name: str, variant: int) -> str:

@@ -258,6 +258,8 @@ class PostFilterPlugin(Plugin):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         _has_one_of(cls, PostFilterPlugin, "post_filter", "make_room", "making_room")
+        if "making_room" not in vars(cls) and ("make_room" in vars(cls) or "post_filter" in vars(cls)):
+            cls.making_room = PostFilterPlugin.making_room  # type: ignore[method-assign] # its own word, not its parent's
 
     def post_filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Nomination | str | None:
         """The node where there will be room, or None; the instance goes there as soon as it fits."""
