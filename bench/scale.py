@@ -37,6 +37,7 @@ from mandor.errors import Invalid
 WORKLOADS = 10
 """So many the instances of a round belong to."""
 ROUND_SECONDS = 900.0
+TICK_SECONDS = 0.01
 
 
 def own_cpu() -> float:
@@ -75,8 +76,8 @@ class Stretch:
         self._seen.append((time.time(), times.user + times.system - self._before["cpu_seconds"]))
 
     def cpu_until(self, wall: float) -> float:
-        """By this moment, as far as somebody looked."""
-        return max((cpu for at, cpu in self._seen if at <= wall), default=self._seen[0][1])
+        """By this moment, as far as somebody looked; no less than what the system counts in."""
+        return max((cpu for at, cpu in self._seen if at <= wall and cpu > TICK_SECONDS), default=TICK_SECONDS)
 
     def turn(self, profile: str) -> dict[str, Any]:
         """What comes now is another part of it, with a profile of its own; how late the loop was so far."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
@@ -26,6 +27,9 @@ from tests.components.podman import Podman, start_podman
 # A busy machine is slow to think of examples, and that is no mistake of the code under test.
 settings.register_profile("mandor", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("mandor")
+
+# Who is run in the background ignores Ctrl-C, and so would everything that is started here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 StartEtcd = Callable[..., Etcd]
 HERE = Path(__file__).parent
