@@ -61,6 +61,7 @@ def go(page: Page, cluster: Cluster, place: str = "") -> None:
 
 
 def check_accessible(page: Page) -> None:
+    expect(page.locator("h1")).to_have_count(1)  # it is drawn
     wrong: Any = page.evaluate(CHECKS)
     assert wrong == []
 
