@@ -174,6 +174,7 @@ async def serve(settings: ServerSettings, *, dev: bool = False, pulse: Pulse | N
             if "scheduler" in settings.roles:
                 await claim(store, clock, _pools(settings))
             async with tasks.shared_queue(settings) as inside.queue, Background() as background:
+                background.start(collect_gently(clock), "garbage")
                 if inside.queue is not None:
                     background.start(tasks.work(store, clock, settings, inside.queue, inside.crowded), "tasks")
                 background.start(register.run(), "register")
@@ -278,7 +279,6 @@ async def _serve_api(
         tasks.start(recorder.run(), "recorder")
         tasks.start(heartbeats.run(), "heartbeats")
         start_recording(tasks, settings, store, clock, lambda: [each.instances for each in heartbeats.all_usage()])
-        tasks.start(collect_gently(clock), "garbage")
         serving = tasks.start(server.serve(), "api")
         waiting = tasks.start(told.wait(), "signal")
         log.info("ready at %s", url)
