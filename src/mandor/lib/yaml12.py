@@ -80,6 +80,14 @@ class List(list[Any]):
         self.lines.append(line)
 
 
+class Tagged(NamedTuple):
+    """A value with a tag that whoever reads it asked for."""
+
+    tag: str
+    value: Any
+    text: str | None
+
+
 class Parsed(NamedTuple):
     """One document: its value, and the line where it begins."""
 
@@ -97,12 +105,17 @@ class _Node(NamedTuple):
 
 
 def load_all(
-    source: str | bytes, *, bytes_most: int = BYTES_MOST, nodes_most: int = NODES_MOST, depth_most: int = DEPTH_MOST
+    source: str | bytes,
+    *,
+    bytes_most: int = BYTES_MOST,
+    nodes_most: int = NODES_MOST,
+    depth_most: int = DEPTH_MOST,
+    tags: frozenset[str] = frozenset(),
 ) -> list[Parsed]:
-    """Every document of a text; empty ones are left out."""
+    """Every document of a text; empty ones are left out. A value with one of these `tags` is a `Tagged`."""
     text = _text(source, bytes_most)
     try:
-        return _Builder(text, nodes_most, depth_most).documents()
+        return _Builder(text, nodes_most, depth_most, tags).documents()
     except yaml.YAMLError as error:
         as_yaml = _json_as_yaml(text)
         if as_yaml is not None and as_yaml != text:
@@ -142,6 +155,7 @@ class _Builder:
     text: str
     nodes_most: int
     depth_most: int
+    tags: frozenset[str]
     nodes: int = 0
     anchors: dict[str, _Node | None] = field(default_factory=dict)
     """None: still being read, so that an alias inside it would never end."""
@@ -166,12 +180,18 @@ class _Builder:
             raise Malformed(f"nested deeper than {self.depth_most} levels", line, over=True)
         if event.anchor is not None:
             self.anchors[event.anchor] = None
+        tag = event.tag
+        if tag in self.tags:
+            event.tag = None
+            event.implicit = (not event.style, True) if isinstance(event, yaml.ScalarEvent) else True
         if isinstance(event, yaml.ScalarEvent):
             node = _scalar(event, line)
         elif isinstance(event, yaml.SequenceStartEvent):
             node = self._sequence(event, line, events, depth)
         else:
             node = self._mapping(event, line, events, depth)
+        if tag in self.tags:
+            node = node._replace(value=Tagged(tag, node.value, node.text), text=None, plain=False)
         if event.anchor is not None:
             self.anchors[event.anchor] = node
         return node

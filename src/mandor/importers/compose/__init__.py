@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from mandor.importers.base import Imported, Importer, Made, Options, Source, fitting_name
 from mandor.importers.compose.document import Loader, folder_of
+from mandor.importers.compose.merging import TAGS
 from mandor.importers.compose.service import CONDITIONS, Reader, wanted
 from mandor.importers.compose.storage import Storage
 from mandor.importers.compose.texts import Texts
@@ -27,7 +28,7 @@ class ComposeImporter(Importer):
         if "services" not in text and "include" not in text:
             return False
         try:
-            documents = load_all(text)
+            documents = load_all(text, tags=TAGS)
         except Malformed:  # it is said where: whoever reads it finds that out again
             return _SERVICES.search(text) is not None and not _FOREIGN.search(text)
         first = documents[0].value if documents else None
@@ -42,8 +43,13 @@ class ComposeImporter(Importer):
             folders.setdefault(folder_of(file.name), []).append(file)
         found = Imported((), Report())
         for group in folders.values():
-            found += _project(group, options)
+            found += _project(sorted(group, key=_overrides), options)
         return found
+
+
+def _overrides(file: Source) -> bool:
+    """Whether Compose lays it over another one by its name: a folder's files come sorted, and it would be below."""
+    return PurePosixPath(file.name).stem.endswith(".override")
 
 
 def _project(files: Sequence[Source], options: Options) -> Imported:

@@ -8,9 +8,9 @@ from typing import Any
 from mandor.errors import Invalid, TooLarge
 from mandor.importers.base import Options, Source
 from mandor.importers.compose.interpolation import interpolated, read_variables
-from mandor.importers.compose.merging import merged
-from mandor.importers.part import Ledger, Traced
-from mandor.lib.yaml12 import List, Malformed, Map, load_all
+from mandor.importers.compose.merging import RESET, TAGS, Layer, merged
+from mandor.importers.part import Ledger
+from mandor.lib.yaml12 import List, Malformed, Map, Tagged, load_all
 
 NESTED_MOST = 16
 FILES_MOST = 64
@@ -35,10 +35,10 @@ class Loader:
     around: dict[str, str] = field(default_factory=dict, init=False)
     """What `$NAME` stands for in the project's own files."""
 
-    def project(self, files: Sequence[Source]) -> Traced:
+    def project(self, files: Sequence[Source]) -> Layer:
         """Files of one folder: later ones count more."""
         self.around = self.variables(folder_of(files[0].name), self.options.env_files)
-        found = Traced(1)
+        found = Layer(1)
         for file in files:
             found = merged(found, self._document(file, self.around, ()))
         return found
@@ -66,13 +66,13 @@ class Loader:
 
     # One file.
 
-    def _document(self, file: Source, variables: Mapping[str, str], within: tuple[str, ...]) -> Traced:
+    def _document(self, file: Source, variables: Mapping[str, str], within: tuple[str, ...]) -> Layer:
         if file.name in within or len(within) >= NESTED_MOST:
             raise Invalid(f"{file.name} includes itself", file=file.name, line=1)
         self.opened += 1
         if self.opened > FILES_MOST:
             raise TooLarge(f"more than {FILES_MOST} files are named", file=file.name, line=1)
-        found = Traced(1)
+        found = Layer(1)
         for value, _ in _parsed(file):
             found = merged(found, self._filled(value, variables, file.name, ""))
         for inner in self._included(found, file, variables, (*within, file.name)):
@@ -82,10 +82,15 @@ class Loader:
 
     def _filled(self, value: Any, variables: Mapping[str, str], file: str, path: str) -> Any:
         """With variables filled in, and with files beside the lines."""
-        made = Traced(value.line)
+        made = Layer(value.line)
         for key, each in value.items():
             line, inside = value.lines.get(key, value.line), f"{path}.{key}" if path else key
-            made.set(key, self._value(each, variables, file, inside, line), line, value.texts.get(key))
+            text = value.texts.get(key)
+            if isinstance(each, Tagged):
+                made.tags[key], each, text = each
+                if made.tags[key] == RESET:
+                    continue
+            made.set(key, self._value(each, variables, file, inside, line), line, text)
             made.files[key] = file
         return made
 
@@ -95,8 +100,12 @@ class Loader:
         if isinstance(value, List):
             made = List(value.line)
             for index, each in enumerate(value):
-                at = value.lines[index]
-                made.add(self._value(each, variables, file, f"{path}[{index}]", at), at, value.texts.get(index))
+                at, text = value.lines[index], value.texts.get(index)
+                if isinstance(each, Tagged):  # An item has no place in an earlier list that it could be laid over.
+                    tag, each, text = each
+                    if tag == RESET:
+                        continue
+                made.add(self._value(each, variables, file, f"{path}[{index}]", at), at, text)
             return made
         if not isinstance(value, str) or "$" not in value or path.startswith("x-"):
             return value
@@ -113,8 +122,8 @@ class Loader:
     # Files that it names.
 
     def _included(
-        self, found: Traced, file: Source, variables: Mapping[str, str], within: tuple[str, ...]
-    ) -> list[Traced]:
+        self, found: Layer, file: Source, variables: Mapping[str, str], within: tuple[str, ...]
+    ) -> list[Layer]:
         """`include:` brings in whole files, which count less than this one."""
         if "include" not in found:
             return []
@@ -147,7 +156,7 @@ class Loader:
 
     # Services that go on from others.
 
-    def _extend(self, found: Traced, file: Source, variables: Mapping[str, str]) -> None:
+    def _extend(self, found: Layer, file: Source, variables: Mapping[str, str]) -> None:
         services = found.get("services")
         if isinstance(services, Map):
             for name in services:
@@ -191,7 +200,7 @@ class Loader:
 
 def _parsed(file: Source) -> list[tuple[Map, int]]:
     try:
-        documents = load_all(file.text)
+        documents = load_all(file.text, tags=TAGS)
     except Malformed as error:
         raise Invalid(error.message, hint=error.hint, file=file.name, line=error.line) from None
     for each in documents:

@@ -5,19 +5,37 @@ from typing import Any
 from mandor.importers.part import Traced
 from mandor.lib.yaml12 import List, Map
 
+RESET, OVERRIDE = "!reset", "!override"
+TAGS = frozenset({RESET, OVERRIDE})
 _REPLACED = frozenset({"command", "entrypoint", "test"})
 _PAIRS = frozenset({"environment", "labels", "args", "sysctls", "annotations", "extra_hosts", "driver_opts"})
 _NAMED = frozenset({"depends_on", "networks", "models"})
 _BY_TARGET = frozenset({"volumes", "devices", "configs", "secrets"})
 
 
-def merged(base: Map, over: Map) -> Traced:
+class Layer(Traced):
+    """A mapping that is laid over others."""
+
+    __slots__ = ("tags",)
+
+    def __init__(self, line: int = 0) -> None:
+        super().__init__(line)
+        self.tags: dict[str, str] = {}
+        """Keys for which nothing counts that is below: those that are reset are gone, and those that override are
+        only what they are here."""
+
+
+def merged(base: Map, over: Map) -> Layer:
     """What `over` says counts; what it leaves open is as in `base`."""
-    made = Traced(over.line or base.line)
+    made = Layer(over.line or base.line)
+    below, above = (each.tags if isinstance(each, Layer) else {} for each in (base, over))
+    made.tags = {**below, **{key: OVERRIDE for key in over if below.get(key) == RESET}, **above}
     for source in (base, over):
         for key in source:
+            if source is base and key in above:
+                continue
             value = source[key]
-            if source is over and key in base:
+            if source is over and key in base and key not in above:
                 value = _combined(key, base[key], value)
             made.set(key, value, source.lines.get(key, source.line), source.texts.get(key))
             if not isinstance(value, dict | list) and key not in source.texts:
@@ -28,7 +46,11 @@ def merged(base: Map, over: Map) -> Traced:
 
 
 def _combined(key: str, base: Any, over: Any) -> Any:
-    if key in _REPLACED or over is None:
+    if key in _REPLACED:
+        return over
+    if over is None:  # A mapping or a list that is left empty takes nothing away: `!reset` does.
+        return base if isinstance(base, Map | List) else over
+    if key == "logging" and _of_another_driver(base, over):
         return over
     if key in _PAIRS and isinstance(base, Map | List) and isinstance(over, Map | List):
         return merged(_pairs(base), _pairs(over))
@@ -39,6 +61,12 @@ def _combined(key: str, base: Any, over: Any) -> Any:
     if isinstance(base, List) and isinstance(over, List):
         return _joined(base, over, _target if key in _BY_TARGET else _itself)
     return over
+
+
+def _of_another_driver(base: Any, over: Any) -> bool:
+    """Options belong to their driver."""
+    drivers = [each.get("driver") for each in (base, over) if isinstance(each, Map)]
+    return None not in drivers and len(set(drivers)) > 1
 
 
 def named(value: Map | List) -> Map:
