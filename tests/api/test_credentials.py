@@ -1,10 +1,12 @@
 """Credentials of nodes are renewed by their agents: the old one is good for a while, and then it is not."""
 
+from typing import Any
+
 import msgspec
 import pytest
 
 from mandor.client.aio import Client
-from mandor.errors import Forbidden, Invalid, NotFound, Unauthenticated, Unsupported
+from mandor.errors import Conflict, Forbidden, Invalid, NotFound, Unauthenticated, Unsupported
 from mandor.model.meta import Key
 from mandor.model.node import RENEWS, Node
 from mandor.model.record import Former, Token
@@ -34,13 +36,13 @@ async def node_of(api: Api) -> Node:
     return found
 
 
-async def pass_time(api: Api) -> None:
+async def pass_time(api: Api, *, at_least: float = 3000) -> None:
     """Until the time of the old one is over."""
     token = await api.store.get(Key("token", "", "node.n1"))
     assert isinstance(token, Token)
     former = token.spec.former
     assert former is not None
-    assert former.until > api.parts.clock.now() + 3000
+    assert former.until > api.parts.clock.now() + at_least
     spec = msgspec.structs.replace(token.spec, former=Former(former.hash, until=1.0))
     await api.store.commit(Put(token.changed(spec=spec)))
 
@@ -162,6 +164,70 @@ async def test_the_new_one_lasts_as_long_as_the_old_one_did_and_is_as_old_as_it_
     assert after.meta.created_at > past.meta.created_at + 600
     assert answer["until"] == past.spec.expires_at, "the old one is not good for longer than it would have been"
     assert answer["renew_seconds"] == pytest.approx(633, abs=40)
+
+
+async def issued(api: Api, **more: object) -> dict[str, Any]:
+    """Another credential for n1, made by hand."""
+    admin = await api.client(await api.token("admin", "user:ani"))
+    made: dict[str, Any] = await admin.call("POST", "/v1/tokens", dict, body={"role": "node", "identity": "n1", **more})
+    return made
+
+
+async def test_one_that_is_made_by_hand_lets_the_one_that_the_agent_has_go_on_for_a_while(api: Api) -> None:
+    old = await joined(api)
+    made = await issued(api)
+    assert made["former_until"] == pytest.approx(api.parts.clock.now() + 3600, abs=60)
+    assert await admits(api, old)
+    assert await admits(api, made["token"])
+    with pytest.raises(Forbidden, match="not the credential of n1 any more"):
+        await renew(await api.client(old))
+    await pass_time(api)
+    assert not await admits(api, old)
+    assert await admits(api, made["token"])
+    assert (await issued(api))["former_until"], "by then there is room for another"
+
+
+async def test_without_an_overlap_all_that_was_before_ends_at_once(api: Api) -> None:
+    first = await joined(api)
+    second = await issued(api)
+    third = await issued(api, overlap_seconds=0)
+    assert third["former_until"] == 0
+    assert [await admits(api, each) for each in (first, second["token"], third["token"])] == [False, False, True]
+
+
+async def test_a_second_one_within_the_overlap_is_refused_for_it_would_lock_the_agent_out(api: Api) -> None:
+    old = await joined(api)
+    made = await issued(api)
+    with pytest.raises(Conflict, match="n1 was given another credential") as caught:
+        await issued(api)
+    assert "overlap of 0" in str(caught.value.hint)
+    assert await admits(api, old)
+    assert await admits(api, made["token"])
+
+
+async def test_the_old_one_is_not_good_for_longer_than_it_would_have_been_or_than_the_new_one_is(api: Api) -> None:
+    await joined(api)
+    ends = (await issued(api, expires_seconds=500))["expires_at"]
+    await pass_time(api, at_least=400)
+    made = await issued(api, expires_seconds=5000, overlap_seconds=900)
+    assert made["former_until"] == ends
+    await pass_time(api, at_least=400)
+    made = await issued(api, expires_seconds=100)
+    assert made["former_until"] == made["expires_at"]
+
+
+async def test_a_node_that_has_not_joined_has_no_credential_to_wait_for(api: Api) -> None:
+    first, second = await issued(api), await issued(api)
+    assert (first["former_until"], second["former_until"]) == (0, 0)
+    assert not await admits(api, first["token"])
+
+
+async def test_while_not_every_server_knows_of_overlaps_one_has_to_say_that_there_is_none(api: Api) -> None:
+    await joined(api)
+    object.__setattr__(api.parts, "everywhere", lambda: frozenset({"watch"}))
+    with pytest.raises(Unsupported, match="not every server"):
+        await issued(api)
+    assert (await issued(api, overlap_seconds=0))["former_until"] == 0
 
 
 async def token_of(api: Api) -> Token:

@@ -65,10 +65,13 @@ class HttpLink:
             try:
                 return await self._join()
             except Unauthenticated as error:
-                if following := self._journal.next_credential:
-                    log.warning("the credential of this node is over; trying the one that was to follow")
+                # One was written there by hand meanwhile, or was to follow.
+                for kept in (self._journal.credential, self._journal.next_credential):
+                    if kept in ("", self._client.token):
+                        continue
+                    log.warning("what this node shows is not known any more; trying what is in its data directory")
                     with suppress(Unauthenticated):
-                        return await self._join_as(following)
+                        return await self._join_as(kept)
                 # It was revoked with the node, or the join token by a newer one.
                 self._join_token = self._fresh()
                 if self._join_token is None or self._client.token == self._join_token:

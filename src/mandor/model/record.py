@@ -148,6 +148,10 @@ class Token(Object, frozen=True, tag="token"):
         """For how long it was made."""
         return self.ends_at - self.meta.created_at
 
+    def followed(self, now: float, overlap_seconds: float) -> Former:
+        """What stays of it beside its successor, for a while and not longer than it would have been good."""
+        return Former(self.spec.hash, min(now + overlap_seconds, self.ends_at))
+
 
 RENEWAL_SHARE = 2 / 3
 """At this share of its life an agent renews a credential that has an end."""

@@ -12,6 +12,7 @@ import pytest
 
 from mandor.agent.http_link import HttpLink
 from mandor.agent.journal import Journal
+from mandor.api.auth import make_token
 from mandor.client.aio import Client
 from mandor.errors import Conflict, Unauthenticated, Unavailable
 from mandor.model.codec import from_plain
@@ -258,6 +259,24 @@ async def test_an_agent_that_ends_while_it_renews_its_credential_has_one_that_is
     await end_the_old_one(place)
     async with Client([place.url]) as client:
         assert (await link_of(place, client).join()).id == "c1"
+
+
+@pytest.mark.req("S0-22", "S0-30")
+async def test_a_credential_that_is_written_into_its_folder_is_taken_when_the_old_one_is_over(place: Place) -> None:
+    async with place.agent() as agent:
+        await asyncio.wait_for(agent.joined.wait(), 30)
+    async with Client([place.url]) as client:
+        link = link_of(place, client)
+        await link.join()
+        old = await place.store.get(Key("token", "", "node.n1"))
+        assert old is not None
+        token, text = make_token("node", "node:n1", name="node.n1")
+        await place.store.commit(Put(token.stamped(version=old.meta.version)))
+        with pytest.raises(Unauthenticated):
+            await link.join()
+        (place.folder / "n1" / "credential").write_text(text)
+        assert (await link.join()).id == "c1"
+        assert client.token == text
 
 
 @pytest.mark.req("S0-22", "S0-30")

@@ -16,6 +16,8 @@ import trustme
 
 from mandor.client.sync import Client, parse_server
 from mandor.errors import Invalid, Unavailable
+from mandor.model.meta import Meta
+from mandor.model.node import Node
 from tests.components.ports import free_port
 from tests.unit.cli.conftest import LiveApi, Mandor
 from tests.unit.cli.web import Answering, serving
@@ -69,6 +71,7 @@ def test_a_token_opens_a_guarded_cluster(guarded_api: LiveApi, mandor: Mandor, m
     assert made.code == 0, made.err
     assert made.out.startswith("mdr_")
     assert "user:budi (viewer)" in made.err
+    assert "its agent" not in made.err
     listed = mandor("token", "list")
     assert "user:budi" in listed.out
     assert made.out.strip().rpartition("_")[2] not in listed.out
@@ -76,6 +79,22 @@ def test_a_token_opens_a_guarded_cluster(guarded_api: LiveApi, mandor: Mandor, m
     assert mandor("token", "revoke", name).out == f"token {name} revoked\n"
     monkeypatch.setenv("MANDOR_TOKEN", made.out.strip())
     assert mandor("get", "nodes").code == 1
+
+
+def test_whoever_makes_a_credential_for_a_node_that_has_one_is_told_that_its_agent_is_to_have_it(
+    api: LiveApi, mandor: Mandor
+) -> None:
+    for _ in range(2):
+        made = mandor("token", "create", "n1", "--role", "node")
+        assert made.code == 0, made.err
+        assert "its agent" not in made.err, "nobody has joined with it"
+    api.put(Node(meta=Meta(name="n1")))
+    made = mandor("token", "create", "n1", "--role", "node", "--overlap", "2h")
+    assert "its agent has another one, which ends in 2h at the latest" in made.err
+    again = mandor("token", "create", "n1", "--role", "node")
+    assert again.code == 1
+    assert "was given another credential" in again.err
+    assert mandor("token", "create", "n1", "--role", "node", "--overlap", "0s").code == 0
 
 
 def test_the_version_of_the_cluster_is_shown(api: LiveApi, mandor: Mandor) -> None:

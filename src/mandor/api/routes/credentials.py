@@ -17,7 +17,7 @@ from mandor.api.routes.objects import TRIES
 from mandor.errors import Conflict, Forbidden, Unsupported
 from mandor.model.meta import Key
 from mandor.model.node import RENEWS, Node, Renewal
-from mandor.model.record import Former, Token
+from mandor.model.record import Token
 from mandor.store.base import Put
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class Renewed(Struct, frozen=True):
 async def order_renewal(call: Call[None, Renew]) -> Node:
     """The agent does it, for nobody else knows what it shows."""
     call.caller.require("admin", what="have credentials of nodes renewed")
-    _check_servers(call.parts)
+    check_servers(call.parts)
     return await _until_taken(lambda: _order(call))
 
 
@@ -66,7 +66,7 @@ async def renew(call: Call[None, NewSecret]) -> Renewed:
     """By the node itself, which has written down what it is to be; saying it again changes nothing."""
     if call.caller.node != call.path["name"]:
         raise Forbidden(f"{call.caller.identity} may not renew the credential of {call.path['name']}")
-    _check_servers(call.parts)
+    check_servers(call.parts)
     return await _until_taken(lambda: _renew(call))
 
 
@@ -97,7 +97,7 @@ def _following(token: Token, secret: str, now: float, order: Renewal) -> Token:
     spec = msgspec.structs.replace(
         token.spec,
         hash=hash_secret(secret),
-        former=Former(token.spec.hash, min(now + order.overlap_seconds, token.ends_at)),
+        former=token.followed(now, order.overlap_seconds),
         expires_at=now + token.lasts_seconds if token.spec.expires_at else 0.0,
     )
     return token.changed(meta=msgspec.structs.replace(token.meta, uid="", created_at=0.0), spec=spec)
@@ -114,7 +114,7 @@ async def _until_taken(once: Callable[[], Awaitable[T]]) -> T:
     raise AssertionError("unreachable")
 
 
-def _check_servers(parts: ApiParts) -> None:
+def check_servers(parts: ApiParts) -> None:
     if FEATURE not in parts.everywhere():
         raise Unsupported(
             f"not every server knows `{FEATURE}` yet",

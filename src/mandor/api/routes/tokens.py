@@ -11,12 +11,14 @@ from mandor.api.audit import audit
 from mandor.api.auth import make_token, node_token_name
 from mandor.api.caller import USER_ROLES, Caller
 from mandor.api.operation import Call, Operation
+from mandor.api.routes.credentials import check_servers
 from mandor.api.routes.objects import TRIES, get, list_kind, page_of
 from mandor.api.routes.queries import ListQuery, NameQuery
 from mandor.api.turn_plan import Lane
 from mandor.errors import Conflict, Forbidden, Invalid, Unsupported
 from mandor.model.meta import Key, Object, check_name
-from mandor.model.record import ALL_NAMESPACES, Role, Token
+from mandor.model.node import Node
+from mandor.model.record import ALL_NAMESPACES, Former, Role, Token
 from mandor.store.base import Delete, Put, Write
 
 Name = Annotated[str, Note(max_length=63)]
@@ -27,6 +29,8 @@ class NewToken(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     identity: Annotated[str, Note(description="`user:ani`; the part before the colon may be left out.", max_length=128)]
     namespaces: Annotated[tuple[Name, ...], Note(min_length=1, max_length=100)] = (ALL_NAMESPACES,)
     expires_seconds: Annotated[float, Note(gt=0, le=1e10)] | None = None
+    overlap_seconds: Annotated[float, Note(ge=0, le=1e8)] = 3600.0
+    """How long the credential that a node's agent has is still good; 0: it ends at once."""
 
 
 class MadeToken(Struct, frozen=True, kw_only=True):
@@ -37,6 +41,8 @@ class MadeToken(Struct, frozen=True, kw_only=True):
     identity: str
     namespaces: tuple[str, ...]
     expires_at: float
+    former_until: float = 0.0
+    """Until then the credential that the node has is good, too; its agent is to be given the new one. 0: none is."""
 
 
 def _prefix(role: Role) -> str:
@@ -95,8 +101,9 @@ async def create(call: Call[None, NewToken]) -> MadeToken:
     ]
     # A node has one credential: a new one takes the place of the old one.
     old = await store.get(token.key)
+    former = await _former(call, old, token) if isinstance(old, Token) else None
     if old is not None:
-        token = token.stamped(version=old.meta.version)
+        token = token.changed(spec=msgspec.structs.replace(token.spec, former=former)).stamped(version=old.meta.version)
     call.parts.rates.spend(call.caller.identity, 1)
     await store.commit(Put(token), *writes)
     return MadeToken(
@@ -106,7 +113,26 @@ async def create(call: Call[None, NewToken]) -> MadeToken:
         identity=identity,
         namespaces=wanted.namespaces,
         expires_at=expires_at,
+        former_until=former.until if former is not None else 0.0,
     )
+
+
+async def _former(call: Call[None, NewToken], old: Token, new: Token) -> Former | None:
+    """What the node's agent shows until it is given the new one; who has not joined yet has none to wait for."""
+    overlap, now = call.body.overlap_seconds, call.parts.clock.now()
+    name = old.spec.identity.partition(":")[2]
+    if not overlap or await call.parts.store.get(Key(Node.kind, "", name)) is None:
+        return None
+    check_servers(call.parts)
+    if (earlier := old.spec.former) is not None and earlier.until > now:
+        # There is room for one, and either of them may be the one that its agent has.
+        raise Conflict(
+            f"{name} was given another credential a while ago; the one before it ends in {earlier.until - now:.0f} s",
+            hint="wait until then; or, with an overlap of 0, end both at once",
+            node=name,
+        )
+    kept = old.followed(now, overlap)
+    return Former(kept.hash, min(kept.until, new.ends_at))
 
 
 class Rotation(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -206,7 +232,7 @@ OPERATIONS = [
         body=NewToken,
         result=MadeToken,
         status=201,
-        refuses=("conflict",),
+        refuses=("conflict", "unsupported"),
     ),
     Operation(
         method="POST",

@@ -29,10 +29,19 @@ def token_command() -> None:
 @click.option("--role", type=click.Choice(ROLES), required=True, help="What its bearer may do.")
 @click.option("-n", "--namespace", "namespaces", multiple=True, help="Only there; may be given several times.")
 @click.option("--expires", metavar="DURATION", help="How long it is good: 12h, 30d; absent: for ever.")
+@click.option(
+    "--overlap", default="1h", show_default=True, help="How long the credential that a node has is still good."
+)
 @output_option("text", "json", "yaml")
 @connected
 def create(
-    client: "Client", identity: str, role: str, namespaces: tuple[str, ...], expires: str | None, output: str
+    client: "Client",
+    identity: str,
+    role: str,
+    namespaces: tuple[str, ...],
+    expires: str | None,
+    overlap: str,
+    output: str,
 ) -> None:
     """Make a token for IDENTITY; it is shown this once and kept nowhere.
 
@@ -41,6 +50,8 @@ def create(
     mandor token create nodes --role join
     """
     body: dict[str, object] = {"role": role, "identity": identity}
+    if role == "node":
+        body["overlap_seconds"] = seconds(overlap, "--overlap")
     if namespaces:
         body["namespaces"] = list(namespaces)
     if expires is not None:
@@ -51,6 +62,8 @@ def create(
         return
     click.echo(made["token"])
     click.echo(f"the token {made['name']} is for {made['identity']} ({role}); it is not shown again", err=True)
+    if made.get("former_until"):
+        click.echo(f"its agent has another one, which ends in {overlap} at the latest: give it this one", err=True)
 
 
 @token_command.command("list")
