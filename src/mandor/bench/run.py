@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,9 @@ from mandor.bench.cluster import Cluster
 from mandor.bench.home import open_home
 from mandor.bench.machine import machine
 from mandor.bench.meter import Meter
-from mandor.bench.scenario import Case, Workload
+from mandor.bench.scenario import Case, Op, Workload
 from mandor.bench.steps import Steps
-from mandor.errors import Unavailable
+from mandor.errors import Unavailable, Unsupported
 from mandor.lib.clock import SystemClock
 from mandor.model.instance import Instance
 from mandor.model.node import Node
@@ -60,12 +60,15 @@ async def _run(
     async with open_home(home, etcd) as (store, others):
         used = others()
         async with Cluster(store, SystemClock(), configured, meter) as cluster:
+            ops = case.ops(workload)
             steps = Steps(case, cluster, lenient=lenient, say=say)
+            if not lenient:
+                await _check(Steps(case, cluster, lenient=True, say=say), ops)
             try:
                 async with asyncio.timeout(seconds):
-                    await steps.run(case.ops(workload))
+                    await steps.run(ops)
             except TimeoutError:
-                raise await _stuck(cluster, seconds) from None
+                raise await _stuck(cluster, seconds, tuple(steps.notes)) from None
             placed = await _placed(store)
         store_cpu = others() - used
     results: dict[str, Any] = {"case": f"{case.name}/{workload.name}", "store": home, **meter.results(), **placed}
@@ -74,16 +77,31 @@ async def _run(
     return results | {"threshold": workload.threshold, "notes": list(steps.notes), "machine": found}
 
 
-async def _stuck(cluster: Cluster, seconds: float) -> Unavailable:
+async def _check(steps: Steps, ops: Sequence[Op]) -> None:
+    """All of a case that has no counterpart is told, before anything runs."""
+    await steps.look_through(ops)
+    missing = list(steps.unsupported.values())
+    if len(missing) == 1:
+        raise missing[0]
+    if missing:
+        errors = [{"message": each.message, "file": each.facts["file"], "line": each.facts["line"]} for each in missing]
+        errors[-1]["hint"] = missing[-1].hint
+        raise Unsupported(f"{len(missing)} things in it have no counterpart", hint=missing[0].hint, errors=errors)
+
+
+async def _stuck(cluster: Cluster, seconds: float, left_out: Sequence[str]) -> Unavailable:
     waiting = cluster.waiting()
+    hint = "--timeout gives it longer"
+    if left_out:
+        hint = f"what was left out may be why: {'; '.join(left_out)}"
     if not waiting:
-        return Unavailable(f"the run was not over after {seconds:g} s", hint="--timeout gives it longer")
+        return Unavailable(f"the run was not over after {seconds:g} s", hint=hint)
     first = await cluster.store.get(waiting[0])
     why = first.status.message if isinstance(first, Instance) else ""
     return Unavailable(
         f"after {seconds:g} s {len(waiting)} instances have no node, {waiting[0].namespace}/{waiting[0].name} for one: "
         f"{why or 'it was not tried yet'}",
-        hint="--timeout gives it longer",
+        hint=hint,
     )
 
 

@@ -32,6 +32,12 @@ Note = Callable[[str], None]
 _OWN_NAME = re.compile(r"^  name: .*$", re.MULTILINE)
 """That of the object itself: what else is called by a name stands further in."""
 
+_UNCHANGED = {
+    "Pod": "pods are not changed here: a changed workload gets new instances",
+    "resize": "what runs gets no other resources: a changed workload gets new instances",
+}
+"""What can be updated in Kubernetes, and why it cannot be here."""
+
 
 class Steps:
     def __init__(self, case: Case, cluster: Cluster, *, lenient: bool, say: Note) -> None:
@@ -48,6 +54,43 @@ class Steps:
         self._nodes = 0
         self.notes: dict[str, None] = {}
         """What was left out, in the order it was met."""
+        self.unsupported: dict[str, Unsupported] = {}
+        """Of these, what has no counterpart; by operation, so that each is told once."""
+
+    async def look_through(self, ops: Sequence[Op]) -> None:
+        """Read all that they name, and write nothing: what has no counterpart is known before anything runs."""
+        for op in ops:
+            await self._look_at(op)
+
+    async def _look_at(self, op: Op) -> None:
+        match op.opcode:
+            case "createNodes":
+                self._node(op, 0, op.count())
+            case "createNamespaces":
+                await self._create_namespaces(op)
+            case "createPods":
+                self._look_at_pods(op, self._namespace(op))
+            case "createPodSets":
+                self._look_at_pods(op.inner("createPodsOp"), f"{op.get('namespacePrefix')}-0")
+            case "createPodGroups":
+                await self._create_pod_groups(op)
+            case "createAny":
+                await self._create_any(op)
+            case "updateAny":
+                self._updated(op, 0, op.count(default=1))
+            case "churn":
+                for path, kind in self._churns(op):
+                    if kind == "Node":
+                        self._read_node(op, path, self._sources.document(op, path, "", {"Index": 0}), {})
+                    else:
+                        self._copies(op, path, self._rendered(op, path, 0), self._namespace(op))
+
+    def _look_at_pods(self, op: Op, namespace: str) -> None:
+        path, count = self._pod_path(op), op.count()
+        if count:
+            text = self._sources.text(op, path, DEFAULT_POD)
+            text = render(text, {**op.values(), "Index": 0, "Count": count}, file=str(path))
+            self._copies(op, path, text, namespace)
 
     async def run(self, ops: Sequence[Op]) -> None:
         async with Background() as tasks:
@@ -91,12 +134,12 @@ class Steps:
     # Nodes and namespaces.
 
     async def _create_nodes(self, op: Op) -> None:
-        if op.get("nodeAllocatableStrategy"):
-            self._unmapped(op, "nodeAllocatableStrategy", "nodeAllocatableStrategy", "volumes are not counted")
         count = op.count()
         await self._cluster.write([Put(self._node(op, at, count)) for at in range(count)])
 
     def _node(self, op: Op, index: int, count: int) -> Node:
+        if op.get("nodeAllocatableStrategy"):
+            self._unmapped(op, "nodeAllocatableStrategy", "nodeAllocatableStrategy", "volumes are not counted")
         path = op.path("nodeTemplatePath")
         source = self._sources.document(op, path, DEFAULT_NODE, {"Index": index, "Count": count})
         labels = {}
@@ -140,10 +183,7 @@ class Steps:
             await self._create_pods(inner, f"{op.get('namespacePrefix')}-{index}")
 
     async def _create_pods(self, op: Op, namespace: str) -> None:
-        for key in ("persistentVolumeTemplatePath", "persistentVolumeClaimTemplatePath"):
-            if op.get(key):
-                self._unmapped(op, key, key, "there are no volumes")
-        path = op.path("podTemplatePath", self._case.pod_template)
+        path = self._pod_path(op)
         made = self._pods(op, path, namespace, op.count(), op.values())
         batches = [self._cluster.expect(each.instances, each.workload, kept=each.kept) for each in made]
         await self._cluster.write([Put(one) for each in made for one in (each.workload, each.release)])
@@ -154,6 +194,12 @@ class Steps:
             await self._cluster.bound(batches)
             if op.get("collectMetrics"):
                 self._cluster.meter.stop()
+
+    def _pod_path(self, op: Op) -> Path | None:
+        for key in ("persistentVolumeTemplatePath", "persistentVolumeClaimTemplatePath"):
+            if op.get(key):
+                self._unmapped(op, key, key, "there are no volumes")
+        return op.path("podTemplatePath", self._case.pod_template)
 
     def _pods(
         self, op: Op, path: Path | None, namespace: str, count: int, values: Mapping[str, Any]
@@ -233,14 +279,11 @@ class Steps:
                 self._unmapped(op, "templatePath", str(source.get("kind")), "this kind has no counterpart")
 
     async def _update_any(self, op: Op) -> None:
-        path, pause = op.path("templatePath"), op.number_of("updatePerSecond", 0)
-        count = op.count(default=1)
+        pause, count = op.number_of("updatePerSecond", 0), op.count(default=1)
         for index in range(count):
-            source = self._sources.document(op, path, "", {"Index": index, "Count": count})
-            if source.get("kind") != "Node":
-                self._unmapped(op, "templatePath", str(source.get("kind")), "only nodes are updated in place")
+            wanted = self._updated(op, index, count)
+            if wanted is None:
                 return
-            wanted = self._read_node(op, path, source, {})
             found = await self._cluster.store.get(wanted.key)
             if found is None:
                 op.refuse("templatePath", f"there is no node {wanted.meta.name} to update")
@@ -252,24 +295,37 @@ class Steps:
             if pause:
                 await asyncio.sleep(1 / pause)
 
+    def _updated(self, op: Op, index: int, count: int) -> Node | None:
+        """What it is from now on; None: it is nothing that can be changed."""
+        path = op.path("templatePath")
+        source = self._sources.document(op, path, "", {"Index": index, "Count": count})
+        kind = str(source.get("kind"))
+        if kind == "Node":
+            return self._read_node(op, path, source, {})
+        resized = kind == "Pod" and "resize" in (op.get("subresources") or ())
+        why = _UNCHANGED.get("resize" if resized else kind, "only nodes are updated in place")
+        self._unmapped(op, "templatePath", f"{kind} ({path.name if path else BUILT_IN})", why)
+        return None
+
     async def _churn(self, op: Op) -> None:
         mode = op.get("mode", "create")
         if mode not in {"create", "recreate"}:
             op.refuse("mode", f"`mode` is create or recreate, not {mode!r}")
-        makers = []
-        for named in op.get("templatePaths") or ():
-            path = op.file.parent / named
-            kind = self._sources.document(op, path, "", {"Index": 0}).get("kind")
-            if kind == "Service":  # Events for the scheduler to sift there; here no decision knows of them.
-                self.notes[f"{op.opcode}: Service: no place depends on one"] = None
-                continue
-            if kind not in {"Node", "Pod"}:
-                self._unmapped(op, "templatePaths", str(kind), "this kind has no counterpart")
-                continue
-            makers.append(partial(self._churned, op, path, kind))
+        makers = [partial(self._churned, op, path, kind) for path, kind in self._churns(op)]
         pause = op.number_of("intervalMilliseconds", 500) / 1000
         number = max(1, int(op.number_of("number", 0)))
         self._beside(_churn_for_ever(makers, pause, number, again=mode == "recreate"), "churn")
+
+    def _churns(self, op: Op) -> Iterator[tuple[Path, str]]:
+        for named in op.get("templatePaths") or ():
+            path = op.file.parent / named
+            kind = str(self._sources.document(op, path, "", {"Index": 0}).get("kind"))
+            if kind == "Service":  # Events for the scheduler to sift there; here no decision knows of them.
+                self.notes[f"{op.opcode}: Service: no place depends on one"] = None
+            elif kind not in {"Node", "Pod"}:
+                self._unmapped(op, "templatePaths", kind, "this kind has no counterpart")
+            else:
+                yield path, kind
 
     async def _churned(self, op: Op, path: Path, kind: str, old: Sequence[Key]) -> Sequence[Key]:
         """Makes one and answers with its keys; given those, takes it away again."""
@@ -287,11 +343,14 @@ class Steps:
             node = self._read_node(op, path, source, {})
             await store.commit(Put(node))
             return (node.key,)
-        text = render(self._sources.text(op, path, ""), {"Index": self._made, "Count": 1}, file=str(path))
+        text = self._rendered(op, path, self._made)
         made = self._copies(op, path, text, self._namespace(op)).add([0])
         self._cluster.expect(made.instances, made.workload, kept=made.kept)
         await store.commit(Put(made.workload), Put(made.release), *(Put(each) for each in made.instances))
         return tuple(each.key for each in made.instances)
+
+    def _rendered(self, op: Op, path: Path, index: int) -> str:
+        return render(self._sources.text(op, path, ""), {"Index": index, "Count": 1}, file=str(path))
 
     # Waiting and measuring.
 
@@ -325,14 +384,16 @@ class Steps:
         self._left_out(op, f"{what}: {why}", op.source.lines.get(key, op.source.line))
 
     def _left_out(self, op: Op, told: str, line: int | None = None) -> None:
+        error = Unsupported(
+            f"{op.opcode}: {told}",
+            hint="--lenient leaves it out, and says so",
+            file=str(op.file),
+            line=line or op.source.line,
+        )
         if not self._lenient:
-            raise Unsupported(
-                f"{op.opcode}: {told}",
-                hint="--lenient leaves it out, and says so",
-                file=str(op.file),
-                line=line or op.source.line,
-            )
-        self.notes[f"{op.opcode}: {told}"] = None
+            raise error
+        self.notes[error.message] = None
+        self.unsupported.setdefault(f"{error.facts['line']} {error.message}", error)
 
     def _beside(self, work: Coroutine[Any, Any, None], name: str) -> None:
         assert self._tasks is not None

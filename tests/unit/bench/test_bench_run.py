@@ -148,6 +148,39 @@ def test_what_has_no_counterpart_is_left_out_and_told_when_that_is_allowed(
     ]
 
 
+def test_all_that_has_no_counterpart_is_told_before_anything_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "pod.yaml").write_text("kind: Pod\nmetadata: {name: 'a-{{.Index}}'}\nspec: {containers: [{name: a}]}")
+    (tmp_path / "service.yaml").write_text("kind: Service")
+    ops = NODES + "  - {opcode: createPods, count: 3, podTemplatePath: pod.yaml, namespace: team}\n"
+    ops += "  - {opcode: createAny, templatePath: service.yaml}\n"
+    ops += "  - {opcode: updateAny, count: 3, templatePath: pod.yaml, namespace: team}\n"
+    ops += "  - {opcode: updateAny, count: 3, templatePath: pod.yaml, namespace: team, subresources: [resize]}\n"
+    path = scenario(tmp_path, ops)
+    assert run(["bench", path, "--case", "A/a"]) == 1
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        f"error: {path}:5: createAny: Service: this kind has no counterpart",
+        f"error: {path}:6: updateAny: Pod (pod.yaml): pods are not changed here: a changed workload gets new instances",
+        f"error: {path}:7: updateAny: Pod (pod.yaml): what runs gets no other resources: a changed workload gets new"
+        " instances",
+        "hint: --lenient leaves it out, and says so",
+    ]
+
+
+def test_a_run_that_waits_for_what_was_left_out_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "gated.yaml").write_text(
+        "kind: Pod\nmetadata: {name: 'a-{{.Index}}'}\nspec: {schedulingGates: [{name: hold}], containers: [{name: a}]}"
+    )
+    ops = NODES + "  - {opcode: createPods, count: 1, podTemplatePath: gated.yaml, namespace: team, "
+    ops += "skipWaitToCompletion: true}\n  - {opcode: updateAny, templatePath: gated.yaml, namespace: team}\n"
+    ops += "  - {opcode: barrier}\n"
+    assert run(["bench", scenario(tmp_path, ops), "--case", "A/a", "--lenient", "--timeout", "1s"]) == 1
+    said = capsys.readouterr().err
+    assert "hint: what was left out may be why: updateAny: Pod (gated.yaml): pods are not changed here" in said
+
+
 def test_a_run_that_does_not_end_says_who_waits_for_what(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     ops = "  - {opcode: createNodes, count: 1, nodeTemplatePath: node.yaml}\n  - {opcode: createPods, count: 3}\n"
     (tmp_path / "node.yaml").write_text(

@@ -33,7 +33,7 @@ def read_selector(part: Part) -> Selector:
         if operator == "In" and values:
             choices.append([renamed({key or "": value}) for value in values])
         else:
-            beyond = f"{operator} of {len(values)} values"
+            beyond = f"`{key} {operator}{_listed(values)}`; others are told by labels that are equal"
     ways = []
     count = 1
     for each_choice in choices:
@@ -45,6 +45,10 @@ def read_selector(part: Part) -> Selector:
         if all(merged.setdefault(key, value) == value for labels in chosen for key, value in labels.items()):
             ways.append(merged)
     return Selector(tuple(ways) or ({},), beyond if ways else "nobody can have all of these labels")
+
+
+def _listed(values: list[str]) -> str:
+    return f" [{', '.join(values)}]"[:80] if values else ""
 
 
 def chooses(selector: Part, labels: Mapping[str, str]) -> bool:
