@@ -19,6 +19,7 @@ from mandor.model.meta import Key, Meta, Object
 from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.scheduler.loop import Scheduler
+from mandor.scheduler.queue import SchedulingQueue
 from mandor.store.base import ALL, Change, Check, Filter, Listing, Put, Store, Write
 from mandor.store.election import Election
 from mandor.store.recorder import Recorder
@@ -95,6 +96,36 @@ async def test_the_reason_is_written_only_when_it_changes(world: World) -> None:
     await world.add_nodes("n2", memory=1024**3)
     await world.run(20)
     assert "0/2" in world.instance("big-0").status.message
+
+
+async def test_a_change_that_is_nothing_to_those_who_wait_takes_no_turn(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns: list[float] = []
+    flush = SchedulingQueue.flush
+
+    def noted(queue: SchedulingQueue, *, now: float) -> None:
+        turns.append(now)
+        flush(queue, now=now)
+
+    monkeypatch.setattr(SchedulingQueue, "flush", noted)
+    await world.add_nodes("n1")
+    await world.apply(make_workload("web", replicas=2))
+    await world.until(lambda: world.serving_count("web") == 2)
+    await world.run(5)
+    turns.clear()
+
+    for name in ("web-0", "web-1"):
+        instance = world.instance(name)
+        await world.store.commit(Put(instance.changed(status=replace(instance.status, message="busy"))))
+    await world.apply(make_workload("web", replicas=1))
+    await world.run(30)
+    assert len(world.instances()) == 1
+    assert not turns, "nobody waits: nothing that ends or changes gives anybody a place"
+
+    await world.apply(make_workload("web", replicas=2))
+    await world.run(5)
+    assert turns
 
 
 @pytest.mark.req("S0-20")

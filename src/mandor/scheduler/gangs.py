@@ -95,6 +95,11 @@ class Gangs:
         elif after.spec.node and not after.phase.over and after.spec.stop is None:
             roll.bound.add(key)
 
+    @property
+    def behind(self) -> bool:
+        """Some are new, and not counted."""
+        return bool(self._uncounted)
+
     def count_new(self) -> Steps[None]:
         """One look at everything for all gangs that are new; what changes meanwhile is counted as it comes."""
         if not self._uncounted:

@@ -256,7 +256,6 @@ class Scheduler:
                 await self._schedule(tasks)
 
     def _hear(self, changes: Sequence[Change]) -> None:
-        self._wake.set()
         if isinstance(changes[0].value, Workload):
             changes = [each for each in changes if not each.of_status]
             if not changes:
@@ -264,6 +263,14 @@ class Scheduler:
         self._gangs.apply_all(changes)
         self.view.apply_all(changes)
         self._unclaimed.changed()
+        if self._eventful:
+            self._wake.set()
+
+    @property
+    def _eventful(self) -> bool:
+        """Of what has changed, there is something that a turn would do more about than look at it."""
+        queue, view = self._queue, self.view
+        return queue.ready or view.behind or self._gangs.behind or (bool(view.happened) and queue.waiting)
 
     async def _size_all(self) -> None:
         """Nothing is decided before it is known how much everything that is placed takes."""
@@ -278,10 +285,13 @@ class Scheduler:
         promises: list[Promise] = []
         while True:
             self._wake.clear()
-            await in_turns(self.view.catch_up())
-            happened, details = self.view.take_happened()
-            await in_turns(self._queue.happened(happened, now=self._clock.monotonic(), details=details))
-            await in_turns(self._gangs.count_new())
+            if self.view.behind:
+                await in_turns(self.view.catch_up())
+            if self.view.happened:
+                happened, details = self.view.take_happened()
+                await in_turns(self._queue.happened(happened, now=self._clock.monotonic(), details=details))
+            if self._gangs.behind:
+                await in_turns(self._gangs.count_new())
             if self.view.behind:
                 continue
             self._queue.flush(now=self._clock.monotonic())
@@ -525,6 +535,8 @@ class Scheduler:
         if self._tracing is not None:
             self._tracing.refused(entry, reason, str(why))
         self._reasons.tell(entry.ask.key, entry.uid, reason, str(why))
+        if isinstance(why, PluginFault):
+            self._wake.set()  # It pauses, and the pause has an end.
 
     async def _ask_about(self, entry: Entry, profile: Profile) -> None:
         try:
