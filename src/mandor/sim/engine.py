@@ -54,10 +54,12 @@ class SimEngine(FakeEngine):
         images: bool,
         own_options: bool,
         fate: Fate = no_fate,
+        changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`own_options`: what tasks say to this engine is meant for a fake one, and shapes what they do."""
+        """`own_options`: what tasks say to this engine is meant for a fake one, and shapes what they do. `changed`:
+        what its units use may be different."""
         super().__init__(clock, world=units, images=images)
-        self._appetite, self._own_options, self._fate = appetite, own_options, fate
+        self._appetite, self._own_options, self._fate, self._changed = appetite, own_options, fate, changed
         self._meals: dict[Unit, Meal] = {}
         self._used = Resources()
         self._good_until = 0.0
@@ -73,6 +75,7 @@ class SimEngine(FakeEngine):
         self._good_until = 0.0
         self._wants = {}
         self._listed = None
+        self._changed()
 
     async def list(self) -> Sequence[Observed]:
         """The same object as long as it is the same."""
@@ -102,8 +105,8 @@ class SimEngine(FakeEngine):
             known = self._wants[record.unit] = self._appetite(record.unit, record.launch)
         return known
 
-    def used(self) -> Resources:
-        """By all units together; whoever exceeds its limit dies of it."""
+    def used(self) -> tuple[Resources, float]:
+        """By all units together, and until when; whoever exceeds its limit dies of it."""
         now = self._clock.monotonic()
         if now >= self._good_until:
             records = self.world.all()
@@ -115,7 +118,7 @@ class SimEngine(FakeEngine):
                     del wanted[each.unit]
             self._used = sum(wanted.values(), Resources())
             self._good_until = _next_change(records, now)
-        return self._used
+        return self._used, self._good_until
 
     async def usage(self) -> Mapping[Unit, Usage]:
         await self._answer("usage")

@@ -148,11 +148,13 @@ class Director:
     def _limit(self, limit: Limit) -> None:
         machine = self._cluster.nodes[limit.node].machine
         has = machine.has
-        machine.has = Resources(
-            has.cpu_milli if limit.cpu is None else int(limit.cpu),
-            has.memory_bytes if limit.memory is None else int(limit.memory),
-            has.disk_bytes if limit.disk is None else int(limit.disk),
-            has.devices,
+        machine.become(
+            Resources(
+                has.cpu_milli if limit.cpu is None else int(limit.cpu),
+                has.memory_bytes if limit.memory is None else int(limit.memory),
+                has.disk_bytes if limit.disk is None else int(limit.disk),
+                has.devices,
+            )
         )
         self._say("limit", f"{limit.node} has {machine.has}")
         agent = self._cluster.nodes[limit.node].agent

@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 
 from mandor.agent.pressure import Reading
 from mandor.engines.base import Launch, Unit, Usage
+from mandor.lib.clock import Clock
 from mandor.model.resources import Resources
 from mandor.model.usage import NodeUsage
 
@@ -17,14 +19,17 @@ IDLE = NodeUsage()
 class SimMachine:
     """`overhead`: what the kernel and the engine take; `others`: what strangers on it do, which a fault may set."""
 
+    clock: Clock
     has: Resources
     overhead: Resources = NOTHING
     others: Resources = NOTHING
     facts_known: Mapping[str, str] = field(default_factory=dict)
-    used: Callable[[], Resources] = Resources
-    """What its instances use now: the same object as long as it is the same."""
-    _of: tuple[Resources | None, Resources | None] = (None, None)
-    """What instances and strangers used when the rest was worked out."""
+    used: Callable[[], tuple[Resources, float]] = lambda: (NOTHING, 0.0)
+    """What its instances use now, the same object as long as it is the same; and until when, if nobody says
+    `look_again`."""
+    _until: float = 0.0
+    _of: tuple[Resources, ...] = ()
+    """What the rest was worked out from."""
     _in_use: Resources = NOTHING
     _readings: Sequence[Reading] = ()
     _usage: NodeUsage = IDLE
@@ -35,20 +40,43 @@ class SimMachine:
     def facts(self) -> Mapping[str, str]:
         return self.facts_known
 
+    def become(self, has: Resources) -> None:
+        """It has so much from now on."""
+        self.has = has
+        self.look_again()
+
+    def take(self, others: Resources) -> None:
+        """Strangers on it use so much from now on."""
+        self.others = others
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Something may be different."""
+        self._until = 0.0
+
+    def _look(self) -> None:
+        """What follows from what is used is kept with it: it is asked for at every tick."""
+        if self.clock.monotonic() < self._until:
+            return
+        used, self._until = self.used()
+        of = used, self.others, self.has
+        if len(self._of) == len(of) and all(map(is_, self._of, of)):
+            return
+        now = self._in_use = self.overhead + self.others + used
+        self._of = of
+        self._readings = self._read(now)
+        self._usage = NodeUsage(cpu_milli=now.cpu_milli, memory_bytes=now.memory_bytes, disk_bytes=now.disk_bytes)
+
     @property
     def in_use(self) -> Resources:
         self._look()
         return self._in_use
 
-    def _look(self) -> None:
-        """What follows from what is used is kept with it: it is asked for at every tick."""
-        used, others = self.used(), self.others
-        if self._of[0] is used and self._of[1] is others:
-            return
-        now = self._in_use = self.overhead + others + used
-        self._of = used, others
-        self._readings = self._read(now)
-        self._usage = NodeUsage(cpu_milli=now.cpu_milli, memory_bytes=now.memory_bytes, disk_bytes=now.disk_bytes)
+    @property
+    def used_by_units(self) -> Resources:
+        """The same object as long as it is the same."""
+        self._look()
+        return self._of[0]
 
     def usage(self) -> NodeUsage:
         """The same object as long as it is the same."""

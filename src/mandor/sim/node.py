@@ -105,7 +105,8 @@ class SimNode:
         self._fate = fate
         self.kind, self.clock, self._appetite, self._beat = kind, clock, appetite, beat
         self.wire = Wire(store, chance=chance, late=True)
-        self.machine = SimMachine(kind.has, kind.overhead, facts_known={"os": "linux", "arch": "amd64", **kind.facts})
+        facts = {"os": "linux", "arch": "amd64", **kind.facts}
+        self.machine = SimMachine(clock, kind.has, kind.overhead, facts_known=facts)
         self.machine.used = self._used
         self.engines: dict[str, SimEngine] = {}
         self._units: dict[str, SimUnits] = {}
@@ -131,18 +132,19 @@ class SimNode:
     def _empty_disk(self) -> None:
         self._units = {name: SimUnits() for name in self.kind.engines}
 
-    def _used(self) -> Resources:
-        parts = [each.used() for each in self.engines.values()]
+    def _used(self) -> tuple[Resources, float]:
+        found = [each.used() for each in self.engines.values()]
+        parts = [used for used, _ in found]
         if not (len(parts) == len(self._parts) and all(map(is_, parts, self._parts))):
             self._parts, self._sum = parts, sum(parts, Resources())
-        return self._sum
+        return self._sum, min((until for _, until in found), default=0.0)
 
     def _measurable(self) -> object:
         """The same object as long as its units use the same; an engine that does not answer is asked each time."""
         for each in self.engines.values():
             if each.is_down:
                 return object()
-        return self.machine.used()
+        return self.machine.used_by_units
 
     # What can happen to it.
 
@@ -158,6 +160,7 @@ class SimNode:
         await self.kill_agent()
         self.engines = {}
         self.machine.used = self._used
+        self.machine.look_again()
 
     def start_agent(self) -> None:
         self.engines = {
@@ -168,10 +171,12 @@ class SimNode:
                 images=name in IMAGE_ENGINES,
                 own_options=name == FAKE,
                 fate=self._fate,
+                changed=self.machine.look_again,
             )
             for name, units in self._units.items()
         }
         self.machine.used = next(iter(self.engines.values())).used if len(self.engines) == 1 else self._used
+        self.machine.look_again()
         self.slow_down(self._slowness)
         link = SimLink(self.wire, self.name, self._beat)
         self.agent = Agent(
@@ -234,7 +239,7 @@ class SimNode:
 
     def take(self, others: Resources) -> None:
         """Strangers on the machine use so much from now on."""
-        self.machine.others = others
+        self.machine.take(others)
 
     def look_again(self) -> None:
         """What its units use may be different."""
