@@ -102,6 +102,8 @@ class _Nap:
             raise self._error
 
     def cancel(self, msg: object = None) -> bool:
+        if self._rung:
+            self._again = None  # Whoever waits is on the way to be woken, and hears of it then.
         if self._rung or self._cancelled:
             return False
         self._cancelled = True
@@ -222,15 +224,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _doze(self) -> None:
         """As long as all that is due are naps, each goes on at once: nobody else could have a turn in between."""
-        moments, due = self._moments, self._due
-        while moments and not self._ready:
-            when = moments[0]
-            together = due[when]
+        while self._moments and not self._ready:
+            when = self._moments[0]
+            together = self._due[when]
             for each in together:
                 if type(each) is not _Nap or each._cancelled:
                     return
-            heappop(moments)
-            del due[when]
+            heappop(self._moments)
+            del self._due[when]
             self._waiting -= len(together)
             if when > self._now:
                 self._now = when

@@ -142,3 +142,37 @@ def test_what_goes_wrong_in_a_look_is_the_sleepers_own() -> None:
 
     with pytest.raises(ValueError, match="no answer"):
         run_virtual(work())
+
+
+def test_who_is_ended_while_it_looks_on_ends() -> None:
+    async def work() -> float:
+        clock = VirtualClock()
+
+        async def end_it() -> None:
+            await clock.sleep(5)
+            looking.cancel()
+
+        ending = asyncio.ensure_future(end_it())
+        looking = asyncio.ensure_future(clock.sleep_while(5, lambda: clock.monotonic() < START + 600))
+        await asyncio.wait({ending, looking})
+        assert looking.cancelled()
+        return clock.monotonic()
+
+    assert run_virtual(work()) == pytest.approx(START + 5)
+
+
+def test_who_looks_may_call_off_many_alarms() -> None:
+    async def work() -> list[float]:
+        clock, looks = VirtualClock(), list[float]()
+        alarms = [clock.alarm(50 + number, lambda: None) for number in range(300)]
+
+        def look() -> bool:
+            looks.append(clock.monotonic() - START)
+            while alarms:
+                alarms.pop().cancel()
+            return len(looks) < 4
+
+        await asyncio.gather(clock.sleep_while(5, look), clock.sleep_while(2, lambda: len(looks) < 4))
+        return looks
+
+    assert run_virtual(work()) == [5, 10, 15, 20]
