@@ -12,6 +12,8 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
+from msgspec import Struct
+
 from mandor.errors import Unsupported
 from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
@@ -101,8 +103,7 @@ class UnitPhase(StrEnum):
     EXITED = "exited"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observed:
+class Observed(Struct, frozen=True, kw_only=True):
     """One unit, as an engine sees it now."""
 
     unit: Unit
@@ -126,8 +127,7 @@ class LogLine:
     """Without its line end."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """What a unit uses now; CPU as seconds since it began."""
 
     cpu_seconds: float = 0.0

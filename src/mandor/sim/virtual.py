@@ -233,8 +233,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             heappop(self._moments)
             del self._due[when]
             self._waiting -= len(together)
-            if when > self._now:
-                self._now = when
+            self._now = max(self._now, when)
             for each in together:
                 each._rung, each._scheduled = True, False
             for each in together:

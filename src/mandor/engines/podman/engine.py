@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from math import floor
 from pathlib import Path
 from typing import Any, ClassVar
+
+from msgspec.structs import replace
 
 from mandor.engines.base import LogLine, Observed, Unit, Usage
 from mandor.engines.containers.labels import MEMORY
