@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from mandor.controllers import slot
 from mandor.controllers.homes import Homes
 from mandor.controllers.slot import World
-from mandor.controllers.workload_plan import Seen, plan
 from mandor.model.instance import UNSCHEDULABLE, Instance, InstanceStatus
 from mandor.model.node import Drain, Node, NodePhase, Taint
 from mandor.model.phase import Phase
@@ -23,6 +22,7 @@ from mandor.model.rollout import RolloutOrders
 from mandor.model.workload import Group, Release, Workload
 from mandor.placement.home import Site
 from mandor.store.base import Change
+from tests.property.both_ways import stands
 from tests.property.test_rollout import BAD, TIMES, RollingCluster, give, orders
 from tests.scenarios.make import make_node, make_workload
 
@@ -170,11 +170,13 @@ def test_whatever_happens_daemons_keep_their_bounds_and_end_up_on_every_home(
 def settled(cluster: DaemonCluster) -> bool:
     workload = cluster.workload
     assert workload is not None
-    draft = plan(Seen(workload, cluster.releases, cluster.instances), cluster.world())
+    draft = cluster.planned()
     matching = {name for name, node in cluster.nodes.items() if node.labels.get("role") != "db"}
     serving = {each.node for each in cluster.instances if slot.serving(each)}
     of_one = len({each.spec.release for each in cluster.instances}) <= 1
-    return not draft.writes and serving == matching and len(cluster.instances) == len(matching) and of_one
+    there = serving == matching and len(cluster.instances) == len(matching) and of_one
+    assert not there or draft.writes or stands(cluster.seen, cluster.world())
+    return there and not draft.writes
 
 
 @settings(max_examples=150, deadline=None)
@@ -188,3 +190,18 @@ def test_homes_kept_by_changes_are_those_of_all_nodes_asked_anew(seed: int, rule
         cluster.trouble(cluster.chance.choice(NODES))
         anew, kept = Site.of(release.spec.groups["main"], cluster.nodes.values()), cluster.homes.site(release, "main")
         assert (kept.homes, kept.kept, kept.refusals) == (anew.homes, anew.kept, anew.refusals)
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_daemons_that_were_in_place_follow_what_becomes_of_the_nodes(seed: int) -> None:
+    cluster = DaemonCluster(random.Random(seed), calm=True)
+    cluster.want(daemon("1", {"deadline": "never"}, "role != db"))
+    for _ in range(20):
+        cluster.reconcile()
+        cluster.act()
+    assert stands(cluster.seen, cluster.world())
+    for _ in range(30):
+        cluster.trouble(cluster.chance.choice(NODES))
+        cluster.reconcile()
+        cluster.act()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mandor.controllers import slot
 from mandor.controllers.batch_plan import batch_of
+from mandor.controllers.draft import Draft
 from mandor.controllers.slot import World
 from mandor.controllers.workload_plan import Seen, plan
 from mandor.model.instance import Instance, InstanceStatus
@@ -19,6 +20,7 @@ from mandor.model.meta import Key, Object
 from mandor.model.phase import Phase
 from mandor.model.workload import Release, Workload, template_hash
 from mandor.store.base import Delete, Put
+from tests.property.both_ways import check_plans, stands
 from tests.scenarios.make import make_instance, make_workload
 
 BRIEFLY = settings(max_examples=150, deadline=None)
@@ -70,8 +72,19 @@ class Cluster:
         )
         self.write(wanted.changed(meta=meta, status=status))
 
+    @property
+    def seen(self) -> Seen:
+        return Seen(self.workload, self.releases, self.instances)
+
+    def world(self) -> World:
+        return World(self.now, frozenset(self.ready_nodes))
+
+    def planned(self) -> Draft:
+        check_plans(self.seen, self.world())
+        return plan(self.seen, self.world())
+
     def reconcile(self) -> None:
-        draft = plan(Seen(self.workload, self.releases, self.instances), World(self.now, frozenset(self.ready_nodes)))
+        draft = self.planned()
         keys = [write.key for write in draft.writes]
         assert len(keys) == len(set(keys)), "one object is written twice"
         for write in draft.writes:
@@ -155,7 +168,7 @@ class Cluster:
 
     def quiet(self) -> bool:
         """The plan has nothing left to write, and waits for nothing."""
-        draft = plan(Seen(self.workload, self.releases, self.instances), World(self.now, self.ready_nodes))
+        draft = self.planned()
         return not draft.writes and draft.again_seconds is None
 
 
@@ -220,6 +233,7 @@ def test_a_service_never_has_too_many_and_ends_up_with_what_is_wanted(
     assert (status.wanted, status.ready) == (wanted, wanted)
     assert status.rollout is not None
     assert status.rollout.phase == "Done"
+    assert stands(cluster.seen, cluster.world())
 
 
 @BRIEFLY

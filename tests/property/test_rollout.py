@@ -12,13 +12,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mandor.controllers import slot
+from mandor.controllers.draft import Draft
 from mandor.controllers.slot import World
-from mandor.controllers.workload_plan import Seen, plan
+from mandor.controllers.workload_plan import plan
 from mandor.model.instance import Instance, InstanceStatus
 from mandor.model.phase import Phase
 from mandor.model.rollout import RolloutOrders
 from mandor.model.workload import Group, Workload
 from mandor.store.base import Put
+from tests.property.both_ways import check_plans
 from tests.property.test_plan import NODES, Cluster
 from tests.scenarios.make import make_workload
 
@@ -36,6 +38,12 @@ class RollingCluster(Cluster):
 
     def ready_for(self, instance: Instance) -> float:
         return self.now - self.ready_since.setdefault(instance.meta.uid, self.now)
+
+    def planned(self) -> Draft:
+        remembered = dict(self.ready_since)
+        check_plans(self.seen, self.world())
+        self.ready_since = remembered
+        return plan(self.seen, self.world())
 
     def bad(self, instance: Instance) -> bool:
         release = next(each for each in self.releases if each.meta.name == instance.spec.release)
@@ -57,7 +65,7 @@ class RollingCluster(Cluster):
 
     def reconcile(self) -> None:
         before = self.instances
-        draft = plan(Seen(self.workload, self.releases, before), self.world())
+        draft = self.planned()
         keys = [write.key for write in draft.writes]
         assert len(keys) == len(set(keys)), "one object is written twice"
         for write in draft.writes:
@@ -74,7 +82,7 @@ class RollingCluster(Cluster):
     def check_made(self, uids: set[str]) -> None:
         """Nobody who was just made goes again though nothing has happened."""
         if uids:
-            again = plan(Seen(self.workload, self.releases, self.instances), self.world())
+            again = self.planned()
             made = {each.key for each in self.instances if each.meta.uid in uids}
             assert not made & {write.key for write in again.writes}, "made in vain"
 
@@ -97,7 +105,7 @@ class RollingCluster(Cluster):
         return sum(each.spec.release != target or self.ready_for(each) >= group.update.min_healthy for each in serving)
 
     def quiet(self) -> bool:
-        draft = plan(Seen(self.workload, self.releases, self.instances), self.world())
+        draft = self.planned()
         return not draft.writes and draft.again_seconds is None
 
     def settle(self) -> Workload:

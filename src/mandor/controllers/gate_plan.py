@@ -63,6 +63,12 @@ def opened(workload: Workload, waits: Waits) -> tuple[str, ...]:
     return tuple(name for name, group in workload.spec.groups.items() if group.depends_on and name not in waits)
 
 
+def all_open(workload: Workload, release: Release) -> bool:
+    """Nobody waits for others any more."""
+    known = _opened(workload, release)
+    return all(name in known for name, group in workload.spec.groups.items() if group.depends_on)
+
+
 def _opened(workload: Workload, release: Release) -> Sequence[str]:
     return workload.status.opened if workload.status.release == release.meta.name else ()
 

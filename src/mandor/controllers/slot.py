@@ -84,6 +84,8 @@ class World:
     """Another workload of the namespace."""
     rehearsed: bool = False
     """Nobody waits for anybody's approval."""
+    heeded: bool = True
+    """Somebody reads what is told of the workload; else only what could change a plan is written."""
 
 
 def ended(instance: Instance) -> bool:
@@ -106,6 +108,22 @@ def unsettled(members: Sequence[Instance], release: str) -> Steps[list[Instance]
             if (spec := each.spec).stop is not None or spec.release != release or each.status.phase not in calm
         ],
         each=3,
+    )
+
+
+def any_stirs(members: Sequence[Instance], release: str) -> bool:
+    """As `unsettled`; one that is to go elsewhere, or waits for others, stirs as well."""
+    calm = _CALM
+    return bool(
+        [
+            each
+            for each in members
+            if (spec := each.spec).stop is not None
+            or spec.release != release
+            or spec.move is not None
+            or spec.waits
+            or each.status.phase not in calm
+        ]
     )
 
 

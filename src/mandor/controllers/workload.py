@@ -184,6 +184,7 @@ class WorkloadController(Controller[Name]):
             ready_seconds=lambda instance: self._ready_seconds(key, instance),
             site=self._homes.still(),
             other=lambda name: self._other(key, name),
+            heeded=self._watched or bool(self._dependencies.on(*key)),
         )
         seen = Seen(workload, self._releases.of(key), instances)
         if workload is not None and workload.spec.type == "daemon":
@@ -196,17 +197,13 @@ class WorkloadController(Controller[Name]):
                 self._ready_since.pop(key, None)
         if draft.unfinished:
             self._rest_until.pop(key, None)  # It has only begun.
-        if draft.writes and not self._for_nobody(key, workload, draft):
+        if draft.writes:
             self._note_told(key, workload, draft)
             await self._writer.commit(draft.writes)
         await self._go_on(workload, draft)
         for note in draft.notes:
             self._tell(note)
         return draft.again_seconds
-
-    def _for_nobody(self, key: Name, planned: Workload | None, draft: Draft) -> bool:
-        """It only tells, and nobody reads it: those who depend on it do."""
-        return not self._watched and _told(planned, draft) is not None and not self._dependencies.on(*key)
 
     def _note_told(self, key: Name, planned: Workload | None, draft: Draft) -> None:
         self._told.pop(key, None)

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
+from msgspec.structs import replace
 
 from mandor.controllers import slot
 from mandor.controllers.batch_plan import Ending, batch_of, ending, plan_batch, plan_ended, succeeded_indices
 from mandor.controllers.daemon_plan import at_home, plan_daemon
 from mandor.controllers.draft import Draft
 from mandor.controllers.gate_plan import Waits, find_waits, hold, opened, tell
+from mandor.controllers.in_place_plan import in_place
 from mandor.controllers.release_plan import current_release, forget_releases
 from mandor.controllers.rollout_plan import plan_rollout
 from mandor.controllers.service_plan import plan_service
@@ -46,6 +47,9 @@ def plan_in_steps(seen: Seen, world: World) -> Steps[Draft]:
         yield from _plan_end(draft, seen, "it runs by a schedule now", world)  # Only its runs have instances.
         return draft
     release = current_release(draft, workload, seen.releases)
+    calm = yield from in_place(workload, release, seen.releases, seen.instances, world)
+    if calm and not world.heeded:
+        return draft
     members = yield from _members(draft, workload, seen.instances, world)
     waits = yield from find_waits(workload, members, release, world)
     if workload.spec.type == "batch":
@@ -53,15 +57,17 @@ def plan_in_steps(seen: Seen, world: World) -> Steps[Draft]:
         yield from _plan_batch(draft, workload, members, release, end, world)
         status = yield from _batch_status(seen, workload, members, release, end)
     else:
-        rollout = yield from _plan_service(draft, seen, workload, members, release, waits, world)
+        rollout = workload.status.rollout
+        if rollout is None or not calm:
+            rollout = yield from _plan_service(draft, seen, workload, members, release, waits, world)
         status = yield from _service_status(draft, seen, workload, members, release, rollout, world)
         end = None
     yield from hold(draft, members, waits, release)
     message = tell(draft, workload, waits, release) or status.message
-    status = msgspec.structs.replace(status, opened=opened(workload, waits), message=message)
+    status = replace(status, opened=opened(workload, waits), message=message)
     yield from forget_releases(draft, workload, seen.releases, seen.instances)
     if not draft.unfinished or _turned(workload.status.rollout, status.rollout):
-        _tell_status(draft, workload, status, end)
+        _tell_status(draft, workload, status, end, world)
     return draft
 
 
@@ -140,15 +146,26 @@ def only_tells(planned: Workload, written: Workload) -> bool:
         and planned.spec.type != "batch"
         and before.release == after.release
         and before.opened == after.opened
-        and before.rollout == after.rollout
+        and _remembered(before.rollout) == _remembered(after.rollout)
     )
 
 
-def _tell_status(draft: Draft, workload: Workload, status: WorkloadStatus, end: Ending | None) -> None:
-    """Written only when it says something new."""
+def _remembered(rollout: Rollout | None) -> Rollout | None:
+    """What the next plan goes on with; how far each group is, it sees for itself."""
+    if rollout is None or rollout.settled_on:
+        return rollout
+    groups = {name: replace(each, updated=0, healthy=0) for name, each in rollout.groups.items()}
+    return replace(rollout, message="", groups=groups)
+
+
+def _tell_status(draft: Draft, workload: Workload, status: WorkloadStatus, end: Ending | None, world: World) -> None:
+    """Written only when it says something new, to somebody."""
     if status == workload.status:
         return
-    draft.put(workload.changed(status=status))
+    told = workload.changed(status=status)
+    if not world.heeded and only_tells(workload, told):
+        return
+    draft.put(told)
     if end is not None and workload.status.phase != end.phase:
         draft.note(workload, end.phase, end.message or "all completions are done", warning=end.phase == "Failed")
 
@@ -170,7 +187,7 @@ def _batch_status(
     counts = yield from _count(seen.instances, release.meta.name)
     if end is not None and end.phase == workload.status.phase and workload.status.release == release.meta.name:
         # Its history may have been cleared away: the counts of the end stay.
-        return msgspec.structs.replace(workload.status, running=counts.running, ready=0, pending=0)
+        return replace(workload.status, running=counts.running, ready=0, pending=0)
     wanted = sum(batch_of(workload, name).completions for name in workload.spec.groups)
     indices: dict[str, str] = {}
     if workload.spec.batch is not None and workload.spec.batch.indexed:

@@ -1,0 +1,49 @@
+"""Whether all of a service, or of daemons, is in place: it nearly always is, and then there is nothing to plan."""
+
+from collections.abc import Sequence
+
+from mandor.controllers import slot
+from mandor.controllers.gate_plan import all_open
+from mandor.controllers.release_plan import RELEASES_KEPT
+from mandor.controllers.slot import World
+from mandor.lib.steps import Steps, pieces
+from mandor.model.instance import Instance
+from mandor.model.workload import Release, Workload
+from mandor.placement.home import Site
+
+
+def in_place(
+    workload: Workload, current: Release, releases: Sequence[Release], instances: Sequence[Instance], world: World
+) -> Steps[bool]:
+    """The plan would be a status, if that; False: it may be so all the same. `current`: the release of the template
+    as it is now."""
+    rollout, groups = workload.status.rollout, workload.spec.groups
+    if (
+        workload.spec.type == "batch"
+        or rollout is None
+        or not rollout.settled_on
+        or rollout.release != current.meta.name
+    ):
+        return False
+    target = next((each for each in releases if each.meta.name == rollout.target), None)
+    if target is None or groups.keys() - target.spec.groups.keys():
+        return False
+    if len(releases) > RELEASES_KEPT or not all_open(workload, current):
+        return False
+    homes: dict[str, list[str]] = {name: [] for name in groups}
+    for piece in pieces(instances):
+        if slot.any_stirs(piece, rollout.target):
+            return False
+        for each in piece:
+            if each.spec.group not in homes:
+                return False
+            homes[each.spec.group].append(each.spec.home)
+        yield 6 * len(piece)
+    if workload.spec.type == "daemon":
+        return all(_at_home(there, world.site(target, name)) for name, there in homes.items())
+    return all(len(there) == groups[name].count and not any(there) for name, there in homes.items())
+
+
+def _at_home(there: Sequence[str], site: Site) -> bool:
+    """There is one wherever one belongs, and none where none may stay."""
+    return site.homes.issubset(there) and all(each in site.homes or each in site.kept for each in there)
