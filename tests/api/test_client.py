@@ -251,7 +251,9 @@ async def serving_tls(cert: Path, key: Path) -> AsyncIterator[str]:
     await serving
 
 
-async def test_tls_works_with_the_right_authority_and_not_without(tmp_path: Path) -> None:
+async def test_tls_works_with_the_right_authority_and_not_without(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     authority, other = trustme.CA(), trustme.CA()
     issued = authority.issue_cert("127.0.0.1")
     cert, key, ca, wrong = (tmp_path / name for name in ("cert.pem", "key.pem", "ca.pem", "wrong.pem"))
@@ -268,6 +270,7 @@ async def test_tls_works_with_the_right_authority_and_not_without(tmp_path: Path
             async with Client([url], ca_file=wrong_ca) as client:
                 with pytest.raises(Unavailable, match=r"(?i)certificate"):
                     await client.request("GET", "/healthz")
+    assert "eof_received" not in caplog.text, "how a connection ends is another matter there"
 
 
 async def test_a_new_certificate_is_taken_up_and_a_broken_one_is_not(

@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 
 from mandor.api.app import OPERATIONS, App, build_app
 from mandor.api.auth import make_token
-from mandor.api.connection import Connection, Exchange
+from mandor.api.connection import ENDS_EACH_PASS, Connection, Exchange
 from mandor.api.heads import Heads
 from mandor.api.heartbeat import Heartbeats
 from mandor.api.operation import JSON, Stream
@@ -25,6 +25,7 @@ from mandor.api.request import Reply
 from mandor.api.server import ApiServer, open_socket
 from mandor.api.settings import ApiSettings
 from mandor.lib.clock import ManualClock
+from mandor.lib.trickle import Trickle
 from mandor.model.meta import Meta
 from mandor.model.node import Node, NodePhase, NodeStatus
 from mandor.model.record import Cluster, ClusterSpec
@@ -86,7 +87,7 @@ class Place:
     heads: Heads = field(default_factory=Heads)
 
     def connect(self, *, short: bool) -> tuple[Connection, Wire]:
-        make = partial(Connection, self.parts.measures, self.heads, self.app.find)
+        make = partial(Connection, self.parts.measures, self.heads, self.app.find, Trickle(ENDS_EACH_PASS))
         connection = make(config=self.server.config, server_state=self.state, app_state={})
         if not short:
             connection._short = False

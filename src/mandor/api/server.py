@@ -13,10 +13,11 @@ from pathlib import Path
 import uvicorn
 
 from mandor.api.app import App
-from mandor.api.connection import Connection, bound_unsent
+from mandor.api.connection import ENDS_EACH_PASS, Connection, bound_unsent
 from mandor.api.heads import Heads
 from mandor.api.parts import ApiParts
 from mandor.errors import Unavailable
+from mandor.lib.trickle import Trickle
 
 log = logging.getLogger("mandor.api")
 
@@ -85,7 +86,7 @@ class ApiServer(uvicorn.Server):
         config = uvicorn.Config(
             app,
             loop="none",
-            http=partial(Connection, parts.measures, Heads(), app.find),  # type: ignore[arg-type]
+            http=partial(Connection, parts.measures, Heads(), app.find, Trickle(ENDS_EACH_PASS)),  # type: ignore[arg-type]
             ws="websockets-sansio",
             ws_max_size=FRAME_BYTES_MOST,
             ws_per_message_deflate=False,

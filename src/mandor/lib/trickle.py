@@ -21,7 +21,7 @@ class Trickle:
         return len(self._waiting)
 
     def add(self, wake: Wake) -> None:
-        """Call it when its turn has come; it must not raise."""
+        """Call it when its turn has come; whatever it raises, the others have theirs."""
         self._waiting.append(wake)
         if not self._turning:
             self._turning = True
@@ -41,8 +41,10 @@ class Trickle:
     def _turn(self) -> None:
         waiting = self._waiting
         most = self._each_pass if isinstance(self._each_pass, int) else self._each_pass()
-        for _ in range(min(most, len(waiting))):
-            waiting.popleft()()
-        self._turning = bool(waiting)
-        if waiting:
-            asyncio.get_running_loop().call_soon(self._turn)
+        try:
+            for _ in range(min(most, len(waiting))):
+                waiting.popleft()()
+        finally:
+            self._turning = bool(waiting)
+            if waiting:
+                asyncio.get_running_loop().call_soon(self._turn)

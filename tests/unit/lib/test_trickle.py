@@ -34,6 +34,23 @@ async def test_somebody_who_gave_up_does_not_keep_the_others_from_their_turn() -
     assert first.cancelled()
 
 
+async def test_one_that_raises_does_not_keep_the_others_from_their_turn() -> None:
+    trickle, gone, told = Trickle(2), list[int](), list[object]()
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    wrong = ValueError("a bug")
+
+    def fail() -> None:
+        raise wrong
+
+    trickle.add(fail)
+    for number in range(2):
+        trickle.add(lambda number=number: gone.append(number))  # type: ignore[misc]
+    async with asyncio.timeout(20):
+        while len(trickle):
+            await asyncio.sleep(0)
+    assert (gone, told) == ([0, 1], [wrong])
+
+
 async def test_how_many_go_on_may_change_with_each_pass() -> None:
     passes, gone = iter([1, 3]), list[int]()
     trickle = Trickle(lambda: next(passes))

@@ -1,0 +1,44 @@
+"""Callers that leave in one moment: their connections are taken down a few at a time, and nothing of them stays."""
+
+import asyncio
+import socket
+import struct
+from itertools import pairwise
+
+import pytest
+
+from mandor.api.connection import ENDS_EACH_PASS
+from tests.api.conftest import StartApi
+from tests.api.test_slow_watchers import open_silent
+
+WATCHERS = 3 * ENDS_EACH_PASS
+
+
+@pytest.mark.req("S0-16")
+@pytest.mark.parametrize("way", ["end", "reset"])
+async def test_who_leaves_together_is_let_go_in_turns_and_as_a_whole(start_api: StartApi, way: str) -> None:
+    api = await start_api()
+    token = await api.token("viewer", "user:ani")
+    callers = [await open_silent(api, token) for _ in range(WATCHERS)]
+    assert len(api.parts.streams) == WATCHERS
+    for each in callers:
+        if way == "end":
+            each.shutdown(socket.SHUT_WR)
+        else:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            each.close()
+    open_streams = [len(api.parts.streams)]
+    async with asyncio.timeout(30):
+        while open_streams[-1]:
+            await asyncio.sleep(0)
+            open_streams.append(len(api.parts.streams))
+    for each in callers:
+        each.close()
+    ended = [before - after for before, after in pairwise(open_streams)]
+    assert max(ended) <= ENDS_EACH_PASS
+    state = api.server.server_state
+    async with asyncio.timeout(30):
+        while state.connections or state.tasks:
+            await asyncio.sleep(0)
+    api.parts.streams.check("user:ani")
+    assert not len(api.parts.store.index.reminders)  # type: ignore[attr-defined]
