@@ -15,10 +15,11 @@ from mandor.api.heartbeat import Heartbeats
 from mandor.api.parts import ApiParts
 from mandor.api.server import ApiServer, ServerTls, open_socket
 from mandor.api.settings import ApiSettings
-from mandor.client.aio import Client
+from mandor.client.aio import Client, flowing
 from mandor.errors import BY_CODE, Invalid, MandorError, NotFound, Unavailable
 from mandor.lib.clock import SystemClock
 from mandor.model.meta import Key
+from mandor.sim.virtual import run_virtual
 from mandor.store.base import Put
 from mandor.store.memory import MemoryStore
 from mandor.store.remote import RemoteStore
@@ -234,6 +235,61 @@ async def test_the_streams_of_a_server_that_hangs_end(start_api: StartApi, monke
             await client.request("GET", "/v1/nodes")
         with pytest.raises(Unavailable):
             await waiting
+
+
+@asynccontextmanager
+async def stalling(beginning: bytes) -> AsyncIterator[str]:
+    """The address of a server that begins every answer so, and ends none."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await reader.readline() != b"\r\n":
+            pass
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 1000\r\n\r\n" + beginning)
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        yield f"http://{host}:{port}"
+
+
+@pytest.mark.req("S0-30")
+async def test_an_answer_that_stops_in_the_middle_is_not_waited_for(
+    start_api: StartApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mandor.client.aio.STALL_SECONDS", 0.1)
+    api = await start_api(tokens_required=False)
+    async with stalling(b'{"revision":1}\n') as url, asyncio.timeout(25):
+        async with Client([url]) as client:
+            for attempt in (
+                client.request("GET", "/v1/nodes"),
+                client.request("POST", "/v1/commit", body=b"{}"),
+                RemoteStore(client).list("node"),
+            ):
+                with pytest.raises(Unavailable, match="stopped in the middle of its answer"):
+                    await attempt
+        async with Client([url, api.url]) as client:
+            assert await client.request("GET", "/v1/nodes")
+            assert client.server == api.url
+
+
+def test_an_answer_that_goes_on_may_take_longer_than_a_stall() -> None:
+    class Slow:
+        def __init__(self, *pauses: float) -> None:
+            self._pauses = list(pauses)
+
+        async def readany(self) -> bytes:
+            if not self._pauses:
+                return b""
+            await asyncio.sleep(self._pauses.pop(0))
+            return b"x"
+
+    async def read(*pauses: float) -> bytes:
+        return b"".join([piece async for piece in flowing(Slow(*pauses))])  # type: ignore[arg-type]
+
+    assert run_virtual(read(4.5, 4.5, 4.5)) == b"xxx"
+    with pytest.raises(TimeoutError, match="stopped in the middle"):
+        run_virtual(read(1, 5.5))
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ import aiohttp
 import msgspec
 
 from mandor import __version__
-from mandor.client.problem import DOUBT_SECONDS, LIFE_PATH, LIFE_SECONDS, error_of, pause_before
+from mandor.client.problem import DOUBT_SECONDS, LIFE_PATH, LIFE_SECONDS, STALL_SECONDS, STALLED, error_of, pause_before
 from mandor.client.trust import Trust
 from mandor.errors import BY_CODE, Invalid, MandorError, TooMany, Unavailable
 from mandor.model.codec import decode_known
@@ -139,7 +139,7 @@ class Client:
             allow_redirects=False,
             ssl=self._trust.context(),
         ) as answer:
-            data = await answer.read()
+            data = b"".join([piece async for piece in flowing(answer.content)])
             self.ahead_seconds = _ahead(answer.headers.get("date", ""))
             return answer.status, data
 
@@ -320,6 +320,19 @@ class Line:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+async def flowing(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
+    """The pieces of an answer that has an end; `TimeoutError`: it does not go on."""
+    while True:
+        try:
+            async with asyncio.timeout(STALL_SECONDS):
+                piece = await content.readany()
+        except TimeoutError as error:
+            raise TimeoutError(STALLED) from error
+        if not piece:
+            return
+        yield piece
 
 
 def problem(status: int, data: bytes) -> MandorError:

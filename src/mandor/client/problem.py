@@ -13,6 +13,9 @@ DOUBT_SECONDS = 2.5
 """Who knows several servers asks one that has not answered for so long whether it lives, again and again."""
 LIFE_SECONDS = 3.0
 """One that does not say so within that time hangs, and is passed over; one that does may take as long as it likes."""
+STALL_SECONDS = 5.0
+"""An answer is made before it is sent: one that has begun and does not go on for so long is not coming."""
+STALLED = "it stopped in the middle of its answer"
 LIFE_PATH = "/healthz"
 TRIES = 4
 """So often a request is sent that a server which has too much to do turned away."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from mandor import __version__
-from mandor.client.problem import DOUBT_SECONDS, LIFE_PATH, LIFE_SECONDS, error_of, pause_before
+from mandor.client.problem import DOUBT_SECONDS, LIFE_PATH, LIFE_SECONDS, STALL_SECONDS, STALLED, error_of, pause_before
 from mandor.errors import Invalid, MandorError, Unavailable
 
 JSON = "application/json"
@@ -23,8 +23,6 @@ NDJSON = "application/x-ndjson"
 
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 60.0
-STALL_SECONDS = 5.0
-"""An answer is made before it is sent: one that has begun and does not go on for so long is not coming."""
 WATCH_QUIET_SECONDS = 45.0
 """A watch sends a bookmark every ten seconds; one that is silent for so long is dead."""
 ANSWER_BYTES_MOST = 256 << 20
@@ -426,7 +424,7 @@ def _read(answer: HTTPResponse) -> bytes:
     try:
         raw = answer.read(ANSWER_BYTES_MOST)
     except TimeoutError as error:
-        raise _Passed("it stopped in the middle of its answer") from error
+        raise _Passed(STALLED) from error
     except (OSError, HTTPException) as error:
         raise _Passed(f"its answer broke off: {_reason(error)}") from error
     if len(raw) == ANSWER_BYTES_MOST:

@@ -4,11 +4,10 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from urllib.parse import quote, urlencode
 
-import aiohttp
 import msgspec
 from msgspec import Struct
 
-from mandor.client.aio import Client
+from mandor.client.aio import Client, flowing
 from mandor.client.problem import error_of
 from mandor.errors import Conflict, MandorError, NotFound, Unavailable
 from mandor.model.codec import KINDS, decode, encode
@@ -85,7 +84,7 @@ class RemoteStore(Store):
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
         """Everything at one revision, also of every kind at once: the server streams a snapshot."""
         async with self._client.stream("/v1/snapshot", query=_query(kind, where)) as content:
-            lines = [line async for batch in _split(content) for line in batch]
+            lines = [line async for batch in _split(flowing(content)) for line in batch]
         if len(lines) < 2 or not lines[-1].startswith(b'{"end":'):
             raise Unavailable("the snapshot broke off", hint="try again")
         revision = _lines.decode(lines[0]).revision
@@ -117,7 +116,7 @@ class RemoteStore(Store):
             query["supplies"] = True
         supplies: OrderedDict[Key, Object] = OrderedDict()
         async with self._client.stream("/v1/watch", query=query) as content:
-            async for lines in _split(content):
+            async for lines in _split(content.iter_any()):
                 changes = [change for line in lines for change in _changes(line, supplies)]
                 if where.labels:
                     changes = filtered_all(changes, where)
@@ -133,10 +132,10 @@ def _query(kind: str | None, where: Filter) -> dict[str, str | int | float | boo
     return {"kind": kind or ",".join(sorted(where.kinds)) or None, "namespace": where.namespace, "node": where.node}
 
 
-async def _split(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
+async def _split(pieces: AsyncIterator[bytes]) -> AsyncIterator[list[bytes]]:
     """Whole lines, as many as have come together."""
     rest = b""
-    async for piece in content.iter_any():
+    async for piece in pieces:
         lines = (rest + piece).split(b"\n") if rest else piece.split(b"\n")
         rest = lines.pop()
         if len(rest) > LINE_BYTES_MOST:
