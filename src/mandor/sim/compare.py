@@ -4,9 +4,12 @@ import logging
 import multiprocessing
 import os
 import random
+import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
+from multiprocessing.pool import Pool
 from pathlib import Path
 
 import msgspec
@@ -100,28 +103,33 @@ def run_all(
             found.append(run_piece(piece, name, seed))
             progress(number, total)
     else:
-        # A fresh interpreter each, which reads the files for itself: nothing of this process may leak into a run.
-        context = multiprocessing.get_context("spawn")
-        with context.Pool(
-            workers, initializer=_begin, initargs=(_reader(piece), tuple(piece.scenario.strategies))
-        ) as pool:
+        with _processes(piece, workers) as pool:
             for number, result in enumerate(pool.imap(_one, (*jobs, *again), chunksize=1), start=1):
                 found.append(msgspec.msgpack.decode(result, type=RunResult))
                 progress(number, total)
     return _compared(found[: len(jobs)], found[len(jobs) :], piece)
 
 
+def _processes(piece: Piece, workers: int) -> Pool:
+    """Copies of this one, where it may be copied: they begin at once. Else fresh ones, which read the files again."""
+    if sys.platform == "linux" and threading.active_count() == 1:
+        return multiprocessing.get_context("fork").Pool(workers, initializer=_begin, initargs=(lambda: piece,))
+    read = piece.again or partial(load_piece, piece.path)
+    again = partial(_narrowed_again, read, tuple(piece.scenario.strategies))
+    return multiprocessing.get_context("spawn").Pool(workers, initializer=_begin, initargs=(again,))
+
+
+def _narrowed_again(read: Callable[[], Piece], strategies: tuple[str, ...]) -> Piece:
+    return narrowed(read(), strategies) if strategies else read()
+
+
 _piece: Piece | None = None
 
 
-def _reader(piece: Piece) -> Callable[[], Piece]:
-    return piece.again or partial(load_piece, piece.path)
-
-
-def _begin(read: Callable[[], Piece], strategies: tuple[str, ...]) -> None:
+def _begin(read: Callable[[], Piece]) -> None:
     global _piece  # noqa: PLW0603 - a worker process has one piece for all its life
     logging.getLogger("mandor").setLevel(logging.CRITICAL)  # What goes wrong in there is what it is about.
-    _piece = narrowed(read(), strategies) if strategies else read()
+    _piece = read()
 
 
 def _one(job: tuple[str, int]) -> bytes:
