@@ -188,9 +188,11 @@ services:
     files = {"shop/conf/a.ini": "a", "shop/conf/d/b.ini": "b", "shop/big/x": "x" * 300_000}
     folders = {"shop/conf": ["a.ini", "d/b.ini"], "shop/data": [], "shop/big": ["x"], "shop/binary": ["nontext"]}
     found = imported(text, files, folder=folders.get)
-    web = found.made[0].manifest
+    volume, web = (each.manifest for each in found.made)
     assert web["files"] == [{"path": "/etc/web/a.ini", "content": "a"}, {"path": "/etc/web/d/b.ini", "content": "b"}]
-    assert (web["volumes"], web["mounts"]) == ({"data": {}}, [{"volume": "data", "path": "/data"}])
+    assert web["volumes"] == {"data": {"volume": "shop-shop-data"}}
+    assert web["mounts"] == [{"volume": "data", "path": "/data"}]
+    assert volume == {"kind": "volume", "name": "shop-shop-data", "labels": {"project": "shop"}}
     assert sorted((path, fate) for _, path, fate in told(found)) == [
         ("services.web.volumes", "guessed"),
         ("services.web.volumes", "guessed"),

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
-from mandor.importers.base import Imported, Importer, Made, Options, Source, fitting_name
+from mandor.importers.base import Imported, Importer, Made, Options, Source
 from mandor.importers.compose.document import Loader, folder_of
 from mandor.importers.compose.merging import TAGS
 from mandor.importers.compose.service import CONDITIONS, Reader, wanted
@@ -57,7 +57,8 @@ def _project(files: Sequence[Source], options: Options) -> Imported:
     loader = Loader(options, ledger)
     top = ledger.open(loader.project(files), files[0].name)
     top.ignore("version")  # Compose itself has no use for it any more
-    project = _name(top, files[0].name, options)
+    top.text("name")
+    project, profiles = loader.name, loader.profiles
     storage, texts = Storage(top, project, options), Texts(top, project, options, loader.around)
     networks = dict(top.entries("networks"))
     for part in networks.values():
@@ -73,7 +74,7 @@ def _project(files: Sequence[Source], options: Options) -> Imported:
     made = [
         Made(reader.manifest(name, services.part(name)), services.file_of(name), services.line_of(name))
         for name in services
-        if _runs(services, name, options)
+        if _runs(services, name, profiles)
     ]
     texts.leave_unused()
     _tell_unreachable(services, made)
@@ -96,20 +97,13 @@ def _tell_unreachable(services: Part, made: Sequence[Made]) -> None:
 
 
 def _names(manifest: dict[str, Any], word: re.Pattern[str]) -> bool:
-    texts = [*manifest.get("env", {}).values(), *manifest.get("args", ()), *manifest.get("depends_on", ())]
+    talked_to = [name for name, condition in manifest.get("depends_on", {}).items() if condition != "completed"]
+    texts = [*manifest.get("env", {}).values(), *manifest.get("args", ()), *talked_to]
     return any(word.search(text) for text in texts)
 
 
-def _name(top: Part, file: str, options: Options) -> str:
-    named = top.text("name")
-    if options.project:
-        return fitting_name(options.project)
-    folder = PurePosixPath(file).parent.name or Path(file).absolute().parent.name
-    return fitting_name(named or options.environment.get("COMPOSE_PROJECT_NAME") or folder or "project", most=40)
-
-
-def _runs(services: Part, name: str, options: Options) -> bool:
-    if wanted(services.peek(name), options.profiles):
+def _runs(services: Part, name: str, profiles: tuple[str, ...]) -> bool:
+    if wanted(services.peek(name), profiles):
         return True
     services.ignore(name)
     first = services.peek(name)["profiles"][0]

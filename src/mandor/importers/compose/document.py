@@ -1,19 +1,21 @@
 """Compose files as one document: variables filled in, `include` and `extends` resolved, overrides laid over."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mandor.errors import Invalid, TooLarge
-from mandor.importers.base import Options, Source
-from mandor.importers.compose.interpolation import interpolated, read_variables
+from mandor.importers.base import Options, Source, fitting_name
+from mandor.importers.compose.interpolation import interpolated, read_raw, read_variables
 from mandor.importers.compose.merging import RESET, TAGS, Layer, merged
 from mandor.importers.part import Ledger
 from mandor.lib.yaml12 import List, Malformed, Map, Tagged, load_all
 
 NESTED_MOST = 16
 FILES_MOST = 64
+_PROJECT = "COMPOSE_PROJECT_NAME"
 
 
 def folder_of(file: str) -> str:
@@ -34,14 +36,34 @@ class Loader:
     opened: int = field(default=0, init=False)
     around: dict[str, str] = field(default_factory=dict, init=False)
     """What `$NAME` stands for in the project's own files."""
+    name: str = field(default="", init=False)
+    """The project's."""
+
+    @property
+    def profiles(self) -> tuple[str, ...]:
+        told = self.around.get("COMPOSE_PROFILES", "")
+        return self.options.profiles or tuple(each.strip() for each in told.split(",") if each.strip())
 
     def project(self, files: Sequence[Source]) -> Layer:
         """Files of one folder: later ones count more."""
         self.around = self.variables(folder_of(files[0].name), self.options.env_files)
+        self.name = self.around[_PROJECT] = self._name(files)
         found = Layer(1)
         for file in files:
             found = merged(found, self._document(file, self.around, ()))
         return found
+
+    def _name(self, files: Sequence[Source]) -> str:
+        """Whoever imports has the first word, the file's own `name` the next."""
+        named = ""
+        for value, _ in (each for file in files for each in _parsed(file)):
+            if isinstance(value.get("name"), str):
+                with suppress(ValueError):  # it is told where the file is read
+                    named = interpolated(value["name"], self.around, lambda name: None)
+        file = files[0].name
+        folder = PurePosixPath(file).parent.name or Path(file).absolute().parent.name
+        told = self.options.project or self.around.get(_PROJECT) or named or folder
+        return fitting_name(told or "project", most=40)
 
     def variables(self, folder: str, env_files: Sequence[str]) -> dict[str, str]:
         """What `$NAME` may stand for: .env, or the files that are named instead, and above them the environment."""
@@ -56,9 +78,13 @@ class Loader:
             found |= self.pairs(name, text, {**found, **around})
         return {**found, **around}
 
-    def pairs(self, name: str, text: str, around: Mapping[str, str]) -> dict[str, str]:
+    def pairs(self, name: str, text: str, around: Mapping[str, str], *, raw: bool = False) -> dict[str, str]:
+        def unset(variable: str, line: int) -> None:
+            hint = f"write $${variable} for a dollar sign, or put the value in single quotes"
+            self.ledger.note(name, line, variable, "guessed", f"the variable {variable} is not set; it is empty", hint)
+
         try:
-            read = read_variables(text, around)
+            read = read_raw(text) if raw else read_variables(text, around, unset)
         except ValueError as error:
             raise Invalid(f"{name}: {error}", file=name, line=1) from None
         known = {key: around.get(key) if value is None else value for key, value in read.items()}

@@ -10,6 +10,8 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "$": "$"}
 DEPTH_MOST = 16
 
 Unset = Callable[[str], None]
+UnsetAt = Callable[[str, int], None]
+"""Told of a variable that is empty, and of the line where it stands."""
 
 
 def interpolated(text: str, variables: Mapping[str, str], unset: Unset, depth: int = 0) -> str:
@@ -82,11 +84,13 @@ def _value(name: str, variables: Mapping[str, str], unset: Unset) -> str:
     return variables.get(name, "")
 
 
-def read_variables(text: str, around: Mapping[str, str]) -> dict[str, str | None]:
+def read_variables(
+    text: str, around: Mapping[str, str], unset: UnsetAt = lambda name, line: None
+) -> dict[str, str | None]:
     """The variables of a file like .env; a name without a value is None: whoever reads it has one, or has not."""
     found: dict[str, str | None] = {}
-    lines = iter(text.removeprefix("\ufeff").splitlines())
-    for line in lines:
+    lines = enumerate(text.removeprefix("\ufeff").splitlines(), start=1)
+    for number, line in lines:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         match = _LINE.fullmatch(line)
@@ -99,12 +103,26 @@ def read_variables(text: str, around: Mapping[str, str]) -> dict[str, str | None
         quote = value[:1]
         if quote in {'"', "'"}:
             while not _closed(value, quote):
-                following = next(lines, None)
+                _, following = next(lines, (0, None))
                 if following is None:
                     raise ValueError(f"the value of {match['name']} has no closing quote")
                 value += "\n" + following
         known = {**{name: each for name, each in found.items() if each is not None}, **around}
-        found[match["name"]] = _unquoted(value, known)
+        found[match["name"]] = _unquoted(value, known, _told_at(unset, number))
+    return found
+
+
+def _told_at(unset: UnsetAt, line: int) -> Unset:
+    return lambda name: unset(name, line)
+
+
+def read_raw(text: str) -> dict[str, str | None]:
+    """As `docker run --env-file` reads them: each value is the rest of its line, as it stands."""
+    found: dict[str, str | None] = {}
+    for line in text.removeprefix("\ufeff").splitlines():
+        name, equals, value = line.lstrip().partition("=")
+        if name.strip() and not name.startswith("#"):
+            found[name.strip()] = value if equals else None
     return found
 
 
@@ -112,14 +130,14 @@ def _closed(value: str, quote: str) -> bool:
     return re.match(rf"{quote}(?:[^{quote}\\]|\\.)*{quote}", value, re.DOTALL) is not None
 
 
-def _unquoted(value: str, variables: Mapping[str, str]) -> str:
+def _unquoted(value: str, variables: Mapping[str, str], unset: Unset) -> str:
     quote = value[:1]
     if quote not in {'"', "'"}:
         bare = re.split(r"\s+#", value, maxsplit=1)[0].strip()
-        return interpolated(bare, variables, lambda name: None)
+        return interpolated(bare, variables, unset)
     match = re.match(rf"{quote}((?:[^{quote}\\]|\\.)*){quote}", value, re.DOTALL)
     inner = match[1] if match else value[1:]
     if quote == "'":
         return inner
     unescaped = re.sub(r"\\(.)", lambda found: _ESCAPES.get(found[1], found[0]), inner, flags=re.DOTALL)
-    return interpolated(unescaped, variables, lambda name: None)
+    return interpolated(unescaped, variables, unset)

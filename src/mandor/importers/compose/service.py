@@ -146,6 +146,8 @@ class Reader:
                 f"the image {image} is not built here",
                 f"docker compose build; then push it, or: docker save -o web.tar {image}; mandor image load web.tar",
             )
+        if image == "":
+            raise service.wrong("image", "it is empty; is a variable not set?")
         if not image and "provider" not in service:
             raise self.services.wrong(name, "a service has an `image` or a `build`")
         draft.group["image"] = image or name
@@ -176,14 +178,15 @@ class Reader:
         for each in service.mixed("env_file"):
             path = each.text("path") if isinstance(each, Part) else each
             required = each.flag("required", default=True) if isinstance(each, Part) else True
-            if isinstance(each, Part) and each.text("format") is not None:
+            form = each.text("format") if isinstance(each, Part) else None
+            if isinstance(each, Part) and form not in {None, "raw"}:
                 each.guess("format", "the file is read like a .env")
             name = beside(service.file_of("env_file"), path or "")
             text = self.options.read(name)
             if text is None and required:
                 hint = "is it beside the Compose file? `env_file: {path: …, required: false}` goes on without it"
                 raise service.wrong("env_file", f"there is no file {name}", hint)
-            draft.env |= self.loader.pairs(name, text or "", {**around, **draft.env})
+            draft.env |= self.loader.pairs(name, text or "", {**around, **draft.env}, raw=form == "raw")
         if isinstance(service.peek("environment"), list):
             pairs = {name: value if equals else None for name, equals, value in _split(service.texts("environment"))}
         else:
@@ -205,7 +208,7 @@ class Reader:
         if (name := service.text("container_name")) is not None:
             draft.labels["container_name"] = name
             service.guess("container_name", "instances have names of their own; it is kept as a label")
-        draft.options |= filled(hostname=service.text("hostname"))
+        draft.options |= filled(hostname=service.text("hostname") or None)
 
     def _network(self, draft: Draft, service: Part) -> None:
         mode = service.text("network_mode")
@@ -254,7 +257,7 @@ class Reader:
                 service.drop(key, "workloads do not wait for each other in this version")
 
     def _runs(self, name: str) -> bool:
-        return wanted(self.services.peek(name), self.options.profiles)
+        return wanted(self.services.peek(name), self.loader.profiles)
 
 
 def wanted(service: Any, profiles: tuple[str, ...]) -> bool:

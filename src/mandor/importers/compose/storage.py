@@ -73,6 +73,10 @@ class Storage:
             self._own(draft, words[0])
             return
         source, target = words[0], words[1]
+        if not source or not target:
+            raise service.wrong(
+                "volumes", f"{text[:60]!r} has nothing on one side of its colon; is a variable not set?"
+            )
         modes = words[2].split(",") if len(words) == 3 else []
         if odd := [mode for mode in modes if mode not in _MODES]:
             service.note("volumes", "guessed", f"the mode {odd[0]!r} of {target} means nothing here")
@@ -135,7 +139,7 @@ class Storage:
             volume: dict[str, Any] = {"type": "host", "path": source.rstrip("/") or "/"}
             name = _unused(draft, source)
         elif bind or source.startswith((".", "~", "\\")) or "/" in source:
-            self._local(draft, part, key, index, source, target)
+            self._local(draft, part, key, index, source, target, read_only)
             return
         else:
             if source not in self.objects:
@@ -144,7 +148,9 @@ class Storage:
         draft.volumes.setdefault(name, volume)
         draft.mounts.append(filled(volume=name, path=target, read_only=read_only or None))
 
-    def _local(self, draft: Draft, part: Part, key: str, index: int | None, source: str, target: str) -> None:
+    def _local(
+        self, draft: Draft, part: Part, key: str, index: int | None, source: str, target: str, read_only: bool
+    ) -> None:
         """Texts beside the Compose file go along; a folder that Docker would make is a volume."""
         path = source if source.startswith("~") else beside(part.file_of(key), source)
         texts = self._texts(path, target)
@@ -154,8 +160,8 @@ class Storage:
             return
         if texts is not None:
             name = _unused(draft, f"/{source.strip('./~')}")
-            draft.volumes[name] = {}
-            draft.mounts.append({"volume": name, "path": target})
+            draft.volumes[name] = {"volume": self._folder(path, part.file_of(key), part.line_of(key))}
+            draft.mounts.append(filled(volume=name, path=target, read_only=read_only or None))
             part.note(key, "guessed", f"{source} is empty: it is a volume of the cluster, which begins empty")
             return
         what = f"{source} is a path of the machine that reads this file, and the nodes do not have it"
@@ -163,6 +169,21 @@ class Storage:
             part.drop_item(key, index, what, _ELSEWHERE)
         else:
             part.drop(key, what, _ELSEWHERE)
+
+    def _folder(self, path: str, file: str, line: int) -> str:
+        """The volume object that stands for a folder beside the file: whoever names the folder finds the same."""
+        key = f"./{path.rstrip('/')}"
+        if key not in self.objects:
+            called = "-".join(each for each in PurePosixPath(path).parts[-2:] if each.strip("./~"))
+            taken = set(self.objects.values())
+            plain = first = fitting_name(f"{self.project}-{called}", most=240)
+            number = 2
+            while plain in taken:
+                plain, number = f"{first}-{number}", number + 1
+            self.objects[key] = plain
+            manifest = {"kind": "volume", "name": plain, "labels": {"project": self.project}}
+            self.made[key] = Made(manifest, file, line)
+        return self.objects[key]
 
     def _texts(self, path: str, target: str) -> dict[str, str] | None:
         """Of a file, or of a small folder, by where they go; none: it is empty; None: they cannot go along."""

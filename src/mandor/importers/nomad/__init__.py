@@ -129,6 +129,6 @@ def _locals(body: Body, evaluator: Evaluator) -> dict[str, Any]:
             if at_fault is None:
                 message = f"these locals need each other: {', '.join(sorted(names))}"
                 raise Invalid(message, hint="write one of them out", file=evaluator.file, line=left[0].line)
-            evaluator.value(at_fault.value, at_fault.line)  # tells what is wrong
+            evaluator.needed(at_fault)  # tells what is wrong
         wanted = left
     return found

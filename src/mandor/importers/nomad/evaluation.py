@@ -1,8 +1,11 @@
 """The values of HCL expressions: variables and functions are filled in, what Nomad fills in when it runs stays text."""
 
 import operator
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from mandor.errors import Invalid
@@ -27,6 +30,8 @@ from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Map
 
 ITEMS_MOST = 1024
+_MISTAKES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, re.error)
+"""What an expression that makes no sense ends with."""
 
 _COMPUTED: dict[str, Callable[[Any, Any], Any]] = {
     "+": operator.add,
@@ -68,7 +73,7 @@ class Evaluator:
         """Plain data, with lines; `Later` for what only a node knows, outside a text."""
         try:
             return self._value(expression, line)
-        except (ValueError, TypeError, KeyError, IndexError, ZeroDivisionError, OverflowError) as error:
+        except _MISTAKES as error:
             said = str(error.args[-1]) if error.args else type(error).__name__
             raise Invalid(f"this has no value: {said}", file=self.file, line=line) from None
 
@@ -130,22 +135,31 @@ class Evaluator:
         return _inside(source, key)
 
     def _call(self, call: Call, line: int) -> Any:
+        if call.name in {"can", "try"}:
+            return self._tried(call, line)
         arguments = [self._value(each, line) for each in call.arguments]
         if call.spread:
             arguments[-1:] = arguments[-1]
         if call.name in {"file", "fileset", "templatefile", "filebase64"}:
-            found = self.options.read(str(arguments[0])) if call.name == "file" else None
+            beside = str(PurePosixPath(self.file).parent / str(arguments[0]))
+            found = self.options.read(beside) if call.name == "file" else None
             if found is None:
                 raise ValueError(f"{call.name}({arguments[0]!r}): there is no such text file at hand")
             return found
-        if call.name == "can":
-            return True
-        if call.name == "try":
-            return arguments[0]
         function = FUNCTIONS.get(call.name)
         if function is None:
             raise ValueError(f"the function {call.name} is not known here")
         return function(*arguments)
+
+    def _tried(self, call: Call, line: int) -> Any:
+        """`can` says whether its argument has a value, `try` is the first of them that has one."""
+        for each in call.arguments:
+            with suppress(*_MISTAKES):
+                found = self._value(each, line)
+                return True if call.name == "can" else found
+        if call.name == "can":
+            return False
+        raise ValueError("try: none of them has a value")
 
     def _operation(self, sign: str, operands: tuple[Any, ...], line: int) -> Any:
         first = self._value(operands[0], line)
@@ -204,7 +218,7 @@ class Evaluator:
         """Attributes, and blocks as lists of mappings, by their kind."""
         made = Titled(line, labels)
         for attribute in body.attributes:
-            made.set(attribute.name, self._attribute(attribute), attribute.line)
+            made.set(attribute.name, self.needed(attribute), attribute.line)
         for block in body.blocks:
             for kind, inner in self._block(block):
                 held = made.get(kind)
@@ -214,7 +228,8 @@ class Evaluator:
                 held.add(inner, block.line)
         return made
 
-    def _attribute(self, attribute: Attribute) -> Any:
+    def needed(self, attribute: Attribute) -> Any:
+        """Its value; `Invalid`: it has none before a node is known."""
         try:
             return self.value(attribute.value, attribute.line)
         except Later:
@@ -230,15 +245,15 @@ class Evaluator:
         content = next((each for each in block.body.blocks if each.kind == "content"), None)
         if content is None or "for_each" not in told or not block.labels:
             raise Invalid("a dynamic block has `for_each` and `content`", file=self.file, line=block.line)
-        over = self._attribute(told["for_each"])
+        over = self.needed(told["for_each"])
         kind = block.labels[0]
-        name = self._attribute(told["iterator"]) if "iterator" in told else kind
+        name = self.needed(told["iterator"]) if "iterator" in told else kind
         items = list(over.items()) if isinstance(over, Mapping) else list(enumerate(over or ()))
         made = []
         for key, value in items[:ITEMS_MOST]:
             bound = {"key": value if not isinstance(over, Mapping) else key, "value": value}
             inner = Evaluator(self.file, self.options, {**self.names, str(name): bound})
-            labels = tuple(text(each) for each in inner._attribute(told["labels"])) if "labels" in told else ()
+            labels = tuple(text(each) for each in inner.needed(told["labels"])) if "labels" in told else ()
             made.append((kind, inner.body(content.body, block.line, labels)))
         return made
 

@@ -293,7 +293,7 @@ def _container(draft: TaskDraft, part: Part, runtime: Runtime, command: str | No
         _bind(draft, part, index, runtime.fill(text, part, "volumes", now=True))
     for key in ("mount", "mounts"):
         for each in blocks(part, key):
-            _long_mount(draft, each)
+            _long_mount(draft, each, runtime)
     for path in part.texts("tmpfs"):
         draft.mounts.append({"tmpfs": "64Mi", "path": path.partition(":")[0]})
     logging = block(part, "logging")
@@ -341,9 +341,9 @@ def _bind(draft: TaskDraft, part: Part, index: int, text: str) -> None:
     _place(draft, part, "volumes", index, words[0], words[1], read_only)
 
 
-def _long_mount(draft: TaskDraft, part: Part) -> None:
-    kind, source = part.text("type", "volume"), part.text("source", "") or ""
-    target, read_only = part.text("target"), part.flag("readonly")
+def _long_mount(draft: TaskDraft, part: Part, runtime: Runtime) -> None:
+    kind, source = part.text("type", "volume"), runtime.fill(part.text("source", "") or "", part, "source", now=True)
+    target, read_only = runtime.fill(part.text("target") or "", part, "target", now=True), part.flag("readonly")
     if not target:
         raise part.wrong("target", "a mount has a `target`")
     told = block(part, "tmpfs_options")
@@ -362,13 +362,17 @@ def _long_mount(draft: TaskDraft, part: Part) -> None:
 def _place(
     draft: TaskDraft, part: Part, key: str, index: int | None, source: str, target: str, read_only: bool
 ) -> None:
-    name = "/" + source.lstrip("./")
+    name = "/" + source.lstrip("./").rstrip("/")
     if found := next((each for each in draft.files if each["path"] == name), None):
         # Its own folder: a file that a template put there is put where it is mounted, too.
         draft.files.append({**found, "path": target})
         return
+    if below := [each for each in draft.files if each["path"].startswith(f"{name}/")]:
+        draft.files += [{**each, "path": target.rstrip("/") + each["path"].removeprefix(name)} for each in below]
+        part.note(key, "guessed", f"at {target} is what templates put into {name}, and nothing else")
+        return
     if source.startswith(("local", "secrets", "/local", "/secrets", "../alloc", "alloc", "/alloc")):
-        source = f"./{name}"
+        source = f".{name}"
     if source.startswith("/"):
         name = fitting_name(source.strip("/").replace("/", "-") or "root", most=50)
         draft.volumes[name] = {"type": "host", "path": source.rstrip("/") or "/"}

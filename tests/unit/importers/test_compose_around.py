@@ -1,0 +1,101 @@
+"""What a Compose file finds around it: variables, files of them, folders that services share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from mandor.errors import Invalid
+from mandor.importers.base import Imported, Options, Source
+from mandor.importers.compose import ComposeImporter
+from mandor.importers.registry import convert
+
+
+def imported(text: str, files: Mapping[str, str] | None = None, **options: Any) -> Imported:
+    return convert(ComposeImporter(), [Source("shop/compose.yaml", text)], Options(read=(files or {}).get, **options))
+
+
+def manifests(found: Imported) -> dict[str, dict[str, Any]]:
+    return {each.manifest["name"]: each.manifest for each in found.made}
+
+
+def told(found: Imported) -> list[str]:
+    return [str(note) for note in found.report.notes]
+
+
+def test_the_projects_name_is_a_variable_and_the_environment_has_the_first_word() -> None:
+    text = "name: cellar\nservices: {web: {image: 'a:${COMPOSE_PROJECT_NAME}', environment: [COMPOSE_PROJECT_NAME]}}"
+    for options, name in (
+        ({}, "cellar"),
+        ({"environment": {"COMPOSE_PROJECT_NAME": "attic"}}, "attic"),
+        ({"environment": {"COMPOSE_PROJECT_NAME": "attic"}, "project": "roof"}, "roof"),
+    ):
+        found = imported(text, None, **options)
+        web = manifests(found)["web"]
+        assert (web["image"], web["labels"]["project"], told(found)) == (f"a:{name}", name, [])
+        assert web["env"] == {"COMPOSE_PROJECT_NAME": name}
+    in_file = imported("services: {web: {image: a}}", {"shop/.env": "COMPOSE_PROJECT_NAME=attic"})
+    assert manifests(in_file)["web"]["labels"] == {"project": "attic"}
+    assert manifests(imported("services: {web: {image: a}}"))["web"]["labels"] == {"project": "shop"}
+
+
+def test_profiles_may_be_named_in_the_file_of_variables() -> None:
+    text = "services: {web: {image: a}, debug: {image: b, profiles: [debug]}}"
+    assert set(manifests(imported(text, {"shop/.env": "COMPOSE_PROFILES=other, debug"}))) == {"web", "debug"}
+    assert set(manifests(imported(text, {"shop/.env": "A=b"}))) == {"web"}
+
+
+def test_a_dollar_sign_in_a_file_of_variables_that_stands_for_nothing_is_told_with_its_line() -> None:
+    files = {"shop/web.env": "A=1\nPASSWORD=a$b\nQUOTED='a$b'\nKNOWN=${A}2\n"}
+    found = imported("services: {web: {image: a, env_file: web.env}}", files)
+    assert manifests(found)["web"]["env"] == {"A": "1", "PASSWORD": "a", "QUOTED": "a$b", "KNOWN": "12"}
+    assert told(found) == [
+        "shop/web.env:2: b: guessed: the variable b is not set; it is empty"
+        " (write $$b for a dollar sign, or put the value in single quotes)"
+    ]
+
+
+def test_a_raw_file_of_variables_is_taken_as_it_stands() -> None:
+    files = {"shop/web.env": '# c\nA="1" # two\n  B=$C\nD\n\nE=x=y\n'}
+    found = imported("services: {web: {image: a, env_file: [{path: web.env, format: raw}]}}", files)
+    assert manifests(found)["web"]["env"] == {"A": '"1" # two', "B": "$C", "E": "x=y"}
+    assert told(found) == []
+
+
+def test_a_folder_that_several_services_name_is_one_volume() -> None:
+    text = """
+services:
+  web: {image: a, volumes: ["./public/:/srv:ro", "./own:/own"]}
+  worker: {image: a, volumes: [{type: bind, source: ./public, target: /out}]}
+volumes: {own: }
+"""
+    made = manifests(imported(text, folder=lambda path: []))
+    shared = made["web"]["volumes"]["public"]["volume"]
+    assert made["web"]["mounts"][0] == {"volume": "public", "path": "/srv", "read_only": True}
+    assert made["worker"]["mounts"] == [{"volume": "public", "path": "/out"}]
+    assert made["worker"]["volumes"] == {"public": {"volume": shared}}
+    assert made[shared]["kind"] == "volume"
+    assert made["web"]["volumes"]["own"]["volume"] not in {shared, "shop_own"}
+
+
+def test_what_is_empty_because_a_variable_is_not_set_says_so() -> None:
+    for text, line, message in (
+        ("image: a\n    volumes:\n      - ${DATA}:/data", 4, "':/data' has nothing on one side of its colon"),
+        ("image: ${IMAGE}", 3, "it is empty; is a variable not set?"),
+    ):
+        with pytest.raises(Invalid, match=message) as caught:
+            imported(f"services:\n  web:\n    {text}\n")
+        assert caught.value.facts["line"] == line
+    assert "options" not in manifests(imported("services: {web: {image: a, hostname: '${HOST:-}'}}"))["web"]
+
+
+def test_whoever_is_only_waited_for_to_end_is_not_talked_to() -> None:
+    text = """
+services:
+  web: {image: a, depends_on: {setup: {condition: service_completed_successfully}, db: {condition: service_healthy}}}
+  setup: {image: b}
+  db: {image: c}
+"""
+    assert [note.path for note in imported(text).report.notes] == ["services.db"]
