@@ -18,6 +18,7 @@ from mandor.model.instance import Instance, InstanceSpec
 from mandor.model.meta import Key, Meta, Object
 from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass, PriorityClassSpec
+from mandor.model.resources import Resources
 from mandor.scheduler.loop import Scheduler
 from mandor.scheduler.queue import SchedulingQueue
 from mandor.store.base import ALL, Change, Check, Filter, Listing, Put, Store, Write
@@ -150,6 +151,31 @@ async def test_who_waits_is_placed_when_room_is_freed(world: World) -> None:
     await world.apply(make_workload("first", replicas=0, cpu="2"))
 
     await world.until(lambda: world.serving_count("second") == 1, seconds=15)
+
+
+async def test_what_happens_on_a_cordoned_node_is_nothing_to_those_who_wait_for_room(world: World) -> None:
+    await world.add_nodes("n1", "n2", cpu=2)
+    for name in ("first", "second"):
+        await world.apply(make_workload(name, replicas=1, cpu="2"))
+    await world.until(lambda: world.serving_count("first") == world.serving_count("second") == 1)
+    node = world.instance("first-0").node
+    await world.change_node(node, cordoned=True)
+    await world.apply(make_workload("third", replicas=1, cpu="2"))
+    await world.run(30)
+    assert world.scheduler is not None
+    entry = world.scheduler._queue.entry(world.instance("third-0").key)
+    assert entry is not None
+    tried = entry.attempts
+
+    await world.change_node(node, reserved=Resources(cpu_milli=100))
+    await world.change_node(node, reserved=Resources())
+    await world.apply(make_workload("first", replicas=0, cpu="2"))
+    await world.run(30)
+    assert not world.instances("first")
+    assert entry.attempts == tried
+
+    await world.change_node(node, cordoned=False)
+    await world.until(lambda: world.serving_count("third") == 1, seconds=15)
 
 
 async def test_a_stopping_instance_holds_its_room_until_it_is_over(world: World) -> None:

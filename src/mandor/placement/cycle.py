@@ -17,7 +17,7 @@ from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState, of_form
 from mandor.placement.framework.identity import NOBODY
 from mandor.placement.framework.lodging import Lodger, Lodging
-from mandor.placement.framework.points import ANYTHING, Happening, Nomination, Plugin
+from mandor.placement.framework.points import ANYTHING, Happening, Nomination, Plugin, Reach
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.rehearsal import Rehearsal, run_post_filters
 from mandor.placement.framework.runtime import PluginFault, Verdict, run_filters, run_scores
@@ -60,6 +60,9 @@ class Decision(Struct, frozen=True, eq=False):
     """What makes another try worthwhile."""
     blamed: tuple[Plugin, ...] = ()
     """Who refused it: their hints say whether something that happened is worth another try."""
+    by_node: bool = False
+    """They judge each node by itself, and hear when one changes: what happens on a node that is out of the question is
+    not worth another try."""
     fault: str = ""
     """A plugin went wrong: nothing is known about this instance, and it is tried again later."""
     reason: str = UNSCHEDULABLE
@@ -210,11 +213,13 @@ def _decide(cycle: "Cycle", ask: Ask) -> Steps[Decision]:
             return waits
     # What the last step lacked, even with every soft rule given up, is what keeps it waiting.
     refused = _refused(tried)
+    worthwhile = retry_on(refused)
     return Decision(
         ask.key,
         message=_explained(tried, nodes),
-        retry_on=retry_on(refused),
+        retry_on=worthwhile,
         blamed=refused,
+        by_node=Happening.NODE_CHANGED in worthwhile and _by_node(tried, nodes),
         state=tried[0].state,
     )
 
@@ -240,6 +245,11 @@ class _Offer(NamedTuple):
 def _refused(tried: Sequence[_Offer]) -> tuple[Plugin, ...]:
     """Who said no to any form."""
     return tuple({id(plugin): plugin for each in tried for plugin, _ in each.verdict.refusals}.values())
+
+
+def _by_node(tried: Sequence[_Offer], nodes: Snapshot) -> bool:
+    reaches = (plugin.reach(each.ask, nodes) for each in tried for plugin, _ in each.verdict.refusals)
+    return all(reach is not Reach.CLUSTER for reach in reaches)
 
 
 def _explained(tried: Sequence[_Offer], nodes: Snapshot, rules: Ask | None = None) -> str:

@@ -125,6 +125,7 @@ class Scheduler:
             self._profiles["default"].queue_sort,
             pause=pause,
             gates=lambda ask: self._profiles[ask.profile].pre_enqueues if ask.profile in self._profiles else (),
+            outright=lambda ask: self._profiles[ask.profile].outright if ask.profile in self._profiles else (),
             call=self.watchdog.call if self._tracing is None else self._tracing.call,
             told=self._kept_out,
         )
@@ -519,7 +520,14 @@ class Scheduler:
         wake_at = None if decision.again is None else now + decision.again
         if self._tracing is not None:
             self._tracing.refused(entry, decision.reason, decision.message)
-        self._queue.put_back(entry, now=now, retry_on=decision.retry_on, blamed=decision.blamed, wake_at=wake_at)
+        self._queue.put_back(
+            entry,
+            now=now,
+            retry_on=decision.retry_on,
+            blamed=decision.blamed,
+            by_node=decision.by_node,
+            wake_at=wake_at,
+        )
         if not self._nominations.hold((entry, decision)):
             told = decision.reason, decision.message, decision.nominated
             self._reasons.tell(entry.ask.key, entry.uid, *told)

@@ -11,8 +11,10 @@ from mandor.lib.backoff import Backoff
 from mandor.lib.line import Line
 from mandor.lib.steps import WRITTEN, Steps, pieces
 from mandor.model.meta import Key
+from mandor.model.node import Node
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.points import (
+    FilterPlugin,
     Happened,
     Happening,
     Hint,
@@ -56,6 +58,8 @@ class Entry:
     retry_on: frozenset[Happening] = frozenset()
     blamed: tuple[Plugin, ...] = ()
     """Who refused it last."""
+    by_node: bool = False
+    """They judge each node by itself (see `Decision.by_node`)."""
     patient_from: float | None = None
     """Monotonic: since when it waits for room that others are about to free."""
     wake_at: float | None = None
@@ -70,6 +74,8 @@ class Entry:
 WOKEN = 100
 """So many of those who wait are looked at in one go."""
 FLUSHED_MOST = 500
+CLOSELY_MOST = 64
+"""When more happens at once, it is not looked at for each where that was."""
 
 Gang = tuple[str, str, str]
 # Python 3.11 looks a member of an enum up in a function of its own each time.
@@ -93,6 +99,8 @@ def plainly(plugin: Plugin, work: Callable[..., T], *given: object) -> T:
 
 Gates = Callable[[Ask], Iterable[PreEnqueuePlugin]]
 """The PreEnqueue plugins of its profile."""
+Outright = Callable[[Ask], Sequence[FilterPlugin]]
+"""The Filter plugins of its profile that can rule a node out."""
 
 
 class SchedulingQueue:
@@ -108,11 +116,13 @@ class SchedulingQueue:
         pause: Backoff = PAUSE,
         flush_seconds: float = FLUSH_SECONDS,
         gates: Gates = lambda ask: (),
+        outright: Outright = lambda ask: (),
         call: Caller = plainly,
         told: Callable[[Entry, str | PluginFault], None] = lambda entry, why: None,
     ) -> None:
         self._sort = sort
         self._gates = gates
+        self._outright = outright
         self._call = call
         self._told = told
         self._gated: dict[Key, Entry] = {}
@@ -323,6 +333,7 @@ class SchedulingQueue:
         now: float,
         retry_on: frozenset[Happening],
         blamed: tuple[Plugin, ...] = (),
+        by_node: bool = False,
         wake_at: float | None = None,
     ) -> None:
         """Nothing fits: wait until something happens that can change that, or until `wake_at`."""
@@ -331,7 +342,7 @@ class SchedulingQueue:
             self._tickets += 1
             heapq.heappush(self._alarms, (wake_at, self._tickets, entry))
         entry.attempts += 1
-        entry.blamed = blamed
+        entry.blamed, entry.by_node = blamed, by_node
         entry.failed_at, entry.retry_on, entry.place = now, retry_on, Place.UNSCHEDULABLE
         self._keep(entry)
         self._unschedulable[entry.ask.key] = entry
@@ -371,9 +382,31 @@ class SchedulingQueue:
     def _worthwhile(self, entry: Entry, happenings: Set[Happening], details: Sequence[Happened]) -> bool:
         if entry.retry_on.isdisjoint(happenings):
             return False
-        if not details or all(type(plugin).hint is Plugin.hint for plugin in entry.blamed):
+        if not details:
             return True
-        return any(self._hinted(entry, each) for each in details if each.happening in entry.retry_on)
+        outright = self._outright(entry.ask) if entry.by_node and len(details) <= CLOSELY_MOST else ()
+        if not outright and all(type(plugin).hint is Plugin.hint for plugin in entry.blamed):
+            return True
+        concerning = (each for each in details if each.happening in entry.retry_on)
+        return any(not self._ruled_out(entry, each, outright) and self._hinted(entry, each) for each in concerning)
+
+    def _ruled_out(self, entry: Entry, happened: Happened, outright: Sequence[FilterPlugin]) -> bool:
+        """It happened on a node that is out of the question, in every form, and for the same reason as before. (That
+        there is a new node is told by a try.)"""
+        node, before = happened.node, happened.before
+        if node is None or not outright or happened.happening is Happening.NODE_ADDED:
+            return False
+        for form in entry.ask.forms:
+            why = self._who_rules_out(form, node, outright)
+            if why is None or (before is not None and self._who_rules_out(form, before, outright) is not why):
+                return False
+        return True
+
+    def _who_rules_out(self, ask: Ask, node: Node, outright: Sequence[FilterPlugin]) -> FilterPlugin | None:
+        try:
+            return next((each for each in outright if self._call(each, each.rules_out, ask, node)), None)
+        except PluginFault:
+            return None
 
     def _hinted(self, entry: Entry, happened: Happened) -> bool:
         """One of those who refused it thinks so; when nobody of them has an opinion, yes."""
@@ -401,7 +434,7 @@ class SchedulingQueue:
                     self._rest(entry)
         self._active.clear()
         for entry in list(self._entries.values()):
-            entry.blamed = ()
+            entry.blamed, entry.by_node = (), False
             if entry.place in {Place.ACTIVE, Place.GATED, Place.PARKED}:
                 self._let_in(entry)
             elif entry.place is Place.UNSCHEDULABLE:

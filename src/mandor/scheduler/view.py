@@ -184,17 +184,19 @@ class View:
             self._look_again(node.key)
             return
         if _matters(before) != _matters(node):
-            self._happen(Happening.NODE_CHANGED, node)
+            self._happen(Happening.NODE_CHANGED, node, before=before)
         if before.status.usage != node.status.usage:
             self._happen(Happening.LOAD_CHANGED, node)
 
     def owns(self, pool: str) -> bool:
         return self._pools is None or pool in self._pools
 
-    def _happen(self, happening: Happening, node: Node | None, instance: Key | None = None) -> None:
+    def _happen(
+        self, happening: Happening, node: Node | None, instance: Key | None = None, *, before: Node | None = None
+    ) -> None:
         self.happened.add(happening)
         if len(self._details) <= DETAILS_MOST:
-            self._details.append(Happened(happening, node, instance))
+            self._details.append(Happened(happening, node, instance, before))
 
     def take_happened(self) -> tuple[set[Happening], list[Happened]]:
         """What happened since the last time; details of all of it, or of nothing when it was too much."""
@@ -269,7 +271,7 @@ class View:
                 if isinstance(now, Instance):
                     self._rank_one(key, now)
             yield len(piece) + 3 * WRITTEN * len(theirs)
-        self.happened |= {Happening.ROOM_FREED}
+        self._happen(Happening.ROOM_FREED, None)
 
     def _rank_one(self, key: Key, instance: Instance) -> None:
         charge = self.table.charge(key)
@@ -284,7 +286,8 @@ class View:
         """Instances are to others what their labels say now."""
         placed = yield from self.table.relabel(before, after)
         if placed:
-            self.happened |= {Happening.PLACED, Happening.ROOM_FREED}
+            self._happen(Happening.PLACED, None)
+            self._happen(Happening.ROOM_FREED, None)
 
     def _who(self, instance: Instance) -> Identity:
         charge = self.table.charge(instance.key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from mandor.lib.steps import at_once
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
+from mandor.model.node import Node
 from mandor.placement.framework.ask import Ask, Shape
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
@@ -25,7 +26,7 @@ from mandor.placement.framework.points import (
 from mandor.placement.framework.runtime import PluginFault
 from mandor.placement.framework.snapshot import Snapshot
 from mandor.placement.plugins.priority_sort import PrioritySort
-from mandor.scheduler.queue import Entry, Place, SchedulingQueue
+from mandor.scheduler.queue import CLOSELY_MOST, Entry, Place, SchedulingQueue
 from tests.scenarios.make import make_node, make_template
 
 SHAPE = Shape.of(make_template())
@@ -49,9 +50,16 @@ class Gate(PreEnqueuePlugin):
 
 
 class Desk:
-    def __init__(self, *gates: PreEnqueuePlugin, sort: QueueSortPlugin | None = None) -> None:
+    def __init__(
+        self,
+        *gates: PreEnqueuePlugin,
+        sort: QueueSortPlugin | None = None,
+        outright: Sequence[FilterPlugin] = (),
+    ) -> None:
         self.told: list[tuple[str, str]] = []
-        self.queue = SchedulingQueue(sort or PrioritySort(), gates=lambda ask: gates, told=self._tell)
+        self.queue = SchedulingQueue(
+            sort or PrioritySort(), gates=lambda ask: gates, outright=lambda ask: outright, told=self._tell
+        )
 
     def _tell(self, entry: Entry, why: str | PluginFault) -> None:
         self.told.append((entry.ask.key.name, str(why)))
@@ -206,6 +214,64 @@ def test_a_hint_decides_whether_something_is_worth_a_try(
     retry_on = frozenset({Happening.NODE_ADDED}).union(*(plugin.retry_on for plugin in blamed))
     desk.queue.put_back(entry, now=0, retry_on=retry_on, blamed=tuple(blamed))
     at_once(desk.queue.happened({happening}, now=50, details=[Happened(happening, make_node("n9"))]))
+    assert (desk.place("a") is Place.ACTIVE) is woken
+
+
+class Bars(FilterPlugin):
+    """Lets nobody on a node that is cordoned, or whose name says so."""
+
+    name = "Bars"
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
+
+    def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
+        raise NotImplementedError
+
+    def rules_out(self, ask: Ask, node: Node) -> bool:
+        if node.meta.name == "broken":
+            raise RuntimeError("oops")
+        return node.meta.name == self._name if self._name else node.spec.cordoned
+
+
+def changed(name: str, *, cordoned: bool, was_cordoned: bool) -> Happened:
+    before, after = (make_node(name, cordoned=each) for each in (was_cordoned, cordoned))
+    return Happened(Happening.ROOM_FREED, after, before=before)
+
+
+def freed(name: str, *, cordoned: bool = False) -> Happened:
+    return Happened(Happening.ROOM_FREED, make_node(name, cordoned=cordoned))
+
+
+@pytest.mark.req("S1-33", "S1-34")
+@pytest.mark.parametrize(
+    ("by_node", "details", "woken"),
+    [
+        (True, [freed("n1", cordoned=True)], False),
+        (True, [freed("n1", cordoned=True), freed("n2", cordoned=True)], False),
+        (True, [freed("n1", cordoned=True), freed("n2")], True),
+        (True, [Happened(Happening.ROOM_FREED)], True),
+        (True, [freed("broken")], True),
+        (True, [freed("barred")], False),
+        (True, [changed("n1", cordoned=True, was_cordoned=True)], False),
+        (True, [changed("n1", cordoned=True, was_cordoned=False)], True),
+        (True, [changed("n1", cordoned=False, was_cordoned=True)], True),
+        (True, [changed("barred", cordoned=False, was_cordoned=True)], True),
+        (True, [changed("barred", cordoned=False, was_cordoned=False)], False),
+        (True, [freed(f"n{number}", cordoned=True) for number in range(CLOSELY_MOST + 1)], True),
+        (False, [freed("n1", cordoned=True)], True),
+    ],
+)
+def test_what_happens_on_a_node_that_is_out_of_the_question_wakes_nobody_whom_nodes_refused(
+    by_node: bool, details: list[Happened], woken: bool
+) -> None:
+    desk = Desk(outright=[Bars(), Bars("barred")])
+    desk.add("a")
+    entry = desk.queue.pop()
+    assert entry is not None
+    retry_on = frozenset({Happening.ROOM_FREED})
+    desk.queue.put_back(entry, now=0, retry_on=retry_on, blamed=(Silent(None),), by_node=by_node)
+    at_once(desk.queue.happened({Happening.ROOM_FREED}, now=50, details=details))
     assert (desk.place("a") is Place.ACTIVE) is woken
 
 

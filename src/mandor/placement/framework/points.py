@@ -75,6 +75,8 @@ class Happened:
     """The node that came or changed, or where room was freed or taken; None: it is gone, or not known any more."""
     instance: Key | None = None
     """Whose room was freed, or who was placed."""
+    before: Node | None = None
+    """How the node was that changed."""
 
 
 class Hint(Enum):
@@ -186,6 +188,8 @@ class FilterPlugin(Plugin):
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         _has_one_of(cls, FilterPlugin, "filter", "filter_node")
+        if "rules_out" not in vars(cls) and ("filter" in vars(cls) or "filter_node" in vars(cls)):
+            cls.rules_out = FilterPlugin.rules_out  # type: ignore[method-assign] # its own word, not its parent's
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         """True for the nodes that can take it."""
@@ -215,6 +219,11 @@ class FilterPlugin(Plugin):
     def needs(self, ask: Ask) -> Wanted | None:
         """It lets an ask go wherever these amounts are free, and nowhere else; None: it goes by other things, too."""
         return None
+
+    def rules_out(self, ask: Ask, node: Node) -> bool:
+        """It refuses this node as long as that stays what it is, whoever comes or goes: what happens there gives the
+        ask no place. Who cannot tell by the node alone says False."""
+        return False
 
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
         """What the refused nodes lack, for people; asked only when nothing fits."""

@@ -87,6 +87,8 @@ class Profile:
         """Empty: gangs mean nothing here."""
         self.one_by_one = frozenset(id(each) for each in self.filters if type(each).filter is FilterPlugin.filter)
         """Plugins, by id, whose Filter asks node by node, and so only about the nodes that are left."""
+        self.outright = tuple(each for each in self.filters if type(each).rules_out is not FilterPlugin.rules_out)
+        """Those who can tell by a node alone that it is out of the question."""
         self.filter_names = tuple(plugin.name for plugin in self.filters)
         self.versions = tuple(f"{each.plugin.name}@{each.version}" for each in self.enabled if each.version)
         """Of the plugins that come from outside."""

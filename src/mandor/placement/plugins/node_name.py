@@ -4,6 +4,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
+from mandor.model.node import Node
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
@@ -31,6 +32,9 @@ class NodeName(PreFilterPlugin, FilterPlugin):
         if slot is not None:
             fits[slot] = True
         return fits
+
+    def rules_out(self, ask: Ask, node: Node) -> bool:
+        return bool(ask.pin) and node.meta.name != ask.pin
 
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
         return f"not {ask.pin}"

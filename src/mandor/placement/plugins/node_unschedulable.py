@@ -5,6 +5,7 @@ Daemons belong to their nodes, and go to cordoned ones, too, unless those are dr
 
 from collections.abc import Hashable
 
+from mandor.model.node import Node
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask
 from mandor.placement.framework.cycle_state import CycleState
@@ -27,14 +28,17 @@ class NodeUnschedulable(FilterPlugin):
         return ask.priority > UNIMPORTANT, ask.daemon
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
-        important = ask.priority > UNIMPORTANT
-        return nodes.health.where(
-            (self.name, important, ask.daemon),
-            lambda each: each.open(daemon=ask.daemon) and (important or not each.pressed),
-        )
+        return nodes.health.where((self.name, ask.priority > UNIMPORTANT, ask.daemon), lambda each: _takes(each, ask))
+
+    def rules_out(self, ask: Ask, node: Node) -> bool:
+        return not _takes(Health.of(node), ask)
 
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
         return tally(_reason(nodes.health[int(slot)], daemon=ask.daemon) for slot in refused.nonzero()[0])
+
+
+def _takes(health: Health, ask: Ask) -> bool:
+    return health.open(daemon=ask.daemon) and (ask.priority > UNIMPORTANT or not health.pressed)
 
 
 def _reason(health: Health, *, daemon: bool) -> str:

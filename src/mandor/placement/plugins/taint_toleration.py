@@ -4,7 +4,7 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from mandor.model.node import Taint
+from mandor.model.node import Node, Taint
 from mandor.model.placement import Toleration
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
@@ -39,6 +39,9 @@ class TaintToleration(FilterPlugin, PreScorePlugin, ScorePlugin):
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
         tolerate = ask.shape.tolerate
         return nodes.taints.where((self.name, tolerate), lambda taints: not _hard(taints, tolerate))
+
+    def rules_out(self, ask: Ask, node: Node) -> bool:
+        return bool(_hard(node.spec.taints, ask.shape.tolerate))
 
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
         first = (_hard(nodes.taints[int(slot)], ask.shape.tolerate)[0] for slot in refused.nonzero()[0])
