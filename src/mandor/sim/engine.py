@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from mandor.engines.base import Launch, Observed, Unit, Usage
+from mandor.engines.base import Launch, Observed, Unit, UnitPhase, Usage
 from mandor.engines.fake import FakeEngine, MemoryWorld
 from mandor.engines.fake.world import Record
 from mandor.lib.clock import Clock
@@ -64,27 +64,43 @@ class SimEngine(FakeEngine):
         self._used = Resources()
         self._good_until = 0.0
         self._wants: dict[Unit, Resources] = {}
-        self._listed: Sequence[Observed] | None = None
+        self._seen: dict[Unit, tuple[Record, Observed, float]] = {}
+        """What each was when it was last looked at, and until when it is that by itself."""
+        self._listed: tuple[Observed, ...] | None = None
         self._listed_until = 0.0
         self.slowness = 1.0
         """Starting and stopping take so many times as long."""
-        units.changed = self.look_again
+        units.changed = self._units_changed
+
+    def _units_changed(self) -> None:
+        self._good_until = 0.0
+        self._listed = None
+        self._changed()
 
     def look_again(self) -> None:
         """Somebody wants more or less than before."""
         self._good_until = 0.0
         self._wants = {}
-        self._listed = None
         self._changed()
 
     async def list(self) -> Sequence[Observed]:
         """The same object as long as it is the same."""
         await self._answer("list")
-        now = self._clock.monotonic()
+        return self._look(self._clock.monotonic())
+
+    def _look(self, now: float) -> tuple[Observed, ...]:
+        """At all units; the same object for each that is the same."""
         if self._listed is None or now >= self._listed_until:
-            records = self.world.all()
-            self._listed = tuple(each.observed(now) for each in records)
-            self._listed_until = _next_change(records, now)
+            before, self._seen = self._seen, {}
+            for record in self.world.all():
+                known = before.get(record.unit)
+                if known is None or known[0] is not record or now >= known[2]:
+                    change = record.next_change(now)
+                    known = record, record.observed(now), float("inf") if change is None else change
+                self._seen[record.unit] = known
+            self._listed = tuple(observed for _, observed, _ in self._seen.values())
+            self._listed_until = min((until for *_, until in self._seen.values()), default=float("inf"))
+            self._wants = {unit: wants for unit, wants in self._wants.items() if unit in self._seen}
         return self._listed
 
     def steady(self, listed: Sequence[Observed]) -> bool:
@@ -99,6 +115,10 @@ class SimEngine(FakeEngine):
         told = launch.options if self._own_options else {}
         await super().start(unit, replace(launch, options={**times, **self._fate(unit, launch), **told}))
 
+    def _running(self, now: float) -> Sequence[Record]:
+        self._look(now)
+        return [record for record, observed, _ in self._seen.values() if observed.phase is UnitPhase.RUNNING]
+
     def _want(self, record: Record) -> Resources:
         known = self._wants.get(record.unit)
         if known is None:
@@ -109,26 +129,25 @@ class SimEngine(FakeEngine):
         """By all units together, and until when; whoever exceeds its limit dies of it."""
         now = self._clock.monotonic()
         if now >= self._good_until:
-            records = self.world.all()
-            wanted = {each.unit: self._want(each) for each in records if each.runs(now)}
-            for each in records:
-                limit = each.launch.memory_bytes
-                if each.unit in wanted and limit is not None and wanted[each.unit].memory_bytes > limit:
+            running = self._running(now)
+            used, until = Resources(), self._listed_until
+            for each in running:
+                wants, limit = self._want(each), each.launch.memory_bytes
+                if limit is not None and wants.memory_bytes > limit:
                     self.end(each.unit, OUT_OF_MEMORY, reason="OOMKilled", message="it used more memory than its limit")
-                    del wanted[each.unit]
-            self._used = sum(wanted.values(), Resources())
-            self._good_until = _next_change(records, now)
+                else:
+                    used += wants
+            self._used, self._good_until = used, until
         return self._used, self._good_until
 
     async def usage(self) -> Mapping[Unit, Usage]:
         await self._answer("usage")
         now, found = self._clock.monotonic(), {}
-        for each in self.world.all():
-            if each.runs(now):
-                meal = self._meals.get(each.unit)
-                if meal is None:
-                    meal = self._meals[each.unit] = Meal(each.runs_at)
-                found[each.unit] = meal.until(now, self._want(each))
+        for each in self._running(now):
+            meal = self._meals.get(each.unit)
+            if meal is None:
+                meal = self._meals[each.unit] = Meal(each.runs_at)
+            found[each.unit] = meal.until(now, self._want(each))
         if len(self._meals) > len(found):
             self._meals = {unit: meal for unit, meal in self._meals.items() if unit in found}
         return found
@@ -136,8 +155,3 @@ class SimEngine(FakeEngine):
     async def disk(self) -> Mapping[Unit, int]:
         await self._answer("disk")
         return {each.unit: self._want(each).disk_bytes for each in self.world.all()}
-
-
-def _next_change(records: Sequence[Record], now: float) -> float:
-    """Until then they are what they are, unless somebody does something to them."""
-    return min((at for each in records if (at := each.next_change(now)) is not None), default=float("inf"))

@@ -66,10 +66,6 @@ class Record(Struct, frozen=True, kw_only=True):
     def _ran(self, until: float) -> bool:
         return self.runs_at <= until and self.reason != "StartFailed"
 
-    def runs(self, now: float) -> bool:
-        """As `observed` would say."""
-        return self.runs_at <= now and (self.ends_at is None or now < self.ends_at)
-
     def next_change(self, now: float) -> float | None:
         """When it will be something else; None: never by itself."""
         ahead = [at for at in (self.runs_at, self.ends_at) if at is not None and at > now]
