@@ -17,7 +17,7 @@ from mandor.engines.fake.options import FakeOptions, fill_in, read_options
 from mandor.engines.fake.world import FileWorld, MemoryWorld, Record, Start, World
 from mandor.engines.ticks import Ticks
 from mandor.errors import EngineDown, Invalid, NotFound
-from mandor.lib.clock import Clock, SystemClock
+from mandor.lib.clock import Alarm, Clock, SystemClock
 from mandor.model.image import ImageFile
 from mandor.model.node import Capabilities
 
@@ -243,15 +243,17 @@ class FakeEngine(Engine):
         return self._events(self._ticks.stream())
 
     async def _events(self, ticks: AsyncIterator[None]) -> AsyncIterator[None]:
-        timer = asyncio.create_task(self._ring(self._clock.monotonic()))
+        alarm = self._set_alarm(self._clock.monotonic())
         try:
             async for _ in ticks:
                 now = self._clock.monotonic()  # whoever is told looks later than this
                 yield
-                timer.cancel()
-                timer = asyncio.create_task(self._ring(now))
+                if alarm is not None:
+                    alarm.cancel()
+                alarm = self._set_alarm(now)
         finally:
-            timer.cancel()
+            if alarm is not None:
+                alarm.cancel()
 
     async def close(self) -> None:
         self._ticks.close()
@@ -260,14 +262,14 @@ class FakeEngine(Engine):
 
     # How it is done.
 
-    async def _ring(self, since: float) -> None:
-        """Tick when the next unit becomes something else by itself, or has since that time."""
+    def _set_alarm(self, since: float) -> Alarm | None:
+        """Tick when the next unit becomes something else by itself, or has since that time. An alarm that rings a
+        little early does no harm: the next one is for the same moment."""
         ahead = [at for record in self.world.all() if (at := record.next_change(since)) is not None]
-        if not ahead:
-            return
-        while (left := min(ahead) - self._clock.monotonic()) > 0:  # a timer may be a little early
-            await self._clock.sleep(left)
-        self._ticks.tick()
+        left = min(ahead, default=float("inf")) - self._clock.monotonic()
+        if left <= 0:
+            self._ticks.tick()
+        return self._clock.alarm(left, self._ticks.tick) if 0 < left < float("inf") else None
 
     async def _answer(self, verb: str) -> None:
         hanging = self._hanging.get(verb)
