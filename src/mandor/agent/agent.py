@@ -298,7 +298,8 @@ class Agent:
 
     def _node_changed(self) -> None:
         self.crew.allow(self.node.allocatable, self.node.spec.forget_before_epoch, self.node.engines)
-        self._credential.poke()
+        if self.node.spec.renewal is not None:
+            self._credential.poke()
 
     def _engine_turned(self, node: Node, name: str) -> None:
         engine = node.status.engines[name]

@@ -8,6 +8,7 @@ from mandor import __version__
 from mandor.agent.absence import Source
 from mandor.agent.order import Care
 from mandor.errors import MandorError, NotFound, Unavailable
+from mandor.lib.bounded import bounded
 from mandor.lib.clock import Clock
 from mandor.model.beyond import beyond_of
 from mandor.model.instance import Instance
@@ -132,8 +133,7 @@ class Fetch:
     async def care_quickly(self, instance: Instance, seconds: float) -> Care | None:
         """None also when the control plane does not answer soon: a restart does not wait for it."""
         try:
-            async with asyncio.timeout(seconds):
-                return await self.care(instance)
+            return await bounded(seconds, self.care(instance))
         except (Unavailable, TimeoutError, OSError):
             return None
 

@@ -1,6 +1,5 @@
 """What this machine is and has: capacity, facts, engines, address."""
 
-import asyncio
 import logging
 import platform
 import socket
@@ -15,6 +14,8 @@ import psutil
 from mandor import __version__
 from mandor.engines.base import Engine
 from mandor.errors import MandorError, NotFound
+from mandor.lib.bounded import bounded
+from mandor.lib.tasks import side_by_side
 from mandor.model.log_sink import SinkHealth
 from mandor.model.node import Capabilities, NodeStatus, PortRange
 from mandor.model.resources import Resources
@@ -97,14 +98,13 @@ async def capabilities(engines: Mapping[str, Engine], known: Collection[str] = (
 
     One that says `NotFound` is not on this machine at all, and is left out; unless it is `known`, for it was there.
     """
-    found = await asyncio.gather(*(_probe(name, engine, name in known) for name, engine in engines.items()))
+    found = await side_by_side([_probe(name, engine, name in known) for name, engine in engines.items()])
     return {name: each for name, each in zip(engines, found, strict=True) if each is not None}
 
 
 async def _probe(name: str, engine: Engine, known: bool) -> Capabilities | None:
     try:
-        async with asyncio.timeout(PROBE_SECONDS):
-            return await engine.probe()
+        return await bounded(PROBE_SECONDS, engine.probe())
     except NotFound as error:
         return Capabilities(up=False, message=str(error)) if known else None
     except TimeoutError:
@@ -119,7 +119,7 @@ async def _probe(name: str, engine: Engine, known: bool) -> Capabilities | None:
 async def images(engines: Iterable[Engine]) -> dict[str, int]:
     """What the engines have, with sizes: the largest, for those are worth going to."""
     found: dict[str, int] = {}
-    for each in await asyncio.gather(*(_images(engine) for engine in engines)):
+    for each in await side_by_side([_images(engine) for engine in engines]):
         for name, size in each.items():
             found[name] = max(size, found.get(name, 0))
     largest = sorted(found.items(), key=lambda item: (-item[1], item[0]))[:IMAGES_MOST]
@@ -128,8 +128,7 @@ async def images(engines: Iterable[Engine]) -> dict[str, int]:
 
 async def _images(engine: Engine) -> Mapping[str, int]:
     try:
-        async with asyncio.timeout(PROBE_SECONDS):
-            return await engine.images()
+        return await bounded(PROBE_SECONDS, engine.images())
     except Exception as error:  # As above: the node goes on without knowing.
         log.warning("engine %s does not say which images it has: %s", engine.name, str(error) or type(error).__name__)
         return {}

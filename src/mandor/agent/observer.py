@@ -9,6 +9,7 @@ from mandor.agent.wait import sleep_or
 from mandor.engines.base import Engine, Observed, UnitPhase
 from mandor.errors import MandorError, NotFound, Unsupported
 from mandor.lib.backoff import Backoff
+from mandor.lib.bounded import bounded
 from mandor.lib.clock import Clock
 from mandor.lib.tasks import Background
 
@@ -87,8 +88,7 @@ class Observer:
 
     async def _look(self) -> None:
         try:
-            async with asyncio.timeout(LIST_SECONDS):
-                found = await self.engine.list()
+            found = await bounded(LIST_SECONDS, self.engine.list())
         except Exception as error:  # An engine from elsewhere may raise anything: it does not answer, that is all.
             self._lose(error)
             return
@@ -139,11 +139,14 @@ class Observer:
             self._alarm.cancel()
 
     def _ring(self) -> None:
-        """Nobody is woken for an answer that is known."""
-        if self._answer is not None and self.answering and self.engine.steady(self._answer):
+        if self._steady():
             self._alarm = self._clock.alarm(self._interval(), self._ring)
         else:
             self._wake.set()
+
+    def _steady(self) -> bool:
+        """Nobody is woken for an answer that is known."""
+        return self._answer is not None and self.answering and self.engine.steady(self._answer)
 
     def _interval(self) -> float:
         if self._failures:
@@ -159,7 +162,8 @@ class Observer:
             try:
                 async for _ in self.engine.events():
                     self._tells, failures = True, 0
-                    self._wake.set()
+                    if not self._steady():
+                        self._wake.set()
             except Unsupported:
                 return
             except Exception as error:

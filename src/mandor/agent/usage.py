@@ -1,6 +1,5 @@
 """What this machine and its instances use now: processors, memory, disk, network."""
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from pathlib import Path
 import psutil
 
 from mandor.engines.base import Engine, Unit, Usage
+from mandor.lib.bounded import bounded
 from mandor.lib.clock import Clock
 from mandor.model.usage import InstanceUsage, NodeUsage
 
@@ -100,8 +100,7 @@ def _together(one: InstanceUsage, other: InstanceUsage) -> InstanceUsage:
 async def read_usage(engine: Engine) -> Mapping[Unit, Usage]:
     """A heartbeat waits for no engine: one that hangs, or breaks, tells nothing."""
     try:
-        async with asyncio.timeout(USAGE_SECONDS):
-            return await engine.usage()
+        return await bounded(USAGE_SECONDS, engine.usage())
     except Exception as error:
         log.debug("engine %s cannot tell what its units use: %s", engine.name, str(error) or type(error).__name__)
         return {}

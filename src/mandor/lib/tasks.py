@@ -1,9 +1,16 @@
 """Background tasks that are never forgotten."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
+
+T = TypeVar("T")
+
+
+async def side_by_side(works: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Their results, as `asyncio.gather` has them; one alone needs no task of its own."""
+    return [await works[0]] if len(works) == 1 else await asyncio.gather(*works)
 
 
 class Background:

@@ -107,7 +107,8 @@ class Steady(Counting):
         return self.answer
 
     def steady(self, listed: Sequence[Observed]) -> bool:
-        return listed is self.answer
+        now = self._clock.monotonic()
+        return listed is self.answer and [each.observed(now) for each in self.world.all()] == list(listed)
 
 
 async def test_an_engine_that_is_steady_is_asked_again_only_when_it_is_not_any_more() -> None:
@@ -128,6 +129,23 @@ async def test_an_engine_that_is_steady_is_asked_again_only_when_it_is_not_any_m
         found = observer.of("u1")
         assert found is not None
         assert found[0].exit_code == 1
+
+
+async def test_an_event_of_what_is_known_already_is_no_reason_to_ask() -> None:
+    clock = ManualClock()
+    engine = Steady(clock)
+    async with observing(engine, clock) as (observer, told):
+        await engine.start(UNIT, Launch(name="a"))
+        await observer.fresh()
+        before = engine.lists
+        await clock.advance(5)
+        engine.up()  # it ticks, and is as it was
+        await clock.advance(5)
+        assert engine.lists == before
+        engine.end(UNIT)
+        await clock.advance(1)
+        assert engine.lists == before + 1
+        assert told[-1] == {"u1"}
 
 
 async def test_an_engine_that_does_not_tell_is_polled_while_something_runs() -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from mandor.lib.tasks import Background
+from mandor.lib.tasks import Background, side_by_side
 
 
 async def test_leaving_the_block_ends_what_runs_for_ever() -> None:
@@ -43,3 +43,22 @@ async def test_wait_returns_when_every_task_has_ended() -> None:
             background.start(work(n))
         await background.wait()
         assert sorted(done) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+async def test_what_goes_side_by_side_has_its_results_in_order(count: int) -> None:
+    async def work(n: int) -> int:
+        await asyncio.sleep(0)
+        return n
+
+    assert await side_by_side([work(n) for n in range(count)]) == list(range(count))
+
+
+async def test_one_alone_goes_without_a_task_and_several_do_not_wait_for_each_other() -> None:
+    async def who() -> object:
+        return asyncio.current_task()
+
+    assert await side_by_side([who()]) == [asyncio.current_task()]
+    met = asyncio.Barrier(2)
+    async with asyncio.timeout(5):
+        await side_by_side([met.wait(), met.wait()])
