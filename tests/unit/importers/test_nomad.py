@@ -600,3 +600,57 @@ def test_what_templates_write_is_found_where_their_folder_is_mounted() -> None:
         "/local/conf/a.conf": "one", "/etc/conf.d/a.conf": "one", "/secrets/b": "two", "/etc/b": "two",
     }  # fmt: skip
     assert [(note.path.rpartition(".")[2], note.fate) for note in found.report.notes] == [("volumes", "guessed")]
+
+
+@pytest.mark.parametrize(
+    ("told", "cron", "notes"),
+    [
+        ("58 * * * * *", "58 * * * *", 0),
+        ("0 */15 9-17 * * 1-5 *", "*/15 9-17 * * 1-5", 0),
+        ("30 5 4 * * * 2027", "5 4 * * *", 2),
+        ("@daily", "@daily", 0),
+    ],
+)
+def test_a_schedule_may_have_seconds_and_a_year(told: str, cron: str, notes: int) -> None:
+    found = imported(f"""job "a" {{
+  type = "batch"
+  periodic {{ crons = ["{told}"] }}
+  group "g" {{ task "t" {{
+    driver = "raw_exec"
+    config {{ command = "/bin/true" }}
+  }} }}
+}}""")
+    assert found.made[0].manifest["schedule"]["cron"] == [cron]
+    assert len(found.report.notes) == notes
+
+
+def test_podmans_own_forms_are_read() -> None:
+    found = imported("""job "a" { group "g" { task "t" {
+  driver = "podman"
+  config {
+    image = "b"
+    shm_size = "512m"
+    devices = ["/dev/dri:/dev/dri:rw"]
+    volumes = ["/srv/c:/c:ro:rprivate", "/srv/d:/d:rprivate"]
+  }
+} } }""")
+    task = found.made[0].manifest["groups"]["g"]["tasks"]["t"]
+    assert task["options"]["podman"] == {"shm_size": "512Mi", "devices": ["/dev/dri:/dev/dri:rw"]}
+    assert [each.get("read_only", False) for each in task["mounts"]] == [True, False]
+    assert found.report.notes == ()
+
+
+def test_an_artifact_may_have_another_name_and_headers() -> None:
+    found = imported("""job "a" { group "g" { task "t" {
+  driver = "docker"
+  config { image = "b" }
+  artifact {
+    source = "https://example.com/a.sh"
+    options { filename = "start.sh" }
+    headers { X-Token = "c d" }
+  }
+} } }""")
+    script = found.made[0].manifest["groups"]["g"]["tasks"]["t-fetch"]["command"][-1]
+    assert "file=/local/start.sh;" in script
+    assert "wget -q -O \"$file.part\" --header 'X-Token: c d' https://example.com/a.sh" in script
+    assert [note.fate for note in found.report.notes] == ["guessed"]

@@ -18,6 +18,12 @@ FIELDS = {
     "status.hostIP": "${MANDOR_NODE_ADDRESS}",
 }
 """What a pod can ask about itself that is known only when it starts; the agent fills it in."""
+_OF_CONTROLLERS = {
+    "apps.kubernetes.io/pod-index": "${MANDOR_INDEX}",
+    "batch.kubernetes.io/job-completion-index": "${MANDOR_INDEX}",
+    "statefulset.kubernetes.io/pod-name": "${MANDOR_INSTANCE}",
+}
+"""Labels that no file has: a controller puts them on its pods."""
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['([^']+)'\]")
 _REFERENCE = re.compile(r"\$(\$|\(([-A-Za-z0-9._]+)\))")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -151,6 +157,8 @@ def field_value(reference: Part, owner: Owner) -> str | None:
     if path == "spec.serviceAccountName":
         return owner.account
     keyed = _KEYED.fullmatch(path)
+    if keyed is not None and keyed[2] in _OF_CONTROLLERS:
+        return _OF_CONTROLLERS[keyed[2]]
     if keyed is not None:
         return (owner.labels if keyed[1] == "labels" else owner.annotations).get(keyed[2], "")
     reference.drop("fieldPath", f"a task is not told its {path}")

@@ -14,7 +14,7 @@ from mandor.importers.kubernetes.placement import PlacementReader
 from mandor.importers.kubernetes.pod import NO_IDENTITY, PodReader
 from mandor.importers.kubernetes.policy import POLICY_KINDS, read_policy
 from mandor.importers.kubernetes.secret import read_secret
-from mandor.importers.kubernetes.shelf import Shelf, config_texts
+from mandor.importers.kubernetes.shelf import Shelf, config_texts, place
 from mandor.importers.kubernetes.work import WORK_KINDS, Work, read_work
 from mandor.importers.part import Ledger, Part
 from mandor.lib.yaml12 import Malformed, Parsed, load_all
@@ -117,11 +117,11 @@ def _items(part: Part) -> Iterator[Part]:
 def _sort(part: Part, pile: _Pile, shelf: Shelf) -> None:
     kind = part.peek("kind")
     if not known_api(part, kind):
-        part.drop_all("kind", f"there is nothing like a {kind} of {str(part.peek('apiVersion'))[:60]} here")
+        part.drop_all("kind", f"there is no {kind} of {str(part.peek('apiVersion'))[:60]} here")
         return
     meta = part.peek("metadata")
     told = meta if isinstance(meta, dict) else {}
-    namespace, name = str(told.get("namespace") or ""), str(told.get("name") or "")
+    namespace, name = place(str(told.get("namespace") or "")), str(told.get("name") or "")
     if kind in WORK_KINDS:
         pile.works.append((part, kind))
     elif kind in JOINED_KINDS:
@@ -145,7 +145,7 @@ def _sort(part: Part, pile: _Pile, shelf: Shelf) -> None:
             pile.secrets.append(_made(part, manifest))
     else:
         told_why = WITHOUT.get(kind)
-        part.drop_all("kind", told_why or f"there is nothing like a {kind} here", "" if told_why else meant(part, kind))
+        part.drop_all("kind", told_why or f"there is no {kind} here", "" if told_why else meant(part, kind))
 
 
 def _named_apart(works: list[Work]) -> list[Work]:
@@ -153,11 +153,11 @@ def _named_apart(works: list[Work]) -> list[Work]:
     taken: dict[tuple[str, str], Work] = {}
     for each in works:
         name, suffix = each.manifest["name"], f"-{each.kind.lower()}"
-        other = taken.get((each.namespace, name))
+        other = taken.get((place(each.namespace), name))
         if other is not None:
             if other.kind == each.kind:
                 raise each.part.wrong("metadata", f"{each.kind} {each.name} stands here a second time")
             each.manifest["name"] = name = name[: 48 - len(suffix)] + suffix
             each.part.part("metadata").guess("name", f"it is called {name} here: there is a {other.kind} of its name")
-        taken[each.namespace, name] = each
+        taken[place(each.namespace), name] = each
     return works

@@ -7,6 +7,7 @@ from mandor.importers.base import filled, fitting_name
 from mandor.importers.kubernetes.amounts import duration, share
 from mandor.importers.kubernetes.meta import ObjectMeta, drop_labels, read_meta
 from mandor.importers.kubernetes.selector import chooses
+from mandor.importers.kubernetes.shelf import place
 from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.work import Work
 from mandor.importers.part import Part
@@ -43,7 +44,7 @@ def join(part: Part, kind: str, works: Sequence[Work]) -> None:
     meta = read_meta(part)
     if kind != "Service":
         part.part("metadata").ignore("name")  # nobody asks for it by its name
-    _JOINS[kind](part, meta, [each for each in works if each.namespace == meta.namespace])
+    _JOINS[kind](part, meta, [each for each in works if place(each.namespace) == place(meta.namespace)])
 
 
 # Services.

@@ -47,7 +47,7 @@ def secret_variables(reference: Part, owner: Owner, shelf: Shelf) -> Iterator[tu
     """(key, `NAME/KEY`) of each value of a `secretRef`."""
     name = reference.text("name") or ""
     reference.flag("optional")
-    keys = shelf.secrets.get((owner.namespace, name))
+    keys = shelf.secret(owner.namespace, name)
     if keys is None:
         hint = "import it together with them, or name its values one by one"
         reference.drop("name", f"the Secret {name} is not among these files, and its keys are not known", hint)
@@ -58,7 +58,7 @@ def secret_variables(reference: Part, owner: Owner, shelf: Shelf) -> Iterator[tu
 def secret_items(source: Part, named: str, owner: Owner, shelf: Shelf) -> list[tuple[str, str, Part | None]]:
     """(path, `NAME/KEY`, its item) of each file that a volume makes of a Secret; `named`: the key with its name."""
     name, optional = source.text(named) or "", source.flag("optional")
-    keys = shelf.secrets.get((owner.namespace, name))
+    keys = shelf.secret(owner.namespace, name)
     items = source.parts("items")
     if keys is None and (optional or not items):
         source.drop("items", "its Secret is not among these files")
@@ -81,7 +81,7 @@ def secret_items(source: Part, named: str, owner: Owner, shelf: Shelf) -> list[t
 
 def _keys(part: Part, at: str, name: str, owner: Owner, shelf: Shelf) -> frozenset[str] | None:
     """Those of a Secret; one that is not among the files is told."""
-    keys = shelf.secrets.get((owner.namespace, name))
+    keys = shelf.secret(owner.namespace, name)
     if keys is None and not part.flag("optional"):
         part.guess(at, f"it is not among these files: a secret {fitting_name(name)} has to be there")
     return keys

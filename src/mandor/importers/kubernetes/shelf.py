@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mandor.importers.part import Part
+from mandor.model.manifest import DEFAULT_NAMESPACE
 
 Named = tuple[str, str]
 """(namespace, name)"""
@@ -41,6 +42,11 @@ class Owner:
     """Its address is its node's."""
 
 
+def place(namespace: str) -> str:
+    """Whoever names no namespace is where those are who say `default`."""
+    return namespace or DEFAULT_NAMESPACE
+
+
 @dataclass(slots=True)
 class Shelf:
     configs: dict[Named, dict[str, str]] = field(default_factory=dict)
@@ -54,16 +60,20 @@ class Shelf:
     """(kind, namespace, name) of what somebody referred to."""
 
     def config(self, namespace: str, name: str) -> dict[str, str] | None:
-        found = self.configs.get((namespace, name))
+        found = self.configs.get((place(namespace), name))
         if found is not None:
-            self.used.add(("ConfigMap", namespace, name))
+            self.used.add(("ConfigMap", place(namespace), name))
         return found
 
     def claim(self, namespace: str, name: str) -> Part | None:
-        found = self.claims.get((namespace, name))
+        found = self.claims.get((place(namespace), name))
         if found is not None:
-            self.used.add(("PersistentVolumeClaim", namespace, name))
+            self.used.add(("PersistentVolumeClaim", place(namespace), name))
         return found
+
+    def secret(self, namespace: str, name: str) -> frozenset[str] | None:
+        """Its keys."""
+        return self.secrets.get((place(namespace), name))
 
     def labelled(self, labels: Mapping[str, str]) -> tuple[str, ...]:
         return tuple(name for name, found in self.namespaces.items() if labels.items() <= found.items())

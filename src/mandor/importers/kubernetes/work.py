@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mandor.importers.base import filled, fitting_name, knows
+from mandor.importers.compose.amounts import seconds_of
 from mandor.importers.kubernetes.amounts import duration, seconds, share
 from mandor.importers.kubernetes.meta import ObjectMeta, kept_annotations, read_meta
 from mandor.importers.kubernetes.pod import Pod, PodReader
@@ -197,6 +198,22 @@ def _cron(part: Part, kind: str, meta: ObjectMeta, pods: PodReader) -> Work:
     return _made(part, kind, meta, pod, labels, form)
 
 
+def _every(spec: Part, told: str) -> str:
+    """A pace as times of the clock, where there are such."""
+    try:
+        minutes = seconds_of(told) / 60
+    except ValueError as error:
+        raise spec.wrong("schedule", str(error)) from None
+    spec.guess("schedule", "it is counted from the full hour or midnight, not from when it was made")
+    if minutes in {1, 2, 3, 4, 5, 6, 10, 12, 15, 20, 30}:
+        return f"*/{minutes:g} * * * *"
+    if minutes in {60, 120, 180, 240, 360, 480, 720, 1440}:
+        return f"0 */{minutes / 60:g} * * *" if minutes < 1440 else "0 0 * * *"
+    raise spec.wrong(
+        "schedule", f"every {told[:40]} falls on no regular times of a day", "write it as a cron expression"
+    )
+
+
 def _schedule(spec: Part) -> dict[str, Any]:
     policy = spec.text("concurrencyPolicy") or "Allow"
     if policy not in _OVERLAPS:
@@ -204,6 +221,8 @@ def _schedule(spec: Part) -> dict[str, Any]:
     cron, zone = spec.text("schedule") or "", spec.text("timeZone")
     if cron.startswith(("TZ=", "CRON_TZ=")):
         zone, _, cron = cron.partition("=")[2].partition(" ")
+    if cron.startswith("@every "):
+        cron = _every(spec, cron.removeprefix("@every ").strip())
     late = seconds(spec, "startingDeadlineSeconds")
     if late is not None and late != 60:
         spec.guess("startingDeadlineSeconds", "what is late by a minute is left out, or made up for")

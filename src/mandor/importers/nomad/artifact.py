@@ -45,12 +45,12 @@ class Fetching:
         source = runtime.fill(part.text("source") or "", part, "source", now=True)
         place = runtime.fill(part.text("destination") or "local/", part, "destination", now=True)
         mode, options = part.text("mode") or "any", pairs(part, "options")
-        headers = [word for name, value in pairs(part, "headers").items() for word in ("-H", f"{name}: {value}")]
+        headers = [f"{name}: {value}" for name, value in pairs(part, "headers").items()]
         if mode not in {"any", "file", "dir"}:
             raise part.wrong("mode", f"{mode[:40]!r} is none of any, file, dir")
         for key in ("chown", "insecure"):
             part.drop(key, "what is fetched belongs to the task's user")
-        why = _refusal(source, options, container=container, headers=bool(headers))
+        why = _refusal(source, options, container=container)
         if why:
             for key in ("source", "destination", "mode", "options", "headers"):
                 part.drop(key, why, "put it into the image, a volume or `files`")
@@ -67,14 +67,13 @@ class Fetching:
         url = urlsplit(source)
         asked = parse_qs(url.query)
         checksum = options.get("checksum") or asked.get("checksum", [""])[0]
-        name = PurePosixPath(url.path).name or "artifact"
+        name = options.get("filename") or asked.get("filename", [""])[0] or PurePosixPath(url.path).name or "artifact"
         unpack = _unpacking(name, options.get("archive") or asked.get("archive", [""])[0])
         target = place if mode == "file" and not unpack else f"{place}/{name}"
-        words = shlex.join([*headers, source])
+        curl = shlex.join([*(word for each in headers for word in ("-H", each)), source])
+        wget = shlex.join([*(word for each in headers for word in ("--header", each)), source])
         self.lines += [f"file={shlex.quote(target)}; folder={shlex.quote(str(PurePosixPath(target).parent))}"]
-        fetch = f'curl -fsSL -o "$file.part" {words}'
-        if not headers:
-            fetch += f' 2>/dev/null || wget -q -O "$file.part" {words}'
+        fetch = f'curl -fsSL -o "$file.part" {curl} 2>/dev/null || wget -q -O "$file.part" {wget}'
         steps = ['mkdir -p "$folder"', f"{{ {fetch}; }}"]
         if checksum:
             kind, _, total = checksum.partition(":")
@@ -85,14 +84,14 @@ class Fetching:
         self.lines.append('if [ ! -e "$file" ]; then ' + "; ".join(steps) + "; fi")
 
 
-def _refusal(source: str, options: dict[str, str], *, container: bool, headers: bool) -> str:
+def _refusal(source: str, options: dict[str, str], *, container: bool) -> str:
     checksum = options.get("checksum", "")
-    if odd := options.keys() - {"checksum", "archive", "ref", "depth"}:
+    if odd := options.keys() - {"checksum", "archive", "ref", "depth", "filename"}:
         return f"the option {min(odd)} means nothing here"
     if checksum and (checksum.partition(":")[0] not in _SUMS or not checksum.partition(":")[2].isalnum()):
         return "its checksum is not one that can be told here"
-    if container and (source.startswith("git::") or headers):
-        return "for a container it is fetched with busybox, which knows neither git nor headers"
+    if container and source.startswith("git::"):
+        return "for a container it is fetched with busybox, which does not know git"
     if not source.removeprefix("git::").startswith(("http://", "https://")):
         return "only http, https and git are spoken"
     return ""

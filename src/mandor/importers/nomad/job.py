@@ -105,6 +105,8 @@ class JobReader:
         if self.type not in get_args(WorkloadType):
             part.drop("type", "one on each node is not supported yet", "it is imported as a service")
             self.type = "service"
+        elif told == "sysbatch" and "periodic" in part:
+            part.guess("type", "it runs on one node each time, not on all")
         elif told == "sysbatch":
             part.guess("type", "it is kept running on each node, and does not end")
 
@@ -127,7 +129,7 @@ class JobReader:
     def _batch(self, part: Part, workload: dict[str, Any]) -> None:
         times = block(part, "periodic")
         if times:
-            cron = [*times.texts("cron"), *times.texts("crons")]
+            cron = [_five_fields(times, key, each) for key in ("cron", "crons") for each in times.texts(key)]
             workload["schedule"] = filled(
                 cron=cron,
                 timezone=times.text("time_zone"),
@@ -411,3 +413,13 @@ def _lock(tasks: dict[str, dict[str, Any]], volume: str) -> None:
         for mount in task.get("mounts", []):
             if mount.get("volume") == volume:
                 mount["read_only"] = True
+
+
+def _five_fields(part: Part, key: str, text: str) -> str:
+    """Nomad's may have a year at the end, and seconds before everything else."""
+    fields = text.split()
+    if len(fields) == 7 and fields[0] not in {"0", "00"}:
+        part.guess(key, f"{text!r} begins with its minute, not at second {fields[0]}")
+    if len(fields) in {6, 7} and fields[-1] != "*":
+        part.guess(key, f"{text!r} counts in every year, not in {fields[-1]} only")
+    return " ".join(fields[-6:-1]) if len(fields) in {6, 7} else text

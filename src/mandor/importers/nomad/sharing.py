@@ -39,7 +39,7 @@ def sharing(part: Part) -> dict[str, Any]:
     if (cores := part.text("cpuset_cpus")) is not None:
         part.guess("cpuset_cpus", "the scheduler does not count which cores are taken")
     return found | filled(
-        devices=[_device(each) for each in blocks(part, "devices")],
+        devices=_devices(part),
         groups=part.texts("group_add"),
         cpuset=cores,
         dns_options=part.texts("dns_options"),
@@ -47,6 +47,14 @@ def sharing(part: Part) -> dict[str, Any]:
         oom_score_adj=part.whole("oom_score_adj"),
         stdin=part.flag("interactive") or terminal or None,
     )
+
+
+def _devices(part: Part) -> list[str]:
+    """Blocks or mappings for Docker, texts for Podman."""
+    told = part.peek("devices")
+    if isinstance(told, list) and told and not any(isinstance(each, dict) for each in told):
+        return part.texts("devices")
+    return [_device(each) for each in blocks(part, "devices")]
 
 
 def _device(part: Part) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mandor.importers.base import filled, fitting_name
+from mandor.importers.compose.amounts import size_of
 from mandor.importers.nomad.artifact import Fetching
 from mandor.importers.nomad.blocks import block, blocks, drop_all, duration, label, pairs
 from mandor.importers.nomad.runtime import Runtime
@@ -260,7 +261,6 @@ def _container(draft: TaskDraft, part: Part, runtime: Runtime, command: str | No
     elif mode and mode not in {"bridge", "default", "slirp4netns"}:
         draft.options["network"] = mode
         part.guess("network_mode", f"the network {mode} has to be on each node")
-    size = part.whole("shm_size")
     hosts = [each.replace("=", ":", 1) if "=" in each else each for each in part.texts("extra_hosts")]
     draft.options |= filled(
         hostname=part.text("hostname"),
@@ -270,7 +270,7 @@ def _container(draft: TaskDraft, part: Part, runtime: Runtime, command: str | No
         sysctls=pairs(part, "sysctl"),
         runtime=part.text("runtime"),
         extra_hosts=hosts,
-        shm_size=str(Size(size)) if size else None,
+        shm_size=_shared_memory(part),
     )
     draft.options |= sharing(part)
     if not part.flag("auth_soft_fail", default=True):
@@ -334,11 +334,22 @@ def _config_ports(part: Part, ports: dict[str, dict[str, Any]]) -> None:
 
 def _bind(draft: TaskDraft, part: Part, index: int, text: str) -> None:
     words = text.split(":")
-    if len(words) < 2 or len(words) > 3:
+    if len(words) < 2:
         part.drop_item("volumes", index, f"{text[:60]!r} is not SOURCE:PATH")
         return
-    read_only = len(words) == 3 and "ro" in words[2].split(",")
+    read_only = any("ro" in each.split(",") for each in words[2:])
     _place(draft, part, "volumes", index, words[0], words[1], read_only)
+
+
+def _shared_memory(part: Part) -> str | None:
+    """Bytes for Docker, an amount such as `256m` for Podman."""
+    told = part.text("shm_size")
+    if not told:
+        return None
+    try:
+        return size_of(told)
+    except ValueError as error:
+        raise part.wrong("shm_size", str(error)) from None
 
 
 def _long_mount(draft: TaskDraft, part: Part, runtime: Runtime) -> None:

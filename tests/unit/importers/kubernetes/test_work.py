@@ -9,7 +9,7 @@ import pytest
 from mandor.errors import Invalid
 from mandor.importers.base import knows
 from mandor.model.batch import Batch
-from tests.unit.importers.kubernetes.imports import deployment, imported, indented, only, told
+from tests.unit.importers.kubernetes.imports import deployment, imported, indented, only, pod, told
 
 TEMPLATE = "template: {metadata: {labels: {app: web}}, spec: {containers: [{name: main, image: nginx:1}]}}"
 ONCE = TEMPLATE.replace("spec: {", "spec: {restartPolicy: Never, ")
@@ -343,3 +343,36 @@ def test_a_kind_that_was_mistyped_is_told_with_the_one_of_that_api() -> None:
     assert [(note.line, note.fate, note.hint) for note in own.notes] == [(2, "dropped", "did you mean `Deployment`?")]
     others = imported("apiVersion: example.org/v1\nkind: Deplyment\nmetadata: {name: a}\n").report
     assert [note.hint for note in others.notes] == [""], "what others call their kinds is their business"
+
+
+def test_whoever_names_no_namespace_is_with_those_in_the_default_one() -> None:
+    scaler = (
+        "apiVersion: autoscaling/v1\nkind: HorizontalPodAutoscaler\nmetadata: {name: a, namespace: default}\n"
+        "spec: {scaleTargetRef: {kind: Deployment, name: web}, maxReplicas: 5, targetCPUUtilizationPercentage: 60}\n"
+    )
+    elsewhere = scaler.replace("namespace: default", "namespace: other")
+    assert imported(deployment(), scaler).made[0].manifest["autoscale"] == {"max": 5, "cpu": "60%"}
+    assert "autoscale" not in imported(deployment(), elsewhere).made[0].manifest
+    config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c, namespace: default}\ndata: {LEVEL: info}\n"
+    found = only(config, pod("", "envFrom: [{configMapRef: {name: c}}]"))
+    assert found["env"] == {"LEVEL": "info"}
+
+
+def test_labels_that_controllers_give_are_what_mandor_fills_in() -> None:
+    path = "metadata.labels['apps.kubernetes.io/pod-index']"
+    variable = f'env: [{{name: A, valueFrom: {{fieldRef: {{fieldPath: "{path}"}}}}}}]'
+    assert only(pod("", variable))["env"] == {"A": "${MANDOR_INDEX}"}
+
+
+@pytest.mark.parametrize(
+    ("pace", "cron"), [("15m", "*/15 * * * *"), ("2h", "0 */2 * * *"), ("24h", "0 0 * * *"), ("1m0s", "*/1 * * * *")]
+)
+def test_a_pace_is_times_of_the_clock(pace: str, cron: str) -> None:
+    text = f"apiVersion: batch/v1\nkind: CronJob\nmetadata: {{name: a}}\nspec:\n  schedule: '@every {pace}'\n"
+    text += "  jobTemplate: {spec: {template: {spec: {restartPolicy: Never, containers: [{name: a, image: b}]}}}}\n"
+    found = imported(text)
+    assert found.made[0].manifest["schedule"]["cron"] == cron
+    assert [(note.line, note.path, note.fate) for note in found.report.notes] == [(5, "spec.schedule", "guessed")]
+    with pytest.raises(Invalid, match="every 50m falls on no regular times") as caught:
+        imported(text.replace(f"@every {pace}", "@every 50m"))
+    assert caught.value.facts["line"] == 5
