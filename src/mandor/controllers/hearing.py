@@ -73,9 +73,9 @@ class Ears(Servers):
                 self._silent[node] = before.get(node, last if node in known else now)
 
     def listen_on(self, now: float) -> bool:
-        """As the last `listen`, if everyone is still heard by the same; False: it takes another one."""
+        """As another `listen`, if nothing else is heard and the same servers live; False: it takes that."""
         last, alive = self._listened_at, self._alive
-        if not alive or last is None or now - last > self._gap_seconds or self._silent or self.alive(now) != alive:
+        if not alive or last is None or now - last > self._gap_seconds or self.alive(now) != alive:
             return False
         self._listened_at = now
         return True

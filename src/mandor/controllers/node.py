@@ -2,10 +2,21 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from math import inf
 
 from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.hearing import Ears
-from mandor.controllers.node_plan import NodeSeen, NodeTimes, Permits, judged, lost, lost_after, permit, why_so_slowly
+from mandor.controllers.node_plan import (
+    NodeSeen,
+    NodeTimes,
+    Permits,
+    judged,
+    lost,
+    lost_after,
+    permit,
+    same_for,
+    why_so_slowly,
+)
 from mandor.controllers.writer import Writer
 from mandor.lib.clock import Clock
 from mandor.lib.quantity import Seconds
@@ -23,6 +34,8 @@ NODES = "nodes"
 """The only key: silence is judged for all nodes together."""
 SEEN = 300
 """Looks that one that is not heard takes, with what is placed on it."""
+ROUNDING_SECONDS = 0.001
+"""A look that comes so much too early finds the same, and costs nothing else."""
 
 
 class Roll:
@@ -85,8 +98,8 @@ class NodeController(Controller[str]):
         self._permits = Permits()
         self._missing_since: dict[str, float] = {}
         self._roll: Roll | None = None
-        self._calm = False
-        """At the last look everyone was heard and Ready, and nothing has changed since."""
+        self._same_until = -inf
+        """If nothing happens, every look until then finds what the last one did, and does nothing."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._nodes = mirrors[Node.kind]
@@ -97,7 +110,7 @@ class NodeController(Controller[str]):
         return (NODES,)
 
     def observe_all(self, changes: Sequence[Change]) -> Iterable[str]:
-        self._calm = False
+        self._same_until = -inf
         if not isinstance(changes[0].value, Instance):
             return super().observe_all(changes)
         for change in changes:
@@ -134,10 +147,11 @@ class NodeController(Controller[str]):
         return roll
 
     def steady(self, key: str) -> bool:
-        return self._calm and self._ears.listen_on(self._clock.monotonic())
+        now = self._clock.monotonic()
+        return now < self._same_until and self._ears.listen_on(now)
 
     async def reconcile(self, key: str) -> float | None:
-        self._calm = True  # until something changes
+        self._same_until = inf  # or less, if something happens meanwhile
         roll = await self._nodes_seen()
         now = self._clock.monotonic()
         self._ears.listen(roll.names, now)
@@ -148,7 +162,8 @@ class NodeController(Controller[str]):
         self._permits = permit(unheard, heard, before, self._times, now)
         self._tell_mass(unheard, heard, self._permits.mass - before.mass)
         writes = self._judge(seen) + await self._without_node(roll.all_names, now)
-        self._calm = self._calm and not seen and not self._missing_since
+        same = same_for(seen, self._permits, self._times, now) - ROUNDING_SECONDS
+        self._same_until = min(self._same_until, -inf if writes or self._missing_since else now + same)
         if writes:
             await self._writer.commit_each(writes)
         return self._times.tick_seconds
@@ -164,11 +179,11 @@ class NodeController(Controller[str]):
     def _see(self, node: Node) -> NodeSeen:
         name = node.meta.name
         heard, silence = name in self._ears.heard, self._ears.silence(name)
-        wants = False
-        if not heard and silence >= self._times.suspect_seconds:
-            patience = (lost_after(self._group(each), self._times) for each in self._placed_on(name))
-            wants = silence >= min(patience, default=self._times.lost_seconds)
-        return NodeSeen(node, heard, silence, wants)
+        if heard or silence < self._times.suspect_seconds:
+            return NodeSeen(node, heard, silence)
+        patience = [lost_after(self._group(each), self._times) for each in self._placed_on(name)]
+        wants = silence >= min(patience, default=self._times.lost_seconds)
+        return NodeSeen(node, heard, silence, wants, patience)
 
     def _judge(self, seen: Sequence[NodeSeen]) -> list[Write]:
         writes: list[Write] = []
