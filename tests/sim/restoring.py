@@ -9,8 +9,8 @@ from mandor.store.recorder import Recorder
 from tests.scenarios.world import World
 
 
-def start_restore(world: World, tasks: Background) -> None:
-    _start(world, tasks, RestoreController)
+def start_restore(world: World, tasks: Background, kind: type[RestoreController] = RestoreController) -> None:
+    _start(world, tasks, kind)
 
 
 def start_rebalance(world: World, tasks: Background) -> None:

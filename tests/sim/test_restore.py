@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from mandor.controllers.move_plan import MOVE_SECONDS
-from mandor.controllers.restore import AFTER_SECONDS
+from mandor.controllers.restore import AFTER_SECONDS, RestoreController
 from mandor.lib.tasks import Background
 from mandor.model.instance import Move
 from mandor.store.base import Put
@@ -81,6 +82,34 @@ async def test_a_node_that_comes_and_goes_moves_nobody(world: World) -> None:
         await world.change_node("n1", cordoned=True)
         await world.run(15, step=1)
     assert not world.events("Moving")
+
+
+class Counted(RestoreController):
+    looks: ClassVar[list[float]] = []
+
+    async def reconcile(self, key: str) -> float | None:
+        self.looks.append(self._clock.monotonic())
+        return await super().reconcile(key)
+
+
+async def test_nobody_looks_again_where_only_a_change_or_time_makes_a_difference() -> None:
+    looks = Counted.looks = []
+    async with World() as world, Background() as tasks:
+        start_restore(world, tasks, Counted)
+        await world.add_nodes("n1", "n2")
+        await world.change_node("n1", cordoned=True)
+        await world.run(300, step=1)
+        assert len(looks) == 1, "nobody could move"
+        await world.apply(make_workload("web", replicas=1, placement=HERE))
+        await world.until(lambda: world.serving_count("web") == 1)
+        await world.run(30, step=1)
+        looks.clear()
+        await world.run(300, step=1)
+        assert not looks, "only a change could help"
+        await world.change_node("n1", cordoned=False)
+        await world.until(lambda: bool(world.events("Moving")), seconds=AFTER_SECONDS + 30)
+        first, last = looks
+        assert last - first >= AFTER_SECONDS, "what could be kept then could be kept all the time"
 
 
 async def test_a_group_may_say_that_it_stays(world: World) -> None:

@@ -5,6 +5,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import inf
 
 from msgspec.structs import replace
 
@@ -91,8 +92,10 @@ class RestoreController(Controller[str]):
         self._stale = False
         """Something has changed since."""
         self._answered_with: Mapping[str, Profile] | None = None
-        self._in_vain = False
-        """All were looked at, and only a change on the board or in the profiles could give one of them a place."""
+        self._same_until = -inf
+        """Before then, only a change on the board or in the profiles could make somebody move."""
+        self._resting = False
+        """Nobody could move: there is no next look."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._mirrors = mirrors
@@ -114,10 +117,10 @@ class RestoreController(Controller[str]):
         elif isinstance(before, Instance):
             self._note(change.key, None)
         if self._kept.board is not None:
-            self._in_vain = False
+            self._same_until = -inf
             if not (isinstance(after, Workload) and change.of_status):
                 self._stale = True
-        return ()
+        return (LOOK,) if self._resting and self._relaxed else ()
 
     def _note(self, key: Key, instance: Instance | None) -> None:
         live = instance is not None and instance.spec.stop is None and not instance.phase.over
@@ -137,15 +140,19 @@ class RestoreController(Controller[str]):
             known.pop(uid, None)
 
     def steady(self, key: str) -> bool:
-        if not self._relaxed:
-            return self._kept.board is None
         board = self._kept.board
-        return self._in_vain and board is not None and self._profiles(board) is self._answered_with
+        still = bool(self._relaxed) and self._clock.monotonic() < self._same_until
+        return still and board is not None and self._profiles(board) is self._answered_with
 
     async def reconcile(self, key: str) -> float | None:
         if not self._relaxed:
+            self._resting = True
             await in_turns(self._kept.drop())
+            return None
+        if self._resting:
+            self._resting = False
             return LOOK_SECONDS
+        self._same_until = inf if len(self._relaxed) <= LOOKED_AT_MOST and len(self._moving) < MOVES_MOST else -inf
         if self._stale:
             self._stale = False
             self._answers.clear()
@@ -163,7 +170,6 @@ class RestoreController(Controller[str]):
             self._answers, self._answered_with = {}, profiles
         found: dict[Key, tuple[Instance, str]] = {}
         members: dict[Key, Counter[str]] = {}
-        self._in_vain = len(self._relaxed) <= LOOKED_AT_MOST
         with self._guard() as guard:
             for key in list(self._relaxed)[:LOOKED_AT_MOST]:
                 await asyncio.sleep(0)
@@ -193,8 +199,9 @@ class RestoreController(Controller[str]):
         if ask is None or not may_move(instance, board.workloads.get(key), members):
             self._since.pop(uid, None)
             return ""
-        if now < self._not_before.get(uid, 0.0):
-            self._in_vain = False
+        not_before = self._not_before.get(uid, 0.0)
+        if now < not_before:
+            self._same_until = min(self._same_until, not_before)
             return ""
         node = self._answers.get(uid)
         if node is None:
@@ -206,8 +213,9 @@ class RestoreController(Controller[str]):
         if not node:
             self._since.pop(uid, None)
             return ""
-        self._in_vain = False
-        return node if now - self._since.setdefault(uid, now) >= self._after else ""
+        due = self._since.setdefault(uid, now) + self._after
+        self._same_until = min(self._same_until, due)
+        return node if now >= due else ""
 
     async def _move(self, instance: Instance, node: str) -> None:
         """If it comes to nothing, it is tried again later, and each time later still."""
