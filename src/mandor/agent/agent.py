@@ -139,6 +139,7 @@ class Agent:
             clock,
             changed=self.node.poke,
             look_seconds=settings.look_seconds,
+            calm_seconds=settings.calm_seconds,
             cleaned=self._image_cleaned,
         )
         self._disks = EngineDisks(self._engines.values(), clock, self._more_disks)

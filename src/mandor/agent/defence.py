@@ -1,5 +1,6 @@
 """Defends the host: tells when it is short of something, takes away what is over, and ends instances if it must."""
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping
@@ -9,6 +10,7 @@ from typing import Protocol
 import psutil
 
 from mandor.agent.pressure import Need, Pressure, Reading, Tenant, Threshold, who_goes
+from mandor.agent.wait import doze
 from mandor.lib.clock import Clock
 
 log = logging.getLogger(__name__)
@@ -48,16 +50,18 @@ class Defence:
         *,
         changed: Callable[[], None],
         look_seconds: float = 2.0,
+        calm_seconds: float | None = None,
         cleaned: Callable[[str], None] = lambda name: None,
     ) -> None:
         """`changed`: what the node is short of is something else now. `cleaned`: an image was taken away.
-        `look_seconds`: how often it is looked at."""
+        `look_seconds`: how often it is looked at; `calm_seconds`: while there is enough of everything, where somebody
+        says when that may be over (`poke`)."""
         self._look_seconds, self._cleaned = look_seconds, cleaned
+        self._calm_seconds = look_seconds if calm_seconds is None else calm_seconds
         self._pressure = Pressure(thresholds)
         self._measure, self._tenants, self._clock, self._changed = measure, tenants, clock, changed
         self._told: tuple[str, ...] = ()
-        self._enough: object = None
-        """The last readings, if there was enough of everything: while they are the very same, there still is."""
+        self._news = asyncio.Event()
         self._going = ""
         self._going_since = 0.0
 
@@ -65,20 +69,19 @@ class Defence:
     def shown(self) -> tuple[str, ...]:
         return self._told
 
-    async def run(self) -> None:
-        await self.look()
-        while True:
-            await self._clock.sleep_on(self._look_seconds, self._look_on)
-            await self._act()
+    def poke(self) -> None:
+        """There may be more or less of something."""
+        self._news.set()
 
-    def _look_on(self) -> float:
-        return 0.0 if self._read() else self._look_seconds
+    async def run(self) -> None:
+        while True:
+            self._news.clear()
+            await self.look()
+            calm = not self._pressure.shown and not self._pressure.short
+            await doze(self._clock, self._calm_seconds if calm else self._look_seconds, self._news)
 
     async def look(self) -> None:
-        if self._read():
-            await self._act()
-
-    async def _act(self) -> None:
+        self._read()
         if any(signal != "memory" for signal in self._pressure.short):
             await self._clean()
         need = self._pressure.need
@@ -101,21 +104,15 @@ class Defence:
             if not any(signal != "memory" for signal in self._pressure.short):
                 return
 
-    def _read(self) -> bool:
-        """False: nothing has changed since there was enough."""
+    def _read(self) -> None:
         try:
-            readings = self._measure()
-            if readings is self._enough:
-                return False
-            self._pressure.update(readings, self._clock.monotonic())
-            self._enough = None if self._pressure.shown or self._pressure.short else readings
+            self._pressure.update(self._measure(), self._clock.monotonic())
         except OSError as error:
             log.warning("the machine cannot be measured: %s", error)
         if self._pressure.shown != self._told:
             self._told = self._pressure.shown
             log.warning("the node is short of %s", ", ".join(self._told) or "nothing any more")
             self._changed()
-        return True
 
     def _still_going(self) -> bool:
         """One at a time: what the last one gives back may be enough."""

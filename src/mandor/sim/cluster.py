@@ -3,7 +3,7 @@
 import itertools
 import random
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -47,6 +47,7 @@ AGENT = {
     "heartbeat_seconds": 10.0,
     "fingerprint_seconds": 300.0,
     "look_seconds": TICK_SECONDS,
+    "calm_seconds": QUIET_SECONDS,
     "stall_seconds": 2 * QUIET_SECONDS,
 }
 BUILT_IN = ConfigSource().once()
@@ -89,6 +90,8 @@ class SimCluster(World):
         """By node: many say the same again and again."""
         self.appetites = Appetites()
         self.nodes: dict[str, SimNode] = {}
+        self.lookers: list[Callable[[], None]] = []
+        """Called at each tick, when all machines have been looked at."""
         self.endings: Mapping[str, Sequence[Ending]] = {}
         """Of programs that end by themselves, by workload or instance: one start after the other."""
         self._starts: dict[str, list[Unit]] = {}
@@ -100,6 +103,7 @@ class SimCluster(World):
         await super().__aenter__()
         self.start("heartbeats", self.heartbeats.run())
         self.start("garbage", collect_garbage())
+        self.start("machines", self.clock.sleep_while(TICK_SECONDS, self._look_at_machines))
         return self
 
     async def __aexit__(
@@ -197,6 +201,15 @@ class SimCluster(World):
         if release is None:
             return instance, None
         return instance, release.spec.groups[instance.spec.group].form(instance.spec.variant).tasks[unit.task]
+
+    def _look_at_machines(self) -> bool:
+        """Always the same: it looks on."""
+        for node in self.nodes.values():
+            if node.up:
+                node.look()
+        for looker in self.lookers:
+            looker()
+        return True
 
     def hunger(self) -> None:
         """Appetites have changed."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import is_
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from mandor.agent.agent import Agent
 from mandor.agent.direct import CLUSTER, DirectLink
 from mandor.agent.link import Beat
+from mandor.agent.pressure import Reading
 from mandor.agent.probes import ask
 from mandor.agent.settings import AgentSettings
 from mandor.engines.base import Engine, Observed, UnitPhase
@@ -118,6 +119,7 @@ class SimNode:
         self.agent: Agent | None = None
         self._parts: list[Resources] = []
         self._sum = Resources()
+        self._readings: Sequence[Reading] = ()
         self._empty_disk()
 
     @property
@@ -240,6 +242,13 @@ class SimNode:
     def take(self, others: Resources) -> None:
         """Strangers on the machine use so much from now on."""
         self.machine.take(others)
+
+    def look(self) -> None:
+        """Whoever defends the machine hears of it when what it has left is different."""
+        readings = self.machine.readings()
+        if readings is not self._readings and self.agent is not None:
+            self._readings = readings
+            self.agent.defence.poke()
 
     def look_again(self) -> None:
         """What its units use may be different."""

@@ -174,7 +174,8 @@ class _Run:
                 cluster.start("beside", beside(cluster))
             self._director = Director(cluster, self._chronicle)
             await cluster.add_nodes(self._piece.kinds, off=self._piece.off)
-            cluster.start("hosts", self._watch_hosts(cluster))
+            self._look_at_hosts()
+            cluster.lookers.append(self._look_at_hosts)
             phases = await self._live()
             await self._director.close()
             chronicle = self._chronicle
@@ -227,12 +228,7 @@ class _Run:
     async def _until(self, at: float) -> None:
         await asyncio.sleep(max(0.0, at - self._chronicle.now))
 
-    async def _watch_hosts(self, cluster: SimCluster) -> None:
-        self._look_at_hosts()
-        await cluster.clock.sleep_while(TICK_SECONDS, self._look_at_hosts)
-
-    def _look_at_hosts(self) -> bool:
-        """Always the same: it looks on."""
+    def _look_at_hosts(self) -> None:
         looked_at = self._looked_at
         now = self._chronicle.now
         for name, node in self._cluster.nodes.items():
@@ -249,7 +245,6 @@ class _Run:
                 continue
             since = self._short_since.setdefault(name, now)
             self._short[name] = max(self._short.get(name, 0.0), now - since)
-        return True
 
     # What it came to.
 

@@ -19,7 +19,7 @@ START = 1_000_000.0
 RESOLUTION = 1e-6
 """What is due within a microsecond is due together."""
 CANCELLED_MOST = 100
-GARBAGE_SECONDS = 3600.0
+GARBAGE_SECONDS = 3 * 3600.0
 
 
 class _Step(Struct, eq=False):
