@@ -1,12 +1,20 @@
 """Manifests over HTTP: apply, diff, prune, delete, and what bad ones get."""
 
+from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from mandor.api.apply import plan_apply
+from mandor.api.caller import LOCAL
+from mandor.api.writing import Author
 from mandor.client.aio import Client
 from mandor.errors import Conflict, Invalid, MandorError, TooLarge
+from mandor.model.depends import find_circles
+from mandor.model.manifest import load_manifests
 from mandor.model.meta import Key
+from mandor.model.near_cycle import find_deadlocks
 from mandor.model.record import Audit
 from mandor.model.workload import Workload
 from mandor.store.base import Put
@@ -249,3 +257,33 @@ async def test_a_cycle_of_near_rules_with_what_is_stored_is_refused(dev: Api) ->
     assert caught.value.hint == "make one of these rules `strength: should`"
     assert await stored(dev, "web") is None
     await send(client, "name: web\ncommand: [sleep]\nplacement: {near: [{workload: db, strength: should}]}")
+
+
+@pytest.mark.req("S0-16")
+async def test_what_holds_for_all_documents_is_looked_at_once_however_many_they_are(
+    dev: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: Counter[str] = Counter()
+
+    def counted(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any) -> Any:
+            asked[name] += 1
+            return plain(*given)
+
+        return call
+
+    monkeypatch.setattr("mandor.api.beside.find_circles", counted("circles", find_circles))
+    monkeypatch.setattr("mandor.api.beside.find_deadlocks", counted("deadlocks", find_deadlocks))
+    monkeypatch.setattr(dev.store, "list", counted("lists", dev.store.list))
+    seen = []
+    for many in (10, 50):
+        asked.clear()
+        text = "---\n".join(
+            f"name: w{number}\ncommand: [run]\ndepends_on: {{db: started}}\n"
+            "placement: {near: [{workload: db, strength: must}]}\n"
+            for number in range(many)
+        )
+        assert len((await plan_apply(dev.parts, Author(LOCAL), load_manifests(text))).writes) == many
+        seen.append(dict(asked))
+    assert seen[0] == seen[1]
+    assert (seen[0]["circles"], seen[0]["deadlocks"]) == (1, 1)

@@ -29,6 +29,16 @@ async def test_a_cycle_with_what_is_stored_is_refused(dev: Api) -> None:
     assert found["line"] == 3
 
 
+async def test_a_cycle_through_what_is_stored_is_told_where_the_first_of_those_given_stands(dev: Api) -> None:
+    await apply(dev, "name: a\ncommand: [run]\ndepends_on: {c: healthy}\n---\nname: b\ncommand: [run]\n")
+    given = (
+        f"name: {name}\ncommand: [run]\ndepends_on: {{{other}: healthy}}\n" for name, other in (("c", "b"), ("b", "a"))
+    )
+    found = await apply(dev, "---\n".join(given), 400)
+    assert "c → b → a → c" in found["detail"]
+    assert found["line"] == 3
+
+
 async def test_what_never_completes_is_not_waited_for(dev: Api) -> None:
     await apply(dev, "name: db\ncommand: [run]\n")
     found = await apply(dev, "name: web\ncommand: [run]\ndepends_on: {db: completed}\n", 400)

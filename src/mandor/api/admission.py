@@ -1,10 +1,10 @@
 """What the cluster lets in: namespaces that exist, engines that exist, and what a namespace allows."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from typing import TypeVar
 
 from mandor.api.allowance import check_most, check_rules, forms_of
-from mandor.api.caller import Caller
+from mandor.api.beside import Beside
 from mandor.api.counts import check_targets
 from mandor.api.parts import ApiParts
 from mandor.api.pools import admit_pool, check_pool
@@ -15,22 +15,21 @@ from mandor.errors import Conflict, Invalid
 from mandor.lib.steps import chosen, in_turns
 from mandor.lib.words import did_you_mean
 from mandor.model.depends import HINT as UNTIE
-from mandor.model.depends import find_circles
 from mandor.model.instance import Instance, instance_prefix
 from mandor.model.limit_defaults import LimitDefaults, filled
 from mandor.model.manifest import DEFAULT_NAMESPACE
 from mandor.model.meta import Key, Object
-from mandor.model.near_cycle import HINT, find_deadlocks
+from mandor.model.near_cycle import HINT
 from mandor.model.node import Node
 from mandor.model.phase import OVER, Phase
 from mandor.model.pool import NodePool
-from mandor.model.priority import NO_CLASS, PriorityClass, PriorityClassSpec
+from mandor.model.priority import NO_CLASS, PriorityClass
 from mandor.model.quota import Quota
 from mandor.model.record import Namespace
 from mandor.model.secret import Secret
 from mandor.model.volume import Volume
 from mandor.model.workload import GroupTemplate, Workload
-from mandor.store.base import ALL, Check, Filter, Store
+from mandor.store.base import Check, Filter, Store
 
 O = TypeVar("O", bound=Object)  # noqa: E741 - O for object
 
@@ -46,23 +45,21 @@ async def known_engines(store: Store, extra: Collection[str] = ()) -> frozenset[
     return frozenset(found)
 
 
-async def admit(
-    store: Store, caller: Caller, value: Object, engines: Collection[str], beside: Mapping[Key, Object] | None = None
-) -> list[Check]:
+async def admit(value: Object, engines: Collection[str], beside: Beside) -> list[Check]:
     """Raise `Invalid` or `Forbidden` for what may not be stored; else what must still be so at the commit.
 
-    `beside`: what is stored in the same breath, such as the namespace of a workload.
+    `beside`: what is stored in the same breath, such as the namespace of a workload, and this value itself.
     """
     if isinstance(value, Namespace) and len(value.meta.name) > NAME_MOST:
         raise Invalid(f"the name of a namespace has at most {NAME_MOST} characters")
     if isinstance(value, Volume | Secret):
-        return (await _namespace(store, value, beside or {}))[1]
+        return (await _namespace(value, beside))[1]
     if isinstance(value, PriorityClass):
-        await _check_default(store, value, beside or {})
+        await _check_default(value, beside)
     if isinstance(value, Quota):
-        return await _admit_quota(store, value, beside or {})
+        return await _admit_quota(value, beside)
     if isinstance(value, LimitDefaults):
-        return await _admit_defaults(store, value, beside or {})
+        return await _admit_defaults(value, beside)
     if isinstance(value, NodePool):
         admit_pool(value)
     if not isinstance(value, Workload):
@@ -75,40 +72,40 @@ async def admit(
         _check_engines(form, engines, path)
         _check_options(form, path)
     check_targets(value)
-    await _check_names(store, value, beside or {})
-    await _check_near(store, value, beside or {})
-    await _check_depends_on(store, value, beside or {})
-    priority, checks = await _priority(store, value, beside or {})
-    namespace, more = await _namespace(store, value, beside or {})
+    await _check_names(value, beside)
+    await _check_near(value, beside)
+    await _check_depends_on(value, beside)
+    priority, checks = await _priority(value, beside)
+    namespace, more = await _namespace(value, beside)
     if namespace is not None:
         check_rules(value, namespace, priority)
-    defaults = await defaults_of(store, value.meta.namespace, beside or {})
+    defaults = await defaults_of(value.meta.namespace, beside)
     if defaults is not None:
         check_most(value, defaults)
     return checks + more
 
 
-async def completed(parts: ApiParts, stored: Object | None, value: Object, beside: Mapping[Key, Object]) -> Object:
+async def completed(parts: ApiParts, stored: Object | None, value: Object, beside: Beside) -> Object:
     """With the defaults of its namespace, and nothing secret to be read in it; what is not touched stays as it was:
     scaling restarts nothing."""
     if not isinstance(value, Workload):
         return sealed(parts.sealer, stored, value)
     if isinstance(stored, Workload) and stored.spec.template == value.spec.template:
         return value
-    defaults = await defaults_of(parts.store, value.meta.namespace, beside)
+    defaults = await defaults_of(value.meta.namespace, beside)
     return filled(value, defaults.spec) if defaults is not None else value
 
 
-async def _admit_quota(store: Store, value: Quota, beside: Mapping[Key, Object]) -> list[Check]:
+async def _admit_quota(value: Quota, beside: Beside) -> list[Check]:
     checks: list[Check] = []
     if value.spec.priority_class is not None:
-        _, checks = await _class(store, value.spec.priority_class, beside, "spec.priority_class")
-    _, more = await _namespace(store, value, beside)
+        _, checks = await _class(value.spec.priority_class, beside, "spec.priority_class")
+    _, more = await _namespace(value, beside)
     return checks + more
 
 
-async def _admit_defaults(store: Store, value: LimitDefaults, beside: Mapping[Key, Object]) -> list[Check]:
-    for other in await _all_defaults(store, value.meta.namespace, beside):
+async def _admit_defaults(value: LimitDefaults, beside: Beside) -> list[Check]:
+    for other in await beside.all(LimitDefaults, value.meta.namespace):
         if other.key == value.key:
             continue
         raise Conflict(
@@ -116,27 +113,22 @@ async def _admit_defaults(store: Store, value: LimitDefaults, beside: Mapping[Ke
             hint=f"change those, or delete them: `mandor delete limit-defaults {other.meta.name}`",
             path="meta.name",
         )
-    return (await _namespace(store, value, beside))[1]
+    return (await _namespace(value, beside))[1]
 
 
-async def defaults_of(store: Store, namespace: str, beside: Mapping[Key, Object]) -> LimitDefaults | None:
+async def defaults_of(namespace: str, beside: Beside) -> LimitDefaults | None:
     """What is in the namespace, or about to be stored there: one at most, unless two are made at the same time."""
-    return next(iter(await _all_defaults(store, namespace, beside)), None)
+    return next(iter(await beside.all(LimitDefaults, namespace)), None)
 
 
-async def _all_defaults(store: Store, namespace: str, beside: Mapping[Key, Object]) -> list[LimitDefaults]:
-    found = await _all(store, LimitDefaults, beside, Filter(namespace=namespace))
-    return [each for each in found if each.meta.namespace == namespace]
-
-
-async def _namespace(store: Store, value: Object, beside: Mapping[Key, Object]) -> tuple[Namespace | None, list[Check]]:
+async def _namespace(value: Object, beside: Beside) -> tuple[Namespace | None, list[Check]]:
     """Where it is to live, and what must still be there at the commit; `default` needs no object."""
-    found, checks = await _find(store, Namespace, value.meta.namespace, beside)
+    found, checks = await _find(Namespace, value.meta.namespace, beside)
     if found is not None:
         return found, checks
     if value.meta.namespace == DEFAULT_NAMESPACE:
         return None, []
-    known = [each.meta.name for each in (await store.list("namespace")).items]
+    known = [each.meta.name for each in await beside.all(Namespace)]
     raise Invalid(
         f"there is no namespace {value.meta.namespace}",
         hint=f"{did_you_mean(value.meta.namespace, [*known, DEFAULT_NAMESPACE])} "
@@ -145,15 +137,15 @@ async def _namespace(store: Store, value: Object, beside: Mapping[Key, Object]) 
     )
 
 
-async def _check_names(store: Store, value: Workload, beside: Mapping[Key, Object]) -> None:
+async def _check_names(value: Workload, beside: Beside) -> None:
     """`shop` with a group `web` and the workload `shop-web` would call their instances the same."""
     prefixes = {instance_prefix(value.meta.name, group): group for group in value.spec.groups}
     for prefix, group in prefixes.items():
         parts = prefix.split("-")
         for name in {"-".join(parts[:count]) for count in range(1, len(parts) + 1)} - {value.meta.name}:
             key = Key(Workload.kind, value.meta.namespace, name)
-            other = beside.get(key) or await store.get(key)
-            if isinstance(other, Workload) and _calls(other, prefix):
+            other = await beside.find(Workload, key)
+            if other is not None and _calls(other, prefix):
                 raise Conflict(
                     f"the instances of its group {group} would be called {prefix}-0, {prefix}-1 …, "
                     f"as those of the workload {name}",
@@ -167,22 +159,22 @@ def _calls(workload: Workload, prefix: str) -> bool:
     return any(instance_prefix(workload.meta.name, group) == prefix for group in workload.spec.groups)
 
 
-async def _priority(store: Store, value: Workload, beside: Mapping[Key, Object]) -> tuple[int, list[Check]]:
+async def _priority(value: Workload, beside: Beside) -> tuple[int, list[Check]]:
     """The number behind its priority, and the class that must still be there at the commit."""
     given = value.spec.priority
     if isinstance(given, int):
         return given, []
     if given is None:
-        classes = await _classes(store, beside)
-        return min((each.value for each in classes.values() if each.default), default=NO_CLASS.value), []
-    return await _class(store, given, beside, "spec.priority")
+        classes = await beside.all(PriorityClass)
+        return min((each.spec.value for each in classes if each.spec.default), default=NO_CLASS.value), []
+    return await _class(given, beside, "spec.priority")
 
 
-async def _class(store: Store, given: str, beside: Mapping[Key, Object], path: str) -> tuple[int, list[Check]]:
-    found, checks = await _find(store, PriorityClass, given, beside)
+async def _class(given: str, beside: Beside, path: str) -> tuple[int, list[Check]]:
+    found, checks = await _find(PriorityClass, given, beside)
     if found is not None:
         return found.spec.value, checks
-    near = did_you_mean(given, await _classes(store, beside))
+    near = did_you_mean(given, [each.meta.name for each in await beside.all(PriorityClass)])
     raise Invalid(
         f"there is no priority class {given}",
         hint=f"{near} An admin makes one with a manifest: `kind: priority-class`, `name: {given}`, `value: …`",
@@ -190,16 +182,13 @@ async def _class(store: Store, given: str, beside: Mapping[Key, Object], path: s
     )
 
 
-async def _classes(store: Store, beside: Mapping[Key, Object]) -> dict[str, PriorityClassSpec]:
-    return {each.meta.name: each.spec for each in await _all(store, PriorityClass, beside)}
-
-
-async def _check_default(store: Store, value: PriorityClass, beside: Mapping[Key, Object]) -> None:
+async def _check_default(value: PriorityClass, beside: Beside) -> None:
     """Only one class can be meant by those who name none."""
-    others = await _classes(store, beside)
-    others.pop(value.meta.name, None)
-    taken = next((name for name, each in others.items() if each.default), None)
-    if value.spec.default and taken is not None:
+    if not value.spec.default:
+        return
+    others = (each.meta.name for each in await beside.all(PriorityClass) if each.spec.default)
+    taken = next((name for name in others if name != value.meta.name), None)
+    if taken is not None:
         raise Conflict(
             f"the priority class {taken} is the default already",
             hint=f"apply {taken} without `default: true` first, or together with this",
@@ -207,18 +196,15 @@ async def _check_default(store: Store, value: PriorityClass, beside: Mapping[Key
         )
 
 
-async def _check_depends_on(store: Store, value: Workload, beside: Mapping[Key, Object]) -> None:
+async def _check_depends_on(value: Workload, beside: Beside) -> None:
     """Nobody waits for himself, by way of others, or for what never comes."""
     spec = value.spec
     if not any(group.depends_on for group in spec.groups.values()):
         return
-    space = value.meta.namespace
-    others = await _all(store, Workload, beside, Filter(namespace=space))
-    known = {value.meta.name: value} | {each.meta.name: each for each in others if each.meta.namespace == space}
-    known[value.meta.name] = value
     for group, each in spec.groups.items():
         for name, condition in each.depends_on.items():
-            other = known.get(name) if name not in spec.groups else None
+            key = Key(Workload.kind, value.meta.namespace, name)
+            other = await beside.find(Workload, key) if name not in spec.groups else None
             if other is not None and other.spec.schedule is not None:
                 raise Invalid(
                     f"group {group} waits for {name}, which runs by a schedule, again and again",
@@ -231,19 +217,19 @@ async def _check_depends_on(store: Store, value: Workload, beside: Mapping[Key, 
                     hint="`healthy`, or `started`",
                     path=f"spec.groups.{group}.depends_on.{name}",
                 )
-    for found in find_circles(known.values()):
-        if found.workload is value:
-            path = f"spec.groups.{found.group}.depends_on.{found.name}"
-            raise Invalid(found.message, hint=UNTIE, path=path)
+    found = await beside.circle(value)
+    if found is not None:
+        path = f"spec.groups.{found.group}.depends_on.{found.name}"
+        raise Invalid(found.message, hint=UNTIE, path=path)
 
 
-async def _check_near(store: Store, value: Workload, beside: Mapping[Key, Object]) -> None:
+async def _check_near(value: Workload, beside: Beside) -> None:
     """Groups that would wait for each other for ever are refused; others are looked at only if there is such a rule."""
     if not any(rule.strength == "must" for group in value.spec.groups.values() for rule in group.placement.near):
         return
-    for found in find_deadlocks(await _all(store, Workload, {**beside, value.key: value})):
-        if found.workload is value:
-            raise Invalid(found.message, hint=HINT, path=f"spec.groups.{found.group}.placement.near[{found.rule}]")
+    found = await beside.deadlock(value)
+    if found is not None:
+        raise Invalid(found.message, hint=HINT, path=f"spec.groups.{found.group}.placement.near[{found.rule}]")
 
 
 def _check_options(group: GroupTemplate, path: str) -> None:
@@ -259,21 +245,13 @@ def _check_engines(group: GroupTemplate, known: Collection[str], path: str) -> N
             raise Invalid(f"there is no engine {name!r}", hint=hint, engine=name, path=f"{path}.engine")
 
 
-async def _find(store: Store, kind: type[O], name: str, beside: Mapping[Key, Object]) -> tuple[O | None, list[Check]]:
+async def _find(kind: type[O], name: str, beside: Beside) -> tuple[O | None, list[Check]]:
     """One that belongs to no namespace, stored or about to be, and what must still be so at the commit."""
     key = Key(kind.kind, "", name)
-    found = beside.get(key)
-    if isinstance(found, kind):
-        return found, []
-    found = await store.get(key)
-    return (found, [Check(key, found.meta.version)]) if isinstance(found, kind) else (None, [])
-
-
-async def _all(store: Store, kind: type[O], beside: Mapping[Key, Object], where: Filter = ALL) -> list[O]:
-    """Those that are stored, and those that are about to be, in place of what they were."""
-    known = {each.key: each for each in (await store.list(kind.kind, where)).items}
-    known.update([(key, each) for key, each in beside.items() if key[0] == kind.kind])  # of thousands, none or few
-    return [each for each in known.values() if isinstance(each, kind)]
+    found = await beside.find(kind, key)
+    if found is None:
+        return None, []
+    return found, [] if key in beside else [Check(key, found.meta.version)]
 
 
 async def check_deletable(store: Store, value: Object) -> None:

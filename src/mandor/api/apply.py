@@ -11,6 +11,7 @@ from msgspec import Struct
 from mandor.api.access import sight
 from mandor.api.admission import admit, check_deletable, completed, known_engines
 from mandor.api.advice import advice, secrets_of
+from mandor.api.beside import Beside
 from mandor.api.changes import FieldChange, differences
 from mandor.api.counts import kept_counts
 from mandor.api.parts import ApiParts
@@ -118,7 +119,7 @@ async def plan_apply(
     """
     plan = Plan(revision=(await parts.store.list("cluster")).revision)
     engines = await known_engines(parts.store, parts.settings.engines)
-    beside = {document.object.key: document.object for document in documents}
+    beside = Beside(parts.store, (document.object for document in documents))
     if any(isinstance(each, Workload) and each.spec.type == "daemon" for each in beside.values()):
         plan.nodes = [each for each in (await parts.store.list(Node.kind)).items if isinstance(each, Node)]
     if any(isinstance(each, Workload) and secrets_of(each) for each in beside.values()):
@@ -143,7 +144,7 @@ async def _plan_one(
     author: Author,
     given: Object,
     engines: frozenset[str],
-    beside: Mapping[Key, Object],
+    beside: Beside,
     plan: Plan,
     *,
     rehearsed: bool,
@@ -155,7 +156,7 @@ async def _plan_one(
     if not rehearsed:
         check_write(author.caller, stored, wanted)
     if author.caller.user:
-        await admit(parts.store, author.caller, wanted, engines, beside)
+        await admit(wanted, engines, beside)
     changes = differences(stored, wanted)
     if stored is None:
         plan.add(given.key, "created", changes, Put(wanted), await _awaited(parts, wanted, beside))
@@ -165,7 +166,7 @@ async def _plan_one(
         plan.add(given.key, "unchanged")
 
 
-async def _awaited(parts: ApiParts, value: Object, beside: Mapping[Key, Object]) -> list[str]:
+async def _awaited(parts: ApiParts, value: Object, beside: Beside) -> list[str]:
     """What it depends on, and nobody knows yet."""
     groups = value.spec.groups if isinstance(value, Workload) else {}
     named = {other for group in groups.values() for other in group.depends_on if other not in groups}
@@ -177,7 +178,7 @@ async def _awaited(parts: ApiParts, value: Object, beside: Mapping[Key, Object])
     ]
 
 
-async def _plan_prune(parts: ApiParts, author: Author, prune: Prune, beside: Mapping[Key, Object], plan: Plan) -> None:
+async def _plan_prune(parts: ApiParts, author: Author, prune: Prune, beside: Beside, plan: Plan) -> None:
     for namespace in sorted(prune.namespaces):
         listing = await parts.store.list("workload", Filter(namespace=namespace))
         for stored in listing.items:

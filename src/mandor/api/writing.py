@@ -8,6 +8,7 @@ from mandor import __version__
 from mandor.api.access import sight
 from mandor.api.admission import admit, check_deletable, completed, known_engines
 from mandor.api.audit import audits_of
+from mandor.api.beside import Beside
 from mandor.api.caller import Caller
 from mandor.api.counts import check_counts
 from mandor.api.parts import ApiParts
@@ -50,7 +51,7 @@ async def commit_as(parts: ApiParts, author: Author, writes: Sequence[Write], *,
     writes = [write for write, _ in paired]
     for write, before in paired:
         await _check(parts, caller, write, before)
-    checks = await _admit(parts, caller, paired) if caller.user else []
+    checks = await _admit(parts, paired) if caller.user else []
     _spend(parts, caller, writes)
     audits = audits_of(parts.clock, caller, author.verb, author.address, paired) if caller.user else []
     room = OPERATIONS_MOST - len(writes) - len(along) - len(audits)
@@ -74,7 +75,7 @@ def _kept(parts: ApiParts, write: Write, before: Object | None) -> tuple[Write, 
 
 
 async def _completed(parts: ApiParts, paired: _Paired) -> _Paired:
-    beside = {write.key: write.value for write, _ in paired if isinstance(write, Put)}
+    beside = Beside(parts.store, (write.value for write, _ in paired if isinstance(write, Put)))
     return [
         (Put(await completed(parts, before, write.value, beside)) if isinstance(write, Put) else write, before)
         for write, before in paired
@@ -130,17 +131,18 @@ async def _check_event(parts: ApiParts, caller: Caller, event: Event) -> None:
         raise Forbidden(f"{caller.identity} may tell only of itself and of its instances")
 
 
-async def _admit(parts: ApiParts, caller: Caller, paired: _Paired) -> list[Check]:
-    values = {write.key: write.value for write, _ in paired if isinstance(write, Put)}
+async def _admit(parts: ApiParts, paired: _Paired) -> list[Check]:
+    values = [write.value for write, _ in paired if isinstance(write, Put)]
     if not values:
         return []
     engines = await known_engines(parts.store, parts.settings.engines)
     written = {write.key for write, _ in paired}
     checks: dict[Key, Check] = {}
-    for number, value in enumerate(values.values(), 1):
+    beside = Beside(parts.store, values)
+    for number, value in enumerate(values, 1):
         if number % CHUNK == 0:
             await asyncio.sleep(0)
-        for check in await admit(parts.store, caller, value, engines, beside=values):
+        for check in await admit(value, engines, beside):
             if check.key not in written:
                 checks[check.key] = check
     return list(checks.values())

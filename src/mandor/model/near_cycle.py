@@ -1,6 +1,6 @@
 """Finds groups that wait for each other: `must` near-rules that no first instance could keep."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -38,10 +38,17 @@ def find_deadlocks(workloads: Iterable[Workload]) -> list[Deadlock]:
     """A group can be placed when for each of its `must` near-rules it names itself, or somebody it names can be
     placed, or nobody it names is known. Those for whom this never becomes so wait for each other for ever."""
     known = {(each.meta.namespace, each.meta.name, group): each for each in workloads for group in each.spec.groups}
+    by_name: dict[str, list[_Place]] = {}
+    for place in known:
+        by_name.setdefault(place[1], []).append(place)
     waits: _Waits = {}
     for place, workload in known.items():
         near = workload.spec.groups[place[2]].placement.near
-        rules = [(index, _named(rule, place, known)) for index, rule in enumerate(near) if rule.strength == "must"]
+        rules = [
+            (index, _named(rule, place, known, known if rule.workload is None else by_name.get(rule.workload, ())))
+            for index, rule in enumerate(near)
+            if rule.strength == "must"
+        ]
         waits[place] = [(index, named) for index, named in rules if named and place not in named]
     free = {place for place, rules in waits.items() if not rules}
     while True:
@@ -55,17 +62,16 @@ def find_deadlocks(workloads: Iterable[Workload]) -> list[Deadlock]:
     return [_deadlock(path, known, waits, free) for path in paths.values() if path]
 
 
-def _named(rule: Near, place: _Place, known: dict[_Place, Workload]) -> set[_Place]:
+def _named(rule: Near, place: _Place, known: Mapping[_Place, Workload], candidates: Iterable[_Place]) -> set[_Place]:
     if rule.workload == SELF:
         return {place}
     spaces = set(rule.namespaces) or {place[0]}
     return {
         other
-        for other, workload in known.items()
+        for other in candidates
         if (EVERYWHERE in spaces or other[0] in spaces)
-        and (rule.workload is None or rule.workload == other[1])
         and (rule.group is None or rule.group == other[2])
-        and rule.match.items() <= workload.meta.labels.items()
+        and rule.match.items() <= known[other].meta.labels.items()
     }
 
 
