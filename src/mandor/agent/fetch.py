@@ -36,28 +36,38 @@ class Fetch:
 
     async def template_and_care(self, instance: Instance) -> tuple[GroupTemplate, Care | None]:
         """Asked for together."""
-        template, care = await asyncio.gather(self.template(instance), self.care(instance), return_exceptions=True)
-        for each in (template, care):
-            if isinstance(each, BaseException):
-                raise each
-        assert not isinstance(template, BaseException)
-        assert not isinstance(care, BaseException)
-        return template, care
+        release, workload = await self._find(instance, _release_key(instance), _workload_key(instance))
+        return self._template(instance, release), await self._care(instance, workload)
 
     async def template(self, instance: Instance) -> GroupTemplate:
         """In the form it was placed in. `NotFound` when there is no such release, or no such form of it, or when it
         says what this version does not know: then the order can never be carried out here."""
-        key = Key(Release.kind, instance.meta.namespace, instance.spec.release)
-        version, release = self._releases.get(key, (0, None))
+        (release,) = await self._find(instance, _release_key(instance))
+        return self._template(instance, release)
+
+    async def _find(self, instance: Instance, *keys: Key) -> list[Object | None]:
+        """As good as this instance needs it; what is not known is asked for together."""
+        version = instance.meta.version
+        found = {key: self._known(key, version) for key in keys}
+        asked = {key: self._ask_for(key) for key, known in found.items() if known is None}
+        for key, answer in asked.items():
+            found[key] = value = await asyncio.shield(answer)
+            self._keep(value, version)
+        return list(found.values())
+
+    def _known(self, key: Key, version: int) -> Object | None:
+        read_for, release = self._releases.get(key, (0, None))
         # A workload that was deleted and made again has releases of the same names: what was read before this instance
         # was written may be one of the old ones.
-        if release is None or version < instance.meta.version:
-            found = await self._get(key)
-            if not isinstance(found, Release):
-                raise NotFound(f"its release {instance.spec.release} does not exist")
-            release = found
-            self._keep_release(release, instance.meta.version)
-        self._releases.move_to_end(key)
+        if release is not None and read_for >= version:
+            self._releases.move_to_end(key)
+            return release
+        at, workload = self._workloads.get(key, (0.0, None))
+        return workload if self._clock.monotonic() - at <= CARE_SECONDS else None
+
+    def _template(self, instance: Instance, release: Object | None) -> GroupTemplate:
+        if not isinstance(release, Release):
+            raise NotFound(f"its release {instance.spec.release} does not exist")
         template = release.spec.groups.get(instance.spec.group)
         if template is None:
             raise NotFound(f"its release {instance.spec.release} has no group {instance.spec.group}")
@@ -68,15 +78,16 @@ class Fetch:
             raise NotFound(f"its release {instance.spec.release} has no alternative {instance.spec.variant}")
         return template.form(instance.spec.variant)
 
-    def _keep_release(self, release: Release, version: int) -> None:
-        self._releases[release.key] = version, release
-        if len(self._releases) > RELEASES_MOST:
-            self._releases.popitem(last=False)
-
-    def _keep_workload(self, workload: Workload) -> None:
-        now = self._clock.monotonic()
-        self._workloads = {key: each for key, each in self._workloads.items() if now - each[0] <= CARE_SECONDS}
-        self._workloads[workload.key] = (now, workload)
+    def _keep(self, value: Object | None, version: int) -> None:
+        if isinstance(value, Release):
+            self._releases[value.key] = version, value
+            self._releases.move_to_end(value.key)
+            if len(self._releases) > RELEASES_MOST:
+                self._releases.popitem(last=False)
+        elif isinstance(value, Workload):
+            now = self._clock.monotonic()
+            self._workloads = {key: each for key, each in self._workloads.items() if now - each[0] <= CARE_SECONDS}
+            self._workloads[value.key] = (now, value)
 
     # What comes along with an order need not be asked for.
 
@@ -84,10 +95,7 @@ class Fetch:
         """Only changes bring anything along."""
 
     def changed(self, change: Change, source: Source) -> None:
-        if isinstance(change.after, Release):
-            self._keep_release(change.after, change.revision)
-        elif isinstance(change.after, Workload):
-            self._keep_workload(change.after)
+        self._keep(change.after, change.revision)
 
     def lost(self, error: MandorError, failures: int) -> None:
         """What is missing is asked for."""
@@ -96,7 +104,9 @@ class Fetch:
         """By what the tasks call them; `NotFound` names one that is not there."""
         found: dict[str, str] = {}
         for reference in sorted(references):
-            secret = await self._get(Key(Secret.kind, instance.meta.namespace, secret_of(reference)))
+            secret = await asyncio.shield(
+                self._ask_for(Key(Secret.kind, instance.meta.namespace, secret_of(reference)))
+            )
             if not isinstance(secret, Secret):
                 raise NotFound(f"there is no secret {secret_of(reference)}")
             value = pick(reference, secret.spec.values)
@@ -108,16 +118,12 @@ class Fetch:
 
     async def care(self, instance: Instance) -> Care | None:
         """None: the workload, or its group, is gone; what was known before still counts."""
-        key = Key(Workload.kind, instance.meta.namespace, instance.spec.workload)
-        now = self._clock.monotonic()
-        at, workload = self._workloads.get(key, (0.0, None))
-        if workload is None or now - at > CARE_SECONDS:
-            found = await self._get(key)
-            if not isinstance(found, Workload):
-                self._workloads.pop(key, None)
-                return None
-            workload = found
-            self._keep_workload(workload)
+        (workload,) = await self._find(instance, _workload_key(instance))
+        return await self._care(instance, workload)
+
+    async def _care(self, instance: Instance, workload: Object | None) -> Care | None:
+        if not isinstance(workload, Workload):
+            return None
         return Care.of(workload, instance.spec.group, await self._priority(workload))
 
     async def _priority(self, workload: Workload) -> int:
@@ -137,7 +143,7 @@ class Fetch:
         except (Unavailable, TimeoutError, OSError):
             return None
 
-    async def _get(self, key: Key) -> Object | None:
+    def _ask_for(self, key: Key) -> asyncio.Future[Object | None]:
         """One question for all who want to know something at the same time: orders come in bursts."""
         answer = self._asked.get(key)
         if answer is None:
@@ -145,7 +151,7 @@ class Fetch:
             self._unsent.append(key)
             if self._asking is None:
                 self._asking = asyncio.ensure_future(self._ask_on())
-        return await asyncio.shield(answer)
+        return answer
 
     async def _ask_on(self) -> None:
         try:
@@ -161,7 +167,9 @@ class Fetch:
             found = await self._store.get_all(keys)
         except MandorError as error:
             for key in keys:
-                self._asked.pop(key).set_exception(error)
+                answer = self._asked.pop(key)
+                answer.set_exception(error)
+                answer.exception()  # whoever asked may be gone, and then nobody hears of it
         else:
             for key, value in zip(keys, found, strict=True):
                 self._asked.pop(key).set_result(value)
@@ -172,3 +180,11 @@ class Fetch:
             await asyncio.gather(self._asking, return_exceptions=True)
         for answer in self._asked.values():
             answer.cancel()
+
+
+def _release_key(instance: Instance) -> Key:
+    return Key(Release.kind, instance.meta.namespace, instance.spec.release)
+
+
+def _workload_key(instance: Instance) -> Key:
+    return Key(Workload.kind, instance.meta.namespace, instance.spec.workload)

@@ -96,6 +96,12 @@ class Wire(Store):
         self._answer()
         return await self.store.get(key)
 
+    async def get_all(self, keys: Sequence[Key]) -> Sequence[Object | None]:
+        if not self.clear:
+            await self.send()
+        self._answer()
+        return await self.store.get_all(keys)
+
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
         await self.send()
         self._answer()

@@ -32,6 +32,9 @@ class MemoryStore(Store):
     async def get(self, key: Key) -> Object | None:
         return self.index.get(key)
 
+    async def get_all(self, keys: Sequence[Key]) -> Sequence[Object | None]:
+        return [self.index.get(key) for key in keys]
+
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
         return await list_index(self.index, kind, where)
 

@@ -115,6 +115,12 @@ class StoreSuite:
         assert found.spec == NodeSpec()
         assert found.labels == {"zone": "a"}
 
+    async def test_several_are_read_as_each_of_them_would_be(self, store: Store) -> None:
+        await store.commit(Put(make_node("n1")), Put(make_node("n2")))
+        keys = [Key("node", "", name) for name in ("n2", "n3", "n1")]
+        assert await store.get_all([]) == []
+        assert list(await store.get_all(keys)) == [await store.get(key) for key in keys]
+
     async def test_a_list_is_ordered_by_key(self, store: Store) -> None:
         names = [f"n{number}" for number in range(30)]
         random.Random(7).shuffle(names)

@@ -40,3 +40,22 @@ def test_a_watch_that_hears_nothing_ends_after_a_while_and_says_nothing_before(c
 
 def test_a_watch_on_a_wire_that_is_mended_begins_anew() -> None:
     assert run_virtual(_ends_after(mended_after=5, change=True)) == pytest.approx(5)
+
+
+def test_several_objects_are_one_question_and_none_when_the_wire_is_cut() -> None:
+    async def ask() -> float:
+        store = MemoryStore()
+        nodes = [Node(meta=Meta(name=name)) for name in ("n1", "n2")]
+        await store.commit(*map(Put, nodes))
+        wire = Wire(store)
+        wire.delay_seconds = 2.0
+        begun = asyncio.get_running_loop().time()
+        found = await wire.get_all([each.key for each in nodes])
+        assert [each is not None and each.meta.name for each in found] == ["n1", "n2"]
+        took = asyncio.get_running_loop().time() - begun
+        wire.cut()
+        with pytest.raises(Unavailable):
+            await wire.get_all([nodes[0].key])
+        return took
+
+    assert run_virtual(ask()) == pytest.approx(2.0)
