@@ -65,7 +65,8 @@ class Nursing:
     async def close(self) -> None:
         for task in self._tasks.values():
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        if self._tasks:
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     def _due(self, unit: Unit, task: Task) -> dict[ProbeKind, Probe]:
         """Until it has started, it is asked nothing else."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 
 
 class Turns:
@@ -14,13 +14,19 @@ class Turns:
         self.idle.set()
 
     @asynccontextmanager
-    async def take(self) -> AsyncIterator[None]:
+    async def take(self, seconds: float) -> AsyncIterator[None]:
+        """For so long at most: then it is others' turn, and whoever took it goes on without."""
         self._wanted += 1
         self.idle.clear()
-        try:
-            async with self._places:
-                yield
-        finally:
-            self._wanted -= 1
-            if not self._wanted:
-                self.idle.set()
+        with ExitStack() as turn:
+            turn.callback(self._leave)
+            await self._places.acquire()
+            turn.callback(self._places.release)
+            alarm = asyncio.get_running_loop().call_later(seconds, turn.close)
+            turn.callback(alarm.cancel)
+            yield
+
+    def _leave(self) -> None:
+        self._wanted -= 1
+        if not self._wanted:
+            self.idle.set()

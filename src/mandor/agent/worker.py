@@ -30,9 +30,11 @@ from mandor.agent.wait import doze
 from mandor.engines.base import Engine, Observed, Unit, UnitPhase
 from mandor.errors import MandorError, NotFound, PortTaken
 from mandor.lib.backoff import Backoff
+from mandor.lib.bounded import bounded
 from mandor.lib.clock import Clock
 from mandor.lib.logs import about
 from mandor.lib.quantity import NEVER
+from mandor.lib.tasks import side_by_side
 from mandor.model.instance import EVICTED, PORT_TAKEN, REFUSED, Instance, InstanceStatus
 from mandor.model.node import Capabilities
 from mandor.telemetry.span import within
@@ -111,7 +113,9 @@ class Worker:
         self._refusal = ""
         self._trouble: Exception | None = None
         self._news = asyncio.Event()
-        self._must_end = asyncio.Event()
+        self._must_end = False
+        self._turned = asyncio.Event()
+        """What is being started has, or it must end."""
         self._last: tuple[Action, ...] = ()
         self._repeats = 0
         self._nursing = Nursing(around.clock, self.poke, around.ask)
@@ -136,12 +140,16 @@ class Worker:
             self._take_status(instance.status)
         spec_changed = instance.spec != self.order.instance.spec
         self.order = msgspec.structs.replace(self.order, instance=instance, cluster=cluster, epoch=epoch)
+        self._must_end = False
         if instance.spec.stop is not None:
-            self._must_end.set()
-        else:
-            self._must_end.clear()
+            self._end()
         if spec_changed or self._kept is None or (self._kept.order.cluster, self._kept.order.epoch) != (cluster, epoch):
             self.poke()
+
+    def _end(self) -> None:
+        """A start that is under way is broken off."""
+        self._must_end = True
+        self._turned.set()
 
     def _take_status(self, status: InstanceStatus) -> None:
         changed = status.ready != self.status.ready
@@ -153,7 +161,7 @@ class Worker:
         """Nobody wants it any more."""
         self.gone = True
         self.memory = msgspec.structs.replace(self.memory, held="")
-        self._must_end.set()
+        self._end()
         self.poke()
 
     def evict(self, message: str, *, hard: bool) -> None:
@@ -161,7 +169,7 @@ class Worker:
         if self.memory.ending is None:
             ending = failed(EVICTED, message, None)
             self.memory = msgspec.structs.replace(self.memory, ending=ending, at_once=hard)
-            self._must_end.set()
+            self._end()
             self.poke()
 
     def hold(self, why: str) -> None:
@@ -397,13 +405,13 @@ class Worker:
         stops = [action for action in actions if isinstance(action, Stop)]
         try:
             if stops:
-                async with asyncio.timeout(max(each.grace_seconds for each in stops) + PATIENCE_SECONDS):
-                    await asyncio.gather(*(self._stop(engine, each) for each in stops))
+                patience = max(each.grace_seconds for each in stops) + PATIENCE_SECONDS
+                await bounded(patience, side_by_side([self._stop(engine, each) for each in stops]))
             for action in actions:
                 if isinstance(action, Remove):
                     await self._around.finish_log(action.unit)
-                    async with asyncio.timeout(PATIENCE_SECONDS):
-                        await self._around.measures.call(engine.name, "remove", engine.remove(action.unit))
+                    removing = self._around.measures.call(engine.name, "remove", engine.remove(action.unit))
+                    await bounded(PATIENCE_SECONDS, removing)
                 elif isinstance(action, Start):
                     await self._start(engine, action)
         except Exception:
@@ -418,13 +426,13 @@ class Worker:
     async def _start(self, engine: Engine, action: Start) -> None:
         """Followed to its end, however long it takes, unless the instance must end or may not run alone any longer."""
         starting = asyncio.ensure_future(self._in_turn(engine, action))
-        ending = asyncio.ensure_future(self._must_end.wait())
+        starting.add_done_callback(lambda _: self._turned.set())
         try:
-            while not starting.done() and not ending.done() and self._heard():
+            while not starting.done() and not self._must_end and self._heard():
                 alone = max(SOON_SECONDS, self.order.care.stop_after - self._around.silence)
-                wait = min(PROGRESS_SECONDS, alone)
-                await asyncio.wait({starting, ending}, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
-                if not starting.done() and not ending.done():
+                self._turned.clear()
+                await doze(self._around.clock, min(PROGRESS_SECONDS, alone), self._turned)
+                if not starting.done() and not self._must_end:
                     await self._tell_progress()
             if starting.done():
                 await starting
@@ -440,9 +448,9 @@ class Worker:
             why = failed("StartFailed", f"task {action.unit.task} cannot start: {error}", None)
             self.memory = msgspec.structs.replace(self.memory, ending=why)
         finally:
-            ending.cancel()
-            starting.cancel()
-            await asyncio.gather(starting, ending, return_exceptions=True)
+            if not starting.done():
+                starting.cancel()
+                await asyncio.gather(starting, return_exceptions=True)
 
     def _heard(self) -> bool:
         """It may run as far as the control plane's silence goes."""
@@ -462,18 +470,11 @@ class Worker:
     async def _in_turn(self, engine: Engine, action: Start) -> None:
         """So many at once; one that takes long gives its turn to others and goes on."""
         with starting_task(self.order, action.unit, engine.name):
-            async with self._around.turns.take():
+            async with self._around.turns.take(TURN_SECONDS):
                 begin = engine.start(action.unit, action.launch)
                 leashed = self.order.care.stop_after != NEVER
                 work = Leash(begin, self._heard, "it may not run alone any longer") if leashed else begin
-                starting = asyncio.ensure_future(self._around.measures.call(engine.name, "start", work))
-                try:
-                    await asyncio.wait({starting}, timeout=TURN_SECONDS)
-                except asyncio.CancelledError:
-                    starting.cancel()
-                    await asyncio.gather(starting, return_exceptions=True)
-                    raise
-            await starting
+                await self._around.measures.call(engine.name, "start", work)
 
     def _pause_after(self, decision: Decision) -> float:
         """At once, unless the same is done again and again and the engine does not move."""
