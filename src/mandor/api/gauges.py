@@ -6,8 +6,9 @@ Every server can tell this, from what it mirrors since somebody first asked.
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
-from typing import TypeVar, get_args
+from typing import TypeVar
 
+from mandor.api.endings import Endings
 from mandor.api.heartbeat import Heartbeats
 from mandor.lib.clock import Clock
 from mandor.lib.metrics import Family, Values, gauge
@@ -15,7 +16,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
-from mandor.model.record import Role, Token, ends_soon
+from mandor.model.record import Token
 from mandor.model.resources import Resources
 from mandor.model.workload import Workload
 from mandor.store.base import Change, Store
@@ -34,6 +35,7 @@ class ClusterGauges:
         self._workloads = Mirror(store, Workload.kind)
         self._tokens = Mirror(store, Token.kind)
         self._instances = Mirror(store, Instance.kind)
+        self._endings = Endings()
         self._phases: Counter[Values] = Counter()
         self._waiting: Counter[Values] = Counter()
         self._restarts: Counter[Values] = Counter()
@@ -51,6 +53,7 @@ class ClusterGauges:
         if not self._begun:
             self._begun = True
             self._instances.listen(self._count)
+            self._tokens.listen(self._endings.follow)
             for mirror in mirrors:
                 await self._stack.enter_async_context(mirror)
         for mirror in mirrors:
@@ -94,10 +97,7 @@ class ClusterGauges:
         )
 
     def _of_tokens(self) -> Family:
-        now, found = self._clock.now(), dict.fromkeys(((each,) for each in get_args(Role)), 0.0)
-        for each in self._tokens.items():
-            if isinstance(each, Token) and ends_soon(each.spec.role, each.ends_at - now, each.lasts_seconds):
-                found[each.spec.role,] += 1.0
+        found = self._endings.counts(self._clock.now())
         meaning = "Tokens that end within two weeks; nodes' that were not renewed in time."
         return gauge("mandor_tokens_ending", meaning, found, "role")
 

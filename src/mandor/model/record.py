@@ -160,8 +160,12 @@ SOON_SECONDS = 14 * 86_400.0
 
 def ends_soon(role: str, left_seconds: float, lasts_seconds: float) -> bool:
     """Somebody should see to it: a node's own is renewed in time, unless something is wrong."""
+    return left_seconds < soon_seconds(role, lasts_seconds)
+
+
+def soon_seconds(role: str, lasts_seconds: float) -> float:
     late = (1 - RENEWAL_SHARE) / 2 * lasts_seconds if role == "node" else SOON_SECONDS
-    return left_seconds < min(SOON_SECONDS, late)
+    return min(SOON_SECONDS, late)
 
 
 class SessionSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
