@@ -99,3 +99,38 @@ services:
   db: {image: c}
 """
     assert [note.path for note in imported(text).report.notes] == ["services.db"]
+
+
+def test_a_volume_that_is_kept_elsewhere_has_to_be_there() -> None:
+    text = "services: {web: {image: a, volumes: ['data:/data']}}\nvolumes:\n"
+    text += "  data: {external: true, name: old}\n  idle: {external: true}\n"
+    assert told(imported(text)) == [
+        "shop/compose.yaml:3: volumes.data: guessed: a volume old has to be there (`kind: volume`, applied before)"
+    ]
+
+
+def test_a_mistake_that_a_variable_made_names_the_variable() -> None:
+    with pytest.raises(Invalid, match="'' is not a size") as caught:
+        imported("services:\n  web:\n    image: a\n    mem_limit: ${MEMORY}\n")
+    assert (
+        caught.value.hint == "the variable MEMORY is not set; it is empty; set it, or write a default: ${NAME:-default}"
+    )
+
+
+def test_a_range_of_ports_that_is_none_is_told_with_its_line() -> None:
+    with pytest.raises(Invalid, match="'80-x' is not a port") as caught:
+        imported("services:\n  web:\n    image: a\n    ports:\n    - target: 80\n      published: 80-x\n")
+    assert caught.value.facts["line"] == 6
+
+
+def test_options_of_a_tmpfs_that_mean_nothing_here_are_told() -> None:
+    found = imported("services: {web: {image: a, tmpfs: ['/tmp:mode=1777,size=64m,noexec']}}")
+    assert manifests(found)["web"]["mounts"] == [{"tmpfs": "64Mi", "path": "/tmp"}]
+    assert [note.text for note in found.report.notes] == [
+        "mode=1777, noexec of /tmp is not heeded: a tmpfs belongs to its task"
+    ]
+
+
+def test_a_share_of_time_may_be_told_in_durations() -> None:
+    web = manifests(imported("services: {web: {image: a, cpu_quota: 25ms, cpu_period: 50ms}}"))["web"]
+    assert web["resources"]["limits"] == {"cpu": "500m"}

@@ -162,3 +162,12 @@ def test_a_mapping_that_is_left_empty_takes_nothing_away() -> None:
     web = workloads(laid(BASE, "services:\n  web:\n    environment:\n    ports:\n"))["web"]
     assert web["env"].keys() == {"LOG_LEVEL", "SENTRY_DSN"}
     assert len(web["ports"]) == 2
+
+
+def test_addresses_of_hosts_are_added_in_any_form() -> None:
+    base = "services: {web: {image: a, extra_hosts: ['a:10.0.0.1', 'six=[::1]']}}"
+    over = "services: {web: {extra_hosts: {a: [10.0.0.1, 10.0.0.2], b: host-gateway}}}"
+    options = workloads(laid(base, over))["web"]["options"]["docker"]
+    assert options["extra_hosts"] == ["a:10.0.0.1", "six:::1", "a:10.0.0.1", "a:10.0.0.2", "b:host-gateway"]
+    with pytest.raises(Invalid, match="'nothing' is not NAME:ADDRESS"):
+        laid("services: {web: {image: a, extra_hosts: [nothing]}}")

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
+from mandor.errors import Invalid
 from mandor.importers.base import Imported, Importer, Made, Options, Source
-from mandor.importers.compose.document import Loader, folder_of
+from mandor.importers.compose.document import UNSET, Loader, folder_of
 from mandor.importers.compose.merging import TAGS
 from mandor.importers.compose.service import CONDITIONS, Reader, wanted
 from mandor.importers.compose.storage import Storage
@@ -54,6 +55,21 @@ def _overrides(file: Source) -> bool:
 
 def _project(files: Sequence[Source], options: Options) -> Imported:
     ledger = Ledger()
+    try:
+        return _read(files, options, ledger)
+    except Invalid as error:
+        if error.hint is None:
+            error.hint = _unset_there(ledger, error.facts.get("file"), error.facts.get("line"))
+        raise
+
+
+def _unset_there(ledger: Ledger, file: object, line: object) -> str | None:
+    """What makes no sense may be what a variable left empty."""
+    there = [each for each in ledger.notes.values() if (each.file, each.line) == (file, line)]
+    return next((f"{each.text}; {each.hint}" for each in there if each.text.startswith(UNSET)), None)
+
+
+def _read(files: Sequence[Source], options: Options, ledger: Ledger) -> Imported:
     loader = Loader(options, ledger)
     top = ledger.open(loader.project(files), files[0].name)
     top.ignore("version")  # Compose itself has no use for it any more

@@ -1,11 +1,11 @@
 """What Compose says about the container itself, as options of the engines that know them, and as `security`."""
 
 import re
-from typing import Any
 
 from mandor.importers.base import filled
 from mandor.importers.compose.amounts import take_size
 from mandor.importers.compose.draft import Draft
+from mandor.importers.compose.merging import hosts_of
 from mandor.importers.compose.storage import pairs_of
 from mandor.importers.part import Part
 
@@ -116,7 +116,11 @@ def _ulimits(service: Part) -> dict[str, dict[str, int]]:
     return found
 
 
-def _hosts(service: Part) -> list[Any]:
-    if isinstance(service.peek("extra_hosts"), dict):
-        return [f"{name}:{address}" for name, address in service.text_map("extra_hosts").items()]
-    return [text.replace("=", ":", 1) if "=" in text else text for text in service.texts("extra_hosts")]
+def _hosts(service: Part) -> list[str]:
+    found = []
+    for text in hosts_of(service.take("extra_hosts")):
+        name, address = re.split("[=:]", text, maxsplit=1) if re.search("[=:]", text) else (text, "")
+        if not address:
+            raise service.wrong("extra_hosts", f"{text[:40]!r} is not NAME:ADDRESS")
+        found.append(f"{name}:{address.removeprefix('[').removesuffix(']')}")
+    return found

@@ -4,7 +4,7 @@ import re
 from typing import Any, get_args
 
 from mandor.importers.base import filled
-from mandor.importers.compose.amounts import take_cpu, take_seconds, take_size
+from mandor.importers.compose.amounts import seconds_of, take_cpu, take_seconds, take_size
 from mandor.importers.compose.draft import Draft
 from mandor.importers.compose.storage import labels_of
 from mandor.importers.part import Part
@@ -177,9 +177,19 @@ def _gpus(service: Part) -> int:
 
 
 def _quota(service: Part) -> str | None:
-    quota = service.number("cpu_quota")
-    period = service.number("cpu_period", 100_000.0)
-    return str(Cpu(max(1, round(1000 * quota / period)))) if quota and quota > 0 and period else None
+    quota, period = _microseconds(service, "cpu_quota"), _microseconds(service, "cpu_period") or 100_000.0
+    return str(Cpu(max(1, round(1000 * quota / period)))) if quota and quota > 0 else None
+
+
+def _microseconds(service: Part, key: str) -> float | None:
+    """A number of them, or a duration."""
+    text = service.text(key)
+    if not text or not text[-1].isalpha():
+        return service.number(key)
+    try:
+        return seconds_of(text) * 1_000_000
+    except ValueError as error:
+        raise service.wrong(key, str(error)) from None
 
 
 def _positive(part: Part, key: str) -> int | None:

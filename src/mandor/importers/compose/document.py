@@ -15,6 +15,7 @@ from mandor.lib.yaml12 import List, Malformed, Map, Tagged, load_all
 
 NESTED_MOST = 16
 FILES_MOST = 64
+UNSET = "the variable"
 _PROJECT = "COMPOSE_PROJECT_NAME"
 
 
@@ -81,7 +82,7 @@ class Loader:
     def pairs(self, name: str, text: str, around: Mapping[str, str], *, raw: bool = False) -> dict[str, str]:
         def unset(variable: str, line: int) -> None:
             hint = f"write $${variable} for a dollar sign, or put the value in single quotes"
-            self.ledger.note(name, line, variable, "guessed", f"the variable {variable} is not set; it is empty", hint)
+            self.ledger.note(name, line, variable, "guessed", f"{UNSET} {variable} is not set; it is empty", hint)
 
         try:
             read = read_raw(text) if raw else read_variables(text, around, unset)
@@ -137,7 +138,7 @@ class Loader:
             return value
 
         def unset(name: str) -> None:
-            text = f"the variable {name} is not set; it is empty"
+            text = f"{UNSET} {name} is not set; it is empty"
             self.ledger.note(file, line, path, "guessed", text, "set it, or write a default: ${NAME:-default}")
 
         try:

@@ -8,7 +8,7 @@ from mandor.lib.yaml12 import List, Map
 RESET, OVERRIDE = "!reset", "!override"
 TAGS = frozenset({RESET, OVERRIDE})
 _REPLACED = frozenset({"command", "entrypoint", "test"})
-_PAIRS = frozenset({"environment", "labels", "args", "sysctls", "annotations", "extra_hosts", "driver_opts"})
+_PAIRS = frozenset({"environment", "labels", "args", "sysctls", "annotations", "driver_opts"})
 _NAMED = frozenset({"depends_on", "networks", "models"})
 _BY_TARGET = frozenset({"volumes", "devices", "configs", "secrets"})
 
@@ -52,6 +52,8 @@ def _combined(key: str, base: Any, over: Any) -> Any:
         return base if isinstance(base, Map | List) else over
     if key == "logging" and _of_another_driver(base, over):
         return over
+    if key == "extra_hosts":  # One name may have several addresses.
+        return _joined(_listed(base), _listed(over), _itself)
     if key in _PAIRS and isinstance(base, Map | List) and isinstance(over, Map | List):
         return merged(_pairs(base), _pairs(over))
     if key in _NAMED and isinstance(base, Map | List) and isinstance(over, Map | List):
@@ -67,6 +69,23 @@ def _of_another_driver(base: Any, over: Any) -> bool:
     """Options belong to their driver."""
     drivers = [each.get("driver") for each in (base, over) if isinstance(each, Map)]
     return None not in drivers and len(set(drivers)) > 1
+
+
+def hosts_of(value: Any) -> list[str]:
+    """A list of NAME:ADDRESS, or a mapping of names to one or several."""
+    if not isinstance(value, dict):
+        return [str(each) for each in (value if isinstance(value, list) else [] if value is None else [value])]
+    return [
+        f"{name}={each}" for name, told in value.items() for each in (told if isinstance(told, list) else [told or ""])
+    ]
+
+
+def _listed(value: Any) -> List:
+    line = value.line if isinstance(value, Map | List) else 0
+    made = List(line)
+    for each in hosts_of(value):
+        made.add(each, line)
+    return made
 
 
 def named(value: Map | List) -> Map:

@@ -38,7 +38,10 @@ def _long(draft: Draft, part: Part) -> None:
     if "app_protocol" in part:
         part.drop("app_protocol", "ports carry no word on what is spoken there")
     name = part.text("name")
-    hosts = _range(published) if published else [None]
+    try:
+        hosts: list[int | None] = list(_range(published)) if published else [None]
+    except ValueError as error:
+        raise part.wrong("published", str(error)) from None
     if published and len(hosts) > 1:
         part.guess("published", "the first of these ports is taken")
     _add(draft, part, "host_ip", None, target, hosts[0], protocol, address, name)

@@ -145,6 +145,9 @@ class Storage:
             if source not in self.objects:
                 raise part.wrong(key, f"the volume {source!r} is not among the top `volumes`", f"add `{source}:` there")
             volume, name = {"volume": self.objects[source]}, fitting_name(source)
+            if source not in self.made:
+                hint = "`kind: volume`, applied before"
+                self.top.part("volumes").guess(source, f"a volume {self.objects[source]} has to be there", hint)
         draft.volumes.setdefault(name, volume)
         draft.mounts.append(filled(volume=name, path=target, read_only=read_only or None))
 
@@ -209,6 +212,8 @@ class Storage:
                 raise service.wrong("tmpfs", str(error)) from None
         else:
             service.guess("tmpfs", f"{path} has at most {TMPFS}: memory has a limit here", "say so: PATH:size=128m")
+        if odd := [each for each in told.split(",") if each and not each.startswith("size=")]:
+            service.guess("tmpfs", f"{', '.join(odd)[:60]} of {path} is not heeded: a tmpfs belongs to its task")
         draft.mounts.append({"tmpfs": size, "path": path})
 
 
