@@ -204,9 +204,10 @@ class SimCluster(World):
 
     def _look_at_machines(self) -> bool:
         """Always the same: it looks on."""
+        now = self.clock.monotonic()
         for node in self.nodes.values():
-            if node.up:
-                node.look()
+            if node.machine.until <= now and node.up:
+                node.machine.readings()
         for looker in self.lookers:
             looker()
         return True

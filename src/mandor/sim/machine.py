@@ -27,11 +27,15 @@ class SimMachine:
     used: Callable[[], tuple[Resources, float]] = lambda: (NOTHING, 0.0)
     """What its instances use now, the same object as long as it is the same; and until when, if nobody says
     `look_again`."""
-    _until: float = 0.0
+    changed: Callable[[], None] = lambda: None
+    """Called when a look found something else than the one before."""
+    until: float = 0.0
+    """A look finds what the last one did."""
     _of: tuple[Resources, ...] = ()
     """What the rest was worked out from."""
     _in_use: Resources = NOTHING
-    _readings: Sequence[Reading] = ()
+    last: Sequence[Reading] = ()
+    """What the last look found to be left; the same object as long as it is the same."""
     _usage: NodeUsage = IDLE
 
     def capacity(self) -> Resources:
@@ -52,20 +56,21 @@ class SimMachine:
 
     def look_again(self) -> None:
         """Something may be different."""
-        self._until = 0.0
+        self.until = 0.0
 
     def _look(self) -> None:
         """What follows from what is used is kept with it: it is asked for at every tick."""
-        if self.clock.monotonic() < self._until:
+        if self.clock.monotonic() < self.until:
             return
-        used, self._until = self.used()
+        used, self.until = self.used()
         of = used, self.others, self.has
         if len(self._of) == len(of) and all(map(is_, self._of, of)):
             return
         now = self._in_use = self.overhead + self.others + used
         self._of = of
-        self._readings = self._read(now)
+        self.last = self._read(now)
         self._usage = NodeUsage(cpu_milli=now.cpu_milli, memory_bytes=now.memory_bytes, disk_bytes=now.disk_bytes)
+        self.changed()
 
     @property
     def in_use(self) -> Resources:
@@ -86,7 +91,7 @@ class SimMachine:
     def readings(self) -> Sequence[Reading]:
         """The same object as long as they are the same."""
         self._look()
-        return self._readings
+        return self.last
 
     def _read(self, used: Resources) -> Sequence[Reading]:
         return [

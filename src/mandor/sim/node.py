@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from operator import is_
 from pathlib import Path
@@ -11,7 +11,6 @@ from typing import Any
 from mandor.agent.agent import Agent
 from mandor.agent.direct import CLUSTER, DirectLink
 from mandor.agent.link import Beat
-from mandor.agent.pressure import Reading
 from mandor.agent.probes import ask
 from mandor.agent.settings import AgentSettings
 from mandor.engines.base import Engine, Observed, UnitPhase
@@ -108,7 +107,7 @@ class SimNode:
         self.wire = Wire(store, chance=chance, late=True)
         facts = {"os": "linux", "arch": "amd64", **kind.facts}
         self.machine = SimMachine(clock, kind.has, kind.overhead, facts_known=facts)
-        self.machine.used = self._used
+        self.machine.used, self.machine.changed = self._used, self._changed
         self.engines: dict[str, SimEngine] = {}
         self._units: dict[str, SimUnits] = {}
         self._settings = AgentSettings(name=kind.name, data=data / kind.name, address="10.0.0.1", **settings)
@@ -119,7 +118,6 @@ class SimNode:
         self.agent: Agent | None = None
         self._parts: list[Resources] = []
         self._sum = Resources()
-        self._readings: Sequence[Reading] = ()
         self._empty_disk()
 
     @property
@@ -243,11 +241,9 @@ class SimNode:
         """Strangers on the machine use so much from now on."""
         self.machine.take(others)
 
-    def look(self) -> None:
-        """Whoever defends the machine hears of it when what it has left is different."""
-        readings = self.machine.readings()
-        if readings is not self._readings and self.agent is not None:
-            self._readings = readings
+    def _changed(self) -> None:
+        """Whoever defends the machine hears of it."""
+        if self.agent is not None:
             self.agent.defence.poke()
 
     def look_again(self) -> None:

@@ -232,7 +232,7 @@ class _Run:
         looked_at = self._looked_at
         now = self._chronicle.now
         for name, node in self._cluster.nodes.items():
-            readings = node.machine.readings() if node.up else ()
+            readings = node.machine.last if node.up else ()
             if readings is looked_at.get(name) and name not in self._short_since:
                 continue
             looked_at[name] = readings

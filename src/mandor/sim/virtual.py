@@ -201,7 +201,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         ready = self._ready
         if not ready:
             self._doze()
-        self._pass_time(idle=not ready)
+        self._pass_time()
         for _ in range(len(ready)):
             handle = ready.popleft()
             if handle._cancelled:
@@ -239,17 +239,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             for each in together:
                 each.go_on()
 
-    def _pass_time(self, *, idle: bool) -> None:
-        moments = self._moments
-        if idle:
-            while moments and all(each._cancelled for each in self._due[moments[0]]):
-                self._begin(heappop(moments))
-            if not moments:
-                raise RuntimeError("nothing is due any more, and somebody still waits")
-            self._now = max(self._now, moments[0])
-        until = self._now + RESOLUTION
-        while moments and moments[0] < until:
+    def _pass_time(self) -> None:
+        """Until there is something to do, and what else is due then."""
+        ready, moments = self._ready, self._moments
+        while moments and (not ready or moments[0] < self._now + RESOLUTION):
             self._begin(heappop(moments))
+        if not ready:
+            raise RuntimeError("nothing is due any more, and somebody still waits")
 
     def _begin(self, when: float) -> None:
         """All that is due then."""
