@@ -15,14 +15,15 @@ from mandor.controllers.workload import WorkloadController
 from mandor.errors import Unavailable
 from mandor.lib.clock import settle
 from mandor.model.instance import Instance, InstanceSpec
-from mandor.model.meta import Key, Meta, Object
+from mandor.model.meta import Meta
 from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.model.resources import Resources
 from mandor.scheduler.loop import Scheduler
 from mandor.scheduler.queue import SchedulingQueue
-from mandor.store.base import ALL, Change, Check, Filter, Listing, Put, Store, Write
+from mandor.store.base import Check, Put, Store, Write
 from mandor.store.election import Election
+from mandor.store.passing import PassingStore
 from mandor.store.recorder import Recorder
 from tests.scenarios.make import make_class, make_workload
 from tests.scenarios.world import World
@@ -297,22 +298,13 @@ async def test_a_namesake_that_comes_before_the_bind_is_written_harms_nobody(wor
     await world.until(lambda: world.serving_count("other") == 3)
 
 
-class SlowStore(Store):
+class SlowStore(PassingStore):
     """Passes everything on, but a commit waits until it is let through, and its answer may be lost."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self.open = asyncio.Event()
         self.answers_to_lose = 0
-
-    async def get(self, key: Key) -> Object | None:
-        return await self._store.get(key)
-
-    async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
-        return await self._store.list(kind, where)
-
-    def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
-        return self._store.watch(kind, since=since, where=where)
 
     async def commit(self, *writes: Write) -> int:
         await self.open.wait()

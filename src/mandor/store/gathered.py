@@ -2,12 +2,13 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mandor.errors import Conflict, Invalid
-from mandor.model.meta import Key, Object
-from mandor.store.base import ALL, WRITES_MOST, Change, Filter, Listing, Store, Write, check_writes
+from mandor.model.meta import Key
+from mandor.store.base import WRITES_MOST, Store, Write, check_writes
+from mandor.store.passing import PassingStore
 
 AT_ONCE = 8
 """So many commits are on their way; what comes meanwhile is gathered, and goes with the next."""
@@ -20,23 +21,13 @@ class _Wish:
     done: "asyncio.Future[int]"
 
 
-class GatheredStore(Store):
-    """Each caller's writes still happen all or not at all, and each gets his own refusal. Closing it leaves the
-    store open."""
+class GatheredStore(PassingStore):
+    """Each caller's writes still happen all or not at all, and each gets his own refusal."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self._wishes: deque[_Wish] = deque()
         self._under_way: set[asyncio.Task[None]] = set()
-
-    async def get(self, key: Key) -> Object | None:
-        return await self._store.get(key)
-
-    async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
-        return await self._store.list(kind, where)
-
-    def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
-        return self._store.watch(kind, since=since, where=where)
 
     async def commit(self, *writes: Write) -> int:
         keys = check_writes(writes)

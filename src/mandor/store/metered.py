@@ -1,19 +1,18 @@
 """MeteredStore: the store itself, and how much is asked of it."""
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter
 
 from mandor.errors import Conflict, MandorError
 from mandor.lib.metrics import Counts, Family, Spread, counter, gauge, histogram
 from mandor.model.meta import Key, Object
-from mandor.store.base import ALL, Change, Filter, Listing, Store, Write
+from mandor.store.base import ALL, Filter, Listing, Store, Write
+from mandor.store.passing import PassingStore
 
 
-class MeteredStore(Store):
-    """Closing it leaves the store open."""
-
+class MeteredStore(PassingStore):
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self._commits = Counts()
         self._writes = 0
         self._reads = Counts()
@@ -23,6 +22,11 @@ class MeteredStore(Store):
     async def get(self, key: Key) -> Object | None:
         self._reads["get", key.kind] += 1
         return await self._store.get(key)
+
+    async def get_all(self, keys: Sequence[Key]) -> Sequence[Object | None]:
+        for key in keys:
+            self._reads["get", key.kind] += 1
+        return await self._store.get_all(keys)
 
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
         self._reads["list", kind or "*"] += 1
@@ -46,9 +50,6 @@ class MeteredStore(Store):
         self._writes += len(writes)
         self._revision = max(self._revision, revision)
         return revision
-
-    def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
-        return self._store.watch(kind, since=since, where=where)
 
     def metrics(self) -> Iterator[Family]:
         yield counter("mandor_store_commits_total", "Commits, by how they ended.", self._commits, "result")

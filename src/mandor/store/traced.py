@@ -1,14 +1,15 @@
 """TracedStore: the store itself; who writes within a span leaves a span of the commit, and a mark on what is new."""
 
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from mandor.model.instance import Instance
-from mandor.model.meta import Key, Object, TraceMark
+from mandor.model.meta import Object, TraceMark
 from mandor.model.workload import Workload
-from mandor.store.base import ALL, Change, Filter, Listing, Put, Store, Write
+from mandor.store.base import Put, Store, Write
+from mandor.store.passing import PassingStore
 from mandor.telemetry.context import SpanContext, parse_header
 from mandor.telemetry.span import Kind, Span, Value, current
 
@@ -19,18 +20,11 @@ FOLLOWED_SECONDS = 900.0
 """Whatever is done later because of an object that a trace left its mark on is not part of it any more."""
 
 
-class TracedStore(Store):
-    """Closing it leaves the store open."""
-
+class TracedStore(PassingStore):
     def __init__(self, store: Store, home: str, now: Callable[[], float]) -> None:
         """`home`: what kind of store it is, as in its URL. `now`: wall time."""
-        self._store, self._home, self._now = store, home, now
-
-    async def get(self, key: Key) -> Object | None:
-        return await self._store.get(key)
-
-    async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
-        return await self._store.list(kind, where)
+        super().__init__(store)
+        self._home, self._now = home, now
 
     async def commit(self, *writes: Write) -> int:
         span = current()
@@ -45,9 +39,6 @@ class TracedStore(Store):
             revision = await self._store.commit(*writes)
             commit.attributes["mandor.revision"] = revision
             return revision
-
-    def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
-        return self._store.watch(kind, since=since, where=where)
 
     def _about(self, writes: int) -> dict[str, Value]:
         return {"db.system.name": self._home, "db.operation.name": "commit", "db.operation.batch.size": writes}

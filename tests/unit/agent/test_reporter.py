@@ -15,9 +15,10 @@ from mandor.agent.status import path
 from mandor.errors import Unavailable
 from mandor.lib.clock import ManualClock
 from mandor.model.instance import Instance, InstanceStatus
-from mandor.model.meta import Key, Meta, Object
+from mandor.model.meta import Meta
 from mandor.model.phase import MOVES, Phase, may_move
-from mandor.store.base import ALL, Change, Delete, Filter, Listing, Put, Store, Write
+from mandor.store.base import Delete, Put, Store, Write
+from mandor.store.passing import PassingStore
 from tests.unit.agent.world import World
 
 pytestmark = pytest.mark.req("S0-30")
@@ -226,11 +227,11 @@ async def test_all_of_them_wait_while_the_control_plane_is_away(world: World, re
     assert reporter.waiting == 0
 
 
-class Picky(Store):
+class Picky(PassingStore):
     """Some writes it never answers, and some never in time."""
 
     def __init__(self, store: Store) -> None:
-        self._store = store
+        super().__init__(store)
         self.stuck: set[str] = set()
         self.refused: set[str] = set()
         self.asked: list[list[str]] = []
@@ -243,15 +244,6 @@ class Picky(Store):
         if self.refused & {*names}:
             raise Unavailable("too many writers want the same objects")
         return await self._store.commit(*writes)
-
-    async def get(self, key: Key) -> Object | None:
-        return await self._store.get(key)
-
-    async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
-        return await self._store.list(kind, where)
-
-    def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
-        return self._store.watch(kind, since=since, where=where)
 
 
 @pytest.fixture

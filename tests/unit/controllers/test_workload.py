@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
 
 from msgspec.structs import replace
 
@@ -12,35 +11,24 @@ from mandor.controllers.runner import run
 from mandor.controllers.workload import PACE_MOST, TOGETHER_MOST, Name, WorkloadController, rest_seconds
 from mandor.lib.clock import ManualClock, settle
 from mandor.model.instance import Instance
-from mandor.model.meta import Key, Meta, Object
+from mandor.model.meta import Key, Meta
 from mandor.model.phase import Phase
 from mandor.model.workload import Workload, make_release
-from mandor.store.base import ALL, Change, Filter, Listing, Put, Store, Write
+from mandor.store.base import ALL, Change, Filter, Listing, Put
 from mandor.store.memory import MemoryStore
+from mandor.store.passing import PassingStore
 from mandor.store.recorder import Recorder
 from tests.scenarios.make import make_instance, make_workload
 
 WEB = Name("default", "web")
 
 
-class LateStore(Store):
+class LateStore(PassingStore):
     """Its lists and watches of workloads are behind: they show none."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    async def get(self, key: Key) -> Object | None:
-        return await self._store.get(key)
 
     async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
         listing = await self._store.list(kind, where)
         return Listing((), listing.revision) if kind == Workload.kind else listing
-
-    def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
-        return self._store.watch(kind, since=since, where=where)
-
-    async def commit(self, *writes: Write) -> int:
-        return await self._store.commit(*writes)
 
 
 async def test_an_instance_seen_before_its_workload_is_not_stopped() -> None:

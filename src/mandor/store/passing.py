@@ -1,0 +1,34 @@
+"""PassingStore: a store around another, which passes everything on; whoever adds something says what."""
+
+from collections.abc import AsyncIterator, Sequence
+
+from mandor.model.meta import Key, Object
+from mandor.store.base import ALL, Change, Filter, Listing, Store, Write
+
+
+class PassingStore(Store):
+    """Closing it leaves the store open. It has no side door: that would lead around what it adds."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def get(self, key: Key) -> Object | None:
+        return await self._store.get(key)
+
+    async def get_all(self, keys: Sequence[Key]) -> Sequence[Object | None]:
+        return await self._store.get_all(keys)
+
+    async def list(self, kind: str | None, where: Filter = ALL) -> Listing:
+        return await self._store.list(kind, where)
+
+    def latest(self, kind: str) -> Sequence[Object] | None:
+        return self._store.latest(kind)
+
+    async def commit(self, *writes: Write) -> int:
+        return await self._store.commit(*writes)
+
+    def watch(self, kind: str | None, *, since: int, where: Filter = ALL) -> AsyncIterator[Sequence[Change]]:
+        return self._store.watch(kind, since=since, where=where)
+
+    async def ailments(self) -> Sequence[str]:
+        return await self._store.ailments()

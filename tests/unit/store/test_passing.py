@@ -1,0 +1,76 @@
+"""Stores around another: what they do not add to is told as the one inside tells it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+
+import pytest
+
+from mandor.agent.own_store import OwnStore
+from mandor.errors import Unavailable
+from mandor.lib.metrics import Metrics
+from mandor.model.meta import Key
+from mandor.store.base import Check, Put, SideDoor, Store
+from mandor.store.fence import FencedStore
+from mandor.store.gathered import GatheredStore
+from mandor.store.memory import MemoryStore
+from mandor.store.metered import MeteredStore
+from mandor.store.traced import TracedStore
+from mandor.testing.store import make_node
+
+AROUND: list[Callable[[Store], Store]] = [
+    lambda store: FencedStore(store, Check(Key("lease", "", "term"), 0)),
+    GatheredStore,
+    MeteredStore,
+    lambda store: TracedStore(store, "memory", lambda: 0.0),
+    lambda store: OwnStore(store, lambda: False),
+]
+
+
+class Ailing(MemoryStore):
+    async def ailments(self) -> Sequence[str]:
+        return ("it is old",)
+
+    def side_door(self) -> SideDoor | None:
+        raise AssertionError("there is no way around")
+
+    async def close(self) -> None:
+        raise AssertionError("it is closed by who opened it")
+
+
+@pytest.fixture
+async def inside() -> AsyncIterator[MemoryStore]:
+    store = Ailing()
+    yield store
+    await MemoryStore.close(store)
+
+
+@pytest.mark.parametrize("around", AROUND)
+async def test_what_is_inside_is_told_and_the_way_in_leads_through(
+    inside: MemoryStore, around: Callable[[Store], Store]
+) -> None:
+    async with around(inside) as store:
+        await store.commit(Put(make_node("n1")))
+        listing = await store.list("node")
+        assert [each.meta.name for each in listing.items] == ["n1"]
+        assert store.latest("node") is inside.latest("node") is listing.items
+        found = await store.get_all([Key("node", "", "n1"), Key("node", "", "n2")])
+        assert found == [await inside.get(Key("node", "", "n1")), None]
+        assert [each.key.name for each in await anext(store.watch("node", since=0)) if not each.bookmark] == ["n1"]
+        assert await store.ailments() == ("it is old",)
+        assert store.side_door() is None
+
+
+async def test_what_is_asked_for_together_is_counted_one_by_one(inside: MemoryStore) -> None:
+    store, metrics = MeteredStore(inside), Metrics()
+    metrics.add(store.metrics)
+    await store.get_all([Key("node", "", "n1"), Key("node", "", "n2"), Key("workload", "default", "web")])
+    text = (await metrics.text()).decode()
+    assert 'mandor_store_reads_total{verb="get",kind="node"} 2' in text
+    assert 'mandor_store_reads_total{verb="get",kind="workload"} 1' in text
+
+
+async def test_nothing_is_written_while_another_cluster_answers(inside: MemoryStore) -> None:
+    with pytest.raises(Unavailable):
+        await OwnStore(inside, lambda: True).commit(Put(make_node("n1")))
+    assert await inside.get(Key("node", "", "n1")) is None
