@@ -56,12 +56,18 @@ def find_circles(workloads: "Iterable[Workload]") -> list[Circle]:
     """Each once, where its first member stands."""
     known = {(each.meta.namespace, each.meta.name): each for each in workloads}
     waits = {place: edges for place, edges in _waits(known).items() if edges}
-    while True:  # whoever waits for nobody who waits can begin
-        free = [place for place, edges in waits.items() if not any(other in waits for other in edges)]
-        if not free:
-            break
-        for place in free:
-            del waits[place]
+    waited_by: dict[Place, list[Place]] = {}
+    for place, edges in waits.items():
+        for other in edges:
+            waited_by.setdefault(other, []).append(place)
+    left = {place: sum(other in waits for other in edges) for place, edges in waits.items()}
+    free = [place for place, count in left.items() if not count]
+    for place in free:  # whoever waits for nobody who waits can begin
+        del waits[place]
+        for other in waited_by.get(place, ()):
+            left[other] -= 1
+            if not left[other]:
+                free.append(other)
     found: dict[frozenset[Place], Circle] = {}
     for place in waits:
         path = _way_back(place, waits)

@@ -50,16 +50,29 @@ def find_deadlocks(workloads: Iterable[Workload]) -> list[Deadlock]:
             if rule.strength == "must"
         ]
         waits[place] = [(index, named) for index, named in rules if named and place not in named]
-    free = {place for place, rules in waits.items() if not rules}
-    while True:
-        more = {
-            place for place, rules in waits.items() if place not in free and all(named & free for _, named in rules)
-        }
-        if not more:
-            break
-        free |= more
+    free = _free(waits)
     paths = {place: _path(place, waits, free) for place in known if place not in free}
     return [_deadlock(path, known, waits, free) for path in paths.values() if path]
+
+
+def _free(waits: _Waits) -> set[_Place]:
+    """Those for whom each rule is kept by somebody who can be placed."""
+    named_by: dict[_Place, list[tuple[_Place, int]]] = {}
+    for place, rules in waits.items():
+        for index, named in rules:
+            for other in named:
+                named_by.setdefault(other, []).append((place, index))
+    kept: set[tuple[_Place, int]] = set()
+    left = {place: len(rules) for place, rules in waits.items()}
+    free = [place for place, count in left.items() if not count]
+    for place in free:
+        for rule in named_by.get(place, ()):
+            if rule not in kept:
+                kept.add(rule)
+                left[rule[0]] -= 1
+                if not left[rule[0]]:
+                    free.append(rule[0])
+    return set(free)
 
 
 def _named(rule: Near, place: _Place, known: Mapping[_Place, Workload], candidates: Iterable[_Place]) -> set[_Place]:
