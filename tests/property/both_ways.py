@@ -5,13 +5,21 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from mandor.controllers.draft import Draft
-from mandor.controllers.in_place_plan import in_place
+from mandor.controllers.in_place_plan import in_place, stays_in_place
 from mandor.controllers.release_plan import current_release
 from mandor.controllers.slot import World
 from mandor.controllers.workload_plan import Seen, only_tells, plan
 from mandor.lib.steps import at_once
+from mandor.model.instance import UNSCHEDULABLE, InstanceStatus
+from mandor.model.phase import Phase
 from mandor.model.workload import Workload
 from mandor.store.base import Put, Write
+
+STEPS = (
+    *(InstanceStatus(phase=phase) for phase in Phase),
+    InstanceStatus(phase=Phase.RUNNING, ready=True),
+    InstanceStatus(phase=Phase.PENDING, reason=UNSCHEDULABLE),
+)
 
 
 def check_plans(seen: Seen, world: World) -> None:
@@ -28,10 +36,37 @@ def check_plans(seen: Seen, world: World) -> None:
         assert isinstance(after, Workload)
         again = plan(replace(seen, workload=after), world)
         assert (again.writes, again.again_seconds) == ([], found.again_seconds)
+    check_steps(seen, world)
+
+
+def check_steps(seen: Seen, world: World) -> None:
+    """Of those who are in place, whoever goes on makes no difference to a plan."""
+    if not in_their_place(seen, world) or seen.workload is None:
+        return
+    unheeded = replace(world, heeded=False)
+    before = plan(seen, unheeded)
+    if before.writes:
+        return
+    for index, each in enumerate(seen.instances):
+        for status in STEPS:
+            after = each.changed(status=status)
+            if stays_in_place(each, after, settled=settled(seen.workload)):
+                others = [*seen.instances[:index], after, *seen.instances[index + 1 :]]
+                found = plan(replace(seen, instances=others), unheeded)
+                assert (found.writes, found.again_seconds) == ([], before.again_seconds)
+                assert found.in_place
+
+
+def settled(workload: Workload) -> bool:
+    return workload.status.rollout is not None and bool(workload.status.rollout.settled_on)
 
 
 def stands(seen: Seen, world: World) -> bool:
-    """All is in place."""
+    """All is in place, and no roll-out is going on."""
+    return seen.workload is not None and settled(seen.workload) and in_their_place(seen, world)
+
+
+def in_their_place(seen: Seen, world: World) -> bool:
     if seen.workload is None or seen.workload.spec.schedule is not None:
         return False
     current = current_release(Draft(), seen.workload, seen.releases)

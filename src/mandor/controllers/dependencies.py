@@ -31,3 +31,7 @@ class Dependencies:
     def on(self, namespace: str, name: str) -> Collection[Named]:
         """Those who wait for it, the first one first."""
         return self._on.get((namespace, name), {})
+
+    def of(self, namespace: str, name: str) -> Collection[Named]:
+        """Those it waits for."""
+        return [(namespace, other) for other in sorted(self._of.get((namespace, name), ()))]

@@ -27,6 +27,8 @@ class Draft:
     rest: Iterator[Write] = field(default_factory=lambda: iter(()))
     """What the next plan would create if nothing else changes, made when it is asked for: whoever carries this one out
     may go on with it, and saves plans."""
+    in_place: bool = False
+    """Of a workload: nobody comes, goes or is replaced."""
 
     @property
     def unfinished(self) -> bool:

@@ -15,15 +15,10 @@ from mandor.placement.home import Site
 def in_place(
     workload: Workload, current: Release, releases: Sequence[Release], instances: Sequence[Instance], world: World
 ) -> Steps[bool]:
-    """The plan would be a status, if that; False: it may be so all the same. `current`: the release of the template
-    as it is now."""
+    """Nobody comes, goes or is replaced: the plan would be about the roll-out, if it is not through, and a status, if
+    that. False: it may be so all the same. `current`: the release of the template as it is now."""
     rollout, groups = workload.status.rollout, workload.spec.groups
-    if (
-        workload.spec.type == "batch"
-        or rollout is None
-        or not rollout.settled_on
-        or rollout.release != current.meta.name
-    ):
+    if workload.spec.type == "batch" or rollout is None or rollout.release != current.meta.name:
         return False
     target = next((each for each in releases if each.meta.name == rollout.target), None)
     if target is None or groups.keys() - target.spec.groups.keys():
@@ -47,3 +42,15 @@ def in_place(
 def _at_home(there: Sequence[str], site: Site) -> bool:
     """There is one wherever one belongs, and none where none may stay."""
     return site.homes.issubset(there) and all(each in site.homes or each in site.kept for each in there)
+
+
+def stays_in_place(before: Instance, after: Instance, *, settled: bool) -> bool:
+    """One of a workload that is in place has gone on, and it still is: only what is told may be something else.
+    `settled`: no roll-out is going on, to which it matters who is ready, and which daemon has no room."""
+    old, new = before.spec, after.spec
+    return (
+        before.meta.uid == after.meta.uid
+        and (settled or not (before.status.ready or after.status.ready or new.home))
+        and not slot.any_stirs((after,), old.release)
+        and (new is old or (new.group, new.home) == (old.group, old.home))
+    )

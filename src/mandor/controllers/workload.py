@@ -9,6 +9,7 @@ from mandor.controllers.base import Controller, Grouped, in_order
 from mandor.controllers.dependencies import Dependencies
 from mandor.controllers.draft import Draft, Note
 from mandor.controllers.homes import Homes
+from mandor.controllers.in_place_plan import stays_in_place
 from mandor.controllers.release_plan import current_release
 from mandor.controllers.residents import rooted
 from mandor.controllers.slot import Other, World
@@ -82,6 +83,9 @@ class WorkloadController(Controller[Name]):
         self._news: set[Name] = set()
         """Those of whom something else has been seen since their last plan began. Without any, the plan would be the
         same, and is not made again."""
+        self._in_place: dict[Name, bool] = {}
+        """Those of whom nobody reads anything, and all are in place, as far as the last plan knew, and what was seen
+        since: whether no roll-out is going on. While they stay so, nothing is planned."""
         self._ready_since: dict[Name, dict[str, float]] = {}
         """Of workloads that are rolled out or moved: since when instances, by uid, have been ready, on the monotonic
         clock of this process. A successor counts anew: agents' clocks are not to be trusted with it."""
@@ -106,6 +110,10 @@ class WorkloadController(Controller[Name]):
                     self._with_lost[name] = None
                 if name in self._ready_since and not after.status.ready:
                     self._ready_since[name].pop(after.meta.uid, None)
+                settled = self._in_place.get(name)
+                if settled is not None and type(before) is Instance and stays_in_place(before, after, settled=settled):
+                    continue
+                self._in_place.pop(name, None)
                 self._news.add(name)
                 names[name] = None
             else:
@@ -114,6 +122,8 @@ class WorkloadController(Controller[Name]):
 
     def observe(self, change: Change) -> Iterable[Name]:
         names, value = self._concerned(change), change.value
+        for name in names:
+            self._in_place.pop(name, None)
         told = self._told.pop(_name(value), None) if isinstance(value, Workload) else None
         if told is None or value.status is not told.status or not change.of_status:
             self._news.update(names)
@@ -144,11 +154,15 @@ class WorkloadController(Controller[Name]):
         return names if isinstance(before, Instance) else self._with_dependants(change, names)
 
     def _with_dependants(self, change: Change, names: Iterable[Name]) -> Iterable[Name]:
-        """Others may wait for it."""
+        """Others may wait for it. And if it begins to wait for others, they have somebody to tell how far they are."""
+        found = list(names)
         if isinstance(change.value, Workload):
             after = change.after if isinstance(change.after, Workload) else None
-            self._dependencies.set(change.value.meta.namespace, change.value.meta.name, after)
-        return [*names, *(Name(*each) for name in names for each in self._dependencies.on(*name))]
+            own = _name(change.value)
+            self._dependencies.set(*own, after)
+            if not self._watched and not change.of_status:
+                found += (Name(*each) for each in self._dependencies.of(*own))
+        return [*found, *(Name(*each) for name in names for each in self._dependencies.on(*name))]
 
     def _observe_node(self, change: Change) -> Iterable[Name]:
         """A node that comes or goes matters to those who wait with lost instances, and to daemons."""
@@ -171,6 +185,7 @@ class WorkloadController(Controller[Name]):
         if told is not None and key not in self._news:
             return told.again(self._clock.monotonic())
         self._news.discard(key)
+        self._in_place.pop(key, None)
         workload = await self._workload(key)
         instances = self._instances.of(key)
         self._pace(key, len(instances))
@@ -197,6 +212,8 @@ class WorkloadController(Controller[Name]):
                 self._ready_since.pop(key, None)
         if draft.unfinished:
             self._rest_until.pop(key, None)  # It has only begun.
+        if draft.in_place and not draft.writes and not world.heeded and workload is not None:
+            self._in_place[key] = _settled(workload)
         if draft.writes:
             self._note_told(key, workload, draft)
             await self._writer.commit(draft.writes)

@@ -47,7 +47,9 @@ def plan_in_steps(seen: Seen, world: World) -> Steps[Draft]:
         yield from _plan_end(draft, seen, "it runs by a schedule now", world)  # Only its runs have instances.
         return draft
     release = current_release(draft, workload, seen.releases)
-    calm = yield from in_place(workload, release, seen.releases, seen.instances, world)
+    draft.in_place = yield from in_place(workload, release, seen.releases, seen.instances, world)
+    rollout = workload.status.rollout
+    calm = draft.in_place and rollout is not None and bool(rollout.settled_on)
     if calm and not world.heeded:
         return draft
     members = yield from _members(draft, workload, seen.instances, world)
@@ -57,7 +59,6 @@ def plan_in_steps(seen: Seen, world: World) -> Steps[Draft]:
         yield from _plan_batch(draft, workload, members, release, end, world)
         status = yield from _batch_status(seen, workload, members, release, end)
     else:
-        rollout = workload.status.rollout
         if rollout is None or not calm:
             rollout = yield from _plan_service(draft, seen, workload, members, release, waits, world)
         status = yield from _service_status(draft, seen, workload, members, release, rollout, world)

@@ -110,3 +110,54 @@ async def test_where_nobody_watches_a_status_is_written_only_if_it_could_change_
     assert await told(watched=False) == {0}
     waits = make_workload("shop", version=0, depends_on={"web": "started"})
     assert await told(waits, watched=False) == {0, 1, 2}
+
+
+async def test_where_nobody_watches_steps_of_those_in_place_are_not_planned_for() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    controller = WorkloadController(store, clock, Recorder(store, "test", clock), watched=False)
+    task = asyncio.ensure_future(run(controller, store, clock))
+    await store.commit(Put(make_workload("web", version=0, replicas=2, update={"min_healthy": "0s"})))
+    await settle(200)
+    made = [await store.get(Key(Instance.kind, "default", name)) for name in ("web-0", "web-1")]
+    first, second = (each for each in made if isinstance(each, Instance))
+    task.cancel()
+    await asyncio.wait({task})
+
+    def asks(before: Instance, **status: object) -> bool:
+        known = dict(controller._in_place)
+        after = before.changed(status=replace(before.status, **status))
+        asked = bool(list(controller.observe_all([Change(9, before, after)])))
+        controller.observe_all([Change(10, after, before)])
+        controller._in_place = known
+        return asked
+
+    assert not asks(first, phase=Phase.STARTING)
+    assert asks(first, phase=Phase.RUNNING, ready=True), "the roll-out waits for it"
+    assert asks(second, phase=Phase.FAILED)
+    controller._in_place[WEB] = True
+    assert not asks(first, phase=Phase.RUNNING, ready=True)
+    assert asks(second, phase=Phase.LOST)
+    list(controller.observe_all([Change(11, second, None)]))
+    assert asks(first, phase=Phase.STARTING), "another one is gone"
+
+
+async def test_where_nobody_watches_whoever_comes_later_is_told_how_far_those_are_that_it_waits_for() -> None:
+    clock = ManualClock()
+    store = MemoryStore(clock=clock)
+    controller = WorkloadController(store, clock, Recorder(store, "test", clock), watched=False)
+    task = asyncio.ensure_future(run(controller, store, clock))
+    await store.commit(Put(make_workload("web", version=0, update={"min_healthy": "1m"})))
+    await settle(200)
+    instance = await store.get(Key(Instance.kind, "default", "web-0"))
+    assert isinstance(instance, Instance)
+    running = replace(instance.status, phase=Phase.RUNNING, ready=True)
+    await store.commit(Put(instance.bound("n1", at=clock.now()).changed(status=running)))
+    await settle(200)
+    await store.commit(Put(make_workload("shop", version=0, depends_on={"web": "started"})))
+    await settle(200)
+    shop = await store.get(Key(Instance.kind, "default", "shop-0"))
+    task.cancel()
+    await asyncio.wait({task})
+    assert isinstance(shop, Instance)
+    assert not shop.spec.waits
