@@ -39,11 +39,14 @@ def chosen(case: Case, largest: int) -> list[Workload]:
 def run(file: Path, name: str, store: str, seconds: int, *, lenient: bool) -> tuple[dict[str, Any] | None, str]:
     command = [sys.executable, "-m", "mandor.cli.main", "bench", str(file), "--case", name, "--store", store]
     command += ["-o", "json", "--timeout", f"{seconds}s", *(["--lenient"] if lenient else [])]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=seconds + 120)
+    try:
+        ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=seconds + 60)
+    except subprocess.TimeoutExpired:
+        return None, f"it held the event loop, and was ended {seconds + 60} s after its begin"
     if ended.returncode == 0:
         return json.loads(ended.stdout), ""
     told = [line.removeprefix("error: ") for line in ended.stderr.splitlines() if line.startswith("error: ")]
-    return None, told[0].replace(str(file.parent.parent), "") if told else ended.stderr[-300:]
+    return None, "; ".join(told).replace(str(file.parent.parent), "") if told else ended.stderr[-300:]
 
 
 def measure(file: Path, name: str, store: str, seconds: int) -> dict[str, Any]:

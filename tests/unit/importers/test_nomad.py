@@ -654,3 +654,13 @@ def test_an_artifact_may_have_another_name_and_headers() -> None:
     assert "file=/local/start.sh;" in script
     assert "wget -q -O \"$file.part\" --header 'X-Token: c d' https://example.com/a.sh" in script
     assert [note.fate for note in found.report.notes] == ["guessed"]
+
+
+def test_a_folder_of_a_repository_is_not_fetched_by_itself() -> None:
+    found = imported("""job "a" { group "g" { task "t" {
+  driver = "raw_exec"
+  config { command = "b" }
+  artifact { source = "git::https://example.com/c.git//d?ref=e" }
+} } }""")
+    assert [note.fate for note in found.report.notes] == ["dropped"]
+    assert found.made[0].manifest["groups"]["g"]["tasks"]["t"]["command"] == ["b"]

@@ -1,7 +1,7 @@
 """Docker Compose files: one workload a service, with the label `project`."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
@@ -59,14 +59,18 @@ def _project(files: Sequence[Source], options: Options) -> Imported:
         return _read(files, options, ledger)
     except Invalid as error:
         if error.hint is None:
-            error.hint = _unset_there(ledger, error.facts.get("file"), error.facts.get("line"))
+            error.hint = _unset_there(ledger, error.facts)
         raise
 
 
-def _unset_there(ledger: Ledger, file: object, line: object) -> str | None:
-    """What makes no sense may be what a variable left empty."""
-    there = [each for each in ledger.notes.values() if (each.file, each.line) == (file, line)]
-    return next((f"{each.text}; {each.hint}" for each in there if each.text.startswith(UNSET)), None)
+def _unset_there(ledger: Ledger, facts: Mapping[str, object]) -> str | None:
+    """What makes no sense may be what a variable left empty, there or in an item of the list."""
+    path = facts.get("path")
+    for note in ledger.notes.values():
+        same = (note.file, note.line) == (facts.get("file"), facts.get("line")) or note.path.startswith(f"{path}[")
+        if same and note.text.startswith(UNSET):
+            return f"{note.text}; {note.hint}"
+    return None
 
 
 def _read(files: Sequence[Source], options: Options, ledger: Ledger) -> Imported:

@@ -9,7 +9,7 @@ from mandor.importers.kubernetes.amounts import duration
 from mandor.importers.kubernetes.container import ContainerReader, Ports
 from mandor.importers.kubernetes.placement import PlacementReader
 from mandor.importers.kubernetes.sharing import engines_of, pod_sharing
-from mandor.importers.kubernetes.shelf import Owner, Shelf, containers_of, mounts_of
+from mandor.importers.kubernetes.shelf import Owner, Shelf, containers_of, maps_in, mounts_of
 from mandor.importers.kubernetes.usual import Unusual, drop_unusual
 from mandor.importers.kubernetes.volumes import Volumes
 from mandor.importers.kubernetes.words import ENGINES, PROFILES, SYSTEM_PRIORITIES, closer, plain_name
@@ -68,11 +68,12 @@ class PodReader:
         owner = _with_containers(spec, owner)
         security = spec.part("securityContext")
         volumes = Volumes(owner, self.shelf)
-        volumes.read(spec, _folder_owner(security))
+        folder_owner = _folder_owner(security, spec)
+        volumes.read(spec, folder_owner)
         host_network = spec.flag("hostNetwork")
         ports = Ports(host_network)
         for claim in templates or []:
-            self._add_claim(volumes, claim, spec, keep=keep)
+            self._add_claim(volumes, claim, spec, keep, folder_owner)
         options = filled(network="host" if host_network else None, runtime=spec.text("runtimeClassName"))
         if "runtimeClassName" in spec:
             spec.guess("runtimeClassName", "the engine has to know a runtime of this name")
@@ -96,7 +97,7 @@ class PodReader:
             engines=engines_of(tasks),
         )
 
-    def _add_claim(self, volumes: Volumes, claim: Part, spec: Part, *, keep: bool) -> None:
+    def _add_claim(self, volumes: Volumes, claim: Part, spec: Part, keep: bool, folder_owner: str | None) -> None:
         for key in ("apiVersion", "kind"):
             claim.text(key)
         claim.ignore("status")
@@ -105,7 +106,7 @@ class PodReader:
         meta.drop("annotations", "there are no annotations")
         meta.drop("labels", "a volume that is made for an instance has no labels of its own")
         meta.ignore("creationTimestamp")
-        volumes.add_template(claim, name, keep)
+        volumes.add_template(claim, name, keep, folder_owner)
         volumes.found[name].mounted = mounts_of(spec.source).count(name)
 
     def _tasks(self, spec: Part, reader: ContainerReader) -> dict[str, dict[str, Any]]:
@@ -147,12 +148,16 @@ def _with_containers(spec: Part, owner: Owner) -> Owner:
     )
 
 
-def _folder_owner(security: Part) -> str | None:
-    """Volumes belong to the user and the group of the pod, if it names both."""
+def _folder_owner(security: Part, spec: Part) -> str | None:
+    """Volumes belong to the user and the group of the pod, if it names both; a user may be that of its containers."""
     group, user = security.whole("fsGroup"), security.peek("runAsUser")
     security.drop("fsGroupChangePolicy", "the owner of a volume is set when it is made")
     if group is None:
         return None
+    if user is None:
+        told = [each.get("securityContext") or {} for each in maps_in(spec.source, "containers")]
+        users = {each.get("runAsUser") for each in told}
+        user = users.pop() if len(users) == 1 else None
     if isinstance(user, int):
         return f"{user}:{group}"
     security.drop("fsGroup", "a volume belongs to a user", "give `runAsUser` as well")

@@ -53,16 +53,16 @@ class Volumes:
             name = each.text("name") or ""
             volume = self._volume(each, mounts.count(name))
             volume.mounted = mounts.count(name)
-            if volume.group is not None and volume.group.get("type") in {None, "local", "scratch"} and owner_of_folder:
-                volume.group = {**volume.group, "owner": owner_of_folder}
+            if volume.group is not None and volume.group.get("type") in {None, "local", "scratch"}:
+                volume.group |= filled(owner=owner_of_folder)
             if not volume.mounted:
                 each.drop_all("name", "no container mounts it")
             self.found[name] = volume
 
-    def add_template(self, claim: Part, name: str, keep: bool) -> None:
+    def add_template(self, claim: Part, name: str, keep: bool, owner_of_folder: str | None) -> None:
         """A claim that every instance has for itself."""
-        volume = claim_volume(claim.part("spec"))
-        self.found[name] = Volume({**volume, "per_instance": True} | ({} if keep else {"reclaim": "delete"}))
+        volume = {**claim_volume(claim.part("spec")), "per_instance": True}
+        self.found[name] = Volume(volume | filled(reclaim=None if keep else "delete", owner=owner_of_folder))
 
     def of_group(self) -> dict[str, Any]:
         """Those of the group that somebody mounts."""

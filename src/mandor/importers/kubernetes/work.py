@@ -262,6 +262,8 @@ def _job_spec(spec: Part, meta: ObjectMeta, pods: PodReader) -> tuple[Pod, dict[
     if indexed and not knows(Batch, "indexed"):
         spec.drop("completionMode", "is not supported yet")
         indexed = False
+    for task in pod.tasks.values() if indexed else ():
+        task["env"] = {"JOB_COMPLETION_INDEX": "${MANDOR_INDEX}", **task.get("env", {})}
     batch = filled(
         completions=completions,
         parallelism=parallelism,

@@ -90,6 +90,8 @@ def _refusal(source: str, options: dict[str, str], *, container: bool) -> str:
         return f"the option {min(odd)} means nothing here"
     if checksum and (checksum.partition(":")[0] not in _SUMS or not checksum.partition(":")[2].isalnum()):
         return "its checksum is not one that can be told here"
+    if source.startswith("git::") and "//" in urlsplit(source.removeprefix("git::")).path:
+        return "a repository is fetched as a whole, not one of its folders"
     if container and source.startswith("git::"):
         return "for a container it is fetched with busybox, which does not know git"
     if not source.removeprefix("git::").startswith(("http://", "https://")):

@@ -376,3 +376,36 @@ def test_a_pace_is_times_of_the_clock(pace: str, cron: str) -> None:
     with pytest.raises(Invalid, match="every 50m falls on no regular times") as caught:
         imported(text.replace(f"@every {pace}", "@every 50m"))
     assert caught.value.facts["line"] == 5
+
+
+def test_claims_of_instances_belong_to_whom_their_pods_run_as() -> None:
+    text = """apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: db}
+spec:
+  serviceName: db
+  selector: {matchLabels: {app: db}}
+  template:
+    metadata: {labels: {app: db}}
+    spec:
+      securityContext: {fsGroup: 1001}
+      containers:
+      - {name: a, image: b, securityContext: {runAsUser: 999}, volumeMounts: [{name: data, mountPath: /data}]}
+  volumeClaimTemplates:
+  - {metadata: {name: data}, spec: {resources: {requests: {storage: 1Gi}}}}
+"""
+    assert only(text)["volumes"] == {"data": {"size": "1Gi", "per_instance": True, "owner": "999:1001"}}
+    both = text.replace("{fsGroup: 1001}", "{fsGroup: 1001, runAsUser: 5}")
+    assert only(both)["volumes"]["data"]["owner"] == "5:1001"
+    neither = imported(text.replace("securityContext: {runAsUser: 999}, ", ""))
+    assert "owner" not in neither.made[0].manifest["volumes"]["data"]
+    assert "spec.template.spec.securityContext.fsGroup" in {note.path for note in neither.report.notes}
+
+
+def test_a_piece_of_a_job_finds_its_index_under_the_name_it_knows() -> None:
+    text = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: a}\nspec:\n  completions: 3\n  completionMode: Indexed\n"
+    text += (
+        "  template: {spec: {restartPolicy: Never, containers: [{name: a, image: b, env: [{name: C, value: d}]}]}}\n"
+    )
+    assert only(text)["env"] == {"JOB_COMPLETION_INDEX": "${MANDOR_INDEX}", "C": "d"}
+    assert only(text.replace("Indexed", "NonIndexed"))["env"] == {"C": "d"}
