@@ -1,6 +1,6 @@
 """A cluster on a board: its objects and the table that counts them, to be changed and tried out; nothing leaves it."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -57,7 +57,7 @@ class Board:
         self._of_workload: dict[Key, dict[Key, None]] = {}
         """Instances by their workload, in the order they came."""
         self._releases_of: dict[Key, dict[Key, None]] = {}
-        self._shapes: dict[Key, dict[str, Shape]] = {}
+        self._shapes: dict[Key, Mapping[str, Shape]] = {}
         self._roster = Roster(self.workloads.get)
         self._budgets = Budgets(self.table.lodgings)
         at_once(self.put_all(list(objects)))

@@ -10,7 +10,7 @@ from mandor.model.phase import OVER, Phase
 from mandor.model.priority import PriorityClass, class_of
 from mandor.model.quota import Quota
 from mandor.model.reservation import Reservation
-from mandor.model.workload import Release, Workload
+from mandor.model.workload import Release, ReleaseSpec, Workload
 from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask, Shape
 from mandor.placement.framework.identity import Identity, Selector
 from mandor.placement.framework.lodging import Rank, Tenure
@@ -33,6 +33,11 @@ NOTHING = Shape(
     prefer=(),
 )
 """What an instance counts for whose release is gone."""
+
+
+_SHAPES_MOST = 1024
+_shapes: dict[int, tuple[ReleaseSpec, Mapping[str, Shape]]] = {}
+"""By the id of the specification."""
 
 
 class Standing(Enum):
@@ -64,9 +69,17 @@ def workload_key(instance: Instance) -> Key:
     return _new_tuple(Key, (Workload.kind, instance.meta.namespace, instance.spec.workload))
 
 
-def shapes_of(release: Release) -> dict[str, Shape]:
-    """By group."""
-    return {name: Shape.of(group) for name, group in release.spec.groups.items()}
+def shapes_of(release: Release) -> Mapping[str, Shape]:
+    """By group. Boards come and go, and there may be several: of one and the same specification they are made once."""
+    spec = release.spec
+    known = _shapes.get(id(spec))
+    if known is not None:  # it holds the specification, so that nothing else has its id
+        return known[1]
+    made = {name: Shape.of(group) for name, group in spec.groups.items()}
+    if len(_shapes) >= _SHAPES_MOST:
+        del _shapes[next(iter(_shapes))]
+    _shapes[id(spec)] = spec, made
+    return made
 
 
 def identity_of(instance: Instance, workload: Workload | None) -> Identity:

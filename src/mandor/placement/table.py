@@ -132,26 +132,31 @@ class Table:
         """Add a node, or take over what changed about it."""
         self.version += 1
         slot = self._slots.get(node.meta.name)
-        if slot is not None and _busier(self._nodes[slot], node):
-            self._nodes[slot] = node
-            self._set_usage(slot, node)
-            self._kept.changed(slot)
-            return
-        self._kept.attributes += 1
-        if slot is None:
-            slot = self._append(node)
-        else:
-            self._nodes[slot] = node
-            self._pools.set(slot, node.spec.pool)
-            self._health.set(slot, Health.of(node))
-            self._taints.set(slot, node.spec.taints)
-            self._engines.set(slot, Engines.of(node.status.engines))
-            self._images.set(slot, images_of(node))
-            for name, column in self._facts.items():
-                column.set(slot, (node_fact(node, name),))
-            self._ports.set_node(node.meta.name, node.status.ports)
-        self._set_allocatable(slot, node)
+        if slot is None or not _busier(self._nodes[slot], node):
+            self._kept.attributes += 1
+            if slot is None:
+                slot = self._append(node)
+            else:
+                self._change(slot, self._nodes[slot], node)
+        self._nodes[slot] = node
         self._set_usage(slot, node)
+        self._kept.changed(slot)
+
+    def _change(self, slot: int, before: Node, node: Node) -> None:
+        old, new = before.status, node.status
+        self._pools.set(slot, node.spec.pool)
+        self._health.set(slot, Health.of(node))
+        self._taints.set(slot, node.spec.taints)
+        if new.engines != old.engines:
+            self._engines.set(slot, Engines.of(new.engines))
+        if new.images != old.images:
+            self._images.set(slot, images_of(node))
+        for name, column in self._facts.items():
+            column.set(slot, (node_fact(node, name),))
+        if new.ports != old.ports:
+            self._ports.set_node(node.meta.name, new.ports)
+        if new.capacity != old.capacity or node.spec.reserved != before.spec.reserved:
+            self._set_allocatable(slot, node)
 
     def set_volume(self, key: Key, known: KnownVolume | None) -> bool:
         """Take over what a volume object says, or that it is gone. True: that is news."""
@@ -208,6 +213,7 @@ class Table:
             self._count_people(self._charges[key], 1)
         for size in self._volumes.sizes_on(name):
             self._count_disk(name, size)
+        self._set_allocatable(slot, node)
         return slot
 
     def _renumbered(self) -> None:
@@ -228,7 +234,6 @@ class Table:
         self._sums[:2, slot] += SCORE_MOST * more[_MEMORY_FIRST]
         self._room.set_capacity(slot, node.meta.name, room.cpu_milli, room.memory_bytes)
         self._room.columns[VALUES, slot] = self._sums[VALUES, slot]
-        self._kept.changed(slot)
 
     def _set_usage(self, slot: int, node: Node) -> None:
         """What was promised before the node measured is in the measure; what comes after is added to it."""
@@ -578,10 +583,6 @@ def _busier(before: Node, after: Node) -> bool:
         and before.meta.labels == after.meta.labels
         and msgspec.structs.replace(before.status, usage=after.status.usage) == after.status
     )
-
-
-def _images(node: Node) -> Images:
-    return tuple(sorted(node.status.images.items()))
 
 
 def _amounts(rows: int, columns: int) -> Amounts:

@@ -2,7 +2,7 @@
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -110,7 +110,7 @@ class View:
         self._pools = pools
         self._instances = instances
         self._workloads = workloads
-        self._shapes: dict[Key, dict[str, Shape]] = {}
+        self._shapes: dict[Key, Mapping[str, Shape]] = {}
         self._roster = Roster(workloads.get)
         self._budgets = Budgets(self.table.lodgings)
         self._kin: dict[tuple[str, str, str, str], Ask] = {}

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mandor.model.instance import Instance
+from mandor.model.meta import Key
 from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
 from mandor.model.placement import Apart, Near, Where
@@ -19,11 +20,8 @@ class Seat:
 
     instance: Instance
     form: GroupTemplate
+    request: Resources
     priority: int
-
-    @property
-    def request(self) -> Resources:
-        return self.form.request
 
 
 class Settled:
@@ -32,6 +30,8 @@ class Settled:
     def __init__(self, world: World) -> None:
         self._world = world
         self._classes = {each.meta.name: each.spec.value for each in world.all(PriorityClass)}
+        self._forms: dict[tuple[Key, str, int], tuple[GroupTemplate, Resources]] = {}
+        self._used: dict[str, Resources] = {}
         seats = [seat for each in world.instances() if (seat := self._seat(each)) is not None]
         self.placed = [each for each in seats if each.instance.node and not each.instance.phase.over]
         self._by_node: dict[str, list[Seat]] = {}
@@ -55,11 +55,20 @@ class Settled:
         release = self._world.find(Release, instance.spec.release, instance.meta.namespace)
         if release is None:
             return None
-        form = release.spec.groups[instance.spec.group].form(instance.spec.variant)
-        return Seat(instance, form, self.priority_of(instance.spec.workload, instance.meta.namespace))
+        form, request = self._form(release, instance.spec.group, instance.spec.variant)
+        return Seat(instance, form, request, self.priority_of(instance.spec.workload, instance.meta.namespace))
+
+    def _form(self, release: Release, group: str, variant: int) -> tuple[GroupTemplate, Resources]:
+        found = self._forms.get((release.key, group, variant))
+        if found is None:
+            form = release.spec.groups[group].form(variant)
+            found = self._forms[release.key, group, variant] = form, form.request
+        return found
 
     def used(self, node: str) -> Resources:
-        return sum((each.request for each in self._by_node.get(node, ())), Resources())
+        if node not in self._used:
+            self._used[node] = sum((each.request for each in self._by_node.get(node, ())), Resources())
+        return self._used[node]
 
     def running(self, node: str) -> list[str]:
         """The names of those that run there, in order."""

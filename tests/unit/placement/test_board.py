@@ -3,9 +3,13 @@
 import gc
 from weakref import ref
 
+import pytest
+
 from mandor.lib.steps import at_once
 from mandor.model.phase import Phase
+from mandor.placement import standing
 from mandor.placement.board import Board
+from mandor.placement.standing import shapes_of
 from tests.scenarios.make import make_instance, make_node, make_stored_release, make_workload
 
 
@@ -38,3 +42,19 @@ def test_a_board_that_is_dismantled_leaves_no_garbage() -> None:
         assert table() is None
     finally:
         gc.enable()
+
+
+def test_shapes_are_made_once_for_one_specification_and_forgotten_when_there_are_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(standing, "_shapes", {})
+    monkeypatch.setattr(standing, "_SHAPES_MOST", 2)
+    small, large = (make_stored_release(make_workload(name, cpu=cpu)) for name, cpu in (("a", "1"), ("b", "2")))
+    made = shapes_of(small)
+    assert shapes_of(small.changed()) is made, "another version with the very same specification"
+    assert shapes_of(large) is not made
+    third = shapes_of(make_stored_release(make_workload("c", cpu="1")))
+    assert third is not made
+    assert len(standing._shapes) == 2
+    assert shapes_of(small) is not made
+    assert shapes_of(small)["main"].wanted == made["main"].wanted

@@ -1,6 +1,6 @@
 """Who an instance is to others: what rules about other instances can speak of."""
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Literal, NamedTuple
 
 from mandor.model.placement import EVERYWHERE, SELF, Apart, Near, Spread, Strength
@@ -9,7 +9,7 @@ from mandor.model.placement import EVERYWHERE, SELF, Apart, Near, Spread, Streng
 class Identity:
     """Namespace, workload, group and labels; one object for all instances that have these in common."""
 
-    __slots__ = ("_hash", "group", "labels", "namespace", "priority_class", "workload")
+    __slots__ = ("_hash", "group", "handles", "labels", "namespace", "priority_class", "workload")
 
     def __init__(
         self,
@@ -25,6 +25,8 @@ class Identity:
         self.labels = frozenset((labels or {}).items())
         self.priority_class = priority_class
         """The one its workload names; empty: none."""
+        self.handles: tuple[Hashable, ...] = (workload, *self.labels)
+        """Where selectors that may match it are found."""
         self._hash = hash((namespace, workload, group, self.labels, priority_class))
 
     def __hash__(self) -> int:
@@ -44,12 +46,6 @@ class Identity:
     @property
     def owner(self) -> tuple[str, str]:
         return self.namespace, self.workload
-
-    @property
-    def handles(self) -> Iterator[Hashable]:
-        """Where selectors that may match it are found."""
-        yield self.workload
-        yield from self.labels
 
 
 NOBODY = Identity("", "", "")
