@@ -133,7 +133,7 @@ class View:
         for change in changes:
             if counted:
                 self._budgets.see(change.before, change.after)
-            if not self._is_bound(change):
+            if not _stays(change.before, change.after) and not self._is_bound(change):
                 self._apply_instance(change.key, change.after)
 
     def apply(self, change: Change) -> None:
@@ -567,6 +567,14 @@ class View:
             if isinstance(instance, Instance) and instance.spec.node and self.table.charge(key) is None:
                 log.warning("%s runs on %s, and its %s is gone: it counts as nothing", key, instance.node, missing)
                 self.table.set_charge(key, instance.spec.node, NOTHING)
+
+
+def _stays(before: Object | None, after: Object | None) -> bool:
+    """Where it is, and takes what it took: that it starts and runs is no news to a table."""
+    if type(before) is not Instance or type(after) is not Instance or before.spec is not after.spec:
+        return False
+    same = before.meta.uid == after.meta.uid
+    return same and standing(before) is _PLACED and standing(after) is _PLACED
 
 
 def _as_promised(promise: Promise, instance: Instance) -> bool:

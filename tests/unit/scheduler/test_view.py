@@ -19,7 +19,7 @@ from mandor.placement.framework.points import Happening
 from mandor.placement.plugins.priority_sort import PrioritySort
 from mandor.scheduler.queue import Place, SchedulingQueue
 from mandor.scheduler.view import Promise, View
-from mandor.store.base import Delete, Put
+from mandor.store.base import Change, Delete, Put
 from mandor.store.memory import MemoryStore
 from mandor.store.mirror import Mirror
 from tests.scenarios.make import make_instance, make_node, make_workload
@@ -149,9 +149,11 @@ async def test_a_promise_to_one_that_was_replaced_is_void(desk: Desk) -> None:
 async def test_room_is_free_when_it_is_over_and_not_before(desk: Desk, phase: Phase) -> None:
     await ready(desk)
     await desk.put((await desk.instance()).bound("n1", at=0.0))
+    version = desk.view.table.version
     for step in (Phase.STARTING, Phase.RUNNING, Phase.STOPPING, Phase.LOST):
         await desk.put((await desk.instance()).reported(InstanceStatus(phase=step)))
         assert desk.free_cpu() == 3000
+    assert desk.view.table.version == version, "what is known stays true"
     desk.view.happened.clear()
     await desk.put((await desk.instance()).reported(InstanceStatus(phase=phase)))
     assert desk.free_cpu() == 4000
@@ -279,3 +281,18 @@ async def test_what_concerns_many_is_so_for_all_of_them_whatever_changes_meanwhi
     assert desk.view.queue.lengths()[Place.ACTIVE] == 500 - number
     who = next(iter(table.charges.values())).who
     assert table.lodgings.allowed(who) == 1000 - number - (1000 - 30)
+
+
+async def test_a_placed_instance_of_the_same_name_that_takes_another_place_is_counted_there(desk: Desk) -> None:
+    await ready(desk)
+    await desk.put(make_node("n2", cpu=4), (await desk.instance()).bound("n1", at=0.0))
+    first = await desk.instance()
+    before = desk.view.table.charge(WEB0)
+    again = first.changed(meta=msgspec.structs.replace(first.meta, uid="another", created_at=9.0))
+    desk.view.apply_all([Change(1, first, again)])
+    after = desk.view.table.charge(WEB0)
+    assert before is not None
+    assert after is not None
+    assert (before.tenure.born, after.tenure.born) == (first.meta.created_at, 9.0)
+    desk.view.apply_all([Change(2, again, again.bound("n2", at=1.0))])
+    assert desk.free_cpu() == 4000
