@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from mandor.model.node import Node
 from mandor.model.resources import Resources
 from mandor.placement.cycle import FEW_NODES
 from mandor.scheduler import tracing
+from mandor.store.base import Put
 from mandor.store.traced import TracedStore
 from mandor.telemetry.span import Span, within
 from mandor.telemetry.tracer import Tracer
@@ -30,8 +33,8 @@ async def play(tracer: Tracer, *, tries: int, nodes: int = 2) -> tuple[list[Span
             for number in range(tries - 1):
                 await world.change_node("n1", cordoned=True, reserved=Resources(number + 1))
                 await world.run(15)
-            for name in names:
-                await world.change_node(name, cordoned=False)
+            closed = [each for each in world.all(Node) if each.spec.cordoned]
+            await world.store.commit(*(Put(each.changed(spec=replace(each.spec, cordoned=False))) for each in closed))
             await world.until(lambda: world.serving_count("web") == 1)
     return tracer.take(100_000), world
 
