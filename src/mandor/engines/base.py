@@ -7,7 +7,7 @@ verb is idempotent, and an agent that restarts learns everything it needs from `
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
@@ -61,8 +61,7 @@ class Mount:
         return f"MANDOR_VOLUME_{variable(self.name)}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
+class Launch(Struct, frozen=True, kw_only=True):
     """The task with everything resolved: nothing in it needs the control plane any more."""
 
     name: str
@@ -71,28 +70,28 @@ class Launch:
     image: str | None = None
     command: Sequence[str] = ()
     args: Sequence[str] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
     files: Sequence[File] = ()
     mounts: tuple[Mount, ...] = ()
     """Outer paths before those inside them: made in this order, each finds its place."""
     working_dir: str | None = None
     user: str | int | None = None
-    security: Security = field(default_factory=Security)
+    security: Security = Security()
     """How it is walled in (its `user` is above); an engine that can announces `security`."""
     cpu_milli: int | None = None
     memory_bytes: int | None = None
     processes: int | None = None
-    ports: Mapping[str, int] = field(default_factory=dict)
+    ports: Mapping[str, int] = {}
     """Port number by name, as the task listens on it."""
-    host_ports: Mapping[str, int] = field(default_factory=dict)
+    host_ports: Mapping[str, int] = {}
     """The node's port that leads to it, by name, for those that have one. An engine that can lead ports announces
     `ports`; where it does not, `ports` has the node's numbers already."""
-    protocols: Mapping[str, str] = field(default_factory=dict)
+    protocols: Mapping[str, str] = {}
     """By the name of the port, where it is not tcp."""
     sandbox: bool = False
     """Its instance has several tasks: they share one network, where the engine can (`sandbox`)."""
     stop_signal: str = "SIGTERM"
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = {}
     """The engine's own part of the task's `options`."""
 
 

@@ -1,8 +1,9 @@
 """The fake engine as a simulated node has it: its units use what they are said to, and outlive the agent."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from mandor.engines.base import Launch, Observed, Unit, UnitPhase, Usage
 from mandor.engines.fake import FakeEngine, MemoryWorld

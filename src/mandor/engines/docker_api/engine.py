@@ -6,12 +6,12 @@ import asyncio
 import shutil
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Collection, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from time import time
 from typing import Any, ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from mandor.engines.base import Execution, Launch, LogLine, Mount, Observed, Unit, UnitPhase, Usage
 from mandor.engines.containers import labels as marks
