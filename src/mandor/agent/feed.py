@@ -1,6 +1,5 @@
 """Follows this node's objects, of one kind or several, and knows whose word it is that something is absent."""
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
@@ -9,6 +8,7 @@ from mandor.agent.absence import Source
 from mandor.errors import Expired, MandorError, Unavailable
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
+from mandor.lib.silence import Silence
 from mandor.model.meta import Object
 from mandor.model.record import ClusterSpec
 from mandor.store.base import Change, Filter, Store
@@ -103,21 +103,19 @@ class Feed:
         stream = self._store.watch(self._kind, since=since, where=self._where)
         sure = False
         try:
-            while True:
-                try:
-                    async with asyncio.timeout(self._stall_seconds):
-                        batch = await anext(stream)
-                except TimeoutError:
-                    raise Unavailable("the watch fell silent") from None
-                except StopAsyncIteration:
-                    raise Unavailable("the watch ended") from None
-                if not sure:
-                    # The stream stands now: whoever answers is the one it comes from.
-                    if await self._whose() != cluster:
-                        self._revision = None
-                        raise Unavailable("another cluster answers now")
-                    sure, self._failures = True, 0
-                self._take(batch, cluster)
+            async with Silence(self._stall_seconds) as silence:
+                async for batch in stream:
+                    silence.broken()
+                    if not sure:
+                        # The stream stands now: whoever answers is the one it comes from.
+                        if await self._whose() != cluster:
+                            self._revision = None
+                            raise Unavailable("another cluster answers now")
+                        sure, self._failures = True, 0
+                    self._take(batch, cluster)
+            raise Unavailable("the watch ended")
+        except TimeoutError:
+            raise Unavailable("the watch fell silent") from None
         finally:
             close = getattr(stream, "aclose", None)
             if close is not None:

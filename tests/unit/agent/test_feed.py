@@ -128,3 +128,17 @@ async def test_while_nobody_answers_it_asks_less_and_less_often(world: World, bo
     world.wire.cut()
     await world.clock.advance(3600)
     assert 200 < len(book.losses) < 400
+
+
+async def test_a_watch_that_falls_silent_is_begun_anew(world: World) -> None:
+    book = Book()
+    store = MemoryStore(bookmark_seconds=1e9)
+    link = DirectLink(world.wire, "n1")
+    feed = Feed(store, "instance", Filter(node="n1"), world.clock, book, link.cluster, stall_seconds=0.001)
+    running = asyncio.ensure_future(feed.run())
+    async with asyncio.timeout(20):
+        while not book.losses:
+            await asyncio.sleep(0)
+    assert book.losses == [1]
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
