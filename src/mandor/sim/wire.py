@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 from mandor.errors import Conflict, Unavailable
+from mandor.model.instance import Instance
 from mandor.model.meta import Key, Object
 from mandor.store.base import ALL, Change, Filter, Listing, Store, Write
 from mandor.store.memory import MemoryStore
@@ -155,5 +156,17 @@ class Wire(Store):
                 self._waiting.pop(until, None)
             if not self.whole:
                 break
-            yield result
+            yield await _supplied(store, result) if where.supplies else result
         raise Unavailable("the wire is cut")
+
+
+async def _supplied(store: Store, changes: Sequence[Change]) -> Sequence[Change]:
+    """Whoever is at the other end of a wire gets what an instance needs along with it, as over the API."""
+    found = []
+    for change in changes:
+        for key in change.after.supplies if isinstance(change.after, Instance) else ():
+            value = await store.get(key)
+            if value is not None:
+                found.append(Change(change.revision, None, value))
+        found.append(change)
+    return found

@@ -3,14 +3,18 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from mandor.errors import Unavailable
 from mandor.model.meta import Meta
 from mandor.model.node import Node
+from mandor.model.phase import Phase
+from mandor.model.workload import Release, ReleaseSpec
 from mandor.sim.virtual import run_virtual
 from mandor.sim.wire import SILENT_SECONDS, Wire
-from mandor.store.base import Put
+from mandor.store.base import Filter, Put
 from mandor.store.memory import MemoryStore
+from mandor.testing.store import make_instance, make_workload
 
 
 async def _ends_after(*, mended_after: float | None, change: bool) -> float:
@@ -59,3 +63,23 @@ def test_several_objects_are_one_question_and_none_when_the_wire_is_cut() -> Non
         return took
 
     assert run_virtual(ask()) == pytest.approx(2.0)
+
+
+def test_what_an_instance_needs_comes_along_with_it_for_whoever_wants_that() -> None:
+    async def watch(*, supplies: bool) -> list[list[tuple[str, int]]]:
+        store = MemoryStore()
+        workload = make_workload("web")
+        spec = ReleaseSpec(workload="web", sequence=1, hash="h", groups=dict(workload.spec.template))
+        await store.commit(Put(workload), Put(Release(meta=Meta(name="web.1", namespace="default"), spec=spec)))
+        stream = Wire(store).watch("instance", since=store.index.revision, where=Filter(supplies=supplies))
+        found = [await anext(stream)]
+        order = make_instance("web-0", node="n1")
+        order = order.changed(
+            spec=replace(order.spec, release="web.1"), status=replace(order.status, phase=Phase.RESERVED)
+        )
+        await store.commit(Put(order))
+        found.append(await anext(stream))
+        return [[(each.value.kind, each.revision) for each in batch if not each.bookmark] for batch in found]
+
+    assert run_virtual(watch(supplies=True)) == [[], [("release", 2), ("workload", 2), ("instance", 2)]]
+    assert run_virtual(watch(supplies=False)) == [[], [("instance", 2)]]
