@@ -340,8 +340,8 @@ class Crew:
             raise EngineDown(f"this node has no engine {name} any more", engine=name)
         return observer.engine
 
-    def engines(self) -> dict[str, Capabilities]:
-        return dict(self._capabilities)
+    def engines(self) -> Mapping[str, Capabilities]:
+        return self._capabilities
 
     def look(self, uid: str, engine: str) -> tuple[str, tuple[Observed, ...] | None]:
         if engine:
@@ -360,9 +360,11 @@ class Crew:
     def ask_room(self, order: Order, *, begun: bool) -> Answer:
         assert order.template is not None
         if begun:
-            self._room.keep(order.uid, order.template.request)
+            if order.uid not in self._room:
+                self._room.keep(order.uid, order.template.request)
             return Answer()
-        if any(each.leaves and each.order.instance.key == order.instance.key for each in self.workers.values()):
+        names = self.names()
+        if any(name == names[order.uid] and self.workers[uid].leaves for uid, name in names.items()):
             return Answer(wait="an earlier instance of its name is still stopping here")
         return self._room.ask(order.uid, order.template.request)
 

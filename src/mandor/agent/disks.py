@@ -15,12 +15,14 @@ ASK_SECONDS = 60.0
 class EngineDisks:
     def __init__(self, engines: Iterable[Engine], clock: Clock, found: Callable[[], None] = lambda: None) -> None:
         """`found`: called when an engine has one of its own."""
-        self._engines, self._clock, self._found = tuple(engines), clock, found
+        self._engines = tuple(each for each in engines if type(each).storage is not Engine.storage)
+        """Those that can tell."""
+        self._clock, self._found = clock, found
         self._folders: dict[str, Path] = {}
 
     async def run(self) -> None:
         """An engine that does not answer keeps what it had when it last did."""
-        while True:
+        while self._engines:
             for engine in self._engines:
                 try:
                     folder = await engine.storage()

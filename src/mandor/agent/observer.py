@@ -177,4 +177,7 @@ def _by_uid(found: Iterable[Observed]) -> dict[str, tuple[Observed, ...]]:
     grouped: dict[str, list[Observed]] = {}
     for each in found:
         grouped.setdefault(each.unit.uid, []).append(each)
-    return {uid: tuple(sorted(units, key=lambda each: each.unit)) for uid, units in grouped.items()}
+    for units in grouped.values():
+        if len(units) > 1:
+            units.sort(key=lambda each: each.unit)
+    return {uid: tuple(units) for uid, units in grouped.items()}

@@ -21,6 +21,9 @@ class Room:
         self._claims: dict[str, Resources] = {}
         self._leaving: set[str] = set()
 
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._claims
+
     @property
     def claimed(self) -> Resources:
         return sum(self._claims.values(), Resources())

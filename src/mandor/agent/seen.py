@@ -1,7 +1,9 @@
 """What the agent knows about one instance at one moment, besides its order."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mandor.agent.names_plan import NOBODY_KNOWN, Known
 from mandor.engines.base import Observed, Unit
@@ -19,8 +21,7 @@ class Opinion:
 FINE = Opinion()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class Seen(Struct, frozen=True, kw_only=True):
     """What the agent knows besides the order and its memory."""
 
     units: tuple[Observed, ...] | None
@@ -29,7 +30,7 @@ class Seen:
     """Why the engine does not answer, where that is known."""
     known: frozenset[Unit] = frozenset()
     """Units this agent saw before: one that is missing now has vanished."""
-    opinions: Mapping[Unit, Opinion] = field(default_factory=dict)
+    opinions: Mapping[Unit, Opinion] = {}
     status: InstanceStatus
     """As last reported, or as stored."""
     gone: bool = False
@@ -50,13 +51,13 @@ class Seen:
     """Its engine gives its tasks the hosts file as theirs."""
     wait: str = ""
     """Why it may not begin yet."""
-    sources: Mapping[str, str] = field(default_factory=dict)
+    sources: Mapping[str, str] = {}
     """Where its volumes are on this node, by their names in the group."""
     lacks: str = ""
     """Which of its volumes or secrets is missing: none of its tasks begins, or begins again, without it."""
     lacks_as: str = "VolumeMissing"
     """The reason of that, in one word."""
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: Mapping[str, str] = {}
     """The values its tasks need, by what they call them."""
     settled: bool = True
     """False: the agent has just started and the control plane may still have news."""
@@ -66,3 +67,7 @@ class Seen:
     """Seconds since the control plane last answered, as far as is known."""
     away: float = 0.0
     """The silence before that, if it answers again only since a moment; without end: it has not since the boot."""
+
+    def __repr__(self) -> str:
+        """Without secrets."""
+        return f"Seen({self.units}, {self.status})"

@@ -73,8 +73,8 @@ def sync(order: Order, memory: Memory, seen: Seen, now: float) -> Decision:
     if memory.held:
         return Decision(memory)
     memory = _adopted(memory, seen.units)
-    if memory.ending is None:
-        memory = msgspec.structs.replace(memory, ending=_end_from_outside(order, memory, seen, now))
+    if memory.ending is None and (ending := _end_from_outside(order, memory, seen, now)) is not None:
+        memory = msgspec.structs.replace(memory, ending=ending)
     if memory.ending is None and order.template is not None:
         return _run(order, memory, seen, now)
     if memory.ending is None:
