@@ -14,10 +14,10 @@ announce is tested to do no harm.
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from mandor.engines.base import Engine, LogLine, Unit, UnitPhase
 from mandor.errors import NotFound, Unsupported
