@@ -66,7 +66,9 @@ class Observer:
         return self._units or {}
 
     async def fresh(self) -> None:
-        """Return after a look that began after this call; many callers share one."""
+        """Return after a look that began after this call; many share one. An answer that is known will do."""
+        if self._steady():
+            return
         waiter = asyncio.get_running_loop().create_future()
         self._fresh.append(waiter)
         self._wake.set()

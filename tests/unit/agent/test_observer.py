@@ -131,7 +131,7 @@ async def test_an_engine_that_is_steady_is_asked_again_only_when_it_is_not_any_m
         assert found[0].exit_code == 1
 
 
-async def test_an_event_of_what_is_known_already_is_no_reason_to_ask() -> None:
+async def test_neither_an_event_nor_a_wish_for_news_is_a_reason_to_ask_for_what_is_known() -> None:
     clock = ManualClock()
     engine = Steady(clock)
     async with observing(engine, clock) as (observer, told):
@@ -141,6 +141,7 @@ async def test_an_event_of_what_is_known_already_is_no_reason_to_ask() -> None:
         await clock.advance(5)
         engine.up()  # it ticks, and is as it was
         await clock.advance(5)
+        await observer.fresh()
         assert engine.lists == before
         engine.end(UNIT)
         await clock.advance(1)
