@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,8 +12,9 @@ from msgspec.structs import replace
 
 from mandor.controllers.move_plan import MOVE_SECONDS
 from mandor.controllers.restore import AFTER_SECONDS, RestoreController
+from mandor.controllers.restore_plan import destination
 from mandor.lib.tasks import Background
-from mandor.model.instance import Move
+from mandor.model.instance import Instance, Move
 from mandor.store.base import Put
 from tests.scenarios.make import make_workload
 from tests.scenarios.world import World
@@ -110,6 +111,32 @@ async def test_nobody_looks_again_where_only_a_change_or_time_makes_a_difference
         await world.until(lambda: bool(world.events("Moving")), seconds=AFTER_SECONDS + 30)
         first, last = looks
         assert last - first >= AFTER_SECONDS, "what could be kept then could be kept all the time"
+
+
+async def test_a_place_is_looked_for_again_when_the_board_has_changed_and_not_for_what_is_only_told(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def counted(instance: Instance, *others: Any) -> str:
+        asked.append(instance.meta.name)
+        return destination(instance, *others)
+
+    monkeypatch.setattr("mandor.controllers.restore.destination", counted)
+    await world.add_nodes("n1", "n2")
+    await world.change_node("n1", cordoned=True)
+    await world.apply(make_workload("web", replicas=1, placement=HERE))
+    await world.apply(make_workload("shop", replicas=1))
+    await world.until(lambda: world.serving_count("web") + world.serving_count("shop") == 2)
+    await world.run(60, step=1)
+    asked.clear()
+    [shop] = [each for each in world.instances() if each.spec.workload == "shop"]
+    await world.store.commit(Put(shop.changed(status=replace(shop.status, message="all is well"))))
+    await world.run(30, step=1)
+    assert not asked
+    await world.apply(make_workload("shop", replicas=2))
+    await world.run(30, step=1)
+    assert set(asked) == {"web-0"}
 
 
 async def test_a_group_may_say_that_it_stays(world: World) -> None:

@@ -89,8 +89,10 @@ class RestoreController(Controller[str]):
         self._kept = KeptBoard(self.watches)
         self._answers: dict[str, str] = {}
         """By uid: where it would go, as long as nothing changes on the board and in the profiles."""
+        self._answered_at = 0
+        """The version of the board's table then."""
         self._stale = False
-        """Something has changed since."""
+        """Something has changed since that its version does not tell."""
         self._answered_with: Mapping[str, Profile] | None = None
         self._same_until = -inf
         """Before then, only a change on the board or in the profiles could make somebody move."""
@@ -118,7 +120,7 @@ class RestoreController(Controller[str]):
             self._note(change.key, None)
         if self._kept.board is not None:
             self._same_until = -inf
-            if not (isinstance(after, Workload) and change.of_status):
+            if not isinstance(change.value, Instance | Node) and not (isinstance(after, Workload) and change.of_status):
                 self._stale = True
         return (LOOK,) if self._resting and self._relaxed else ()
 
@@ -136,7 +138,7 @@ class RestoreController(Controller[str]):
             self._moving.discard(key)
 
     def _forget(self, uid: str) -> None:
-        for known in (self._since, self._tries, self._not_before):
+        for known in (self._since, self._tries, self._not_before, self._answers):
             known.pop(uid, None)
 
     def steady(self, key: str) -> bool:
@@ -153,11 +155,11 @@ class RestoreController(Controller[str]):
             self._resting = False
             return LOOK_SECONDS
         self._same_until = inf if len(self._relaxed) <= LOOKED_AT_MOST and len(self._moving) < MOVES_MOST else -inf
-        if self._stale:
-            self._stale = False
-            self._answers.clear()
+        stale, self._stale = self._stale, False
         await in_turns(self._kept.catch_up(self._mirrors))
         assert self._kept.board is not None
+        if stale or self._kept.board.table.version != self._answered_at:
+            self._answers, self._answered_at = {}, self._kept.board.table.version
         if len(self._moving) < MOVES_MOST:
             for candidate, node in await self._found(self._kept.board):
                 await self._move(candidate, node)
