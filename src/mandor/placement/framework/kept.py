@@ -13,6 +13,8 @@ At = slice | NDArray[np.intp]
 EVERYWHERE = slice(None)
 T = TypeVar("T", bound=np.generic)
 
+FEW = 5
+"""Of so few nodes, each is asked about sooner than a column of them is computed, or what is known of it looked up."""
 _ANSWERS_MOST = 192
 _CHANGES_MOST = 16_384
 LAST_MOST = 1024

@@ -36,7 +36,7 @@ from mandor.model.node import Node
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.column import Mask, Scores
 from mandor.placement.framework.cycle_state import CycleState
-from mandor.placement.framework.kept import At
+from mandor.placement.framework.kept import FEW, At
 from mandor.placement.framework.lodging import Lodger
 from mandor.placement.framework.snapshot import NodeView, Snapshot, Wanted
 
@@ -216,6 +216,12 @@ class FilterPlugin(Plugin):
         """The same for some nodes; asked only if the reach is `ROOM`."""
         return self.filter(CycleState(), ask, nodes)[at]
 
+    def filter_kept(self, ask: Ask, nodes: Snapshot) -> Mask:
+        """For a Filter of the reach `ROOM` that goes by the shape alone: `filter_at`, kept where that is worth it."""
+        if len(nodes) <= FEW:
+            return np.array([self.filter_slot(ask, nodes, slot) for slot in range(len(nodes))], dtype=np.bool_)
+        return nodes.kept.mask((self, ask.shape), lambda at: self.filter_at(ask, nodes, at))
+
     def needs(self, ask: Ask) -> Wanted | None:
         """It lets an ask go wherever these amounts are free, and nowhere else; None: it goes by other things, too."""
         return None
@@ -321,6 +327,12 @@ class ScorePlugin(Plugin):
     def score_at(self, ask: Ask, nodes: Snapshot, at: At) -> Scores:
         """The same for some nodes; asked only if the reach is `ROOM`."""
         return self.score(CycleState(), ask, nodes, np.ones(len(nodes), dtype=np.bool_))[at]
+
+    def score_kept(self, ask: Ask, nodes: Snapshot) -> Scores:
+        """For a Score of the reach `ROOM` that goes by the shape alone: `score_at`, kept where that is worth it."""
+        if len(nodes) <= FEW:
+            return np.array([self.score_slot(ask, nodes, slot) for slot in range(len(nodes))], dtype=np.int64)
+        return nodes.kept.scores((self, ask.shape), lambda at: self.score_at(ask, nodes, at))
 
     def normalize(self, state: CycleState, ask: Ask, scores: Scores) -> Scores:
         """The scores of the feasible nodes, brought into 0..100; once a cycle."""

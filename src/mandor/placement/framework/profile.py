@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from mandor.errors import Invalid
@@ -101,11 +102,11 @@ class Profile:
         """Once the node is chosen, nobody else has a say about an instance that is in no gang."""
         judges = (*self.filters, *(plugin for plugin, _ in self.scores))
         self.settled, self.open = (
-            self._part(_says_what_it_goes_by),
-            self._part(lambda each: not _says_what_it_goes_by(each)),
+            self._part(lambda each: _says_what_it_goes_by(type(each))),
+            self._part(lambda each: not _says_what_it_goes_by(type(each))),
         )
         """Its judges in two halves: those who say what of an ask they go by, and the others."""
-        self.settled_plugins = tuple(each.plugin for each in self.enabled if _says_what_it_goes_by(each.plugin))
+        self.settled_plugins = tuple(each.plugin for each in self.enabled if _says_what_it_goes_by(type(each.plugin)))
         self.local = any(each.declares_reach for each in judges)
         """Somebody here judges each node by itself, and need not be asked about all of them each time."""
         self.by_class = all(
@@ -142,8 +143,9 @@ class Profile:
         return next((each.plugin for each in self.enabled if each.plugin.name == name), None)
 
 
-def _says_what_it_goes_by(plugin: Plugin) -> bool:
-    return plugin.declares_reach and type(plugin).goes_by is not Plugin.goes_by
+@lru_cache(maxsize=1024)
+def _says_what_it_goes_by(kind: type[Plugin]) -> bool:
+    return kind.reach is not Plugin.reach and kind.goes_by is not Plugin.goes_by
 
 
 def check_together(profiles: Mapping[str, Profile]) -> None:

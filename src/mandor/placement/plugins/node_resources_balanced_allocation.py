@@ -47,7 +47,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScorePlugin):
         return any(resource in self._named for resource, _ in ask.shape.wanted)
 
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
-        return nodes.kept.scores((self, ask.shape), lambda at: self.score_at(ask, nodes, at))
+        return self.score_kept(ask, nodes)
 
     def score_slot(self, ask: Ask, nodes: Snapshot, slot: int) -> int:
         if self._args.resources != CPU_AND_MEMORY:

@@ -1,6 +1,7 @@
 """NodeResourcesFit: is there room, and which node with room is best: the emptiest, the fullest, or by a curve?"""
 
 from collections.abc import Hashable
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal
 
@@ -89,7 +90,6 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
         self._args = args or NodeResourcesFitArgs()
         strategy = self._args.scoring_strategy
         self._plain = strategy == ScoringStrategy()
-        self._curve = (strategy.requested_to_capacity_ratio or Curve()).table()
         self.fit_formula = not self._args.ignored_resources
         self.score_formula = Formula.LEAST_ALLOCATED if self._plain else None
 
@@ -100,7 +100,7 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
         return None
 
     def filter(self, state: CycleState, ask: Ask, nodes: Snapshot) -> Mask:
-        return nodes.kept.mask((self, ask.shape), lambda at: self.filter_at(ask, nodes, at))
+        return self.filter_kept(ask, nodes)
 
     def filter_at(self, ask: Ask, nodes: Snapshot, at: At) -> Mask:
         fits: Mask | None = None
@@ -133,7 +133,7 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
         )
 
     def score(self, state: CycleState, ask: Ask, nodes: Snapshot, feasible: Mask) -> Scores:
-        return nodes.kept.scores((self, ask.shape), lambda at: self.score_at(ask, nodes, at))
+        return self.score_kept(ask, nodes)
 
     def score_slot(self, ask: Ask, nodes: Snapshot, slot: int) -> int:
         if not self._plain:
@@ -161,6 +161,10 @@ class NodeResourcesFit(FilterPlugin, ScorePlugin):
             share = capacity - taken if strategy.type == "LeastAllocated" else np.minimum(taken, capacity)
             scores.append((np.maximum(share, 0) * SCORE_MOST // np.maximum(capacity, 1), capacity, weight))
         return weighed_mean(scores)
+
+    @cached_property
+    def _curve(self) -> Scores:
+        return (self._args.scoring_strategy.requested_to_capacity_ratio or Curve()).table()
 
     def _by_curve(self, amounts: list[tuple[Scores, Scores, int]]) -> Scores:
         total = weights = np.zeros(1, dtype=np.int64)
