@@ -314,12 +314,12 @@ def plain(value: Any) -> Any:
 
 
 def scalar_text(typed: str | None, value: Any) -> str:
-    """A scalar as text: as it was typed, if that is known."""
+    """A scalar as text: as it was typed, if that is known; nothing is no text, however it is written."""
+    if value is None:
+        return ""
     if typed is not None:
         return typed
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "" if value is None else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _maps(value: Any, path: str, made: Callable[[Map, str], Part]) -> Iterator[Part]:

@@ -134,3 +134,18 @@ def test_options_of_a_tmpfs_that_mean_nothing_here_are_told() -> None:
 def test_a_share_of_time_may_be_told_in_durations() -> None:
     web = manifests(imported("services: {web: {image: a, cpu_quota: 25ms, cpu_period: 50ms}}"))["web"]
     assert web["resources"]["limits"] == {"cpu": "500m"}
+
+
+def test_an_image_is_not_freed_of_its_own_program_in_silence() -> None:
+    for nothing in ("[]", "''"):
+        found = imported(f"services:\n  web:\n    image: a\n    entrypoint: {nothing}\n    command: b\n")
+        assert manifests(found)["web"]["args"] == ["b"]
+        assert [(note.line, note.path, note.fate) for note in found.report.notes] == [
+            (4, "services.web.entrypoint", "dropped")
+        ]
+    assert told(imported("services: {web: {image: a, entrypoint: null, command: ~}}")) == []
+
+
+def test_a_label_without_a_value_is_empty() -> None:
+    web = manifests(imported("services: {web: {image: a, labels: {b: null, c: ~, d: 'null'}}}"))["web"]
+    assert web["labels"] == {"project": "shop", "b": "", "c": "", "d": "null"}

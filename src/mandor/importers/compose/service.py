@@ -164,10 +164,11 @@ class Reader:
             draft.options["pull"] = _PULL.get(pull, "missing")
 
     def _program(self, draft: Draft, service: Part) -> None:
-        if (command := _words(service, "entrypoint")) is not None:
-            draft.group["command"] = command
-        if (args := _words(service, "command")) is not None:
-            draft.group["args"] = args
+        for key, name in (("entrypoint", "command"), ("command", "args")):
+            words = _words(service, key)
+            if words == []:
+                service.drop(key, "the image's own counts: that there is none cannot be said", "write it out")
+            draft.group |= filled(**{name: words})
         draft.group |= filled(working_dir=service.text("working_dir"))
         draft.group |= filled(
             stop=filled(grace=take_seconds(service, "stop_grace_period"), signal=_signal(service.text("stop_signal")))
