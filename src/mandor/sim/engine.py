@@ -104,6 +104,12 @@ class SimEngine(FakeEngine):
             self._wants = {unit: wants for unit, wants in self._wants.items() if unit in self._seen}
         return self._listed
 
+    def _next_change(self, since: float) -> float:
+        if since < self._clock.monotonic():
+            return super()._next_change(since)
+        self._look(since)
+        return self._listed_until
+
     def steady(self, listed: Sequence[Observed]) -> bool:
         mute = self.is_down or "list" in self._hanging
         return listed is self._listed and self._clock.monotonic() < self._listed_until and not mute

@@ -2,12 +2,13 @@
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mandor.engines.base import Launch, Unit, UnitPhase
 from mandor.model.resources import Resources
-from mandor.sim.engine import SimEngine, SimUnits
+from mandor.sim.engine import START_SECONDS, SimEngine, SimUnits
 from mandor.sim.virtual import VirtualClock, run_virtual
 
 LIMIT = 500 << 20
@@ -86,3 +87,22 @@ def test_who_is_as_it_was_is_shown_as_the_same_object() -> None:
         assert ended.phase is UnitPhase.EXITED
 
     run_virtual(rehearse())
+
+
+@pytest.mark.parametrize("late", [0.0, 1.0, 5.0])
+def test_it_tells_when_a_unit_becomes_something_else_and_that_it_has(late: float) -> None:
+    async def rehearse() -> tuple[float, UnitPhase]:
+        clock = VirtualClock()
+        engine = SimEngine(clock, SimUnits(), lambda unit, launch: Resources(100), images=True, own_options=False)
+        events = engine.events()
+        await engine.start(UNITS[0], Launch(name="web-0"))
+        begun = clock.monotonic()
+        await anext(events)
+        await asyncio.sleep(late)
+        await anext(events)
+        (shown,) = await engine.list()
+        return clock.monotonic() - begun, shown.phase
+
+    took, phase = run_virtual(rehearse())
+    assert took == pytest.approx(max(START_SECONDS, late), abs=1e-4)
+    assert phase is UnitPhase.RUNNING

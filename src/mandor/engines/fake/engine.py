@@ -266,11 +266,14 @@ class FakeEngine(Engine):
     def _set_alarm(self, since: float) -> Alarm | None:
         """Tick when the next unit becomes something else by itself, or has since that time. An alarm that rings a
         little early does no harm: the next one is for the same moment."""
-        ahead = [at for record in self.world.all() if (at := record.next_change(since)) is not None]
-        left = min(ahead, default=float("inf")) - self._clock.monotonic()
+        left = self._next_change(since) - self._clock.monotonic()
         if left <= 0:
             self._ticks.tick()
         return self._clock.alarm(left, self._ticks.tick) if 0 < left < float("inf") else None
+
+    def _next_change(self, since: float) -> float:
+        ahead = [at for record in self.world.all() if (at := record.next_change(since)) is not None]
+        return min(ahead, default=float("inf"))
 
     async def _answer(self, verb: str) -> None:
         hanging = self._hanging.get(verb)
