@@ -351,8 +351,13 @@ class Crew:
             units = observer.of(uid)
             if units:
                 return name, units
-        looked = all(observer.looked for observer in self._observers.values())
-        return "", () if looked else None
+        return "", () if self.looked("") else None
+
+    def looked(self, engine: str) -> bool:
+        observers = self._observers
+        if engine:
+            return engine not in observers or observers[engine].looked
+        return all(each.looked for each in observers.values())
 
     async def fresh(self, engine: str) -> None:
         await self._observers[engine].fresh()

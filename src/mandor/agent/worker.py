@@ -74,6 +74,9 @@ class Surroundings(Protocol):
     def look(self, uid: str, engine: str) -> tuple[str, tuple[Observed, ...] | None]:
         """(the engine that has it, its units); without an engine, wherever it is found."""
 
+    def looked(self, engine: str) -> bool:
+        """It was asked what it has, whether it answered or not; without an engine, all were."""
+
     async def fresh(self, engine: str) -> None: ...
     def ask_room(self, order: Order, *, begun: bool) -> Answer: ...
     def leave_room(self, uid: str, *, over: bool) -> None: ...
@@ -102,6 +105,7 @@ class Worker:
     """Its actions come one after the other; different instances have different workers."""
 
     def __init__(self, entry: Entry, around: Surroundings) -> None:
+        self.uid = entry.order.uid
         self.order = entry.order
         self.memory = entry.memory
         self.gone = False
@@ -121,10 +125,6 @@ class Worker:
         self._nursing = Nursing(around.clock, self.poke, around.ask)
         self.story = around.tracing.ordered(self.order.instance) if around.tracing is not None else None
         """Its part of a trace; None: it is in none."""
-
-    @property
-    def uid(self) -> str:
-        return self.order.uid
 
     def poke(self) -> None:
         """Something may have changed."""
@@ -207,6 +207,8 @@ class Worker:
 
     async def _step(self) -> float | None:
         """Seconds until the next look; None: when there is news; negative: never again."""
+        if not self._around.settled and not self._around.looked(self.memory.engine):
+            return None  # There is nothing to see, and nothing to be said; whoever changes that, wakes everybody.
         with self._in_story():
             if not await self._prepare():
                 return None
