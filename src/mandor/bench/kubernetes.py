@@ -12,7 +12,7 @@ from mandor.errors import Invalid
 from mandor.importers.kubernetes.placement import FindNamespaces, PlacementReader, no_namespaces
 from mandor.importers.kubernetes.pod import PodReader
 from mandor.importers.kubernetes.shelf import Owner, Shelf
-from mandor.importers.kubernetes.words import PROFILES, closer, plain_name, renamed
+from mandor.importers.kubernetes.words import PROFILES, closer, device, plain_name, renamed
 from mandor.importers.part import Ledger, Part
 from mandor.lib.quantity import Cpu, Size
 from mandor.lib.yaml12 import List, Map
@@ -108,7 +108,7 @@ class Reader:
         devices: dict[str, int] = {}
         for name, count in amounts.items():
             if name not in _AMOUNTS:
-                devices |= device_amounts(name, int(count))
+                devices |= device_amounts(device(name), int(count))
         return Resources(
             known.get("cpu", 0),
             known.get("memory", 0),

@@ -5,6 +5,7 @@ from fractions import Fraction
 from typing import Any
 
 from mandor.importers.base import filled
+from mandor.importers.kubernetes.words import device
 from mandor.importers.part import Part
 from mandor.lib.quantity import Cpu, Seconds, Size
 from mandor.model.resources import device_amounts
@@ -103,7 +104,7 @@ def _devices(part: Part, asked: dict[str, str]) -> list[dict[str, Any]]:
         if name in _NAMES or not count:
             continue
         key = "requests" if name in (part.peek("requests") or {}) else "limits"
-        vendor, _, kind = name.rpartition("/")
+        vendor, _, kind = device(name).rpartition("/")
         try:
             device_amounts(f"{vendor}/{kind}" if vendor else kind, count)
         except ValueError:

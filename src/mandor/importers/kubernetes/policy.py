@@ -7,7 +7,7 @@ from mandor.importers.base import filled, fitting_name
 from mandor.importers.kubernetes.amounts import CPU, DISK, MEMORY, amount, amounts_of, cpu, named, size
 from mandor.importers.kubernetes.meta import ObjectMeta, read_meta
 from mandor.importers.kubernetes.volumes import claim_volume
-from mandor.importers.kubernetes.words import closer
+from mandor.importers.kubernetes.words import closer, device
 from mandor.importers.part import Part
 from mandor.model.resources import device_amounts
 
@@ -91,7 +91,7 @@ def _quota_amounts(spec: Part) -> Manifest:
             elif _COUNTED.get(bare):
                 found[_COUNTED[bare]] = cpu(text) if bare == CPU else size(text)
             elif "/" in bare and not key.startswith(("count/", "limits.")) and "storageclass" not in key:
-                devices |= {bare: int(amount(text))} if device_amounts(bare, 0) else {}
+                devices |= {device(bare): int(amount(text))} if device_amounts(bare, 0) else {}
             else:
                 hard.drop(key, "is not counted")
         except ValueError as error:

@@ -17,6 +17,9 @@ FACTS = {
 }
 """Labels of Kubernetes' nodes that are facts here."""
 
+VENDORS = {"nvidia.com": "nvidia", "amd.com": "amd", "intel.com": "intel", "gpu.intel.com": "intel"}
+"""What vendors of devices are called here, and in other tools' files."""
+
 PROFILES = {"default-scheduler": "default"}
 
 SYSTEM_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
@@ -31,6 +34,12 @@ _PRIORITY_KEPT = 100_000
 
 def fact(key: str) -> str:
     return FACTS.get(key, key)
+
+
+def device(name: str) -> str:
+    """`nvidia.com/gpu` is `nvidia/gpu`, which agents are told of."""
+    vendor, slash, kind = name.rpartition("/")
+    return f"{VENDORS.get(vendor, vendor)}{slash}{kind}"
 
 
 def renamed(labels: Mapping[str, Any]) -> dict[str, str]:

@@ -55,7 +55,7 @@ CONTAINERS: list[tuple[str, str, Any]] = [
             "cpu": "100m",
             "memory": "64Mi",
             "limits": {"cpu": "1"},
-            "devices": [{"kind": "gpu", "vendor": "nvidia.com", "count": 2}],
+            "devices": [{"kind": "gpu", "vendor": "nvidia", "count": 2}],
         },
     ),
     (

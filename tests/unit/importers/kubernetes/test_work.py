@@ -241,7 +241,7 @@ POLICIES: list[tuple[str, str, dict[str, Any]]] = [
     (
         "ResourceQuota",
         "spec: {hard: {pods: 10, requests.cpu: 4, memory: 8Gi, requests.nvidia.com/gpu: 2}}",
-        {"kind": "quota", "name": "x", "instances": 10, "cpu": "4", "memory": "8Gi", "devices": {"nvidia.com/gpu": 2}},
+        {"kind": "quota", "name": "x", "instances": 10, "cpu": "4", "memory": "8Gi", "devices": {"nvidia/gpu": 2}},
     ),
     (
         "LimitRange",
