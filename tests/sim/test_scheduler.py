@@ -16,6 +16,7 @@ from mandor.errors import Unavailable
 from mandor.lib.clock import settle
 from mandor.model.instance import Instance, InstanceSpec
 from mandor.model.meta import Meta
+from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.model.resources import Resources
@@ -124,6 +125,16 @@ async def test_a_change_that_is_nothing_to_those_who_wait_takes_no_turn(
     await world.run(30)
     assert len(world.instances()) == 1
     assert not turns, "nobody waits: nothing that ends or changes gives anybody a place"
+
+    await world.apply(make_workload("big", replicas=1, cpu="64"))
+    await world.run(30)
+    assert world.instance("big-0").phase is Phase.PENDING
+    turns.clear()
+    node = world.find(Node, "n1", "")
+    assert node is not None
+    await world.store.commit(Put(node.changed(status=replace(node.status, usage=Resources(1_000, 1_000)))))
+    await world.run(5)
+    assert not turns, "who waits for room does not ask how busy nodes are"
 
     await world.apply(make_workload("web", replicas=2))
     await world.run(5)

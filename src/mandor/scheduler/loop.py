@@ -196,7 +196,7 @@ class Scheduler:
         self._to_ask: list[tuple[Entry, Profile]] = []
         self._to_write_whole: list[Sequence[Promise]] = []
         self._pools = pools
-        self._busy = 0
+        self._busy, self._idles = 0, False
         self._decided_at = -BURST_SECONDS
         self._unclaimed = Unclaimed(store, clock, pools, self.view.elsewhere, self._reasons.tell)
         self._returning = Returning(store, clock, recorder, self._gangs, self._instances, self._keeps_gangs)
@@ -266,12 +266,14 @@ class Scheduler:
         self._unclaimed.changed()
         if self._eventful:
             self._wake.set()
+        elif self._idles:
+            self.view.take_happened()  # It is nothing to anybody.
 
     @property
     def _eventful(self) -> bool:
         """Of what has changed, there is something that a turn would do more about than look at it."""
         queue, view = self._queue, self.view
-        return queue.ready or view.behind or self._gangs.behind or (bool(view.happened) and queue.waiting)
+        return queue.ready or view.behind or self._gangs.behind or queue.hopes(view.happened)
 
     async def _size_all(self) -> None:
         """Nothing is decided before it is known how much everything that is placed takes."""
@@ -312,10 +314,9 @@ class Scheduler:
             if len(promises) >= GATHERED or not tried:
                 await self._bind(tasks, promises)
                 promises = []
-            if tried:
-                await asyncio.sleep(0)
-            else:
-                await self._idle()
+            self._idles = not tried
+            await (self._idle() if self._idles else asyncio.sleep(0))
+            self._idles = False
 
     def _start_others(self, tasks: Background) -> None:
         for promise, seat in self._to_start:

@@ -134,6 +134,8 @@ class SchedulingQueue:
         self._unschedulable: dict[Key, Entry] = {}
         self._alarms: list[_Seat] = []
         """Of those who wait for a change, the ones who do not wait for ever."""
+        self._hopes: frozenset[Happening] = frozenset()
+        """What those wait for who wait, and those who waited together with them."""
         self._gangs: dict[Gang, dict[Key, Entry]] = {}
         self._tickets = 0
         self._first = 0
@@ -159,6 +161,10 @@ class SchedulingQueue:
     def waiting(self) -> bool:
         """Somebody waits for something to happen."""
         return bool(self._unschedulable or self._gated)
+
+    def hopes(self, happenings: Set[Happening]) -> bool:
+        """Somebody may wait for one of these."""
+        return self.waiting and not self._hopes.isdisjoint(happenings)
 
     def place(self, key: Key) -> Place | None:
         """Where it is; None: not in the queue."""
@@ -345,7 +351,12 @@ class SchedulingQueue:
         entry.blamed, entry.by_node = blamed, by_node
         entry.failed_at, entry.retry_on, entry.place = now, retry_on, Place.UNSCHEDULABLE
         self._keep(entry)
+        self._hope(retry_on)
         self._unschedulable[entry.ask.key] = entry
+
+    def _hope(self, retry_on: frozenset[Happening]) -> None:
+        """One more is about to wait."""
+        self._hopes = self._hopes | retry_on if self.waiting else retry_on
 
     def back_off(self, entry: Entry, *, now: float) -> None:
         """Something went wrong: try again after a pause that grows."""
@@ -366,7 +377,7 @@ class SchedulingQueue:
 
         `details`: everything that happened, one by one; without them, nobody is asked for a hint.
         """
-        if not happenings:
+        if not self.hopes(happenings):
             return
         self._now = now
         hints = 1 + len(details)
@@ -497,6 +508,7 @@ class SchedulingQueue:
             if why is not None:
                 entry.place, entry.ticket = Place.GATED, 0
                 entry.retry_on, entry.blamed = plugin.retry_on, (plugin,)
+                self._hope(plugin.retry_on)
                 self._gated[entry.ask.key] = entry
                 self._told(entry, why)
                 return

@@ -50,6 +50,7 @@ DETAILS_MOST = 1024
 """When more happens at once, everybody whom it can concern is tried again without being asked for hints."""
 
 NOWHERE: frozenset[str] = frozenset()
+_ONE_PLACED = frozenset({Happening.PLACED})
 _NEITHER, _PLACED, _RESERVED = Standing.NEITHER, Standing.PLACED, Phase.RESERVED
 
 
@@ -458,7 +459,7 @@ class View:
         ports = self._chosen(key) if form.any_ports else None
         made = Promise(entry, instance, node, chosen.meta.version, relaxed, context, shape, ports)
         self._promises[key] = made
-        if self.queue.waiting:  # Whoever is decided later sees it in the table.
+        if self.queue.hopes(_ONE_PLACED):  # Whoever is decided later sees it in the table.
             self._happen(Happening.PLACED, chosen, key)
         return made
 
@@ -485,7 +486,7 @@ class View:
             node, key = nodes[slot], entry.ask.key
             promises[key] = promise = Promise(entry, instance, node.meta.name, node.meta.version)
             made.append(promise)
-            if self.queue.waiting:
+            if self.queue.hopes(_ONE_PLACED):
                 self._happen(Happening.PLACED, node, key)
         return made
 

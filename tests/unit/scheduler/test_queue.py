@@ -273,3 +273,20 @@ def test_of_very_many_whose_pause_is_over_some_are_let_in_and_the_next_time_is_n
     assert at <= 100
     queue.flush(now=100)
     assert queue.lengths()[Place.BACKING_OFF] == 0
+
+
+def test_whoever_waits_hopes_for_what_can_change_its_refusal_and_for_nothing_once_it_is_gone() -> None:
+    queue = make_queue("a", "b")
+    assert not queue.hopes(frozenset(Happening))
+    for retry_on in (ROOM, frozenset({Happening.VOLUME})):
+        queue.put_back(pop(queue), now=0.0, retry_on=retry_on)
+    assert queue.hopes({Happening.ROOM_FREED, Happening.PLACED})
+    assert queue.hopes({Happening.VOLUME})
+    assert not queue.hopes({Happening.PLACED})
+    for name in ("a", "b"):
+        queue.remove(key(name))
+    assert not queue.hopes({Happening.VOLUME})
+    add(queue, "c")
+    queue.put_back(pop(queue), now=0.0, retry_on=ROOM)
+    assert queue.hopes(ROOM)
+    assert not queue.hopes({Happening.VOLUME})

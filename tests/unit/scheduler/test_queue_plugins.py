@@ -217,6 +217,14 @@ def test_a_hint_decides_whether_something_is_worth_a_try(
     assert (desk.place("a") is Place.ACTIVE) is woken
 
 
+def test_whoever_is_kept_out_hopes_for_what_its_gate_waits_for() -> None:
+    desk = Desk(Gate())
+    desk.add("a")
+    assert desk.place("a") is Place.GATED
+    assert desk.queue.hopes({Happening.NODE_ADDED})
+    assert not desk.queue.hopes({Happening.ROOM_FREED})
+
+
 class Bars(FilterPlugin):
     """Lets nobody on a node that is cordoned, or whose name says so."""
 
