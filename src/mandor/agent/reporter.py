@@ -135,7 +135,7 @@ class Reporter:
             self._late -= late
 
     async def _send_all(self, uids: Sequence[str]) -> None:
-        away = await self._send_together(uids)
+        away = await self._send_together(uids) if len(uids) > 1 else None
         if away is not None:
             # Because of one of them, or of all: one that goes through by itself tells.
             away = await self._send_alone(uids[0])

@@ -108,7 +108,7 @@ class VolumeFolders:
         _give(folder, owner)
 
     def has_scratch(self, uid: str) -> bool:
-        return (self._root / _SCRATCH / uid).is_dir()
+        return os.path.isdir(os.path.join(self._root, _SCRATCH, uid))
 
     def remove_scratch(self, uid: str) -> None:
         shutil.rmtree(self._root / _SCRATCH / uid, ignore_errors=True)
