@@ -18,6 +18,8 @@ Ts = TypeVarTuple("Ts")
 START = 1_000_000.0
 RESOLUTION = 1e-6
 """What is due within a microsecond is due together."""
+LEAST = 2 * RESOLUTION
+"""So long every wait is: what rounding leaves of one would be due at once, again and again."""
 CANCELLED_MOST = 100
 GARBAGE_SECONDS = 3 * 3600.0
 
@@ -165,9 +167,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return timer  # type: ignore[return-value]
 
     def lay_down(self, nap: _Nap, seconds: float) -> None:
-        """Time passes, however short: what rounding leaves of a wait would be due at once, again and again."""
+        """Time passes, however short."""
         nap._rung, nap._scheduled = False, True
-        self._wait(self._now + max(seconds, 2 * RESOLUTION), nap)
+        self._wait(self._now + (seconds if seconds > LEAST else LEAST), nap)
 
     def _wait(self, when: float, handle: Any) -> None:
         self._waiting += 1
@@ -255,9 +257,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             if each._cancelled:
                 self._cancelled -= 1
             else:
-                self._now = max(self._now, when)
                 each._scheduled = False
                 self._ready.append(each)
+        if self._ready and when > self._now:
+            self._now = when
 
 
 class VirtualClock:
@@ -292,7 +295,7 @@ class VirtualClock:
             await _Nap(self._loop, seconds, again)
 
     def alarm(self, seconds: float, ring: Callable[[], None]) -> Alarm:
-        return self._loop.call_later(max(seconds, 2 * RESOLUTION) if seconds > 0 else seconds, ring)
+        return self._loop.call_later(LEAST if 0 < seconds < LEAST else seconds, ring)
 
     def jump(self, seconds: float) -> None:
         self._offset += seconds
