@@ -11,6 +11,7 @@ from typing import Any
 from mandor.agent.pressure import USUAL as THRESHOLDS
 from mandor.controllers.node_plan import NodeTimes
 from mandor.importers.report import NO_REPORT, Report
+from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.node import Node
 from mandor.model.phase import Phase
@@ -300,12 +301,12 @@ class _Run:
     def _crossing(self) -> float | None:
         """Each pair of instances that talk carries its part of the weight."""
         total = crossing = 0.0
+        nodes: dict[str, list[str]] = {}
+        for one in self._cluster.all(Instance):
+            if one.phase is Phase.RUNNING:
+                nodes.setdefault(one.spec.workload, []).append(one.node)
         for each in self._scenario.traffic:
-            ends = [
-                [one.node for one in self._cluster.instances(name) if one.phase is Phase.RUNNING]
-                for name in (each.source, each.to)
-            ]
-            pairs = [(a, b) for a in ends[0] for b in ends[1]]
+            pairs = [(a, b) for a in nodes.get(each.source, ()) for b in nodes.get(each.to, ())]
             if pairs:
                 total += each.weight
                 crossing += each.weight * sum(a != b for a, b in pairs) / len(pairs)

@@ -169,7 +169,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def lay_down(self, nap: _Nap, seconds: float) -> None:
         """Time passes, however short."""
         nap._rung, nap._scheduled = False, True
-        self._wait(self._now + (seconds if seconds > LEAST else LEAST), nap)
+        self._wait(self._now + max(seconds, LEAST), nap)
 
     def _wait(self, when: float, handle: Any) -> None:
         self._waiting += 1
