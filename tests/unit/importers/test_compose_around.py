@@ -149,3 +149,9 @@ def test_an_image_is_not_freed_of_its_own_program_in_silence() -> None:
 def test_a_label_without_a_value_is_empty() -> None:
     web = manifests(imported("services: {web: {image: a, labels: {b: null, c: ~, d: 'null'}}}"))["web"]
     assert web["labels"] == {"project": "shop", "b": "", "c": "", "d": "null"}
+
+
+def test_a_duration_beyond_all_bounds_is_told_with_its_line() -> None:
+    with pytest.raises(Invalid, match="out of range") as caught:
+        imported("services:\n  web:\n    image: a\n    healthcheck:\n      test: b\n      interval: " + "9" * 30)
+    assert caught.value.facts["line"] == 6

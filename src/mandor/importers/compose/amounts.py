@@ -41,7 +41,7 @@ def take_size(part: Part, key: str) -> str | None:
 def take_seconds(part: Part, key: str) -> str | None:
     text = part.text(key)
     try:
-        return None if text is None else str(Seconds(seconds_of(text)))
+        return None if text is None else str(Seconds.parse(str(Seconds(seconds_of(text)))))
     except ValueError as error:
         raise part.wrong(key, str(error)) from None
 

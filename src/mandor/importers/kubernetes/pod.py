@@ -111,6 +111,8 @@ class PodReader:
 
     def _tasks(self, spec: Part, reader: ContainerReader) -> dict[str, dict[str, Any]]:
         tasks: dict[str, dict[str, Any]] = {}
+        if not spec.parts("containers"):
+            raise spec.wrong("containers", "a pod has at least one container")
         for key in ("initContainers", "containers"):
             for each in spec.parts(key):
                 always = each.text("restartPolicy") == "Always"
@@ -155,9 +157,9 @@ def _folder_owner(security: Part, spec: Part) -> str | None:
     if group is None:
         return None
     if user is None:
-        told = [each.get("securityContext") or {} for each in maps_in(spec.source, "containers")]
-        users = {each.get("runAsUser") for each in told}
-        user = users.pop() if len(users) == 1 else None
+        told = [each.get("securityContext") for each in maps_in(spec.source, "containers")]
+        users = [each.get("runAsUser") if isinstance(each, dict) else None for each in told]
+        user = users[0] if users and all(each == users[0] for each in users) else None
     if isinstance(user, int):
         return f"{user}:{group}"
     security.drop("fsGroup", "a volume belongs to a user", "give `runAsUser` as well")

@@ -397,6 +397,8 @@ spec:
     assert only(text)["volumes"] == {"data": {"size": "1Gi", "per_instance": True, "owner": "999:1001"}}
     both = text.replace("{fsGroup: 1001}", "{fsGroup: 1001, runAsUser: 5}")
     assert only(both)["volumes"]["data"]["owner"] == "5:1001"
+    with pytest.raises(Invalid, match="a mapping belongs here"):
+        imported(text.replace("securityContext: {runAsUser: 999}", "securityContext: root"))
     neither = imported(text.replace("securityContext: {runAsUser: 999}, ", ""))
     assert "owner" not in neither.made[0].manifest["volumes"]["data"]
     assert "spec.template.spec.securityContext.fsGroup" in {note.path for note in neither.report.notes}
@@ -409,3 +411,11 @@ def test_a_piece_of_a_job_finds_its_index_under_the_name_it_knows() -> None:
     )
     assert only(text)["env"] == {"JOB_COMPLETION_INDEX": "${MANDOR_INDEX}", "C": "d"}
     assert only(text.replace("Indexed", "NonIndexed"))["env"] == {"C": "d"}
+
+
+def test_a_pod_without_containers_is_told_with_its_line() -> None:
+    text = "apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec:\n"
+    text += "  initContainers: [{name: a, image: b}]\n  containers:\n"
+    with pytest.raises(Invalid, match="at least one container") as caught:
+        imported(text)
+    assert caught.value.facts["line"] == 6
