@@ -1,12 +1,13 @@
 """Whether all of a service, or of daemons, is in place: it nearly always is, and then there is nothing to plan."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from mandor.controllers import slot
 from mandor.controllers.gate_plan import all_open
 from mandor.controllers.release_plan import RELEASES_KEPT
 from mandor.controllers.slot import World
-from mandor.lib.steps import Steps, pieces
+from mandor.lib.steps import Steps, chosen, pieces
 from mandor.model.instance import Instance
 from mandor.model.workload import Release, Workload
 from mandor.placement.home import Site
@@ -25,18 +26,25 @@ def in_place(
         return False
     if len(releases) > RELEASES_KEPT or not all_open(workload, current):
         return False
-    homes: dict[str, list[str]] = {name: [] for name in groups}
+    found = Counter[str]()
     for piece in pieces(instances):
         if slot.any_stirs(piece, rollout.target):
             return False
-        for each in piece:
-            if each.spec.group not in homes:
-                return False
-            homes[each.spec.group].append(each.spec.home)
-        yield 6 * len(piece)
+        found.update([each.spec.group for each in piece])
+        yield 5 * len(piece)
     if workload.spec.type == "daemon":
-        return all(_at_home(there, world.site(target, name)) for name, there in homes.items())
-    return all(len(there) == groups[name].count and not any(there) for name, there in homes.items())
+        return found.keys() <= groups.keys() and (yield from _all_at_home(target, groups, instances, world))
+    pinned = yield from chosen(instances, lambda piece: [each for each in piece if each.spec.pin and each.spec.home])
+    return not pinned and found == {name: group.count for name, group in groups.items() if group.count}
+
+
+def _all_at_home(target: Release, groups: Iterable[str], instances: Sequence[Instance], world: World) -> Steps[bool]:
+    homes: dict[str, list[str]] = {name: [] for name in groups}
+    for piece in pieces(instances):
+        for each in piece:
+            homes[each.spec.group].append(each.spec.home)
+        yield 3 * len(piece)
+    return all(_at_home(there, world.site(target, name)) for name, there in homes.items())
 
 
 def _at_home(there: Sequence[str], site: Site) -> bool:

@@ -49,8 +49,9 @@ def plan_in_steps(seen: Seen, world: World) -> Steps[Draft]:
     release = current_release(draft, workload, seen.releases)
     draft.in_place = yield from in_place(workload, release, seen.releases, seen.instances, world)
     rollout = workload.status.rollout
-    calm = draft.in_place and rollout is not None and bool(rollout.settled_on)
-    if calm and not world.heeded:
+    if draft.in_place and rollout is not None and rollout.settled_on:
+        if world.heeded:
+            yield from _only_tell(draft, seen, workload, release, rollout, world)
         return draft
     members = yield from _members(draft, workload, seen.instances, world)
     waits = yield from find_waits(workload, members, release, world)
@@ -59,8 +60,7 @@ def plan_in_steps(seen: Seen, world: World) -> Steps[Draft]:
         yield from _plan_batch(draft, workload, members, release, end, world)
         status = yield from _batch_status(seen, workload, members, release, end)
     else:
-        if rollout is None or not calm:
-            rollout = yield from _plan_service(draft, seen, workload, members, release, waits, world)
+        rollout = yield from _plan_service(draft, seen, workload, members, release, waits, world)
         status = yield from _service_status(draft, seen, workload, members, release, rollout, world)
         end = None
     yield from hold(draft, members, waits, release)
@@ -70,6 +70,17 @@ def plan_in_steps(seen: Seen, world: World) -> Steps[Draft]:
     if not draft.unfinished or _turned(workload.status.rollout, status.rollout):
         _tell_status(draft, workload, status, end, world)
     return draft
+
+
+def _only_tell(
+    draft: Draft, seen: Seen, workload: Workload, release: Release, rollout: Rollout, world: World
+) -> Steps[None]:
+    """Of a workload that is in place."""
+    members: Mapping[str, Sequence[Instance]] = {}
+    if workload.spec.type == "daemon":
+        members = yield from _members(draft, workload, seen.instances, world)
+    status = yield from _service_status(draft, seen, workload, members, release, rollout, world)
+    _tell_status(draft, workload, replace(status, opened=opened(workload, {})), None, world)
 
 
 def _members(
@@ -118,6 +129,9 @@ def _plan_service(
 ) -> Steps[Rollout]:
     releases = {each.meta.name: each for each in (*seen.releases, release)}
     rollout, steps = yield from plan_rollout(draft, workload, release, releases, members, waits.keys(), world)
+    before = workload.status.rollout
+    if draft.in_place and before is not None and rollout.target == before.target:
+        return rollout
     for name, instances in members.items():
         if name not in steps:
             yield from slot.lose_all(draft, instances, f"{rollout.target} has no group {name}", world.now)
