@@ -223,6 +223,25 @@ def test_a_simulated_program_answers_its_probes_while_it_runs(tmp_path: Path) ->
     assert notes(result, "restart") == []
 
 
+COMPOSE = """
+services:
+  proxy:
+    image: traefik
+    volumes: ["/var/run/nowhere.sock:/run/engine.sock:ro"]
+"""
+
+
+@pytest.mark.parametrize(("line", "running"), [("", 1), ("host_paths: [/srv, /var/run]", 1), ("host_paths: [/srv]", 0)])
+def test_nodes_allow_the_host_paths_that_work_asks_for_or_those_that_they_are_said_to(
+    tmp_path: Path, line: str, running: int
+) -> None:
+    (tmp_path / "compose.yaml").write_text(COMPOSE)
+    node = ", ".join(filter(None, ("name: n0", line)))
+    base = f"name: paths\nnodes: [{{{node}}}]\nworkloads: [{{file: compose.yaml}}]\narrival: {{within: 5s}}\nend: 3m\n"
+    result = simulate(tmp_path, "", base=base)
+    assert result.phases[0].workloads["proxy"].running == running
+
+
 NOMAD = (
     'job "cache" {\n  group "redis" {\n    task "redis" {\n      driver = "docker"\n      config { image = "redis" }\n'
 )

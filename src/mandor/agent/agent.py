@@ -121,6 +121,7 @@ class Agent:
             self._recorder,
             blocking,
             self.node,
+            self._machine,
             self._whose,
             ask,
             Tracing(tracer) if tracer is not None else None,

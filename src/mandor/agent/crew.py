@@ -11,6 +11,7 @@ from mandor.agent.absence import Source, judge
 from mandor.agent.fetch import Fetch
 from mandor.agent.guard import Sentry, guarded
 from mandor.agent.journal import Blocking, Journal
+from mandor.agent.machine import Machine
 from mandor.agent.measures import Measures
 from mandor.agent.names import Lodger, NamesKeeper
 from mandor.agent.names_plan import NOBODY_KNOWN, Known
@@ -76,6 +77,7 @@ class Crew:
         recorder: Recorder,
         blocking: Blocking,
         host: Host,
+        machine: Machine,
         whose: Callable[[], Awaitable[ClusterSpec]],
         ask: Ask,
         tracing: Tracing | None = None,
@@ -106,6 +108,7 @@ class Crew:
             settings.name,
             settings.data / "volumes",
             settings.host_paths,
+            machine,
             store,
             clock,
             blocking,

@@ -1,5 +1,6 @@
 """The machine under an agent: what it has, what is known about it, how busy it is and what is left of it."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +25,11 @@ class Machine(Protocol):
     def readings(self) -> Sequence[Reading]:
         """How much is left of what it can run short of; an `OSError`: it cannot be measured now."""
 
+    def real_path(self, path: str) -> str:
+        """Where its links lead."""
+
+    def has_path(self, path: str) -> bool: ...
+
 
 class ThisMachine:
     """The one that this process runs on; `data` says which of its disks."""
@@ -43,3 +49,9 @@ class ThisMachine:
 
     def readings(self) -> Sequence[Reading]:
         return measure_machine(self._data)
+
+    def real_path(self, path: str) -> str:
+        return os.path.realpath(path)
+
+    def has_path(self, path: str) -> bool:
+        return os.path.exists(path)

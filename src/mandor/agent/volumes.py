@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ import msgspec
 
 from mandor.agent.absence import Source
 from mandor.agent.journal import Blocking
+from mandor.agent.machine import Machine
 from mandor.agent.order import Order
 from mandor.agent.volume_folder import VolumeFolders, VolumeRecord
 from mandor.agent.wait import doze
@@ -54,6 +54,7 @@ class VolumeKeeper:
         node: str,
         folder: Path,
         host_paths: Sequence[str],
+        machine: Machine,
         store: Store,
         clock: Clock,
         blocking: Blocking,
@@ -63,7 +64,8 @@ class VolumeKeeper:
         """`in_use`: whether some instance of this node may still have it."""
         self._node, self._store, self._clock, self._blocking, self._in_use = node, store, clock, blocking, in_use
         self._folders = VolumeFolders(folder)
-        self._host_paths = [os.path.realpath(path) for path in host_paths]
+        self._machine = machine
+        self._host_paths = [machine.real_path(path) for path in host_paths]
         self._ready: set[tuple[str, Key]] = set()
         """By the instance's uid: looked at before it began, and not again."""
         self._known: dict[Key, Volume] = {}
@@ -95,10 +97,10 @@ class VolumeKeeper:
 
     def _host(self, path: str) -> str:
         """Judged where its links lead, not by what it is called."""
-        real = os.path.realpath(path)
+        real = self._machine.real_path(path)
         if not path_allowed(real, self._host_paths):
             raise _Refused(f"the host path {path} is not allowed on this node; its agent allows: {self._allowed()}")
-        if not os.path.exists(real):
+        if not self._machine.has_path(real):
             raise _Refused(f"the host path {path} does not exist on this node")
         return real
 

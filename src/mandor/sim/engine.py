@@ -1,5 +1,6 @@
 """The fake engine as a simulated node has it: its units use what they are said to, and outlive the agent."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -56,10 +57,11 @@ class SimEngine(FakeEngine):
         own_options: bool,
         fate: Fate = no_fate,
         changed: Callable[[], None] = lambda: None,
+        exists: Callable[[str], bool] = os.path.exists,
     ) -> None:
         """`own_options`: what tasks say to this engine is meant for a fake one, and shapes what they do. `changed`:
-        what its units use may be different."""
-        super().__init__(clock, world=units, images=images)
+        what its units use may be different. `exists`: whether the machine has such a path."""
+        super().__init__(clock, world=units, images=images, exists=exists)
         self._appetite, self._own_options, self._fate, self._changed = appetite, own_options, fate, changed
         self._meals: dict[Unit, Meal] = {}
         self._used = Resources()
@@ -119,7 +121,7 @@ class SimEngine(FakeEngine):
             "start_delay": f"{START_SECONDS * self.slowness:g}s",
             "stop_delay": f"{STOP_SECONDS * self.slowness:g}s",
         }
-        told = launch.options if self._own_options else {}
+        told = {name: value for name, value in launch.options.items() if self._own_options and name != "writes"}
         await super().start(unit, replace(launch, options={**times, **self._fate(unit, launch), **told}))
 
     def _running(self, now: float) -> Sequence[Record]:

@@ -3,12 +3,15 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import is_
+from os.path import exists
+from posixpath import normpath
 
 from mandor.agent.pressure import Reading
 from mandor.engines.base import Launch, Unit, Usage
 from mandor.lib.clock import Clock
 from mandor.model.resources import Resources
 from mandor.model.usage import NodeUsage
+from mandor.model.volume import path_allowed
 
 INODES = 1_000_000
 NOTHING = Resources()
@@ -24,6 +27,8 @@ class SimMachine:
     overhead: Resources = NOTHING
     others: Resources = NOTHING
     facts_known: Mapping[str, str] = field(default_factory=dict)
+    host_paths: Sequence[str] = ()
+    """Folders of it that are said to be there, with all that work asks for below them."""
     used: Callable[[], tuple[Resources, float]] = lambda: (NOTHING, 0.0)
     """What its instances use now, the same object as long as it is the same; and until when, if nobody says
     `look_again`."""
@@ -43,6 +48,13 @@ class SimMachine:
 
     def facts(self) -> Mapping[str, str]:
         return self.facts_known
+
+    def real_path(self, path: str) -> str:
+        """It has no links."""
+        return normpath(path)
+
+    def has_path(self, path: str) -> bool:
+        return path_allowed(path, self.host_paths) or exists(path)
 
     def become(self, has: Resources) -> None:
         """It has so much from now on."""

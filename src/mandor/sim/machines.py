@@ -10,6 +10,7 @@ import msgspec
 from mandor.api.heartbeat import HEARD_SECONDS
 from mandor.lib.quantity import Cpu, Size
 from mandor.model.node import Node, NodePhase
+from mandor.model.volume import HOST_PATHS
 from mandor.sim.history import Stay
 from mandor.sim.recorded import Recorded
 from mandor.sim.scenario import Amounts, Limit, NodeLine
@@ -63,10 +64,11 @@ def node_line(name: str, found: Recorded) -> NodeLine:
         devices=dict(has.devices),
         reserved=Amounts(Cpu(reserved.cpu_milli), Size(reserved.memory_bytes), Size(reserved.disk_bytes)),
         labels=node.meta.labels,
-        facts={key: text for key, text in node.status.facts.items() if key != BOOT},
+        facts={key: text for key, text in node.status.facts.items() if key not in {BOOT, HOST_PATHS}},
         pool=node.spec.pool,
         taints=node.spec.taints,
         engines=tuple(sorted(node.status.engines)),
+        host_paths=tuple(filter(None, node.status.facts.get(HOST_PATHS, "").split(","))),
         off=_comes_at(sights) > BEGIN_SECONDS,
     )
 

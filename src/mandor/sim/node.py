@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import is_
 from pathlib import Path
@@ -46,6 +46,8 @@ class NodeKind:
     pool: str = "default"
     taints: tuple[Taint, ...] = ()
     engines: tuple[str, ...] = ("docker", "process")
+    host_paths: Sequence[str] = ()
+    """Folders of the machine that work may use."""
 
     def made(self) -> Node:
         """Its object, as somebody who knows it registers it."""
@@ -106,11 +108,13 @@ class SimNode:
         self.kind, self.clock, self._appetite, self._beat = kind, clock, appetite, beat
         self.wire = Wire(store, chance=chance, late=True)
         facts = {"os": "linux", "arch": "amd64", **kind.facts}
-        self.machine = SimMachine(clock, kind.has, kind.overhead, facts_known=facts)
+        self.machine = SimMachine(clock, kind.has, kind.overhead, facts_known=facts, host_paths=kind.host_paths)
         self.machine.used, self.machine.changed = self._used, self._changed
         self.engines: dict[str, SimEngine] = {}
         self._units: dict[str, SimUnits] = {}
-        self._settings = AgentSettings(name=kind.name, data=data / kind.name, address="10.0.0.1", **settings)
+        self._settings = AgentSettings(
+            name=kind.name, data=data / kind.name, address="10.0.0.1", host_paths=kind.host_paths, **settings
+        )
         self._journal = MemoryJournal()
         self._boots = 0
         self._slowness = 1.0
@@ -172,6 +176,7 @@ class SimNode:
                 own_options=name == FAKE,
                 fate=self._fate,
                 changed=self.machine.look_again,
+                exists=self.machine.has_path,
             )
             for name, units in self._units.items()
         }

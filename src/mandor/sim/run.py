@@ -76,6 +76,7 @@ class Piece:
                 pool=line.pool,
                 taints=line.taints,
                 engines=line.engines or self.engines,
+                host_paths=self.host_paths if line.host_paths is None else line.host_paths,
             )
             for line in self.scenario.nodes
             for name in line.names
@@ -123,6 +124,13 @@ class Piece:
         cluster.appetites.by_workload = {name: each for name, each in usage.items() if name != "default"}
         cluster.appetites.usual = usage.get("default", cluster.appetites.usual)
         return cluster
+
+    @property
+    def host_paths(self) -> tuple[str, ...]:
+        """Those that the work asks for."""
+        groups = (group for each in self.workloads for group in each.spec.groups.values())
+        paths = {volume.path for group in groups for volume in group.volumes.values() if volume.path is not None}
+        return tuple(sorted(path for path in paths if "," not in path))
 
     @property
     def engines(self) -> tuple[str, ...]:

@@ -54,6 +54,8 @@ class NodeLine(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     taints: tuple[Taint, ...] = ()
     engines: tuple[str, ...] = ()
     """Absent: those that the work needs."""
+    host_paths: tuple[str, ...] | None = None
+    """Folders of the machine that work may use. Absent: those that it asks for."""
     devices: dict[str, Annotated[int, Bounds(ge=0)]] = {}
     """`gpu: 4`: how many of each kind."""
     off: bool = False
@@ -63,6 +65,9 @@ class NodeLine(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         for name in self.names:
             check_name(name, "node name")
         check_labels(self.labels)
+        for path in self.host_paths or ():
+            if not path.startswith("/") or "," in path or ".." in path.split("/"):
+                raise ValueError(f"{path!r} is not an absolute path")
 
     @property
     def names(self) -> list[str]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -50,7 +51,10 @@ class FakeEngine(Engine):
         directory: Path | None = None,
         world: World | None = None,
         images: bool = False,
+        exists: Callable[[str], bool] = os.path.exists,
     ) -> None:
+        """`exists`: whether a folder or file of the node is there to be mounted."""
+        self._exists = exists
         self._clock = clock or SystemClock()
         self._seed = seed
         self._own = FileWorld(directory) if directory is not None and world is None else None
@@ -148,7 +152,7 @@ class FakeEngine(Engine):
         if options.fail_start:
             message = options.fail_start if isinstance(options.fail_start, str) else "it cannot start, on cue"
             return record.ending(record.runs_at, None, "StartFailed", message)
-        if problem := find_missing(launch):
+        if problem := find_missing(launch, self._exists):
             return record.ending(record.runs_at, None, "StartFailed", problem)
         if not write_files(options.writes, launch):
             return record.ending(record.runs_at, 1, "Error", "it could not write, as a real one could not")

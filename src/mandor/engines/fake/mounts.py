@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from mandor.engines.base import Launch, Mount
 
 
-def find_missing(launch: Launch) -> str:
+def find_missing(launch: Launch, exists: Callable[[str], bool]) -> str:
     """Why the launch's mounts cannot be made, if they cannot."""
-    missing = [each for each in launch.mounts if each.source is not None and not Path(each.source).exists()]
+    missing = [each for each in launch.mounts if each.source is not None and not exists(each.source)]
     return "; ".join(f"the mount {each.path}: there is no {each.source} on this node" for each in missing)
 
 
