@@ -9,6 +9,7 @@ from unittest.mock import patch
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
@@ -282,3 +283,22 @@ def test_levels_kept_up_are_levels_made_anew(
             taken = sum(dict(each.shape.wanted)["cpu"] for each in here)
             latest = max((each.tenure.until or 0.0 for each in here), default=-np.inf)
             assert (going.taken[0, slot], going.taken[-1, slot], going.latest[slot]) == (taken, len(here), latest)
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases, st.booleans(), st.booleans())
+def test_with_all_rules_it_goes_where_it_would_without_giving_one_up(
+    case: Case, first: bool, step_by_step: bool
+) -> None:
+    placement = {
+        "apart": [{"workload": "w0", "strength": "should"}],
+        **({"relax": "after-preemption"} if first else {}),
+    }
+    ask = structs.replace(case.ask, shape=Shape.of(make_template(cpu=str(case.cpu), placement=placement)))
+    table = case.table()
+    usual = decide(QUICK, ask, table.snapshot(), step_by_step=step_by_step)
+    strict = decide(QUICK, ask, table.snapshot(), step_by_step=step_by_step, all_rules=True)
+    keeps = not usual.relaxed and (usual.node or first)
+    wanted = (usual.node, usual.nominated, usual.victims) if keeps else ("", "", ())
+    assert (strict.node, strict.nominated, strict.victims) == wanted
+    assert not strict.relaxed

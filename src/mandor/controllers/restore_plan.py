@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from mandor.model.instance import Instance
-from mandor.placement.cycle import FEW_NODES, decide
+from mandor.placement.cycle import FEW_NODES, Decision, decide
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState
 from mandor.placement.framework.profile import Profile
@@ -40,13 +40,13 @@ def destination(
         ]
         if not better:
             return _by_preemption(profile, forms[-1], spec.node, table, watch) if lacking else ""
-        decision = decide(profile, better[0], table.snapshot(), watch=watch, step_by_step=len(table) <= FEW_NODES)
+        decision = _decided(profile, better[0], table, watch)
     except PluginFault:
         return ""  # the scheduler meets the same fault, and tells of it
     finally:
         watch.end()
     chosen = decision.ask
-    if not decision.node or decision.relaxed or chosen is None:
+    if not decision.node or chosen is None:
         return ""
     return decision.node if chosen.shape.variant < spec.variant or decision.node != spec.node else ""
 
@@ -56,8 +56,13 @@ def _by_preemption(profile: Profile, ask: Ask, here: str, table: Table, watch: W
     give one up; empty: nowhere, or not that."""
     if not ask.shape.preempt_first:
         return ""
-    decision = decide(profile, ask, table.snapshot(), watch=watch, step_by_step=len(table) <= FEW_NODES)
-    return decision.nominated if decision.victims and not decision.relaxed and decision.nominated != here else ""
+    decision = _decided(profile, ask, table, watch)
+    return decision.nominated if decision.victims and decision.nominated != here else ""
+
+
+def _decided(profile: Profile, ask: Ask, table: Table, watch: Watch) -> Decision:
+    few = len(table) <= FEW_NODES
+    return decide(profile, ask, table.snapshot(), watch=watch, step_by_step=few, all_rules=True)
 
 
 def _keeping(profile: Profile, ask: Ask, table: Table, watch: Watch) -> set[str]:

@@ -75,8 +75,10 @@ async def run_all(
 
 def _listener(controller: Controller[Any], queue: Queue) -> Listener:
     def offer(changes: Sequence[Change]) -> None:
-        for key in in_order(controller.observe_all(changes)):
-            queue.add(key)
+        keys = controller.observe_all(changes)
+        if keys:  # nearly never
+            for key in in_order(keys):
+                queue.add(key)
 
     return offer
 

@@ -101,13 +101,15 @@ def decide(
     watch: Watch | None = None,
     moment: Moment | Callable[[], Moment] = NOW,
     step_by_step: bool = False,
+    all_rules: bool = False,
 ) -> Decision:
     """All rules first; then without the soft ones, one by one, until something fits; then whoever makes room. Of each
     step, the main form first, then its alternatives.
 
     `nominated`: the node where room was made for it, which it takes if it fits there. `moment`: asked for only when
     it is of interest, if it is not known yet. `step_by_step`: with every plugin asked about every node, though what is
-    known of earlier decisions would do: the same comes out, and whoever watches sees each point.
+    known of earlier decisions would do: the same comes out, and whoever watches sees each point. `all_rules`: none is
+    given up, and so nobody makes room who would only after that; if there is no such place, it is not told why.
     """
     made = begin(
         profile,
@@ -118,6 +120,7 @@ def decide(
         watch=watch,
         moment=moment,
         step_by_step=step_by_step,
+        all_rules=all_rules,
     )
     return made if isinstance(made, Decision) else at_once(made)
 
@@ -132,6 +135,7 @@ def begin(
     watch: Watch | None = None,
     moment: Moment | Callable[[], Moment] = NOW,
     step_by_step: bool = False,
+    all_rules: bool = False,
 ) -> Decision | Steps[Decision]:
     """As `decide`; or what is left of it, where room has to be made, which may take long. Between its steps the table
     is as it was, for whoever looks; once it has changed, they are worth nothing."""
@@ -144,7 +148,7 @@ def begin(
             if slot >= 0:
                 return Decision(ask.key, nodes.nodes[slot].meta.name, ask=ask, state=state)
         when = moment if isinstance(moment, Moment) else moment()
-        cycle = Cycle(profile, nodes, watch, consulted, nominated, when, step_by_step)
+        cycle = Cycle(profile, nodes, watch, consulted, nominated, when, step_by_step, all_rules)
     except PluginFault as fault:
         return Decision(ask.key, message=str(fault), fault=fault.plugin)
     except Overrun:
@@ -183,7 +187,7 @@ def _decide(cycle: "Cycle", ask: Ask) -> Steps[Decision]:
     nodes = cycle.nodes
     rungs = list(ladder(ask, disliked=nodes.census.disliked(ask.who), pressed=nodes.pressed(ask.avoid)))
     offers: list[_Offer] = []
-    for index, (eased, relaxed) in enumerate(rungs):
+    for index, (eased, relaxed) in enumerate(rungs[:1] if cycle.all_rules else rungs):
         tried: list[_Offer] = []
         for form in eased.forms:
             state = cycle.state_of(form)
@@ -207,6 +211,8 @@ def _decide(cycle: "Cycle", ask: Ask) -> Steps[Decision]:
             waits = yield from cycle.make_room(tried, tried)
             if waits is not None:
                 return waits
+    if cycle.all_rules:
+        return Decision(ask.key, state=tried[0].state)
     if not ask.shape.preempt_first:
         waits = yield from cycle.make_room(tried, offers)
         if waits is not None:
@@ -281,6 +287,7 @@ class Cycle:
     nominated: str
     moment: Moment
     step_by_step: bool = False
+    all_rules: bool = False
 
     def state_of(self, ask: Ask) -> CycleState:
         return CycleState(of_form(self.consulted, ask.shape.variant))

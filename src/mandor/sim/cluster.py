@@ -90,8 +90,9 @@ class SimCluster(World):
         """By node: many say the same again and again."""
         self.appetites = Appetites()
         self.nodes: dict[str, SimNode] = {}
-        self.lookers: list[Callable[[], None]] = []
-        """Called at each tick, when all machines have been looked at."""
+        self.looker: Callable[[], bool] = lambda: False
+        """Called at a tick at which a machine is not as it was, and at the next one, if it says so."""
+        self._look_on = False
         self.endings: Mapping[str, Sequence[Ending]] = {}
         """Of programs that end by themselves, by workload or instance: one start after the other."""
         self._starts: dict[str, list[Unit]] = {}
@@ -208,9 +209,16 @@ class SimCluster(World):
         for node in self.nodes.values():
             if node.machine.until <= now and node.up:
                 node.machine.readings()
-        for looker in self.lookers:
-            looker()
+            if node.stirred:
+                node.tell()
+                self._look_on = True
+        if self._look_on:
+            self._look_on = self.looker()
         return True
+
+    def look_on(self) -> None:
+        """At the next tick, whatever happens."""
+        self._look_on = True
 
     def hunger(self) -> None:
         """Appetites have changed."""

@@ -122,6 +122,8 @@ class SimNode:
         self.agent: Agent | None = None
         self._parts: list[Resources] = []
         self._sum = Resources()
+        self.stirred = False
+        """Its machine is not as it was at the last tick."""
         self._empty_disk()
 
     @property
@@ -165,6 +167,7 @@ class SimNode:
         self.engines = {}
         self.machine.used = self._used
         self.machine.look_again()
+        self._changed()
 
     def start_agent(self) -> None:
         self.engines = {
@@ -247,7 +250,11 @@ class SimNode:
         self.machine.take(others)
 
     def _changed(self) -> None:
-        """Whoever defends the machine hears of it."""
+        self.stirred = True
+
+    def tell(self) -> None:
+        """Whoever defends the machine hears that it is not as it was."""
+        self.stirred = False
         if self.agent is not None:
             self.agent.defence.poke()
 

@@ -184,7 +184,7 @@ class _Run:
             self._director = Director(cluster, self._chronicle)
             await cluster.add_nodes(self._piece.kinds, off=self._piece.off)
             self._look_at_hosts()
-            cluster.lookers.append(self._look_at_hosts)
+            cluster.looker = self._look_at_hosts
             phases = await self._live()
             await self._director.close()
             chronicle = self._chronicle
@@ -213,6 +213,7 @@ class _Run:
         for name, begin, end in self._scenario.phases:
             self._peak, self._short = {}, {}
             self._looked_at.clear()
+            self._cluster.look_on()
             while moments and moments[0][0].at < end:
                 happening, objects = moments.pop(0)
                 await self._until(happening.at)
@@ -237,7 +238,8 @@ class _Run:
     async def _until(self, at: float) -> None:
         await asyncio.sleep(max(0.0, at - self._chronicle.now))
 
-    def _look_at_hosts(self) -> None:
+    def _look_at_hosts(self) -> bool:
+        """True: somebody is short, and it is counted for how long."""
         looked_at = self._looked_at
         now = self._chronicle.now
         for name, node in self._cluster.nodes.items():
@@ -254,6 +256,7 @@ class _Run:
                 continue
             since = self._short_since.setdefault(name, now)
             self._short[name] = max(self._short.get(name, 0.0), now - since)
+        return bool(self._short_since)
 
     # What it came to.
 
