@@ -208,38 +208,50 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             handle = ready.popleft()
             if handle._cancelled:
                 continue
-            if type(handle) is _Nap:
-                if handle._rung:
-                    handle.go_on()
-                else:
-                    handle._rung = True
-                    ready.append(handle)
+            if type(handle) is not _Nap:
+                self._run(handle)
+            elif handle._rung:
+                handle.go_on()
             else:
-                try:
-                    handle._context.run(handle._callback, *handle._args)
-                except (SystemExit, KeyboardInterrupt):
-                    raise
-                except BaseException as error:
-                    self.call_exception_handler(
-                        {"message": f"Exception in callback {handle!r}", "exception": error, "handle": handle}
-                    )
+                handle._rung = True
+                ready.append(handle)
+
+    def _run(self, handle: _Step | _Timer) -> None:
+        try:
+            handle._context.run(handle._callback, *handle._args)  # type: ignore[arg-type]
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self.call_exception_handler(
+                {"message": f"Exception in callback {handle!r}", "exception": error, "handle": handle}
+            )
 
     def _doze(self) -> None:
-        """As long as all that is due are naps, each goes on at once: nobody else could have a turn in between."""
-        while self._moments and not self._ready:
+        """As long as what is due gives nobody else anything to do, it takes no turns: naps go on at once."""
+        ready = self._ready
+        while self._moments and not ready:
             when = self._moments[0]
             together = self._due[when]
             for each in together:
-                if type(each) is not _Nap or each._cancelled:
+                if each._cancelled:
                     return
             heappop(self._moments)
             del self._due[when]
             self._waiting -= len(together)
             self._now = max(self._now, when)
             for each in together:
-                each._rung, each._scheduled = True, False
+                each._scheduled = False
+            naps = 0
             for each in together:
-                each.go_on()
+                if type(each) is _Nap:
+                    each._rung = True
+                    ready.append(each)
+                    naps += 1
+                elif not each._cancelled:
+                    self._run(each)
+            if len(ready) == naps:
+                for _ in range(naps):
+                    ready.popleft().go_on()
 
     def _pass_time(self) -> None:
         """Until there is something to do, and what else is due then."""
