@@ -205,3 +205,16 @@ def test_daemons_that_were_in_place_follow_what_becomes_of_the_nodes(seed: int) 
         cluster.trouble(cluster.chance.choice(NODES))
         cluster.reconcile()
         cluster.act()
+
+
+def test_the_daemon_of_a_node_that_comes_as_canaries_begin_is_one_of_them() -> None:
+    cluster = DaemonCluster(random.Random(1), calm=True)
+    cluster.set_node("n5", None)
+    cluster.want(daemon("1", {"canary": 1}, "node exists"))
+    while not settled(cluster):
+        cluster.reconcile()
+        cluster.act()
+    cluster.want(daemon("2", {"canary": 1}, "node exists"))
+    cluster.set_node("n5", make_node("n5"))
+    cluster.reconcile()
+    assert Counter(each.spec.release for each in cluster.instances) == {"exp.1": 4, "exp.2": 1}

@@ -238,3 +238,17 @@ def test_what_never_gets_healthy_is_taken_back_once_and_costs_nobody(
         cluster.reconcile()
         cluster.act()
     assert cluster.revision == before, "and that was all"
+
+
+def test_of_those_who_were_deleted_as_many_come_back_as_are_wanted() -> None:
+    cluster = RollingCluster(random.Random(1), calm=True)
+    cluster.want(service(5, "1", {"canary": 1}))
+    cluster.settle()
+    wish = service(4, "2", {"canary": 1})
+    cluster.want(wish.changed(spec=replace(wish.spec, rollout=RolloutOrders(paused=True))))
+    for each in cluster.instances[:2]:
+        stopped = each.stopping("deleted by user")
+        cluster.write(stopped.changed(status=replace(each.status, phase=Phase.STOPPED, ready=False)))
+    cluster.reconcile()
+    assert [each.phase for each in cluster.instances].count(Phase.RUNNING) == 3
+    assert len(cluster.instances) == 4

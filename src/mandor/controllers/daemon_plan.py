@@ -53,22 +53,21 @@ def plan_daemon(
         yield WRITTEN * len(homes)
     crew.plan_old()
     yield WRITTEN * len(crew.ended)
-    _fill(draft, workload, name, sorted(site.homes - here.keys()), len(members), step, world)
+    _fill(workload, name, sorted(site.homes - here.keys()), len(members), crew)
 
 
-def _fill(
-    draft: Draft, workload: Workload, name: str, nodes: Sequence[str], members: int, step: Step, world: World
-) -> None:
-    """Nodes that have none: they take nothing away from anybody, so all of them get one."""
-    release = step.base if step.held else step.target
+def _fill(workload: Workload, name: str, nodes: Sequence[str], members: int, crew: "_Crew") -> None:
+    """Nodes that have none: they take nothing away from anybody, so all of them get one; of the target, if it may."""
     left = slot.at_once(members)
     for node in nodes:
-        if world.taken(daemon_name(workload.meta.name, name, node)):
+        if crew.world.taken(daemon_name(workload.meta.name, name, node)):
             continue
         if not left:
-            draft.again(0.0)
+            crew.draft.again(0.0)
             return
-        slot.create_at(draft, workload, name, node, release)
+        release = crew.step.target if crew.quota > 0 else crew.step.base
+        slot.create_at(crew.draft, workload, name, node, release)
+        crew.turned += release is crew.step.target
         left -= 1
 
 

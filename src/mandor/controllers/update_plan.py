@@ -58,14 +58,16 @@ class _Sides:
     """Numbers that are not used."""
     coming: int = 0
     """Made by this plan."""
+    back: int = 0
+    """Old ones that were over, and come back as they were."""
 
     @property
     def used(self) -> int:
-        return len(self.new) + len(self.old) + self.coming
+        return len(self.new) + len(self.old) + self.coming + self.back
 
     @property
     def staying(self) -> int:
-        return sum(each.spec.stop is None for each in self.old)
+        return sum(each.spec.stop is None for each in self.old) + self.back
 
 
 def plan_update(
@@ -261,7 +263,7 @@ def _make_good(
             own = step.releases.get(each.spec.release)
             if lacking > 0 and own is not None and _ended_by_itself(each, step):
                 lacking -= 1
-                sides.old.append(each)
+                sides.back += 1
                 slot.renew(draft, each, group, own, world)
             else:
                 sides.over.append(each)
