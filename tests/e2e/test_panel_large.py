@@ -20,9 +20,13 @@ NODES, INSTANCES, COPIES = 1_000, 10_000, 20
 LINES_MOST = 60
 COMMITS = 30
 TEXT = "service-12 while everything changes"
+# Frames are counted: two that come late may tell the same time.
 LISTEN = """import("/ui/live.js").then((live) => {
+  let frame = 0;
+  const count = () => { frame += 1; requestAnimationFrame(count); };
+  count();
   window.frames_drawn = [];
-  live.listen(() => window.frames_drawn.push(document.timeline.currentTime));
+  live.listen(() => window.frames_drawn.push(frame));
 })"""
 
 
