@@ -7,6 +7,7 @@ on this machine changes, and the monotonic one is right, as it is where an admin
 from __future__ import annotations
 
 import mmap
+import os
 import runpy
 import struct
 import sys
@@ -17,7 +18,12 @@ _WRONG = struct.Struct("d")
 
 
 def set_clock(file: Path, wrong_by: float) -> None:
-    file.write_bytes(_WRONG.pack(wrong_by))
+    """In its place: who has the file in its memory would die of one that is empty for a moment."""
+    handle = os.open(file, os.O_WRONLY | os.O_CREAT, 0o644)
+    try:
+        os.pwrite(handle, _WRONG.pack(wrong_by), 0)
+    finally:
+        os.close(handle)
 
 
 def main() -> None:
