@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +196,27 @@ timeline:
     assert len(first) == 64
     assert digest(3, "2") == first
     assert digest(4, "1") != first
+
+
+def test_copies_of_this_process_and_fresh_ones_come_to_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "s.yaml"
+    path.write_text(BASE + "timeline: [{at: 90s, down: n0}]\n")
+    begun: list[str] = []
+    context = multiprocessing.get_context
+
+    def remembered(way: str) -> Any:
+        begun.append(way)
+        return context(way)
+
+    monkeypatch.setattr(multiprocessing, "get_context", remembered)
+    found = []
+    for threads in (1, 2):
+        monkeypatch.setattr(threading, "active_count", lambda threads=threads: threads)
+        found.append([each.digest for each in run_all(load_piece(path), range(3), workers=2)])
+    assert begun == ["fork", "spawn"]
+    assert found[0] == found[1]
 
 
 PROBED = """\

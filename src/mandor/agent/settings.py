@@ -11,6 +11,7 @@ from mandor.errors import Invalid
 from mandor.model.meta import check_labels, check_name
 from mandor.model.node import USUAL_PORTS, PortRange
 from mandor.model.resources import Resources
+from mandor.model.volume import may_be_allowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +81,7 @@ class AgentSettings:
         except ValueError as error:
             raise Invalid(str(error)) from error
         for path in self.host_paths:
-            if not path.startswith("/") or "," in path or ".." in path.split("/"):
+            if not may_be_allowed(path):
                 raise Invalid(f"{path!r} is not an absolute path", hint="--allow-host-path /srv/data")
         if self.heartbeat_seconds <= 0 or self.poll_seconds <= 0 or self.starts_most < 1:
             raise Invalid("heartbeat_seconds, poll_seconds and starts_most are greater than 0")

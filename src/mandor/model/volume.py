@@ -127,6 +127,11 @@ def _check_folder(owner: str | None, mode: str) -> None:
         raise ValueError(f'{mode!r} is not a file mode; write it as text in octal: "0755"')
 
 
+def may_be_allowed(path: str) -> bool:
+    """Whether a node may be told to allow it: absolute, and as it stands in the fact, between commas."""
+    return path.startswith("/") and "," not in path and ".." not in path.split("/")
+
+
 def path_allowed(path: str, allowed: Iterable[str]) -> bool:
     """Whether it is one of these folders, or below one."""
     return any(each and f"{path}/".startswith(each.rstrip("/") + "/") for each in allowed)

@@ -16,6 +16,7 @@ from mandor.model.meta import Object
 from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.model.resources import Resources
+from mandor.model.volume import may_be_allowed
 from mandor.model.workload import Workload
 from mandor.scheduler.reload import ConfigSource
 from mandor.sim.chronicle import Chronicle
@@ -130,7 +131,7 @@ class Piece:
         """Those that the work asks for."""
         groups = (group for each in self.workloads for group in each.spec.groups.values())
         paths = {volume.path for group in groups for volume in group.volumes.values() if volume.path is not None}
-        return tuple(sorted(path for path in paths if "," not in path))
+        return tuple(sorted(filter(may_be_allowed, paths)))
 
     @property
     def engines(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from mandor.model.node import Taint
 from mandor.model.placement import Strength
 from mandor.model.reading import FAILED, Mistake, Reader
 from mandor.model.resources import Resources
+from mandor.model.volume import HOST_PATHS, may_be_allowed
 from mandor.sim.appetite import USUAL, Appetite
 from mandor.sim.expectation import Expectation
 from mandor.sim.trouble import Jump, Messages, Part
@@ -65,8 +66,10 @@ class NodeLine(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
         for name in self.names:
             check_name(name, "node name")
         check_labels(self.labels)
+        if HOST_PATHS in self.facts:
+            raise ValueError(f"`host_paths` says which folders may be used, not the fact `{HOST_PATHS}`")
         for path in self.host_paths or ():
-            if not path.startswith("/") or "," in path or ".." in path.split("/"):
+            if not may_be_allowed(path):
                 raise ValueError(f"{path!r} is not an absolute path")
 
     @property

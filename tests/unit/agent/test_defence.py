@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from mandor.agent.defence import Defence, measure_machine
@@ -64,6 +66,26 @@ async def test_nobody_goes_while_there_is_enough() -> None:
     house = House(a=40, b=40)
     await house.looks(300)
     assert (house.evicted, house.defence.shown) == ([], ())
+
+
+async def test_who_has_enough_looks_seldom_where_others_say_when_that_may_be_over() -> None:
+    house, looks = House(a=40), list[float]()
+
+    def measure() -> list[Reading]:
+        looks.append(house.clock.monotonic() - began)
+        return house.measure()
+
+    began = house.clock.monotonic()
+    thresholds = {"disk": Threshold(0.10, 0.05, 60.0)}
+    calm = Defence(thresholds, measure, house, house.clock, changed=house._changed, calm_seconds=1000.0)
+    running = asyncio.ensure_future(calm.run())
+    await house.clock.advance(100)
+    assert looks == [0]
+    house.used["b"] = 52
+    calm.poke()
+    await house.clock.advance(7)
+    assert looks == [0, 100, 102, 104, 106], "whoever is short of something looks as often as ever"
+    running.cancel()
 
 
 @pytest.mark.req("S3-9")

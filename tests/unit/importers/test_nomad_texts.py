@@ -251,3 +251,31 @@ def test_an_artifact_that_cannot_be_fetched_is_told(inside: str) -> None:
     found = imported(text)
     assert (7, "job.j.group.g.task.t.artifact[0].source", "dropped") in told(found)
     assert list(found.made[-1].manifest["groups"]["g"]["tasks"]) == ["t"]
+
+
+def test_what_templates_write_is_found_where_their_folder_is_mounted() -> None:
+    found = imported("""job "a" { group "g" { task "t" {
+  driver = "docker"
+  template {
+    data = "one"
+    destination = "${NOMAD_TASK_DIR}/conf/a.conf"
+  }
+  template {
+    data = "two"
+    destination = "secrets/b"
+  }
+  config {
+    image = "nginx"
+    volumes = ["./local/conf:/etc/conf.d/"]
+    mount {
+      type = "bind"
+      source = "./${NOMAD_SECRETS_DIR}/b"
+      target = "/etc/b"
+    }
+  }
+} } }""")
+    files = found.made[0].manifest["groups"]["g"]["tasks"]["t"]["files"]
+    assert {each["path"]: each["content"] for each in files} == {
+        "/local/conf/a.conf": "one", "/etc/conf.d/a.conf": "one", "/secrets/b": "two", "/etc/b": "two",
+    }  # fmt: skip
+    assert [(note.path.rpartition(".")[2], note.fate) for note in found.report.notes] == [("volumes", "guessed")]
