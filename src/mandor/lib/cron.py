@@ -16,6 +16,8 @@ _WORDS = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
 }
+LINE_MOST = 512
+"""Characters of one expression."""
 _FIELDS = "minute hour day-of-month month day-of-week"
 
 
@@ -63,6 +65,8 @@ def zone(name: str) -> tzinfo:
 
 
 def _five_fields(text: str) -> str:
+    if len(text) > LINE_MOST:
+        raise ValueError(f"a cron expression has at most {LINE_MOST} characters; this one has {len(text)}")
     line = _WORDS.get(text.strip().lower(), text)
     if len(line.split()) != 5:
         raise ValueError(

@@ -1,8 +1,9 @@
-"""Sealing: short texts that only the holder of a key can read, and that are good in one place only."""
+"""Sealing: short texts that only the holder of a key can read, each usable in one place only."""
 
 import base64
 import hashlib
 import os
+from collections.abc import Iterable, Sequence
 
 KEY_BYTES = 32
 _NONCE_BYTES = 12
@@ -10,11 +11,11 @@ _FORM = "v1"
 
 
 class Unsealable(Exception):
-    """It was sealed with another key, for another thing, or is damaged."""
+    """The text was sealed with another key, for another place, or is damaged."""
 
 
 class Sealer:
-    """AES-GCM. What is sealed `about` one thing cannot be passed off as another's."""
+    """AES-GCM with one key. A text sealed `about` one thing cannot be opened as another's."""
 
     def __init__(self, key: bytes) -> None:
         # Loaded when it is needed: few commands are about secrets.
@@ -27,8 +28,8 @@ class Sealer:
 
     @classmethod
     def of(cls, text: str) -> "Sealer":
-        """From a password of any length that is hard to guess, such as a token."""
-        return cls(hashlib.sha256(b"mandor sealing\0" + text.encode()).digest())
+        """A sealer from a password of any length that is hard to guess, such as a token."""
+        return Sealer(hashlib.sha256(b"mandor sealing\0" + text.encode()).digest())
 
     def seal(self, text: str, about: str) -> str:
         nonce = os.urandom(_NONCE_BYTES)
@@ -38,12 +39,58 @@ class Sealer:
     def open(self, sealed: str, about: str) -> str:
         from cryptography.exceptions import InvalidTag
 
-        form, _, rest = sealed.partition(".")
-        key_id, _, data = rest.partition(".")
-        if form != _FORM or key_id != self.key_id:
+        key_id = key_id_of(sealed)
+        if key_id != self.key_id:
             raise Unsealable(f"{about} was sealed with the key {key_id or '?'}, and this is {self.key_id}")
         try:
-            raw = base64.b64decode(data, validate=True)
+            raw = base64.b64decode(sealed.rpartition(".")[2], validate=True)
             return self._cipher.decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], about.encode()).decode()
         except (InvalidTag, ValueError):
             raise Unsealable(f"what is sealed about {about} is damaged") from None
+
+
+class KeyRing(Sealer):
+    """Several keys: the first one seals, each of them opens. The keys can be replaced while the ring is in use."""
+
+    def __init__(self, sealers: Sequence[Sealer]) -> None:
+        self.use(sealers)
+
+    @property
+    def sealers(self) -> list[Sealer]:
+        return list(self._by_id.values())
+
+    @property
+    def key_ids(self) -> tuple[str, ...]:
+        return tuple(self._by_id)
+
+    def use(self, sealers: Sequence[Sealer]) -> None:
+        """Replace all keys."""
+        self._by_id = {each.key_id: each for each in sealers}
+        self._first = sealers[0]
+        self.key_id = self._first.key_id
+
+    def seal(self, text: str, about: str) -> str:
+        return self._first.seal(text, about)
+
+    def open(self, sealed: str, about: str) -> str:
+        key_id = key_id_of(sealed)
+        sealer = self._by_id.get(key_id)
+        if sealer is None:
+            known = ", ".join(self._by_id)
+            raise Unsealable(f"{about} was sealed with the key {key_id or '?'}, and this server has {known}")
+        return sealer.open(sealed, about)
+
+
+def key_id_of(sealed: str) -> str:
+    """The id of the key that a text was sealed with; empty: it is no sealed text."""
+    form, _, rest = sealed.partition(".")
+    return rest.partition(".")[0] if form == _FORM else ""
+
+
+def parse_keys(text: str) -> list[bytes]:
+    """Keys as 64 hexadecimal digits each, one a line, the one that seals first; `#` begins a comment."""
+    lines: Iterable[str] = (line.partition("#")[0].strip() for line in text.splitlines())
+    keys = [bytes.fromhex(line) for line in lines if line]
+    if not keys or any(len(key) != KEY_BYTES for key in keys):
+        raise ValueError(f"a key for secrets has {KEY_BYTES} bytes")
+    return keys

@@ -15,6 +15,8 @@ BYTES_MOST = 1 << 20
 NODES_MOST = 100_000
 """Scalars, lists and mappings of one text, with every alias counted as what it stands for."""
 DEPTH_MOST = 64
+SPREAD_MOST = 4
+"""Times its own length that the scalars of a text may have, with every alias counted as what it stands for."""
 
 _TAG = "tag:yaml.org,2002:"
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -102,6 +104,8 @@ class _Node(NamedTuple):
     """How a plain scalar was written; None for everything else."""
     size: int
     plain: bool = False
+    letters: int = 0
+    """Characters of all its scalars."""
 
 
 def load_all(
@@ -115,7 +119,7 @@ def load_all(
     """Every document of a text; empty ones are left out. A value with one of these `tags` is a `Tagged`."""
     text = _text(source, bytes_most)
     try:
-        return _Builder(text, nodes_most, depth_most, tags).documents()
+        return _Builder(text, nodes_most, depth_most, tags, letters_most=SPREAD_MOST * bytes_most).documents()
     except yaml.YAMLError as error:
         as_yaml = _json_as_yaml(text)
         if as_yaml is not None and as_yaml != text:
@@ -156,7 +160,9 @@ class _Builder:
     nodes_most: int
     depth_most: int
     tags: frozenset[str]
+    letters_most: int
     nodes: int = 0
+    letters: int = 0
     anchors: dict[str, _Node | None] = field(default_factory=dict)
     """None: still being read, so that an alias inside it would never end."""
 
@@ -175,7 +181,7 @@ class _Builder:
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent):
             return self._alias(str(event.anchor), line)
-        self._count(1, line)
+        self._count(1, len(event.value) if isinstance(event, yaml.ScalarEvent) else 0, line)
         if depth > self.depth_most:
             raise Malformed(f"nested deeper than {self.depth_most} levels", line, over=True)
         if event.anchor is not None:
@@ -185,7 +191,7 @@ class _Builder:
             event.tag = None
             event.implicit = (not event.style, True) if isinstance(event, yaml.ScalarEvent) else True
         if isinstance(event, yaml.ScalarEvent):
-            node = _scalar(event, line)
+            node = _scalar(event, line)._replace(letters=len(event.value))
         elif isinstance(event, yaml.SequenceStartEvent):
             node = self._sequence(event, line, events, depth)
         else:
@@ -202,29 +208,33 @@ class _Builder:
         node = self.anchors[anchor]
         if node is None:
             raise Malformed(f"the alias *{anchor} stands inside what it stands for", line)
-        self._count(node.size, line)
+        self._count(node.size, node.letters, line)
         return node._replace(line=line)
 
-    def _count(self, more: int, line: int) -> None:
+    def _count(self, more: int, letters: int, line: int) -> None:
         self.nodes += more
+        self.letters += letters
+        if self.letters > self.letters_most:
+            told = f"more than {self.letters_most:,} characters, counting what aliases stand for"
+            raise Malformed(told, line, over=True, hint="use aliases for smaller values")
         if self.nodes > self.nodes_most:
             told = f"more than {self.nodes_most:,} values, counting what aliases stand for"
             raise Malformed(told, line, over=True, hint="split it into several")
 
     def _sequence(self, event: Any, line: int, events: Iterator[Any], depth: int) -> _Node:
         _check_tag(event, "seq", line)
-        before = self.nodes
+        before, letters = self.nodes, self.letters
         items = List(line)
         for inner in events:
             if isinstance(inner, yaml.SequenceEndEvent):
                 break
             node = self._node(inner, events, depth + 1)
             items.add(node.value, node.line, node.text)
-        return _Node(items, line, None, self.nodes - before + 1)
+        return _Node(items, line, None, self.nodes - before + 1, letters=self.letters - letters)
 
     def _mapping(self, event: Any, line: int, events: Iterator[Any], depth: int) -> _Node:
         _check_tag(event, "map", line)
-        before = self.nodes
+        before, letters = self.nodes, self.letters
         entries = Map(line)
         merged: list[Map] = []
         for inner in events:
@@ -243,7 +253,7 @@ class _Builder:
             for word in other:
                 if word not in entries:
                     entries.take(word, other)
-        return _Node(entries, line, None, self.nodes - before + 1)
+        return _Node(entries, line, None, self.nodes - before + 1, letters=self.letters - letters)
 
 
 def _key(node: _Node) -> str:
