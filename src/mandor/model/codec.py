@@ -11,6 +11,8 @@ import msgspec
 
 from mandor.errors import Invalid
 from mandor.lib.quantity import Cpu, Percent, Seconds, Size
+from mandor.model.audit import Audit
+from mandor.model.authority import Authority
 from mandor.model.beyond import Beyond, put_back, separate, widened
 from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
@@ -24,8 +26,9 @@ from mandor.model.priority import PriorityClass
 from mandor.model.quota import Quota
 from mandor.model.rebalance import Rebalance
 from mandor.model.receiver import EventBus, Webhook
-from mandor.model.record import Audit, Cluster, Event, Hearing, Lease, Namespace, Server, Session, Token
+from mandor.model.record import Cluster, Event, Hearing, Lease, Namespace, Server, Session, Token
 from mandor.model.reservation import Reservation
+from mandor.model.role import CustomRole, IdentityKey, Issuer, RoleBinding
 from mandor.model.secret import Secret
 from mandor.model.spare import Spare
 from mandor.model.usage import Tally
@@ -40,15 +43,17 @@ KINDS: dict[str, type[Object]] = {
     for cls in (
         *(Node, NodePool, Workload, Release, Instance, Namespace, PriorityClass, Quota, LimitDefaults, Volume),
         *(Rebalance, Reservation, Secret, Webhook, EventBus, LogSink, VmTask, Inventory, Spare),
-        *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Tally, Cluster, Server),
+        *(CustomRole, RoleBinding, Issuer, IdentityKey),
+        *(KeptDecision, Event, Audit, Token, Session, Lease, Hearing, Tally, Cluster, Server, Authority),
     )
 }
 """Every kind of object there is."""
 
 _QUANTITIES = (Cpu, Size, Seconds, Percent)
 _APPLIED = Workload | NodePool | Namespace | PriorityClass | Quota | LimitDefaults | Volume | Rebalance | Reservation
-_APPLIED |= Secret | Webhook | EventBus | LogSink
-_RECORDS = KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Tally | Cluster | Server
+_APPLIED |= Secret | Webhook | EventBus | LogSink | CustomRole | RoleBinding | Issuer
+_RECORDS = IdentityKey | KeptDecision | Event | Audit | Token | Session | Lease | Hearing | Tally | Cluster | Server
+_RECORDS |= Authority
 _ANY = _APPLIED | Node | Release | Instance | VmTask | Inventory | Spare | _RECORDS
 
 
@@ -99,7 +104,7 @@ def decode(data: bytes) -> Object:
         found: Object = _decoder.decode(data)
     except msgspec.ValidationError as error:
         found = _decode_wide(data, error)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise _foreign(error) from error
     return _shared(found) if type(found) is Instance else found
 
@@ -128,11 +133,11 @@ def _any(data: bytes) -> Any:
     """What was refused for what it says may also be no JSON, further on."""
     try:
         return msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise _foreign(error) from error
 
 
-def _foreign(error: msgspec.DecodeError) -> Invalid:
+def _foreign(error: Exception) -> Invalid:
     return Invalid(f"not an object mandor knows: {error}")
 
 
@@ -140,7 +145,7 @@ def decode_as(data: bytes, wanted: type[T]) -> T:
     """Any model type from JSON; `Invalid` names the place of the mistake."""
     try:
         return msgspec.json.decode(data, type=wanted, dec_hook=_decode_hook)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise Invalid(str(error)) from error
 
 

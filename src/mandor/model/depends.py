@@ -52,6 +52,10 @@ class Circle:
         return f"a cycle of `depends_on`: {' → '.join((*self.chain, self.chain[0]))}; none of them could begin"
 
 
+STEPS_MOST = 200_000
+"""Steps from group to group in the search for cycles; after that the cycles found so far are returned."""
+
+
 def find_circles(workloads: "Iterable[Workload]") -> list[Circle]:
     """Each once, where its first member stands."""
     known = {(each.meta.namespace, each.meta.name): each for each in workloads}
@@ -69,8 +73,12 @@ def find_circles(workloads: "Iterable[Workload]") -> list[Circle]:
             if not left[other]:
                 free.append(other)
     found: dict[frozenset[Place], Circle] = {}
+    steps = 0
     for place in waits:
-        path = _way_back(place, waits)
+        if steps > STEPS_MOST:
+            break
+        path, more = _way_back(place, waits)
+        steps += more
         if path:
             found.setdefault(frozenset(path), _circle(path, known, waits))
     return list(found.values())
@@ -92,21 +100,23 @@ def _waits(known: "Mapping[tuple[str, str], Workload]") -> dict[Place, dict[Plac
     return found
 
 
-def _way_back(start: Place, waits: dict[Place, dict[Place, str]]) -> list[Place]:
-    """The shortest; empty: it only waits for those who go round."""
+def _way_back(start: Place, waits: dict[Place, dict[Place, str]]) -> tuple[list[Place], int]:
+    """The shortest way from a group back to itself (empty: there is none), and the steps it took to find it."""
     came: dict[Place, Place] = {}
     queue = [start]
+    steps = 0
     for here in queue:
         for other in waits[here]:
+            steps += 1
             if other == start:
                 path = [here]
                 while path[-1] != start:
                     path.append(came[path[-1]])
-                return path[::-1]
+                return path[::-1], steps
             if other in waits and other not in came:
                 came[other] = here
                 queue.append(other)
-    return []
+    return [], steps
 
 
 def _circle(

@@ -6,6 +6,8 @@ from msgspec import Meta as Bounds
 from msgspec import Struct
 
 NAMES_MOST = 50
+Digest = Annotated[str, Bounds(pattern="^sha256:[0-9a-f]{64}$")]
+"""What an image is known by in every registry: of its manifest, or of the list of its manifests."""
 
 ImageKind = Literal["archive", "incus"]
 """`archive`: a tar file with an OCI layout or of `docker save`; `incus`: an image of Incus, in one file or in two."""

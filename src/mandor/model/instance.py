@@ -1,14 +1,17 @@
 """Instance: one copy of a group, on at most one node, with a phase."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import msgspec
 from msgspec import Struct, field
 
 from mandor.model.claim import Claim
+from mandor.model.features import needs
+from mandor.model.image import Digest
 from mandor.model.meta import Key, Object
 from mandor.model.phase import Phase, may_move
+from mandor.model.record import Namespace
 from mandor.model.volume import GroupVolume
 from mandor.model.workload import FLAT, Release, Workload
 
@@ -121,6 +124,9 @@ class InstanceStatus(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=
     started_at: float = 0.0
     tasks: tuple[TaskStatus, ...] = ()
     """Only for groups of several tasks."""
+    images: Annotated[dict[str, Digest] | None, needs("image-digests")] = None
+    """Digests of the images that its node pulled for it, by the references in its template; None: it pulled none, or
+    they were pinned already."""
 
 
 REFUSED, PORT_TAKEN = "Refused", "PortTaken"
@@ -157,7 +163,11 @@ class Instance(Object, frozen=True, tag="instance"):
         if self.status.phase is not Phase.RESERVED or self.spec.stop is not None or self.spec.claim is not None:
             return ()
         namespace = self.meta.namespace
-        return Key(Release.kind, namespace, self.spec.release), Key(Workload.kind, namespace, self.spec.workload)
+        return (
+            Key(Release.kind, namespace, self.spec.release),
+            Key(Workload.kind, namespace, self.spec.workload),
+            Key(Namespace.kind, "", namespace),
+        )
 
     def stopping(self, reason: str, *, at: float = 0.0, grace_seconds: float | None = None) -> "Instance":
         """The same instance, told to stop; a second order changes nothing."""

@@ -8,10 +8,10 @@ from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
 from mandor.lib.quantity import Seconds, Size
+from mandor.model.features import needs
 from mandor.model.meta import Misfit, Object, check_labels, check_name
-from mandor.model.receiver import EVERYTHING, HERE, PATTERNS_MOST, URL_MOST, Patterns, check_secret
+from mandor.model.receiver import EVERYTHING, HERE, PATTERNS_MOST, URL_MOST, Patterns, check_ca, check_secret
 from mandor.model.receiver import FILE as SECRET_FILE
-from mandor.model.record import Empty
 from mandor.model.secret import secret_of
 
 Source = Literal["instances", "agent"]
@@ -35,6 +35,8 @@ class LogSinkSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkn
     `fluent://HOST:24224`, `loki+https://HOST:3100`, `otlp+https://HOST:4318`; plain http only to the node itself."""
     sources: tuple[Source, ...] = ("instances", "agent")
     """What instances print, and what agents say about their own work."""
+    audit: Annotated[bool, needs("audit-chain")] = False
+    """The server that leads sends audit records, too; a `file:` is one of the server, below its `audit_files`."""
     namespaces: Patterns = EVERYTHING
     """Of instances: those of these namespaces, with `*` and `?`."""
     workloads: Patterns = EVERYTHING
@@ -52,7 +54,8 @@ class LogSinkSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkn
     user: str = ""
     """For Loki and OTLP: whom the receiver knows us as, with `password`."""
     password: str | None = None
-    """`NAME` or `NAME/KEY` of a secret, or `file:/PATH` on the node. A secret named here is given to every node."""
+    """`NAME` or `NAME/KEY` of a secret, or `file:NAME` in the folder that the agent's setting `secret_files` names. A
+    secret named here is given to every node."""
     token: str | None = None
     """For Loki and OTLP, instead of a user: sent as `Authorization: Bearer`; named as a password is."""
     secret_namespace: str = "default"  # noqa: S105 - where it lives, not what it is
@@ -60,7 +63,7 @@ class LogSinkSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkn
     tenant: Annotated[str, Bounds(max_length=256)] = ""
     """For Loki: sent as `X-Scope-OrgID`."""
     ca: str = ""
-    """A file on the node with certificates to trust; absent: those of the machine."""
+    """A file in the agent's folder `secret_files` with certificates to trust; absent: those of the machine."""
     rotate: Size = Size(64 * MIB)
     """Of a file: so large it gets, then it is `PATH.1` and another one begins."""
     keep: Annotated[int, Bounds(ge=0, le=100)] = 5
@@ -90,8 +93,8 @@ class LogSinkSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkn
 
     def __post_init__(self) -> None:
         self._check_url()
-        if not self.sources or len(set(self.sources)) != len(self.sources):
-            raise Misfit("each source once, and at least one", "sources", hint="instances, agent")
+        if not (self.sources or self.audit) or len(set(self.sources)) != len(self.sources):
+            raise Misfit("each source once, and at least one", "sources", hint="instances, agent; or `audit: true`")
         for patterns, path in ((self.namespaces, "namespaces"), (self.workloads, "workloads")):
             if not 1 <= len(patterns) <= PATTERNS_MOST:
                 raise Misfit(f"{len(patterns)} patterns; 1 to {PATTERNS_MOST} are allowed", path)
@@ -102,8 +105,7 @@ class LogSinkSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkn
             raise Misfit(f"{self.rotate} is no size of a file", "rotate", hint="64Ki to 64Gi")
         if not 0.1 <= self.timeout <= 120:
             raise Misfit(f"{self.timeout} is no time for an answer", "timeout", hint="100ms to 2m")
-        if self.ca and not self.ca.startswith("/"):
-            raise Misfit(f"{self.ca[:80]!r} is no file on the node", "ca", hint="/etc/mandor/receivers.pem")
+        check_ca(self.ca)
         self._check_identity()
 
     def _check_url(self) -> None:
@@ -157,6 +159,11 @@ class SinkHealth(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     """Lines in the buffer."""
 
 
+class LogSinkStatus(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    audits: Annotated[int, needs("audit-chain")] = 0
+    """How many records of the audit chain it got, counted from the first one ever."""
+
+
 class LogSink(Object, frozen=True, tag="log-sink"):
     """Of the whole cluster, and an admin's: every node sends to the address it names."""
 
@@ -164,4 +171,4 @@ class LogSink(Object, frozen=True, tag="log-sink"):
     plural: ClassVar[str] = "log-sinks"
     namespaced: ClassVar[bool] = False
     spec: LogSinkSpec
-    status: Empty = field(default_factory=Empty)
+    status: LogSinkStatus = field(default_factory=LogSinkStatus)

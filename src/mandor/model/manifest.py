@@ -23,11 +23,12 @@ from mandor.model.near_cycle import HINT, find_deadlocks
 from mandor.model.pool import NodePool, NodePoolSpec
 from mandor.model.priority import PriorityClass, PriorityClassSpec
 from mandor.model.quota import Quota, QuotaSpec
-from mandor.model.reading import FAILED, LATER, Mistake, Reader
+from mandor.model.reading import FAILED, LATER, MISTAKES_MOST, Mistake, Reader
 from mandor.model.rebalance import Rebalance, RebalanceSpec
 from mandor.model.receiver import EventBus, EventBusSpec, Webhook, WebhookSpec
 from mandor.model.record import Namespace, NamespaceSpec
 from mandor.model.reservation import Reservation, ReservationSpec
+from mandor.model.role import CustomRole, Issuer, IssuerSpec, RoleBinding, RoleBindingSpec, RoleSpec
 from mandor.model.secret import Secret, SecretSpec
 from mandor.model.task import Task
 from mandor.model.volume import Volume, VolumeSpec
@@ -55,6 +56,9 @@ _SPECS: dict[str, type[msgspec.Struct]] = {
     "webhook": WebhookSpec,
     "event-bus": EventBusSpec,
     "log-sink": LogSinkSpec,
+    "role": RoleSpec,
+    "role-binding": RoleBindingSpec,
+    "issuer": IssuerSpec,
 }
 _MADE: dict[str, Callable[..., Object]] = {
     "workload": Workload,
@@ -70,6 +74,9 @@ _MADE: dict[str, Callable[..., Object]] = {
     "webhook": Webhook,
     "event-bus": EventBus,
     "log-sink": LogSink,
+    "role": CustomRole,
+    "role-binding": RoleBinding,
+    "issuer": Issuer,
 }
 
 _META = ("kind", "name", "namespace", "labels")
@@ -141,6 +148,8 @@ def load_files(
         found, wrong = _read_file(name, text, namespace)
         documents += found
         mistakes += [(name, each) for each in sorted(wrong, key=lambda each: each.line)]
+        if len(mistakes) >= MISTAKES_MOST:
+            break
     mistakes += _twice(documents)
     mistakes += _deadlocked(documents)
     mistakes += _circular(documents)
@@ -178,6 +187,8 @@ def _read_file(name: str, text: str | bytes | Map, namespace: str) -> tuple[list
         reader = Reader()
         value = _read(reader, source, line, namespace)
         mistakes += [_flat(each) for each in reader.mistakes] if _is_flat(source) else reader.mistakes
+        if len(mistakes) >= MISTAKES_MOST:
+            break
         if value is not None:
             found.append(Document(value, name, line, source))
     return found, mistakes

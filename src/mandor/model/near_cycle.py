@@ -26,6 +26,10 @@ class Deadlock:
         return f"a cycle of `must` near-rules: {waits}; none of them can be the first"
 
 
+PAIRS_MOST = 200_000
+"""Pairs of a rule and a group that are compared; rules beyond that are not examined."""
+STEPS_MOST = 200_000
+"""Steps from group to group in the search for cycles; after that the cycles found so far are returned."""
 HINT = "make one of these rules `strength: should`"
 
 _Place = tuple[str, str, str]
@@ -42,17 +46,29 @@ def find_deadlocks(workloads: Iterable[Workload]) -> list[Deadlock]:
     for place in known:
         by_name.setdefault(place[1], []).append(place)
     waits: _Waits = {}
+    pairs = 0
     for place, workload in known.items():
-        near = workload.spec.groups[place[2]].placement.near
-        rules = [
-            (index, _named(rule, place, known, known if rule.workload is None else by_name.get(rule.workload, ())))
-            for index, rule in enumerate(near)
-            if rule.strength == "must"
-        ]
+        rules = []
+        for index, rule in enumerate(workload.spec.groups[place[2]].placement.near):
+            candidates = known if rule.workload is None else by_name.get(rule.workload, ())
+            pairs += len(candidates)
+            if rule.strength == "must" and pairs <= PAIRS_MOST:
+                rules.append((index, _named(rule, place, known, candidates)))
         waits[place] = [(index, named) for index, named in rules if named and place not in named]
     free = _free(waits)
-    paths = {place: _path(place, waits, free) for place in known if place not in free}
-    return [_deadlock(path, known, waits, free) for path in paths.values() if path]
+    return [_deadlock(path, known, waits, free) for path in _paths(waits, free)]
+
+
+def _paths(waits: _Waits, free: set[_Place]) -> list[list[_Place]]:
+    """For each group that lies on a cycle, the shortest one, as far as `STEPS_MOST` allows."""
+    found, left = list[list[_Place]](), STEPS_MOST
+    for place in waits:
+        if place not in free and left > 0:
+            path, steps = _path(place, waits, free)
+            left -= steps
+            if path:
+                found.append(path)
+    return found
 
 
 def _free(waits: _Waits) -> set[_Place]:
@@ -92,21 +108,23 @@ def _blocking(place: _Place, waits: _Waits, free: set[_Place]) -> list[tuple[int
     return [(index, other) for index, named in waits[place] if not named & free for other in sorted(named)]
 
 
-def _path(start: _Place, waits: _Waits, free: set[_Place]) -> list[_Place]:
-    """The shortest way from a group back to itself; empty: it only waits for those who do."""
+def _path(start: _Place, waits: _Waits, free: set[_Place]) -> tuple[list[_Place], int]:
+    """The shortest way from a group back to itself (empty: it only waits for those who do), and the steps it took."""
     came: dict[_Place, _Place] = {}
     queue = [start]
+    steps = 0
     for here in queue:
         for _, other in _blocking(here, waits, free):
+            steps += 1
             if other == start:
                 path = [here]
                 while path[-1] != start:
                     path.append(came[path[-1]])
-                return path[::-1]
+                return path[::-1], steps
             if other not in came:
                 came[other] = here
                 queue.append(other)
-    return []
+    return [], steps
 
 
 def _deadlock(path: list[_Place], known: dict[_Place, Workload], waits: _Waits, free: set[_Place]) -> Deadlock:

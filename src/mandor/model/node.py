@@ -113,6 +113,10 @@ def stamped(before: NodeSpec, after: NodeSpec, now: float) -> NodeSpec:
     return msgspec.structs.replace(after, taints=taints, drain=drain)
 
 
+MAPPED_USERS = "mapped-users"
+"""Extra of an engine whose containers know 65,536 users: a namespace's user has another number in them."""
+
+
 class Capabilities(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """What an engine on a node says it can do (data, not code)."""
 

@@ -20,13 +20,13 @@ from mandor.model.codec import from_plain
 from mandor.model.meta import Misfit
 from mandor.model.placement import KINDS, Placement, Where
 from mandor.model.schedule import Schedule
-from mandor.model.task import File, Task
+from mandor.model.task import Task
 from mandor.model.variant import TaskVariant
 from mandor.model.workload import AUTO, Alternative, Disruption, Group, Port, Reschedule, WorkloadSpec
 
 MISTAKES_MOST = 50
 
-_TASK_LATER = frozenset({"identity"})
+_TASK_LATER = frozenset[str]()
 LATER: dict[type, frozenset[str]] = {
     WorkloadSpec: frozenset(),
     Group: frozenset({"services"}),
@@ -34,7 +34,6 @@ LATER: dict[type, frozenset[str]] = {
     Task: _TASK_LATER,
     TaskVariant: _TASK_LATER,
     Alternative: _TASK_LATER,
-    File: frozenset({"on_change"}),
     Reschedule: frozenset({"unlimited"}),
     Disruption: frozenset({"min_run", "move"}),
 }
@@ -166,6 +165,8 @@ class Reader:
     def unknown(self, key: str, known: set[str], later: frozenset[str], path: str, line: int) -> None:
         if key in later:
             self.wrong(line, path, f"`{key}` is not supported yet", "this version of mandor cannot do it; leave it out")
+            return
+        if len(self.mistakes) >= MISTAKES_MOST:
             return
         instead = SYNONYMS.get(key, "")
         named = instead and instead.partition(":")[0] in known

@@ -7,6 +7,7 @@ from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
 from mandor.lib.quantity import Seconds
+from mandor.lib.secret_files import plain_name
 from mandor.model.meta import Misfit, Object, check_name
 from mandor.model.secret import check_reference
 
@@ -23,31 +24,47 @@ EVERYTHING: Patterns = ("*",)
 Attempts = Annotated[int, Bounds(ge=1, le=100)]
 
 
+FILE_HINT = "file:hook.secret, in the folder that the setting `secret_files` names"
+
+
+def check_ca(text: str) -> None:
+    """The name of a file in the folder `secret_files`, or its path."""
+    if text and not _is_file(text):
+        raise Misfit(f"{text[:80]!r} is no file", "ca", hint="receivers.pem, in the folder `secret_files`")
+
+
 def check_secret(text: str, path: str) -> None:
-    """`NAME` or `NAME/KEY` of a secret, or `file:/PATH` on the server."""
+    """`NAME` or `NAME/KEY` of a secret, or `file:NAME` in the folder `secret_files`. Paths were possible before there
+    was such a folder: they can still be read, and only those of that folder are used."""
     if text.startswith(FILE):
-        if not text.removeprefix(FILE).startswith("/"):
-            raise Misfit(f"{text[:80]!r} names no file", path, hint="file:/etc/mandor/hook.secret, from the root")
+        if not _is_file(text.removeprefix(FILE)):
+            raise Misfit(f"{text[:80]!r} names no file", path, hint=FILE_HINT)
         return
     try:
         check_reference(text)
     except ValueError as error:
-        raise Misfit(str(error), path, hint="NAME or NAME/KEY of a `kind: secret`, or file:/PATH") from None
+        raise Misfit(str(error), path, hint="NAME or NAME/KEY of a `kind: secret`, or file:NAME") from None
+
+
+def _is_file(text: str) -> bool:
+    return text.startswith("/") or plain_name(text)
 
 
 class WebhookSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """Where events are sent, which, and what they are signed with."""
 
     url: Annotated[str, Bounds(max_length=URL_MOST)]
-    """`https://HOST/PATH`; plain http only to this machine."""
+    """`https://HOST/PATH`; plain http only to this machine. The server's setting `egress_allow` says which hosts are
+    called."""
     secret: str
-    """What messages are signed with: `NAME` or `NAME/KEY` of a secret, or `file:/PATH` on the server."""
+    """What messages are signed with: `NAME` or `NAME/KEY` of a secret, or `file:NAME` in the folder that the server's
+    setting `secret_files` names."""
     old_secret: str | None = None
     """While the secret is changed: messages carry a signature by this one, too."""
     secret_namespace: str = "default"  # noqa: S105 - where it lives, not what it is
     """Where the secrets live."""
     ca: str = ""
-    """A file on the server with certificates to trust; absent: those of the machine."""
+    """A file in the server's folder `secret_files` with certificates to trust; absent: those of the machine."""
     events: Patterns = EVERYTHING
     """Which, as `KIND.REASON` with `*` and `?`: `instance.*`, `*.Failed`, `task.*`."""
     namespaces: Patterns = EVERYTHING
@@ -96,11 +113,11 @@ class EventBusSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
     user: str = ""
     """Whom the bus knows us as; absent: nobody in particular."""
     password: str | None = None
-    """`NAME` or `NAME/KEY` of a secret, or `file:/PATH` on the server."""
+    """`NAME` or `NAME/KEY` of a secret, or `file:NAME` in the server's folder `secret_files`."""
     secret_namespace: str = "default"  # noqa: S105 - where it lives, not what it is
     """Where the secret lives."""
     ca: str = ""
-    """A file on the server with certificates to trust; absent: those of the machine."""
+    """A file in the server's folder `secret_files` with certificates to trust; absent: those of the machine."""
     events: Patterns = EVERYTHING
     """Which, as `KIND.REASON` with `*` and `?`: `instance.*`, `*.Failed`, `task.*`."""
     namespaces: Patterns = EVERYTHING
@@ -151,8 +168,7 @@ def _check_common(spec: WebhookSpec | EventBusSpec) -> None:
         raise Misfit(f"{spec.timeout} is no time for an answer", "timeout", hint="100ms to 2m")
     if not 1 <= spec.patience <= 7 * 86_400:
         raise Misfit(f"{spec.patience} is no patience", "patience", hint="1s to 7d")
-    if spec.ca and not spec.ca.startswith("/"):
-        raise Misfit(f"{spec.ca[:80]!r} is no file on the server", "ca", hint="/etc/mandor/receivers.pem")
+    check_ca(spec.ca)
     check_name(spec.secret_namespace, "namespace")
 
 

@@ -8,10 +8,14 @@ from msgspec import Struct, field
 
 from mandor.model.features import needs
 from mandor.model.image import ImageFile
+from mandor.model.level import Level
 from mandor.model.meta import Object
 
-Role = Literal["admin", "operator", "viewer", "node", "join", "component"]
+Role = Literal["admin", "operator", "viewer", "node", "join", "component", "custom"]
 ALL_NAMESPACES = "*"
+USERS_PER_NAMESPACE = 10_000
+FIRST_NAMESPACE_USER = 1_900_000_000
+"""User ids from here to 2**31 belong to namespaces: above what systemd, login.defs and /etc/subuid give out."""
 
 
 class Empty(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -24,6 +28,21 @@ class ClusterSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkn
     """Raised by every restore: work that an older epoch knew is held, not killed."""
 
 
+class SealingKey(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """A data key: secrets are sealed with it, and it is sealed itself under a master key of the servers."""
+
+    id: str
+    sealed: str = ""
+    created_at: float = 0.0
+
+
+class ClusterStatus(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    next_user: Annotated[int, needs("namespace-levels")] = 0
+    """Where the search for user ids of the next namespace starts; 0: none was assigned yet."""
+    keys: Annotated[tuple[SealingKey, ...], needs("sealing-keys")] = ()
+    """Data keys of secrets; the newest, which seals, is last."""
+
+
 class Cluster(Object, frozen=True, tag="cluster"):
     """The one object called `cluster`: who this store belongs to."""
 
@@ -31,7 +50,7 @@ class Cluster(Object, frozen=True, tag="cluster"):
     plural: ClassVar[str] = "clusters"
     namespaced: ClassVar[bool] = False
     spec: ClusterSpec
-    status: Empty = field(default_factory=Empty)
+    status: ClusterStatus = field(default_factory=ClusterStatus)
 
 
 class LeaseSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -72,6 +91,8 @@ class ServerSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True
     features: tuple[str, ...] = ()
     """What it can do, by name; a field that is new is written once every server that lives names its feature."""
     roles: tuple[str, ...] = ()
+    keys: Annotated[tuple[str, ...], needs("sealing-keys")] = ()
+    """Ids of its master keys."""
     address: str = ""
     seconds: float = 10.0
     """Unchanged for so long, on the observer's own clock: it lives no more."""
@@ -89,17 +110,31 @@ class Server(Object, frozen=True, tag="server"):
 
 
 class NamespaceSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    level: Annotated[Level, needs("namespace-levels")] = "restricted"
+    """How far its tasks are confined, and what is allowed where the lists below are absent."""
     engines: tuple[str, ...] | None = None
-    """The engines its workloads may use; absent: all."""
+    """The engines its workloads may use; absent: all, but `process` only at the level `privileged`."""
+    pools: Annotated[tuple[str, ...] | None, needs("namespace-levels")] = None
+    """The node pools its workloads may use; absent: all."""
+    registries: Annotated[tuple[str, ...] | None, needs("namespace-levels")] = None
+    """Where its images may come from: registries, paths or repositories, such as `ghcr.io/acme`; absent: anywhere."""
     users: tuple[str, ...] | None = None
-    """The system users its tasks may run as; absent: all."""
+    """The users its tasks may run as; absent: as the level allows."""
     host_paths: tuple[str, ...] | None = None
-    """The host paths its workloads may mount, with all below; absent: whatever a node's agent allows."""
+    """The host paths its workloads may mount, with all below; absent: none, and at the level `privileged` whatever a
+    node's agent allows."""
     options: tuple[str, ...] | None = None
     """The engine options its tasks may use: `docker.shm_size`, or `incus.*` for all of an engine; `security.privileged`
-    and `security.cap_add` are such, too; absent: all."""
+    and `security.cap_add` are such, too; absent: as the level allows."""
+    pull_secret: Annotated[str, needs("pull-secrets")] = ""
+    """The secret with the login for images of tasks that name none; empty: the nodes' own logins."""
     priority_most: int | None = None
     """The highest priority its workloads may have; absent: any."""
+
+
+class NamespaceStatus(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    first_user: Annotated[int, needs("namespace-levels")] = 0
+    """First of the `USERS_PER_NAMESPACE` user ids that belong to this namespace alone; 0: none assigned yet."""
 
 
 class Namespace(Object, frozen=True, tag="namespace"):
@@ -107,7 +142,7 @@ class Namespace(Object, frozen=True, tag="namespace"):
     plural: ClassVar[str] = "namespaces"
     namespaced: ClassVar[bool] = False
     spec: NamespaceSpec = field(default_factory=NamespaceSpec)
-    status: Empty = field(default_factory=Empty)
+    status: NamespaceStatus = field(default_factory=NamespaceStatus)
 
 
 class Former(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -115,10 +150,28 @@ class Former(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_f
 
     hash: str
     until: float
+    key: Annotated[str, needs("certificates")] = ""
+    """The id of the node's key before."""
+
+
+class JoinTerms(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
+    """Limits of a join token: how many nodes it admits, and what those nodes are."""
+
+    uses: int | None = None
+    """Nodes that can still join with the token; absent: any number until the token ends."""
+    pool: str = ""
+    """The pool of every node that joins with the token; empty: the agent chooses."""
+    labels: dict[str, str] = {}
+    """The labels of every node that joins with the token; empty: the agent chooses."""
+    node: str = ""
+    """The only node name that the token admits; empty: any."""
 
 
 class TokenSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     role: Role
+    """`custom`: see `custom`."""
+    custom: Annotated[str, needs("custom-roles")] = ""
+    """The name of the `kind: role` whose rules its bearer has."""
     identity: str
     """`user:ani`, `node:n1`, `component:scheduler`: who its bearer is."""
     hash: str
@@ -128,6 +181,10 @@ class TokenSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True,
     """0: never."""
     former: Annotated[Former | None, needs("credential-renewal")] = None
     """Of a node that has renewed its credential."""
+    join: Annotated[JoinTerms | None, needs("join-terms")] = None
+    """Limits of a join token; absent: none besides its end."""
+    key: Annotated[str, needs("certificates")] = ""
+    """SHA-256 of the public key that a node's certificates are for; empty: the node shows its secret only."""
 
 
 class Token(Object, frozen=True, tag="token"):
@@ -150,7 +207,7 @@ class Token(Object, frozen=True, tag="token"):
 
     def followed(self, now: float, overlap_seconds: float) -> Former:
         """What stays of it beside its successor, for a while and not longer than it would have been good."""
-        return Former(self.spec.hash, min(now + overlap_seconds, self.ends_at))
+        return Former(self.spec.hash, min(now + overlap_seconds, self.ends_at), self.spec.key)
 
 
 RENEWAL_SHARE = 2 / 3
@@ -164,6 +221,9 @@ def ends_soon(role: str, left_seconds: float, lasts_seconds: float) -> bool:
 
 
 def soon_seconds(role: str, lasts_seconds: float) -> float:
+    """Seconds before its end from which on a token is reported; a join token is short-lived and never reported."""
+    if role == "join":
+        return -math.inf
     late = (1 - RENEWAL_SHARE) / 2 * lasts_seconds if role == "node" else SOON_SECONDS
     return min(SOON_SECONDS, late)
 
@@ -229,23 +289,3 @@ class Event(Object, frozen=True, tag="event"):
     @property
     def node(self) -> str:
         return self.spec.node
-
-
-class AuditSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
-    at: float
-    identity: str
-    verb: str
-    about: str
-    address: str = ""
-    changed: tuple[str, ...] = ()
-    """The fields that changed, as paths; secrets never show their values here."""
-
-
-class Audit(Object, frozen=True, tag="audit"):
-    """Who changed what, and when."""
-
-    kind: ClassVar[str] = "audit"
-    plural: ClassVar[str] = "audits"
-    namespaced: ClassVar[bool] = False
-    spec: AuditSpec
-    status: Empty = field(default_factory=Empty)

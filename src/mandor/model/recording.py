@@ -18,6 +18,8 @@ from mandor.model.meta import Key, Meta, Object
 from mandor.model.node import Node
 from mandor.model.phase import Phase
 from mandor.model.priority import PriorityClass
+from mandor.model.quota import Quota
+from mandor.model.record import Namespace
 from mandor.model.reservation import Reservation
 from mandor.model.task import Probe, Task
 from mandor.model.variant import TaskVariant
@@ -25,7 +27,39 @@ from mandor.model.volume import Volume
 from mandor.model.workload import Group, Workload
 
 VERSION = 1
-KINDS = frozenset({Node.kind, Workload.kind, Instance.kind, PriorityClass.kind, Volume.kind, Reservation.kind})
+NOT_RECORDED = {
+    "release": "made again from its workload",
+    "limit-defaults": "already filled into the recorded workloads",
+    "node-pool": "the machines it ordered are recorded as nodes",
+    "rebalance": "an order of one moment, made again by hand where it matters",
+    "secret": "confidential",
+    "token": "confidential",
+    "session": "confidential",
+    "audit": "confidential",
+    "webhook": "a rehearsal sends nothing to other systems",
+    "event-bus": "a rehearsal sends nothing to other systems",
+    "log-sink": "a rehearsal sends nothing to other systems",
+    "task": "placement of virtual machines is not replayed",
+    "inventory": "placement of virtual machines is not replayed",
+    "spare": "placement of virtual machines is not replayed",
+    "decision": "a result, which the replay makes again",
+    "event": "a result, which the replay makes again",
+    "tally": "a result, which the replay makes again",
+    "lease": "internal to the servers",
+    "hearing": "internal to the servers",
+    "server": "internal to the servers",
+    "cluster": "internal to the servers",
+    "role": "access rights do not change placement",
+    "role-binding": "access rights do not change placement",
+    "issuer": "access rights do not change placement",
+    "authority": "confidential",
+    "identity-key": "confidential",
+}
+"""Kinds that a recording leaves out, each with the reason; a new kind belongs here or in `KINDS`."""
+KINDS = frozenset(
+    each.kind for each in (Node, Workload, Instance, PriorityClass, Volume, Reservation, Quota, Namespace)
+)
+"""Kinds that a recording contains: everything that decides where work goes."""
 PROGRAM = ("program",)
 T = TypeVar("T", Task, TaskVariant)
 

@@ -15,6 +15,7 @@ from mandor.model.rebalance import RebalanceSpec
 from mandor.model.receiver import EventBusSpec, WebhookSpec
 from mandor.model.record import NamespaceSpec
 from mandor.model.reservation import ReservationSpec
+from mandor.model.role import IssuerSpec, RoleBindingSpec, RoleSpec
 from mandor.model.secret import SecretSpec
 from mandor.model.volume import VolumeSpec
 from mandor.model.workload import WorkloadSpec
@@ -50,6 +51,9 @@ _OTHERS: dict[str, tuple[type[Struct], bool, str]] = {
     "webhook": (WebhookSpec, False, "A receiver of events over HTTP; every message is signed."),
     "event-bus": (EventBusSpec, False, "A NATS or Kafka to which events are published."),
     "log-sink": (LogSinkSpec, False, "A receiver of what instances print and agents say."),
+    "role": (RoleSpec, False, "Rules that say which verbs are allowed on which objects."),
+    "role-binding": (RoleBindingSpec, False, "Grants a role to users and groups of an OpenID provider."),
+    "issuer": (IssuerSpec, False, "An OpenID provider whose ID tokens the API accepts."),
 }
 """Kinds beside workloads: what they say, whether they live in a namespace, what they are."""
 

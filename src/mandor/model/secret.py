@@ -4,11 +4,12 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
+import msgspec
 from msgspec import Meta as Bounds
 from msgspec import Struct, field
 
+from mandor.model.features import needs
 from mandor.model.meta import Misfit, Object, check_name
-from mandor.model.record import Empty
 
 VALUE = "value"
 """The key of a secret that has a single value without a name."""
@@ -45,11 +46,23 @@ class SecretSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unkno
         return {VALUE: self.value} if self.value is not None else self.data
 
 
+class SecretStatus(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """Written by the server."""
+
+    changes: Annotated[int, needs("secret-changes")] = 0
+    """How many writes have changed, added or removed a value. A key rotation seals values anew and changes none."""
+
+
 class Secret(Object, frozen=True, tag="secret"):
     kind: ClassVar[str] = "secret"
     plural: ClassVar[str] = "secrets"
     spec: SecretSpec = field(default_factory=SecretSpec)
-    status: Empty = field(default_factory=Empty)
+    status: SecretStatus = field(default_factory=SecretStatus)
+
+    @property
+    def content_id(self) -> str:
+        """Differs between two states of a secret of one name if their values differ; it reveals nothing of them."""
+        return f"{self.meta.uid}.{self.status.changes}"
 
 
 def check_reference(text: str) -> None:
@@ -75,9 +88,16 @@ def secret_of(reference: str) -> str:
     return reference.partition("/")[0]
 
 
+def whole(name: str) -> str:
+    """The reference to all values of a secret, as JSON."""
+    return f"{name}/*"
+
+
 def pick(reference: str, values: dict[str, str]) -> str | None:
     """The value that is meant; None: the secret has no such key, or several and none is named."""
     key = reference.partition("/")[2]
+    if key == "*":
+        return msgspec.json.encode(values).decode()
     if key:
         return values.get(key)
     return values.get(VALUE) if VALUE in values else next(iter(values.values())) if len(values) == 1 else None

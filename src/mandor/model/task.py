@@ -8,13 +8,17 @@ from msgspec import Meta as Bounds
 from msgspec import Struct
 
 from mandor.lib.quantity import Seconds, Size
+from mandor.model.features import needs
 from mandor.model.meta import Misfit, check_name
 from mandor.model.resources import TaskResources
-from mandor.model.secret import check_reference, references_in
+from mandor.model.secret import check_reference, references_in, whole
 
 Text = Annotated[str, Bounds(max_length=4096)]
 PortNumber = Annotated[int, Bounds(ge=1, le=65535)]
 Count = Annotated[int, Bounds(ge=1, le=1000)]
+
+OnChange = Literal["none", "restart", "signal"]
+"""Reactions of a workload to a changed secret. `signal` is refused: no engine replaces the files of a running task."""
 
 ProbeKind = Literal["startup", "health", "readiness"]
 
@@ -73,12 +77,22 @@ class File(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     """Its text is that of a secret, `NAME` or `NAME/KEY`, instead of `content`."""
     fill: bool = False
     """`${MANDOR_INSTANCE}` and the like, and `${secret:NAME/KEY}`, are filled in where they stand in `content`."""
+    on_change: Annotated[OnChange | None, needs("secret-changes")] = None
+    """Reaction to a change of its secret: `restart` replaces the instances in a roll-out, `none` does nothing, `signal`
+    is not supported yet; absent: as `on_change` of the task. A change of `content` is always rolled out."""
 
     def __post_init__(self) -> None:
+        _check_on_change(self.on_change)
         for reference in self.references:
             check_reference(reference)
         if self.secret is not None and self.content:
             raise ValueError("a file has `content`, or the text of a `secret`, not both")
+        if self.on_change == "none" and not self.references:
+            raise Misfit(
+                "the file has no secret, and a change of `content` is always rolled out",
+                "on_change",
+                hint="leave `on_change` out",
+            )
         if not re.fullmatch(r"0?[0-7]{3}", self.mode):
             raise ValueError(f'{self.mode!r} is not a file mode; write it as text in octal: "0644"')
         if ".." in self.path.split("/"):
@@ -131,9 +145,10 @@ class Stop(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
 
 class Security(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
     user: str | int | None = None
-    """A name or number; absent: whoever runs the agent."""
-    read_only_root: bool = False
-    """Nothing can be written but to mounts."""
+    """A name or number; absent: a user of its namespace at the level `restricted`, else the image's or the agent's."""
+    read_only_root: bool | None = None
+    """Nothing can be written but to mounts; absent: so at the level `restricted`, which then has an empty /tmp in
+    memory, and not at others."""
     cap_add: tuple[Text, ...] = ()
     """Powers of root it gets beyond the usual ones: `NET_ADMIN`."""
     cap_drop: tuple[Text, ...] = ()
@@ -154,7 +169,34 @@ class Security(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown
     def confined(self) -> bool:
         """It says something that only engines with walls of their own can do."""
         walls = self.read_only_root or self.privileged or self.no_new_privileges
-        return walls or bool(self.cap_add or self.cap_drop)
+        return bool(walls) or bool(self.cap_add or self.cap_drop)
+
+
+class Identity(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """A short-lived signed token (JWT) in a file, which shows other systems which workload the task belongs to."""
+
+    name: Annotated[str, Bounds(max_length=63)] = ""
+    """The last part of `sub`, `mandor:CLUSTER:NAMESPACE:WORKLOAD:NAME`; absent: `default`."""
+    audience: Annotated[tuple[Annotated[str, Bounds(min_length=1, max_length=256)], ...], Bounds(max_length=16)] = (
+        "mandor",
+    )
+    """The systems that the token is for, its `aud`; each should accept only its own."""
+    ttl: Seconds = Seconds(3600)
+    """How long a token is good, 1m…1d; it is replaced in place when two thirds have passed."""
+    file: Text | None = None
+    """Where the task finds it, in a folder of its own; absent: /run/mandor/identity/token, with the process engine
+    identity/token in the working directory. MANDOR_IDENTITY_TOKEN_FILE names it."""
+
+    def __post_init__(self) -> None:
+        if self.name:
+            check_name(self.name, "identity name")
+        if not self.audience:
+            raise Misfit("a token is for at least one `audience`", "audience")
+        if not 60 <= self.ttl <= 86_400:
+            raise Misfit("`ttl` is 1m…1d", "ttl")
+        parts = [part for part in (self.file or "a/b").split("/") if part]
+        if len(parts) < 2 or ".." in parts or "\0" in (self.file or "") or (self.file or "").endswith("/"):
+            raise Misfit(f"{self.file!r} names no file in a folder", "file", hint="/run/identity/token")
 
 
 class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -170,10 +212,17 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     env: dict[str, str] = {}
     """Environment variables, beside MANDOR_INSTANCE, MANDOR_INDEX, MANDOR_NODE, MANDOR_PORT_<NAME> and the like; a
     secret within a longer value is `${secret:NAME/KEY}`."""
+    pull_secret: Annotated[Text | None, needs("pull-secrets")] = None
+    """The secret with the login to the image's registry: `username`, `password` and `registry`, or
+    `.dockerconfigjson`; absent: that of the namespace, or the node's own logins."""
     secrets: dict[str, Text] = {}
     """Environment variables with the value of a secret: `DB_PASSWORD: db-password`, or `db/password` for one key."""
     files: tuple[File, ...] = ()
     """Small files put in place before it starts."""
+    on_change: Annotated[OnChange, needs("secret-changes")] = "none"
+    """Reaction to a change of a secret in `secrets`, `env` or `files`: `restart` replaces the instances in a roll-out
+    (services and daemons), `none` leaves them with the old value until their next start, `signal` is not supported
+    yet."""
     mounts: tuple[TaskMount, ...] = ()
     """What it finds where, besides its files: volumes of its group, and memory."""
     working_dir: Text | None = None
@@ -190,10 +239,13 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     """How it is asked to end."""
     security: Security = Security()
     """As whom it runs."""
+    identity: Annotated[Identity | None, needs("workload-identity")] = None
+    """A signed token that shows which workload it is; absent: none."""
     options: dict[str, dict[str, Any]] = {}
     """What only one engine knows, by engine."""
 
     def __post_init__(self) -> None:
+        _check_on_change(self.on_change)
         if not self.image and not self.command:
             raise ValueError("a task needs an `image` or a `command`")
         if both := self.env.keys() & self.secrets.keys():
@@ -204,6 +256,10 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
                     check_reference(reference)
                 except ValueError as error:
                     raise Misfit(str(error), place) from None
+        if self.pull_secret is not None:
+            if not self.image:
+                raise Misfit("`pull_secret` is for tasks with an `image`", "pull_secret")
+            check_name(self.pull_secret, "name of a secret")
         for name in (*self.env, *self.secrets):
             if not _ENV.fullmatch(name):
                 raise ValueError(f"{name!r} is not the name of an environment variable")
@@ -216,9 +272,17 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
     @property
     def secret_references(self) -> frozenset[str]:
         """Every value of a secret that it needs: `NAME`, or `NAME/KEY`."""
+        login = [whole(self.pull_secret)] if self.pull_secret is not None else []
         return frozenset(
-            (*self.secrets.values(), *self._within, *(one for each in self.files for one in each.references))
+            (*login, *self.secrets.values(), *self._within, *(one for each in self.files for one in each.references))
         )
+
+    @property
+    def restart_references(self) -> frozenset[str]:
+        """The values of secrets whose change replaces its instances; the login for its image is none of them."""
+        variables = (*self.secrets.values(), *self._within) if self.on_change == "restart" else ()
+        files = (each for each in self.files if (each.on_change or self.on_change) == "restart")
+        return frozenset((*variables, *(one for each in files for one in each.references)))
 
     @property
     def _within(self) -> list[str]:
@@ -234,6 +298,15 @@ class Task(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fie
             "readiness": self.readiness,
         }
         return {kind: probe for kind, probe in found.items() if probe is not None}
+
+
+def _check_on_change(given: OnChange | None) -> None:
+    if given == "signal":
+        raise Misfit(
+            "`signal` is not supported: no engine replaces the files of a running task",
+            "on_change",
+            hint="`restart` replaces the instances one after another; `none` changes nothing until their next start",
+        )
 
 
 def _check_mounts(mounts: tuple[TaskMount, ...]) -> None:

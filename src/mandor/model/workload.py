@@ -10,9 +10,11 @@ from msgspec import Struct, field
 
 from mandor.lib.quantity import NEVER, Seconds, SecondsOrNever
 from mandor.model.autoscale import Autoscale, AutoscaleStatus
-from mandor.model.batch import Batch
+from mandor.model.batch import Batch, check_batch
 from mandor.model.daemon import check_daemon
 from mandor.model.depends import Condition, check_depends_on
+from mandor.model.features import needs
+from mandor.model.image import Digest
 from mandor.model.meta import NAME_MOST, Meta, Misfit, Object, check_name
 from mandor.model.placement import Placement
 from mandor.model.priority import Priority
@@ -470,8 +472,7 @@ class WorkloadSpec(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unk
                 )
         if self.type == "batch":
             for name, group in self.groups.items():
-                if group.restart.policy == "always":
-                    raise ValueError(f"group {name}: a batch ends, so its restart policy is `on-failure` or `never`")
+                check_batch(name, group)
 
     def _check_gang(self, name: str, group: Group) -> None:
         if group.gang is None or group.gang.min is None:
@@ -565,7 +566,10 @@ class ReleaseSpec(Struct, frozen=True, gc=False, omit_defaults=True, kw_only=Tru
 
 
 class ReleaseStatus(Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
-    pass
+    images: Annotated[dict[str, Digest], needs("image-digests")] = {}
+    """Digests by the references in its template: the first that a node reports for each. Later starts use them."""
+    secrets: Annotated[dict[str, str], needs("secret-changes")] = {}
+    """Content ids of secrets with `on_change: restart`, by name, from before the first instance of the release."""
 
 
 class Release(Object, frozen=True, tag="release"):
@@ -588,13 +592,7 @@ def template_hash(groups: Mapping[str, object], restarted: int = 0) -> str:
 
 
 def make_release(workload: Workload, sequence: int, cause: str = "") -> Release:
-    return Release(
-        meta=Meta(name=f"{workload.meta.name}.{sequence}", namespace=workload.meta.namespace),
-        spec=ReleaseSpec(
-            workload=workload.meta.name,
-            sequence=sequence,
-            hash=template_hash(workload.spec.template, workload.spec.restarted),
-            cause=cause,
-            groups=workload.spec.template,
-        ),
-    )
+    name, groups = workload.meta.name, workload.spec.template
+    made = template_hash(groups, workload.spec.restarted)
+    spec = ReleaseSpec(workload=name, sequence=sequence, hash=made, cause=cause, groups=groups)
+    return Release(meta=Meta(name=f"{name}.{sequence}", namespace=workload.meta.namespace), spec=spec)

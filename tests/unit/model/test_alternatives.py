@@ -108,7 +108,7 @@ def test_alternatives_are_part_of_the_release_and_change_no_hash_where_there_are
         ("alternatives:\n  - {engine: docker}\n  - {engine: porcess}", 5, "alternatives[1].engine", "no engine"),
         ("alternatives: [{tasks: {app: {image: b}}}]", 3, "alternatives[0]", "no task 'app'; there are: main"),
         ("alternatives: [{image: b, tasks: {main: {args: [c]}}}]", 3, "alternatives[0]", "says under `tasks`"),
-        ("alternatives: [{image: b, identity: {name: b}}]", 3, "alternatives[0]", "`identity` is not supported yet"),
+        ("alternatives: [{image: b, identity: {name: b}}]", 3, "alternatives[0]", "unknown key `identity`"),
         ("alternatives: [{role: init}]", 3, "alternatives[0]", "unknown key `role`"),
         ("alternatives: [{placement: {pool: a}}]", 3, "alternatives[0]", "unknown key `placement`"),
         ("alternatives: [{mounts: [{volume: data, path: /d}]}]", 3, "alternatives[0]", "not among `volumes`"),

@@ -267,7 +267,6 @@ def test_a_mistake_gets_its_line_its_path_and_a_hint(
     "text",
     [
         "placement: {clusters: [a]}",
-        "identity: {name: a}",
     ],
 )
 def test_what_a_later_version_will_know_is_not_called_unknown(text: str) -> None:

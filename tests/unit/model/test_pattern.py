@@ -1,4 +1,4 @@
-"""Regular expressions in rules: useful ones work, and none can keep the scheduler busy."""
+"""Regular expressions in rules: useful ones work, and none is matched by backtracking."""
 
 from __future__ import annotations
 
@@ -24,6 +24,13 @@ from mandor.model.rule import parse_rule
         (r"a{2,5}b", "aab"),
         (r"[]a]+\]", "]a]"),
         (r"\(\d+\)\?", "(12)?"),
+        (r"(a+)+$", "aaaa"),
+        (r"((x|y)z)+", "xzyz"),
+        (r"(?i)WEB", "a web"),
+        (r"^x{,3}y$", "xxy"),
+        (r"web\Z", "web"),
+        (r"\u0061b", "ab"),
+        (r"a++b", "aab"),
     ],
 )
 def test_what_people_write_is_taken(pattern: str, text: str) -> None:
@@ -32,33 +39,29 @@ def test_what_people_write_is_taken(pattern: str, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "pattern",
+    ("pattern", "why"),
     [
-        r"(a+)+$",
-        r"(a*)*b",
-        r"(a|a)*b",
-        r"(a|ab)+c",
-        r"((a?)b)*",
-        r"(?:a{1,20}){1,20}b",
-        r"((x|y)z)+",
-        r".*.*.*.*x",
-        r"(a)\1+",
-        r"(?=a+)a",
-        r"(?!x)y",
-        r"(?i)x",
-        r"a{1000}",
-        "a" * 129,
-        r"(unclosed",
+        (r"(a)\1+", "refers to a group"),
+        (r"(?P<a>x)(?P=a)", "is not supported"),
+        (r"(?=a+)a", "looks around"),
+        (r"(?!x)y", "looks around"),
+        (r"(?<=x)y", "looks around"),
+        (r"(?<!x)y", "looks around"),
+        (r"(?>x)y", "is not supported"),
+        (r"a{1001}", "repetition size"),
+        (r"((a{50}){50}){50}", "repetition size"),
+        ("a" * 129, "at most 128 characters"),
+        (r"(unclosed", "missing \\)"),
     ],
 )
-def test_what_could_take_for_ever_is_refused_in_words(pattern: str) -> None:
-    with pytest.raises(ValueError, match=r"regular expression|which can take|counts to at most"):
+def test_what_cannot_be_matched_in_linear_time_is_refused_in_words(pattern: str, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
         parse_rule(f"zone =~ /{pattern}/")
 
 
 def test_a_rule_with_a_hint_says_what_to_do_instead() -> None:
-    with pytest.raises(ValueError, match=r"a repeat within a repeat.*with `any:`"):
-        parse_rule("zone =~ /(a+)+$/")
+    with pytest.raises(ValueError, match=r"looks around.*with `any:`"):
+        parse_rule("zone =~ /(?=a)/")
 
 
 def test_only_so_much_of_a_fact_is_looked_at() -> None:
@@ -81,6 +84,7 @@ PARTS = st.sampled_from(
         "?",
         "{2}",
         "{1,3}",
+        "{,2}",
         "{2,}",
         "*?",
         "^",
@@ -91,10 +95,13 @@ PARTS = st.sampled_from(
 )
 
 
-@given(st.lists(PARTS, max_size=14).map("".join), st.text("ab", max_size=400))
-def test_whatever_is_taken_ends_soon_and_answers_as_python_does(pattern: str, text: str) -> None:
+@given(st.lists(PARTS, max_size=14).map("".join), st.text("ab", max_size=24))
+def test_a_pattern_that_python_knows_too_answers_as_python_does(pattern: str, text: str) -> None:
     try:
         check_pattern(pattern)
-    except ValueError:
+        python = re.compile(pattern)
+    except (ValueError, re.error):
         return
-    assert found(pattern, text) == (re.search(pattern, text[:TEXT_MOST]) is not None)
+    if re.search(r"[*+?}]\+", pattern):
+        return  # a possessive repeat gives nothing back in Python, and matches like a greedy one here
+    assert found(pattern, text) == (python.search(text) is not None)
