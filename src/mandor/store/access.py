@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from mandor.store.marker import Remembered
+
 
 @dataclass(frozen=True, slots=True)
 class StoreAccess:
@@ -15,6 +17,10 @@ class StoreAccess:
     key: str = ""
     user: str = ""
     password: str = field(default="", repr=False)
+    remembered: Remembered | None = None
+    """What is known to have been stored there; a store that holds less is refused."""
+    accept_older: bool = False
+    """Take a store that holds less nevertheless."""
 
     @property
     def secure(self) -> bool:

@@ -79,6 +79,19 @@ class Backups:
         return target
 
 
+def newest_good(folder: Path) -> Path | None:
+    """The newest backup of a folder that can be read to its end; None: there is none."""
+    names = sorted((each.name for each in folder.glob("mandor-*.backup") if _NAME.fullmatch(each.name)), reverse=True)
+    for name in names:
+        try:
+            count_objects(folder / name)
+        except (MandorError, OSError) as error:
+            log.warning("%s is not used: %s", folder / name, error)
+        else:
+            return folder / name
+    return None
+
+
 def _open(path: Path) -> BinaryIO:
     """For nobody else's eyes: it holds every object of the cluster."""
     return open(path, "wb", opener=lambda name, flags: os.open(name, flags, 0o600))

@@ -8,7 +8,7 @@ not of the cluster.
 import asyncio
 import hashlib
 import zlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, Protocol, runtime_checkable
 
@@ -157,33 +157,41 @@ def _lines(file: BinaryIO) -> Iterator[bytes]:
 async def load_dump(store: Store, file: BinaryIO) -> Header:
     """Fill an empty store from a backup. The cluster stays the same, its epoch and revision go up.
 
-    The file is read twice. The cluster object is written last: a store that was only half filled is nobody's.
+    The file is read twice: nothing is written before its checksum is known to be right.
     """
     if not isinstance(store, Restorable):
         raise Unsupported("this store cannot be restored", hint="restore into sqlite: or etcd:, with no server running")
-    # Twice through the file: nothing is written before the checksum is known to be right.
     backup = read_dump(file)
     for _ in backup:
         pass
     file.seek(0)
     await _make_empty(store)
     backup = read_dump(file)
-    await store.skip_to(backup.header.revision)
+    await fill(store, backup, backup.header.revision)
+    return backup.header
+
+
+async def fill(store: Store, items: Iterable[Object], revision: int) -> None:
+    """Write objects into an empty store, with later revisions than this one and a raised epoch.
+
+    The cluster object is written last: a store that was filled only in part belongs to no cluster.
+    """
+    assert isinstance(store, Restorable)
+    await store.skip_to(revision)
     clusters: list[Object] = []
     batch: list[Write] = []
-    for item in backup:
+    for item in items:
         if isinstance(item, Cluster):
-            clusters.append(item)
+            raised = msgspec.structs.replace(item.spec, epoch=item.spec.epoch + 1)
+            clusters.append(item.changed(spec=raised))
             continue
         batch.append(Put(_fresh(item)))
         if len(batch) == WRITES_MOST:
             await store.commit(*batch)
             batch = []
-    raised = [item.changed(spec=ClusterSpec(id=item.spec.id, epoch=item.spec.epoch + 1)) for item in clusters]
-    batch += [Put(_fresh(item)) for item in raised]
+    batch += [Put(_fresh(item)) for item in clusters]
     if batch:
         await store.commit(*batch)
-    return backup.header
 
 
 def _fresh(item: Object) -> Object:

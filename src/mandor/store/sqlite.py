@@ -26,8 +26,9 @@ from mandor.store.access import NOBODY, StoreAccess
 from mandor.store.base import ALL, LARGE_BYTES, Change, Filter, Listing, Place, Store, Write, check_writes
 from mandor.store.draft import draft, encoded
 from mandor.store.feed import Watch, list_index
+from mandor.store.file_check import check_file
 from mandor.store.index import BUFFER_MOST, HISTORY_MOST, Index
-from mandor.store.state_file import row_key
+from mandor.store.state_file import row_key, with_sum
 from mandor.store.state_writer import Commit, StateWriter
 
 log = logging.getLogger(__name__)
@@ -91,6 +92,13 @@ class SqliteStore(Store):
         while chunk := list(islice(left, LOAD_CHUNK)):
             self.index.load(chunk)
             await asyncio.sleep(0)
+        newest = max((item.meta.version for item in items), default=0)
+        if newest > revision:
+            await self._writer.close()
+            raise Invalid(
+                f"{self.path} is damaged: it is of revision {revision} and holds an object of revision {newest}",
+                hint="`mandor recover` shows what can be saved",
+            )
         self.index.start_at(revision)
         self._issued = revision
 
@@ -173,11 +181,11 @@ class SqliteStore(Store):
             if before is not None and (after is None or after.meta.uid != before.meta.uid):
                 gone.append(row_key(before.meta.uid, key))
             if after is not None:
-                data = encoded(after, key)
+                data, row = encoded(after, key), row_key(after.meta.uid, key)
                 size += len(data)
                 if len(data) > LARGE_BYTES:
                     change.size = len(data)
-                puts += (row_key(after.meta.uid, key), data)
+                puts += (row, with_sum(row, data))
         if not changes:
             revision = self._issued
         done = self._loop.create_future()
@@ -293,4 +301,5 @@ async def open_sqlite(address: str | Path, access: StoreAccess = NOBODY) -> Sqli
     """For `sqlite:PATH`; made if it does not exist."""
     if not str(address):
         raise Invalid("a store in SQLite needs a file", hint="sqlite:/var/lib/mandor/state.db")
+    await asyncio.to_thread(check_file, Path(address), access.remembered, accept_older=access.accept_older)
     return await SqliteStore.open(address)

@@ -3,6 +3,7 @@
 import logging
 import os
 import sqlite3
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -17,7 +18,8 @@ from mandor.store.draft import share
 log = logging.getLogger(__name__)
 
 APPLICATION_ID = 0x4D4E4452  # "MNDR", at a fixed place in the file: `file` and we know our own
-FORMAT = 1
+FORMAT = 2
+"""2: rows end with a checksum, as `with_sum` writes it; those of format 1 have none and are read as they are."""
 SCHEMA = """
 create table objects (key text primary key, data blob not null) without rowid;
 insert into objects values ('', '0');
@@ -33,6 +35,23 @@ large statement lets the two run side by side."""
 def row_key(uid: str, key: Place) -> str:
     """By uid first: uids grow with time, so what is written together shares its pages."""
     return f"{uid}/{key[0]}/{key[1]}/{key[2]}"
+
+
+def with_sum(key: str, data: bytes) -> bytes:
+    """A row's content: the object, and a checksum over the row's key and the object."""
+    return b"%b\n%08x" % (data, zlib.crc32(data, zlib.crc32(key.encode())))
+
+
+def content_of(key: object, row: object) -> bytes:
+    """The object of a row without its checksum; `Invalid` if the two do not fit."""
+    if not isinstance(key, str) or not isinstance(row, bytes):
+        raise Invalid("it is not of the type that was written")
+    if row.endswith(b"}"):
+        return row  # written by format 1
+    data, _, found = row.rpartition(b"\n")
+    if found != b"%08x" % zlib.crc32(data, zlib.crc32(key.encode())):
+        raise Invalid("its checksum does not fit")
+    return data
 
 
 _PUT = {size: "insert or replace into objects values " + ",".join(["(?,?)"] * size) for size in ROWS}  # noqa: S608
@@ -120,12 +139,14 @@ class StateFile:
             connection.executescript(
                 f"begin; {SCHEMA} pragma application_id={APPLICATION_ID}; pragma user_version={FORMAT}; commit;"
             )
+        elif connection.execute("pragma user_version").fetchone() != (FORMAT,):
+            connection.execute(f"pragma user_version={FORMAT}")
 
     def _refused(self, error: sqlite3.Error) -> Invalid | Unavailable:
         story = f"cannot use {self.path}: {error}"
         if isinstance(error, sqlite3.OperationalError):
             return Unavailable(story, hint="check the disk, its free room and the file's rights")
-        return Invalid(story, hint="it is damaged or no database: move it away and restore a backup")
+        return Invalid(story, hint="it is damaged or no database: `mandor recover` shows what can be saved")
 
     # Reading, once.
 
@@ -138,6 +159,12 @@ class StateFile:
         unknown: dict[str, int] = {}
         try:
             for key, data in self._connection.execute("select key, data from objects where key > ''"):
+                try:
+                    data = content_of(key, data)
+                except Invalid as error:
+                    raise Invalid(
+                        f"{self.path} is damaged at {key}: {error}", hint="`mandor recover` shows what can be saved"
+                    ) from error
                 kind = key.split("/")[1]
                 if kind not in KINDS:
                     unknown[kind] = unknown.get(kind, 0) + 1

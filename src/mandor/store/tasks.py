@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable
 
 from mandor.errors import Conflict, NotFound
+from mandor.model.audit import Audit
 from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.record import Event
@@ -23,6 +24,8 @@ async def read_task(store: Store, key: Key) -> VmTask:
     return found
 
 
+Recording = Callable[[VmTask, VmTask], Awaitable[Audit]]
+"""Makes the audit record of a change, from the task before and after it."""
 Telling = Callable[[VmTask], Awaitable[Event | None]]
 """What is told of a task as it will be."""
 
@@ -35,10 +38,11 @@ async def change_task(
     free: bool = False,
     first: VmTask | None = None,
     tell: Telling | None = None,
+    record: Recording | None = None,
 ) -> VmTask:
     """Write what `change` makes of the task as it is; one that it gives back as it is stays so. `free`: the room that
-    is held for it is given back in the same commit. `first`: as somebody has just read it. `tell`: written in the same
-    commit, too."""
+    is held for it is given back in the same commit. `first`: as somebody has just read it. `tell` and
+    `record`: written in the same commit, too."""
     for _ in range(TRIES):
         task = first if first is not None else await read_task(store, key)
         first = None
@@ -52,6 +56,8 @@ async def change_task(
         event = await tell(after) if tell is not None else None
         if event is not None:
             writes.append(Put(event))
+        if record is not None:
+            writes.append(Put(await record(task, after)))
         try:
             revision = await store.commit(*writes)
         except Conflict:

@@ -1,0 +1,69 @@
+"""MarkedStore: keeps the marker of a store at the highest revision that was acknowledged."""
+
+import asyncio
+from contextlib import suppress
+
+from mandor.errors import Invalid, MandorError
+from mandor.model.record import ClusterSpec
+from mandor.store.base import Store, Write
+from mandor.store.marker import Marker, Remembered
+from mandor.store.passing import PassingStore
+
+SYNC_SECONDS = 1.0
+
+
+class MarkedStore(PassingStore):
+    """A commit returns after the marker holds its revision."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._marker: Marker | None = None
+
+    def use(self, marker: Marker) -> None:
+        self._marker = marker
+
+    async def commit(self, *writes: Write) -> int:
+        revision = await self._store.commit(*writes)
+        if self._marker is not None:
+            self._marker.raise_to(revision)
+        return revision
+
+    async def run(self) -> None:
+        """Sync the marker, and note what other servers of the cluster have committed."""
+        while self._marker is not None:
+            await asyncio.sleep(SYNC_SECONDS)
+            with suppress(MandorError):  # the store's own health check reports it
+                self._marker.raise_to((await self._store.list("cluster")).revision)
+            await asyncio.to_thread(self._marker.sync)
+
+    async def close(self) -> None:
+        """Close the marker; the store stays open."""
+        if self._marker is not None:
+            self._marker.close()
+            self._marker = None
+
+    async def ailments(self) -> tuple[str, ...]:
+        found = tuple(await self._store.ailments())
+        return (*found, self._marker.trouble) if self._marker is not None and self._marker.trouble else found
+
+
+def check_remembered(found: ClusterSpec | None, revision: int, known: Remembered, *, accept_older: bool) -> None:
+    """`Invalid` unless the store is the one that the marker describes, and holds at least as much."""
+    if found is None:
+        raise Invalid(
+            f"the store is empty; it held cluster {known.cluster} up to revision {known.revision}",
+            hint="is --store right? `mandor recover` or `mandor restore` bring a lost state back",
+        )
+    if found.id != known.cluster:
+        raise Invalid(
+            f"the store holds cluster {found.id}, and this data directory belongs to cluster {known.cluster}",
+            hint="give the server of another cluster another --data directory",
+        )
+    if (found.epoch, revision) >= (known.epoch, known.revision):
+        return
+    if not accept_older:
+        raise Invalid(
+            f"the store is older than it was: epoch {found.epoch}, revision {revision}; "
+            f"epoch {known.epoch}, revision {known.revision} was stored before",
+            hint="`mandor recover` shows what can be brought back; --accept-older-store goes on with what is there",
+        )
