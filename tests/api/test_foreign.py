@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mandor.api.foreign import FOREIGN_MOST
+from mandor.api.conversion import FOREIGN_MOST
 from mandor.model.node import Capabilities
 from mandor.model.workload import Workload
 from mandor.store.base import Put

@@ -3,9 +3,10 @@
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from mandor.errors import Invalid, MandorError
-from mandor.importers.base import FOLDER_MOST, Imported, Made, Options, Source
+from mandor.importers.base import FOLDER_MOST, Imported, Options, Source
 from mandor.importers.registry import detect, import_files
 from mandor.importers.report import NO_REPORT, Report
 from mandor.lib.yaml12 import Map, dump
@@ -13,6 +14,14 @@ from mandor.model.manifest import DEFAULT_NAMESPACE, Document, load_files
 
 TEXT_MOST = 1 << 20
 NOTHING_IMPORTED = Imported((), NO_REPORT)
+
+
+class MadeText(NamedTuple):
+    """One manifest as text, and where in the foreign file it comes from."""
+
+    text: str
+    file: str
+    line: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +35,10 @@ class Mixed:
     def report(self) -> Report:
         return self.imported.report
 
+    @property
+    def texts(self) -> list[MadeText]:
+        return [MadeText(dump(each.manifest), each.file, each.line) for each in self.imported.made]
+
     def load(
         self,
         *,
@@ -33,19 +46,26 @@ class Mixed:
         namespace: str = DEFAULT_NAMESPACE,
         engines: Collection[str] | None = None,
     ) -> list[Document]:
-        """Every object; what came from another tool, and each mistake in it, has its place in that tool's file.
+        """Every object, as `load_mixed` reads them; `own`: other manifests than its own."""
+        return load_mixed(self.own if own is None else own, self.texts, namespace=namespace, engines=engines)
 
-        `own`: other manifests than its own.
-        """
-        made = {f"{each.file} ({number})": each for number, each in enumerate(self.imported.made, start=1)}
-        foreign = [(name, dump(each.manifest)) for name, each in made.items()]
-        texts: list[tuple[str, str | Map]] = [*(self.own if own is None else own), *foreign]
-        try:
-            documents = load_files(texts, namespace=namespace, engines=engines)
-        except MandorError as error:
-            _put_back(error, made)
-            raise
-        return [_put_back_document(each, made) for each in documents]
+
+def load_mixed(
+    own: Iterable[tuple[str, str | Map]],
+    foreign: Sequence[MadeText],
+    *,
+    namespace: str = DEFAULT_NAMESPACE,
+    engines: Collection[str] | None = None,
+) -> list[Document]:
+    """Every object; one that came from another tool, and each mistake in it, has its place in that tool's file."""
+    made = {f"{each.file} ({number})": each for number, each in enumerate(foreign, start=1)}
+    texts: list[tuple[str, str | Map]] = [*own, *((name, each.text) for name, each in made.items())]
+    try:
+        documents = load_files(texts, namespace=namespace, engines=engines)
+    except MandorError as error:
+        _put_back(error, made)
+        raise
+    return [_put_back_document(each, made) for each in documents]
 
 
 def read_mixed(files: Sequence[Source], options: Options, format_name: str | None = None) -> Mixed:
@@ -55,14 +75,14 @@ def read_mixed(files: Sequence[Source], options: Options, format_name: str | Non
     return Mixed(tuple(each for each in files if each not in foreign), imported)
 
 
-def _put_back(error: MandorError, made: dict[str, Made]) -> None:
+def _put_back(error: MandorError, made: dict[str, MadeText]) -> None:
     for facts in (error.facts, *(each for each in error.facts.get("errors", ()) if isinstance(each, dict))):  # type: ignore[attr-defined]
         place = made.get(str(facts.get("file")))
         if place is not None:
             facts |= {"file": place.file, "line": place.line}
 
 
-def _put_back_document(document: Document, made: dict[str, Made]) -> Document:
+def _put_back_document(document: Document, made: dict[str, MadeText]) -> Document:
     place = made.get(document.file)
     return document if place is None else replace(document, file=place.file, line=place.line, source=None)
 

@@ -19,6 +19,15 @@ OWN: dict[str, str] = {
 }
 
 
+MARKS = ("services", "include", "apiVersion", "job", "Job", "TaskGroups")
+"""Words of which every file that an importer of the package recognises has at least one."""
+
+
+def may_be_foreign(text: str) -> bool:
+    """Whether it is worthwhile to examine a file: quick, whatever the text is."""
+    return any(mark in text for mark in MARKS) or any(name not in OWN for name in known_importers())
+
+
 def known_importers() -> list[str]:
     return [*OWN, *(name for name in registry.names(GROUP) if name not in OWN)]
 

@@ -84,6 +84,8 @@ class ContainerReader:
     sharing: dict[str, Any]
     """What it asks of engines that know Docker's options."""
     grace: str
+    pull_secret: str | None = None
+    """The secret with the login for its images."""
 
     def task(self, part: Part, role: str) -> dict[str, Any]:
         names = self.ports.add(part)
@@ -98,6 +100,7 @@ class ContainerReader:
         return filled(
             role=None if role == "main" else role,
             image=part.text("image"),
+            pull_secret=self.pull_secret,
             command=expanded_words(part, "command", env),
             args=expanded_words(part, "args", env),
             env=env.values,

@@ -8,6 +8,7 @@ from mandor.importers.base import filled, fitting_name
 from mandor.importers.kubernetes.amounts import duration
 from mandor.importers.kubernetes.container import ContainerReader, Ports
 from mandor.importers.kubernetes.placement import PlacementReader
+from mandor.importers.kubernetes.secret import pull_secret
 from mandor.importers.kubernetes.sharing import engines_of, pod_sharing
 from mandor.importers.kubernetes.shelf import Owner, Shelf, containers_of, maps_in, mounts_of
 from mandor.importers.kubernetes.usual import Unusual, drop_unusual
@@ -20,7 +21,6 @@ _GRACE = "30s"
 """What Kubernetes gives when nobody says anything."""
 NO_IDENTITY = "tasks have no identity yet"
 _OF_PODS: Unusual = {
-    "imagePullSecrets": ("an engine has its own credentials for registries", ()),
     "subdomain": ("an instance is called by its own name", ()),
     "setHostnameAsFQDN": ("an instance is called by its own name", ()),
     "shareProcessNamespace": ("tasks see their own processes", ()),
@@ -81,7 +81,8 @@ class PodReader:
         if grace is None and "terminationGracePeriodSeconds" in spec:
             grace = "0s"
         sharing = pod_sharing(spec, security)
-        reader = ContainerReader(owner, self.shelf, volumes, ports, security, options, sharing, grace or _GRACE)
+        login = pull_secret(spec, owner, self.shelf)
+        reader = ContainerReader(owner, self.shelf, volumes, ports, security, options, sharing, grace or _GRACE, login)
         tasks = self._tasks(spec, reader)
         if len(tasks) == 1:
             spec.parts("containers")[0].ignore("name")  # it is the workload's only one

@@ -8,6 +8,10 @@ from mandor.importers.kubernetes.meta import read_meta
 from mandor.importers.kubernetes.shelf import Owner, Shelf, secret_texts
 from mandor.importers.part import Part
 
+DOCKER_CONFIG = "kubernetes.io/dockerconfigjson"
+"""A whole Docker configuration, which is a pull secret as it is."""
+PULL_KEYS = frozenset({".dockerconfigjson", "username"})
+"""A pull secret has one of these keys."""
 ACCOUNT_TOKEN = "kubernetes.io/service-account-token"  # noqa: S105 - the name of a type
 
 
@@ -20,7 +24,7 @@ def read_secret(part: Part) -> dict[str, Any] | None:
     meta = read_meta(part)
     if part.flag("immutable"):
         part.drop("immutable", "whoever may write a secret may change it")
-    if (part.text("type") or "Opaque") != "Opaque":
+    if (part.text("type") or "Opaque") not in {"Opaque", DOCKER_CONFIG}:
         part.guess("type", "secrets have no type: its values are kept")
     values = secret_texts(part)
     if not values:
@@ -76,6 +80,22 @@ def secret_items(source: Part, named: str, owner: Owner, shelf: Shelf) -> list[t
         else:
             item.drop("key", f"the Secret {name} has no {key}")
             item.drop("mode", "there is no such file")
+    return found
+
+
+def pull_secret(pod: Part, owner: Owner, shelf: Shelf) -> str | None:
+    """The first of a pod's `imagePullSecrets`; a task has one, and the others are reported."""
+    found = None
+    for number, each in enumerate(pod.parts("imagePullSecrets")):
+        name = each.text("name") or ""
+        if number:
+            each.drop("name", "a task has one pull secret", "put all logins into one Docker configuration")
+            continue
+        keys = _keys(each, "name", name, owner, shelf)
+        if keys is not None and not keys & PULL_KEYS:
+            each.drop("name", f"the Secret {name} has no login in the form of {DOCKER_CONFIG}")
+            continue
+        found = fitting_name(name)
     return found
 
 

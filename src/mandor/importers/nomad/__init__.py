@@ -5,8 +5,9 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from mandor.errors import Invalid
+from mandor.errors import Invalid, TooLarge
 from mandor.importers.base import Imported, Importer, Made, Options, Source
+from mandor.importers.nomad.budget import Budget
 from mandor.importers.nomad.evaluation import Evaluator, Later, needs
 from mandor.importers.nomad.from_json import job_from_json
 from mandor.importers.nomad.job import JobReader
@@ -45,8 +46,15 @@ def _file(file: Source, options: Options, ledger: Ledger) -> list[Made]:
 
 def trees_of_jobs(text: str, options: Options, file: str = "") -> dict[str, Map]:
     """Each job of a file, with everything evaluated that can be."""
+    try:
+        return _trees_of_jobs(text, options, file)
+    except RecursionError:
+        raise TooLarge("expressions or lists are nested too deeply", file=file, line=1) from None
+
+
+def _trees_of_jobs(text: str, options: Options, file: str) -> dict[str, Map]:
     body = parse(text, file)
-    evaluator = Evaluator(file, options)
+    evaluator = Evaluator(file, options, budget=Budget(file))
     evaluator.names["var"] = _variables(body, evaluator)
     evaluator.names["local"] = _locals(body, evaluator)
     jobs = [each for each in body.blocks if each.kind == "job"]
@@ -121,6 +129,8 @@ def _locals(body: Body, evaluator: Evaluator) -> dict[str, Any]:
         for item in wanted:
             try:
                 found[item.name] = evaluator.value(item.value, item.line)
+            except TooLarge:
+                raise
             except (Invalid, Later):
                 left.append(item)
         if len(left) == len(wanted):

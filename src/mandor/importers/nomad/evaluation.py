@@ -1,7 +1,6 @@
 """The values of HCL expressions: variables and functions are filled in, what Nomad fills in when it runs stays text."""
 
 import operator
-import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
@@ -10,6 +9,7 @@ from typing import Any
 
 from mandor.errors import Invalid
 from mandor.importers.base import Options
+from mandor.importers.nomad.budget import Budget, bounded, check_length
 from mandor.importers.nomad.functions import FUNCTIONS, number, text
 from mandor.importers.nomad.syntax import (
     Attribute,
@@ -30,7 +30,7 @@ from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Map
 
 ITEMS_MOST = 1024
-_MISTAKES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, re.error)
+_MISTAKES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 """What an expression that makes no sense ends with."""
 
 _COMPUTED: dict[str, Callable[[Any, Any], Any]] = {
@@ -68,6 +68,8 @@ class Evaluator:
     options: Options
     names: dict[str, Any] = field(default_factory=dict)
     """`var`, `local`, and what `for` and `dynamic` bind."""
+    budget: Budget = field(default_factory=Budget)
+    """The steps that are left for the file."""
 
     def value(self, expression: Any, line: int) -> Any:
         """Plain data, with lines; `Later` for what only a node knows, outside a text."""
@@ -78,6 +80,7 @@ class Evaluator:
             raise Invalid(f"this has no value: {said}", file=self.file, line=line) from None
 
     def _value(self, expression: Any, line: int) -> Any:
+        self.budget.spend(1, line)
         match expression:
             case Literal(value):
                 return value
@@ -119,6 +122,7 @@ class Evaluator:
                 made.append(text(self._value(part.inner, line)))
             except Later:
                 made.append(part.source)
+        check_length(sum(map(len, made)))
         return "".join(made)
 
     def _step(self, step: Step, line: int) -> Any:
@@ -149,7 +153,10 @@ class Evaluator:
         function = FUNCTIONS.get(call.name)
         if function is None:
             raise ValueError(f"the function {call.name} is not known here")
-        return function(*arguments)
+        self.budget.spend_on(arguments, line)
+        found = bounded(function(*arguments))
+        self.budget.spend_on(found, line)
+        return found
 
     def _tried(self, call: Call, line: int) -> Any:
         """`can` says whether its argument has a value, `try` is the first of them that has one."""
@@ -181,7 +188,7 @@ class Evaluator:
         left, right = number(first), number(second)
         if sign == "/":
             return number(left / right)
-        return left % right if sign == "%" else _COMPUTED[sign](left, right)
+        return bounded(left % right if sign == "%" else _COMPUTED[sign](left, right))
 
     def _pairs(self, pairs: tuple[tuple[Any, Any, int], ...]) -> Map:
         made = Map(pairs[0][2] if pairs else 0)
@@ -196,7 +203,7 @@ class Evaluator:
             raise ValueError(f"more than {ITEMS_MOST} items")
         listed, mapped = List(line), Map(line)
         for key, value in items:
-            inner = Evaluator(self.file, self.options, {**self.names, loop.value: value})
+            inner = Evaluator(self.file, self.options, {**self.names, loop.value: value}, self.budget)
             if loop.key:
                 inner.names[loop.key] = key
             if loop.condition is not None and not inner._value(loop.condition, line):
@@ -231,7 +238,9 @@ class Evaluator:
     def needed(self, attribute: Attribute) -> Any:
         """Its value; `Invalid`: it has none before a node is known."""
         try:
-            return self.value(attribute.value, attribute.line)
+            found = self.value(attribute.value, attribute.line)
+            self.budget.spend_on(found, attribute.line)
+            return found
         except Later:
             hint = "only a node knows it: write it as a text, with ${…}"
             raise Invalid(
@@ -249,10 +258,12 @@ class Evaluator:
         kind = block.labels[0]
         name = self.needed(told["iterator"]) if "iterator" in told else kind
         items = list(over.items()) if isinstance(over, Mapping) else list(enumerate(over or ()))
+        if len(items) > ITEMS_MOST:
+            raise Invalid(f"more than {ITEMS_MOST} items", file=self.file, line=block.line)
         made = []
-        for key, value in items[:ITEMS_MOST]:
+        for key, value in items:
             bound = {"key": value if not isinstance(over, Mapping) else key, "value": value}
-            inner = Evaluator(self.file, self.options, {**self.names, str(name): bound})
+            inner = Evaluator(self.file, self.options, {**self.names, str(name): bound}, self.budget)
             labels = tuple(text(each) for each in inner.needed(told["labels"])) if "labels" in told else ()
             made.append((kind, inner.body(content.body, block.line, labels)))
         return made

@@ -13,7 +13,15 @@ from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import quote_plus
 
+from mandor.importers.nomad.budget import TEXT_MOST, bounded, check_count, check_length
+from mandor.lib import regex
 from mandor.lib.yaml12 import dump, load_all
+
+DIGITS_MOST = 64
+"""Characters of a text that is read as a number."""
+WIDTH_MOST = 1000
+"""Of `%10d` and `%.10f`."""
+PATTERN_MOST = 1000
 
 
 def text(value: Any) -> str:
@@ -31,10 +39,28 @@ def text(value: Any) -> str:
 
 def number(value: Any) -> float:
     try:
+        if isinstance(value, str) and len(value) > DIGITS_MOST:
+            raise ValueError
         found = float(value)
     except (TypeError, ValueError):
-        raise ValueError(f"{value!r} is not a number") from None
+        raise ValueError(f"{str(value)[:DIGITS_MOST]!r} is not a number") from None
+    bounded(found)
     return int(found) if found.is_integer() else found
+
+
+def _parse_int(value: Any, base: Any) -> int:
+    digits = text(value)
+    if len(digits) > PATTERN_MOST:
+        raise ValueError(f"parseint: a number of {len(digits):,} digits")
+    return int(digits, int(number(base)))
+
+
+def _pow(value: Any, by: Any) -> float:
+    # As a float: a power of whole numbers may have millions of digits.
+    return number(math.pow(number(value), number(by)))
+
+
+_VERB = re.compile(r"%([-+ 0#]*\d*(?:\.\d+)?)([a-zA-Z%])")
 
 
 def _format(pattern: str, *values: Any) -> str:
@@ -43,6 +69,8 @@ def _format(pattern: str, *values: Any) -> str:
     def one(match: re.Match[str]) -> str:
         if match[2] == "%":
             return "%"
+        if any(len(digits) > 4 or int(digits) > WIDTH_MOST for digits in re.findall(r"\d+", match[1])):
+            raise ValueError(f"format: a width of more than {WIDTH_MOST}")
         try:
             value = next(rest)
         except StopIteration:
@@ -53,7 +81,16 @@ def _format(pattern: str, *values: Any) -> str:
             return json.dumps(text(value))
         return str(("%" + match[1] + match[2]) % number(value))
 
-    return re.sub(r"%([-+ 0#]*\d*(?:\.\d+)?)([a-zA-Z%])", one, pattern)
+    return _VERB.sub(one, pattern)
+
+
+def _format_list(pattern: str, values: list[Any]) -> list[str]:
+    made, letters = list[str](), 0
+    for each in values:
+        made.append(_format(pattern, each))
+        letters += len(made[-1])
+        check_length(letters)
+    return made
 
 
 def _element(values: list[Any], index: Any) -> Any:
@@ -82,16 +119,28 @@ def _merge(*sources: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _range(*bounds: Any) -> list[int]:
-    found = list(range(*(int(each) for each in bounds)))
-    if len(found) > 1024:
+    found = range(*(int(number(each)) for each in bounds))
+    # Without `len`, which fails beyond 2^63.
+    if found and abs((found[-1] - found[0]) // found.step) >= 1024:
         raise ValueError("range: at most 1024 numbers")
-    return found
+    return list(found)
 
 
 def _replace(source: str, old: str, new: str) -> str:
     if len(old) > 1 and old[0] == old[-1] == "/":
-        return re.sub(old[1:-1], re.sub(r"\$(\w+)", r"\\g<\1>", new), source)
+        return _regex_replace(source, old[1:-1], new)
+    check_length(len(source) + source.count(old) * len(new))
     return source.replace(old, new)
+
+
+def _regex_replace(source: str, pattern: str, new: str) -> str:
+    return regex.replaced(source, _pattern(pattern), new, most=TEXT_MOST)
+
+
+def _pattern(pattern: str) -> str:
+    if len(pattern) > PATTERN_MOST:
+        raise ValueError(f"a regular expression has at most {PATTERN_MOST} characters")
+    return pattern
 
 
 def _substr(source: str, start: Any, length: Any) -> str:
@@ -107,6 +156,7 @@ def _coalesce(*values: Any) -> Any:
 
 
 def _distinct(values: list[Any]) -> list[Any]:
+    check_count(len(values))
     return [each for index, each in enumerate(values) if each not in values[:index]]
 
 
@@ -123,16 +173,47 @@ def _uuid(namespace: str, name: Any) -> str:
 
 
 def _regex(pattern: str, source: str) -> Any:
-    found = re.search(pattern, source)
+    found = next(regex.matches(source, _pattern(pattern)), None)
     if found is None:
         raise ValueError(f"regex: nothing in {source[:40]!r} fits {pattern!r}")
     return _groups(found)
 
 
-def _groups(found: re.Match[str]) -> Any:
-    if found.re.groupindex:
-        return found.groupdict()
+def _regex_all(pattern: str, source: str) -> list[Any]:
+    made = list[Any]()
+    for each in regex.matches(source, _pattern(pattern)):
+        made.append(_groups(each))
+        check_count(len(made))
+    return made
+
+
+def _groups(found: Any) -> Any:
+    named = found.groupdict()
+    if named:
+        return named
     return list(found.groups()) if found.groups() else found[0]
+
+
+def _concat(*lists: list[Any]) -> list[Any]:
+    check_count(sum(map(len, lists)))
+    return [each for one in lists for each in one]
+
+
+def _join(sign: Any, *lists: list[Any]) -> str:
+    words = [text(each) for each in _concat(*lists)]
+    check_length(sum(map(len, words)) + len(text(sign)) * len(words))
+    return text(sign).join(words)
+
+
+def _indent(count: Any, value: Any) -> str:
+    whole, spaces = text(value), int(number(count))
+    check_length(len(whole) + whole.count("\n") * max(0, spaces))
+    return whole.replace("\n", "\n" + " " * spaces)
+
+
+def _set_product(*lists: list[Any]) -> list[list[Any]]:
+    check_count(math.prod(map(len, lists)))
+    return [list(each) for each in product(*lists)]
 
 
 def _chunks(values: list[Any], size: Any) -> list[list[Any]]:
@@ -141,14 +222,16 @@ def _chunks(values: list[Any], size: Any) -> list[list[Any]]:
 
 
 def _host(block: str, number_of: Any) -> str:
-    return str(ipaddress.ip_network(block, strict=False)[int(number_of)])
+    return str(ipaddress.ip_network(block, strict=False)[int(number(number_of))])
 
 
 def _subnet(block: str, bits: Any, number_of: Any) -> str:
     network = ipaddress.ip_network(block, strict=False)
-    prefix = network.prefixlen + int(bits)
+    prefix = network.prefixlen + int(number(bits))
+    if not 0 <= prefix <= network.max_prefixlen:
+        raise ValueError(f"cidrsubnet: a prefix of {prefix} bits")
     step = 1 << (network.max_prefixlen - prefix)
-    return f"{network[int(number_of) * step]}/{prefix}"
+    return f"{network[int(number(number_of)) * step]}/{prefix}"
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -165,7 +248,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "coalesce": _coalesce,
     "coalescelist": lambda *lists: next((each for each in lists if each), []),
     "compact": lambda values: [each for each in values if each not in (None, "")],
-    "concat": lambda *lists: [each for one in lists for each in one],
+    "concat": _concat,
     "contains": lambda values, value: value in values,
     "dirname": lambda path: str(PurePosixPath(path).parent),
     "distinct": _distinct,
@@ -173,10 +256,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "flatten": _flat,
     "floor": lambda value: math.floor(number(value)),
     "format": _format,
-    "formatlist": lambda pattern, values: [_format(pattern, each) for each in values],
-    "indent": lambda count, value: text(value).replace("\n", "\n" + " " * int(count)),
+    "formatlist": _format_list,
+    "indent": _indent,
     "index": lambda values, value: values.index(value),
-    "join": lambda sign, *lists: text(sign).join(text(each) for one in lists for each in one),
+    "join": _join,
     "jsondecode": json.loads,
     "jsonencode": lambda value: json.dumps(value, separators=(",", ":")),
     "keys": sorted,
@@ -188,18 +271,18 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "md5": lambda value: hashlib.md5(text(value).encode(), usedforsecurity=False).hexdigest(),
     "merge": _merge,
     "min": lambda *values: min(number(each) for each in values),
-    "parseint": lambda value, base: int(text(value), int(base)),
-    "pow": lambda value, by: number(value) ** number(by),
+    "parseint": _parse_int,
+    "pow": _pow,
     "range": _range,
     "regex": _regex,
-    "regex_replace": lambda source, old, new: re.sub(old, re.sub(r"\$(\w+)", r"\\g<\1>", new), source),
-    "regexall": lambda pattern, source: [_groups(each) for each in re.finditer(pattern, source)],
+    "regex_replace": _regex_replace,
+    "regexall": _regex_all,
     "replace": _replace,
     "reverse": lambda values: values[::-1],
     "setintersection": lambda first, *others: [each for each in first if all(each in one for one in others)],
-    "setproduct": lambda *lists: [list(each) for each in product(*lists)],
+    "setproduct": _set_product,
     "setsubtract": lambda first, other: [each for each in first if each not in other],
-    "setunion": lambda *lists: _distinct([each for one in lists for each in one]),
+    "setunion": lambda *lists: _distinct(_concat(*lists)),
     "sha1": lambda value: hashlib.sha1(text(value).encode(), usedforsecurity=False).hexdigest(),
     "sha256": lambda value: hashlib.sha256(text(value).encode()).hexdigest(),
     "sha512": lambda value: hashlib.sha512(text(value).encode()).hexdigest(),

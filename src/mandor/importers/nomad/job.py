@@ -50,6 +50,8 @@ class JobReader:
     type: str = "service"
     labels: dict[str, str] = field(default_factory=dict)
     volumes: dict[str, Made] = field(default_factory=dict)
+    secrets: list[Made] = field(default_factory=list)
+    """Logins of its tasks' `auth` blocks."""
     retries: int | None = None
     told: list[Told] = field(default_factory=list)
     """What the templates of its tasks come to."""
@@ -95,7 +97,9 @@ class JobReader:
             workload["batch"] = {"completions": count, "parallelism": count, "retries": self.retries}
         workload |= filled(labels=self.labels)
         workload["groups"] = groups
-        return [*self.volumes.values(), Made(workload, part.file, part.line)]
+        for secret in self.secrets:
+            secret.manifest.update(filled(namespace=workload.get("namespace")))
+        return [*self.volumes.values(), *self.secrets, Made(workload, part.file, part.line)]
 
     def _type(self, part: Part) -> None:
         told = part.text("type", "service") or "service"
@@ -205,6 +209,8 @@ class JobReader:
         own = {**meta, **pairs(part, "meta")}
         runtime = Runtime(self.name, group, name, "/", own, ports)
         draft = read_task(part, runtime, ports)
+        if draft.login is not None:
+            self.secrets.append(draft.login)
         read_vault(part, [draft.told])
         for key, value in own.items():
             draft.env.setdefault(f"NOMAD_META_{key.replace('.', '_').replace('-', '_')}", value)

@@ -3,10 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from mandor.importers.base import filled, fitting_name
+from mandor.importers.base import Made, filled, fitting_name
 from mandor.importers.compose.amounts import size_of
 from mandor.importers.nomad.artifact import Fetching
 from mandor.importers.nomad.blocks import block, blocks, drop_all, duration, label, pairs
+from mandor.importers.nomad.login import read_login
 from mandor.importers.nomad.runtime import Runtime
 from mandor.importers.nomad.sharing import SHARING, sharing
 from mandor.importers.nomad.template import Told, read_template
@@ -42,7 +43,6 @@ DROPPED = {
     "scaling": "resources of a task are not changed while it runs",
 }
 _CONFIG = {
-    "auth": "images are pulled with the node's own logins",
     "advertise_ipv6_address": "addresses are the engine's",
     "container_exists_attempts": "the agent tries as often as it takes",
     "cpu_cfs_period": "a limit of cores is what there is",
@@ -80,6 +80,8 @@ class TaskDraft:
     told: Told = field(default_factory=Told)
     """What its templates come to."""
     fetching: Fetching = field(default_factory=Fetching)
+    login: Made | None = None
+    """The secret with the login of its `auth` block."""
     shares: bool = False
     """It uses the folder that all tasks of the group share."""
 
@@ -237,6 +239,8 @@ def _container(draft: TaskDraft, part: Part, runtime: Runtime, command: str | No
     if not image:
         raise part.wrong("image", "the task has an `image`")
     draft.task["image"] = runtime.fill(image.removeprefix("docker://"), part, "image", now=True)
+    if (login := read_login(part, runtime, draft.task["image"])) is not None:
+        draft.task["pull_secret"], draft.login = login
     entrypoint = part.texts("entrypoint")
     draft.task |= filled(
         command=entrypoint,

@@ -232,7 +232,10 @@ job "shop" {
           type = "syslog"
         }
         auth {
-          username = "me"
+          username       = "me"
+          password       = "secret"
+          email          = "me@r.example"
+          server_address = "r.example"
         }
       }
       env {
