@@ -1,8 +1,10 @@
-"""ProcessEngine keeps the promises of an engine: with cgroups and without, with mounts and with links."""
+"""ProcessEngine keeps the promises of an engine: at each level, with and without cgroups, with mounts or links."""
 
 from __future__ import annotations
 
 from pathlib import Path
+
+import pytest
 
 from mandor.engines.base import Engine
 from mandor.engines.process import ProcessEngine
@@ -14,8 +16,29 @@ class TestProcessEngine(EngineSuite):
         return ProcessEngine(directory)
 
 
+class TestProcessEngineRestricted(EngineSuite):
+    level = "restricted"
+
+    def make_engine(self, directory: Path) -> Engine:
+        return ProcessEngine(directory)
+
+
+class TestProcessEnginePrivileged(EngineSuite):
+    level = "privileged"
+
+    def make_engine(self, directory: Path) -> Engine:
+        return ProcessEngine(directory)
+
+
 class TestProcessEngineWithoutCgroupsAndMounts(EngineSuite):
     """As on a machine that has none, or for a user who may not make any."""
+
+    @pytest.fixture(autouse=True)
+    def folders_can_be_passed(self, tmp_path: Path) -> None:
+        """Without a view, a link leads through the folders above a volume: as the agent makes them, not as pytest."""
+        for folder in (tmp_path, *tmp_path.parents[:3]):
+            if "pytest" in str(folder):
+                folder.chmod(0o711)
 
     def make_engine(self, directory: Path) -> Engine:
         return ProcessEngine(directory, limits=False, mounts=False)

@@ -16,6 +16,7 @@ from msgspec import Struct
 
 from mandor.errors import Unsupported
 from mandor.model.image import ImageFile
+from mandor.model.level import Level
 from mandor.model.node import Capabilities
 from mandor.model.task import File, Security
 
@@ -68,16 +69,23 @@ class Launch(Struct, frozen=True, kw_only=True):
     """For people: `web-0`, or `shop-web-0/app` in a group of several tasks."""
     namespace: str = "default"
     image: str | None = None
+    login: str = ""
+    """The login for its image's registry, as JSON: the values of a pull secret; empty: the node's own logins."""
     command: Sequence[str] = ()
     args: Sequence[str] = ()
     env: Mapping[str, str] = {}
     files: Sequence[File] = ()
+    secret_files: frozenset[str] = frozenset()
+    """The paths of those files whose text comes from a secret: an engine keeps them from other users of the node, and
+    from its disk where it can."""
     mounts: tuple[Mount, ...] = ()
     """Outer paths before those inside them: made in this order, each finds its place."""
     working_dir: str | None = None
     user: str | int | None = None
     security: Security = Security()
     """How it is walled in (its `user` is above); an engine that can announces `security`."""
+    level: Level = "baseline"
+    """The level of its namespace: at `restricted` and `baseline` an engine applies its confinement."""
     cpu_milli: int | None = None
     memory_bytes: int | None = None
     processes: int | None = None
@@ -115,6 +123,8 @@ class Observed(Struct, frozen=True, kw_only=True):
     started_at: float = 0.0
     finished_at: float = 0.0
     address: str = ""
+    digest: str = ""
+    """Of its image, where the engine pulled that from a registry."""
 
 
 @dataclass(frozen=True, slots=True)

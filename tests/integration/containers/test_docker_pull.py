@@ -76,16 +76,16 @@ async def test_how_far_a_pull_is_can_be_seen(own_docker: Docker, new_registry: N
 async def test_a_registry_gets_the_login_of_the_node(
     own_docker: Docker, new_registry: NewRegistry, tmp_path: Path, new_ship: NewShip
 ) -> None:
-    registry = new_registry(login="me:secret")
+    registry = new_registry(login="me:hush")
     file = tmp_path / "config.json"
     ship = new_ship(own_docker, credentials=[file])
     refused = await ship.start(image=registry.image)
     ended = await ship.ended(refused)
     assert ended.reason == "StartFailed"
     assert "logged in" in ended.message
-    assert "secret" not in ended.message
+    assert "hush" not in ended.message
 
-    login = base64.b64encode(b"me:secret").decode()
+    login = base64.b64encode(b"me:hush").decode()
     file.write_text(json.dumps({"auths": {ADDRESS: {"auth": login}}}))
     unit = await ship.start(image=registry.image)
     assert (await ship.look(unit)).phase is UnitPhase.RUNNING

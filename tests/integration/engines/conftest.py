@@ -116,6 +116,22 @@ def lives(pid: int) -> bool:
         return False
 
 
+def find_pid(unit: Unit, inner: int) -> int:
+    """The number on this machine of a process of the unit that has the number `inner` in its own namespace."""
+    mark = f"MANDOR_UNIT={unit}".encode()
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            if mark not in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+                continue
+            status = Path("/proc", name, "status").read_text()
+        except OSError:
+            continue
+        numbers = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()[1:]
+        if int(numbers[-1]) == inner:
+            return int(name)
+    raise AssertionError(f"{unit} has no process {inner}")
+
+
 def supervisor_of(bench: Bench, unit: Unit) -> int:
     from mandor.engines.process.folder import UnitFolder
 

@@ -12,7 +12,7 @@ import random
 import sys
 from pathlib import Path
 
-from mandor.engines.base import Launch, Unit
+from mandor.engines.base import Launch, Mount, Unit
 from mandor.engines.process import ProcessEngine
 
 AT_ONCE = 24
@@ -30,7 +30,11 @@ async def give_orders(directory: Path, ledger: Path, journal: Path, units: list[
     first = seed * 3 % (len(units) - AT_ONCE)
     known = units[first : first + AT_ONCE]
     # One that listens and one that does not; each says that it begins.
-    scripts = [f"echo $MANDOR_UNIT >> {ledger}; {rest}" for rest in ("exec sleep 3600", "trap '' TERM; sleep 3600; :")]
+    mounts = (Mount(path="/mnt", source=str(ledger.parent.resolve())),)
+    scripts = [
+        f"echo $MANDOR_UNIT >> /mnt/{ledger.name}; {rest}"
+        for rest in ("exec sleep 3600", "trap '' TERM; sleep 3600; :")
+    ]
 
     async def order() -> None:
         while True:
@@ -39,7 +43,8 @@ async def give_orders(directory: Path, ledger: Path, journal: Path, units: list[
             verb = chance.choices(["start", "stop", "remove", "list"], [8, 2, 1, 2])[0]
             if verb == "start" and not removed:
                 script = scripts[int(unit.uid, 16) % 2]
-                await engine.start(unit, Launch(name="crash", command=("sh", "-c", script), memory_bytes=64 << 20))
+                command = ("sh", "-c", script)
+                await engine.start(unit, Launch(name="crash", command=command, mounts=mounts, memory_bytes=64 << 20))
             elif verb == "stop":
                 await engine.stop(unit, grace_seconds=chance.choice([0, 0.05, 0.2]))
             elif verb == "remove":

@@ -24,7 +24,7 @@ async def test_what_another_stops_while_its_supervisor_is_on_its_way_never_begin
 ) -> None:
     """As a guard does, whose agent was killed while it started something."""
     came, begun = tmp_path / "came", tmp_path / "begun"
-    unit, launch = Unit("u1", "main", 1), Launch(name="web-0", command=("touch", str(begun)))
+    unit, launch = Unit("u1", "main", 1), Launch(name="web-0", command=("touch", str(begun)), level="privileged")
     async with ProcessEngine(directory=tmp_path / "engine") as agent, ProcessEngine(tmp_path / "engine") as guard:
         await agent.probe()
         monkeypatch.setattr(spawn, "_PROGRAM", slow_supervisor(came))
@@ -48,7 +48,7 @@ async def test_a_start_that_was_broken_off_while_its_supervisor_was_slow_never_b
     came = tmp_path / "came"
     slow = slow_supervisor(came)
     begun = tmp_path / "begun"
-    launch = Launch(name="web-0", command=("sh", "-c", f"touch {begun}; exec sleep 0.1"))
+    launch = Launch(name="web-0", command=("sh", "-c", f"touch {begun}; exec sleep 0.1"), level="privileged")
     async with ProcessEngine(directory=tmp_path / "engine") as engine:
         await engine.probe()
         monkeypatch.setattr(spawn, "_PROGRAM", slow)

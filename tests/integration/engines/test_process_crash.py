@@ -29,8 +29,10 @@ SEED = 2_200
 @pytest.mark.slow
 @pytest.mark.req("S0-27", "S0-29")
 async def test_agents_and_supervisors_killed_at_any_moment_start_nothing_twice_and_leak_nothing(tmp_path: Path) -> None:
-    ledger, journal = tmp_path / "ledger", tmp_path / "journal"
+    ledger, journal = tmp_path / "shared" / "ledger", tmp_path / "journal"
+    ledger.parent.mkdir()
     ledger.touch()
+    ledger.chmod(0o666)
     journal.touch()
     bench = Bench(tmp_path / "engine")
     prefix = secrets.token_hex(8)

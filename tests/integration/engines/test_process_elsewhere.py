@@ -56,7 +56,7 @@ def test_the_engine_keeps_its_promises_for_a_user_who_is_not_root() -> None:
     folder = Path(subprocess.check_output(["mktemp", "-d"], text=True).strip())
     os.chown(folder, SOMEONE, SOMEONE)
     paths = [sysconfig.get_path("purelib"), str(ROOT / "src"), str(ROOT)]
-    suite = "tests/conformance/test_engine_process.py::TestProcessEngine"
+    suite = "tests/conformance/test_engine_process.py::TestProcessEngineRestricted"
     try:
         done = subprocess.run(
             [
@@ -179,6 +179,7 @@ def test_a_supervisor_imports_next_to_nothing() -> None:
         "mandor.engines",
         *(
             f"mandor.engines.shim{name}"
-            for name in ("", ".entry", ".groups", ".light", ".logfile", ".mounts", ".supervisor")
+            for name in ("", ".confine", ".entry", ".groups", ".kernel", ".light", ".logfile", ".mounts")
         ),
+        *(f"mandor.engines.shim.{name}" for name in ("person", "supervisor", "view")),
     }

@@ -69,7 +69,7 @@ async def test_who_is_not_root_cannot_become_it_by_what_he_mounts(bench: Bench, 
     script = "grep NoNewPrivs /proc/self/status"
     mounts = (Mount(path="/mnt", source=str(volume)),)
     for user, expected in ((65534, b"NoNewPrivs:\t1"), (None, b"NoNewPrivs:\t0")):
-        unit = await bench.start(script, mounts=mounts, user=user)
+        unit = await bench.start(script, mounts=mounts, user=user, level="privileged")
         await bench.ended(unit)
         assert await bench.output(unit) == [expected]
 
@@ -91,7 +91,8 @@ async def test_a_link_is_removed_without_what_it_leads_to(tmp_path: Path) -> Non
     bench = Bench(tmp_path / "engine", mounts=False)
     volume = make(tmp_path / "volume", "kept")
     mounts = (Mount(path="some/data", source=str(volume), name="data"),)
-    unit = await bench.start('cat some/data/file; cat "$MANDOR_VOLUME_DATA/file"', mounts=mounts)
+    script = 'cat some/data/file; cat "$MANDOR_VOLUME_DATA/file"'
+    unit = await bench.start(script, mounts=mounts, level="privileged")
     await bench.ended(unit)
     assert await bench.output(unit) == [b"keptkept"]
     await bench.engine.remove(unit)

@@ -12,6 +12,7 @@ import pytest
 
 from mandor.engines.base import Unit
 from mandor.engines.process.hierarchy import Hierarchies
+from mandor.engines.process.memory import find_memory
 from mandor.errors import EngineDown, Invalid
 from mandor.model.task import File
 from tests.integration.engines.conftest import Bench
@@ -58,7 +59,7 @@ async def test_a_script_without_its_interpreter_says_so(bench: Bench, tmp_path: 
     script = tmp_path / "script"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
-    unit = await bench.start("", command=(str(script),))
+    unit = await bench.start("", command=(str(script),), level="privileged")
     assert "interpreter that does not exist" in (await bench.ended(unit)).message
 
 
@@ -66,7 +67,7 @@ async def test_a_file_that_is_no_program_says_so(bench: Bench, tmp_path: Path) -
     program = tmp_path / "program"
     program.write_bytes(b"\x00garbage")
     program.chmod(0o755)
-    unit = await bench.start("", command=(str(program),))
+    unit = await bench.start("", command=(str(program),), level="privileged")
     ended = await bench.ended(unit)
     assert (ended.reason, "cannot be executed" in ended.message) == ("StartFailed", True)
 
@@ -148,7 +149,8 @@ async def test_signals_are_as_a_program_expects_them(bench: Bench) -> None:
 )
 async def test_another_user_has_their_groups_and_no_others(bench: Bench, user: str | int, expected: str) -> None:
     files = (File(path="mine/file", content="x", mode="0600"),)
-    unit = await bench.start("id; cat mine/file; touch new && ls", user=user, files=files)
+    level = "baseline" if user else "privileged"
+    unit = await bench.start("id; cat mine/file; touch new && ls", user=user, files=files, level=level)
     ended = await bench.ended(unit)
     lines = await bench.output(unit)
     assert ended.reason == "Completed", lines
@@ -167,7 +169,7 @@ async def test_another_user_cannot_read_the_launch_nor_the_logs(bench: Bench) ->
 async def test_another_user_may_not_enter_a_folder_that_is_closed_to_them(bench: Bench, tmp_path: Path) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
-    unit = await bench.start("pwd", user="nobody", working_dir=str(closed))
+    unit = await bench.start("pwd", user="nobody", working_dir=str(closed), level="privileged")
     assert "cannot be entered" in (await bench.ended(unit)).message
 
 
@@ -175,23 +177,38 @@ async def test_another_user_may_not_enter_a_folder_that_is_closed_to_them(bench:
 async def test_a_task_of_another_user_dies_with_its_supervisor_too(bench_without_cgroups: Bench) -> None:
     import signal
 
-    from tests.integration.engines.conftest import lives, supervisor_of, until
+    from tests.integration.engines.conftest import find_pid, lives, supervisor_of, until
 
     bench = bench_without_cgroups
     unit = await bench.start("echo $$; sleep 3600", user="nobody")
-    (pid,) = map(int, await bench.printed(unit))
+    (pid,) = (find_pid(unit, int(word)) for word in await bench.printed(unit))
     await bench.engine.close()
     os.kill(supervisor_of(bench, unit), signal.SIGKILL)
     await until(lambda: not lives(pid), lambda: "the task lives")
 
 
-async def test_secrets_do_not_stay_on_the_disk_when_the_task_is_over(bench: Bench) -> None:
-    unit = await bench.start("sleep 3600", env={"PASSWORD": "very secret"})
-    launch = bench.folder(unit) / "launch.json"
-    assert stat.S_IMODE(launch.stat().st_mode) == 0o600
-    assert "very secret" in launch.read_text()
+async def test_secrets_are_in_memory_while_the_task_runs_and_gone_when_it_is_over(bench: Bench) -> None:
+    files = (File(path="key", content="very secret"),)
+    unit = await bench.start(
+        "cat key; echo; sleep 3600", env={"PASSWORD": "very secret"}, files=files, secret_files=frozenset({"key"})
+    )
+    assert await bench.printed(unit) == [b"very secret"]
+    (bench.folder(unit) / "log").write_bytes(b"")
+    memory = find_memory(bench.directory)
+    assert memory is not None, "this machine has no file system in memory"
+    record = memory / str(unit) / "launch.json"
+    assert stat.S_IMODE(record.stat().st_mode) == 0o600
+    assert stat.S_IMODE(record.parent.stat().st_mode) == 0o700
+    assert "very secret" in record.read_text()
+
+    def on_disk() -> list[Path]:
+        found = (path for path in bench.folder(unit).rglob("*") if path.is_file())
+        return [path for path in found if b"very secret" in path.read_bytes()]
+
+    assert on_disk() == []
     await bench.engine.stop(unit, grace_seconds=60)
-    assert [path for path in bench.folder(unit).rglob("*") if path.is_file() and b"secret" in path.read_bytes()] == []
+    assert on_disk() == []
+    assert list(memory.iterdir()) == []
 
 
 async def test_a_command_beside_the_task_shares_its_surroundings(bench: Bench) -> None:

@@ -14,9 +14,10 @@ import psutil
 import pytest
 
 from mandor.engines.base import Launch, Unit, UnitPhase
+from mandor.engines.process.confinement import Confinement
 from mandor.engines.process.folder import UnitFolder
 from mandor.engines.process.hierarchy import Hierarchies
-from mandor.engines.process.launch import make_record
+from mandor.engines.process.launch import Ways, make_record
 from mandor.engines.process.spawn import spawn_supervisor
 from mandor.errors import EngineDown
 from tests.integration.engines.conftest import Bench, lives, supervisor_of, until
@@ -70,7 +71,7 @@ async def test_stopping_ends_every_descendant(each_bench: Bench) -> None:
 
 async def test_when_the_task_itself_ends_its_children_end_with_it(bench_without_cgroups: Bench) -> None:
     bench = bench_without_cgroups
-    unit = await bench.start("setsid sleep 3600 & echo $!; exit 5")
+    unit = await bench.start("setsid sleep 3600 & echo $!; exit 5", level="privileged")
     assert (await bench.ended(unit)).exit_code == 5
     (child,) = await bench.output(unit)
     assert not lives(int(child))
@@ -173,13 +174,13 @@ async def test_what_a_crash_left_half_made_is_started_as_if_it_had_never_been(be
     unit = bench.unit()
     await bench.engine.list()
     folder = UnitFolder(bench.folder(unit))
-    folder.make()
+    folder.make(open_to_pass=False)
     assert await bench.look(unit) is None
     await bench.engine.start(unit, Launch(name="test", command=("sh", "-c", "echo begun")))
     assert (await bench.ended(unit)).reason == "Completed"
 
     other = bench.unit()
-    UnitFolder(bench.folder(other)).make()
+    UnitFolder(bench.folder(other)).make(open_to_pass=False)
     await bench.again()
     assert await bench.look(other) is None
     assert not bench.folder(other).exists()
@@ -190,10 +191,10 @@ async def test_a_folder_that_was_taken_away_cannot_be_begun_by_a_supervisor_on_i
     unit = bench.unit()
     await bench.engine.list()
     folder = UnitFolder(bench.folder(unit))
-    folder.make()
+    folder.make(open_to_pass=False)
     launch = Launch(name="test", command=("sh", "-c", "sleep 3600"))
-    trees = Hierarchies.detect(bench.directory)
-    folder.write_launch(make_record(unit, launch, folder, trees, "boot"))
+    ways = Ways(Hierarchies.detect(bench.directory), Confinement(), "boot", mounts=False)
+    folder.write_launch(make_record(unit, launch, folder, ways))
     trash = bench.directory / "trash" / "taken"
     assert folder.take_away(trash)
     late, ready = spawn_supervisor(UnitFolder(trash))
@@ -310,7 +311,7 @@ async def test_a_task_that_left_a_mount_costs_no_data(bench: Bench, tmp_path: Pa
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("data")
-    unit = await bench.start(f"mkdir here && mount --bind {precious} here && echo mounted")
+    unit = await bench.start(f"mkdir here && mount --bind {precious} here && echo mounted", level="privileged")
     if (await bench.ended(unit)).reason != "Completed":
         pytest.skip("this machine lets nobody mount")
     try:

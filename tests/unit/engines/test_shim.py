@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mandor.engines.process.logs import LogReader
 from mandor.engines.shim import light
-from mandor.engines.shim.entry import Refused, find_person
 from mandor.engines.shim.logfile import LINE_BYTES_MAX, LogFile, Stream
+from mandor.engines.shim.person import Refused, find_person
 
 scalars = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False, allow_infinity=False)
 texts = st.text(alphabet=st.characters(codec="utf-8"))

@@ -33,6 +33,9 @@ class Fetched:
             if stale:
                 self._write()
 
+    def __contains__(self, name: str) -> bool:
+        return name in self._known()
+
     def forget(self, *names: str) -> None:
         known = self._known()
         if [name for name in names if known.pop(name, None) is not None]:

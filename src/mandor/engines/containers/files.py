@@ -13,12 +13,15 @@ def write_files(launch: Launch, folder: Path, working_dir: str, user: str = "") 
     """Each file in a place of its own on the node, by where the task finds it; `user`: the image's own."""
     found: dict[str, str] = {}
     if launch.files:
-        folder.mkdir(mode=0o711, parents=True, exist_ok=True)
+        # Closed to other users of the node: the engine's daemon mounts the files by their paths.
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
     for number, file in enumerate(launch.files):
         place = PurePosixPath(launch.working_dir or working_dir or "/", file.path)
         if ".." in place.parts or not place.is_absolute():
             raise Invalid(f"file {file.path!r} must not contain `..`")
         source = folder / str(number)
+        source.touch(mode=0o600)
         source.write_text(file.content, encoding="utf-8")
         _give(source, user if launch.user is None else str(launch.user))
         source.chmod(int(file.mode, 8))

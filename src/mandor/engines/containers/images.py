@@ -12,6 +12,7 @@ from mandor.engines.containers.credentials import HUB_HOST, default_files
 from mandor.engines.containers.fetched import Fetched
 from mandor.errors import NotFound, Unavailable
 from mandor.model.image import ImageFile
+from mandor.model.image_reference import repository_of
 from mandor.telemetry.span import step
 
 _NEVER = (
@@ -45,9 +46,10 @@ class Images(ABC):
         """Those that are there, in bytes."""
 
     @abstractmethod
-    async def _pull(self, name: str, progress: Progress) -> None: ...
+    async def _pull(self, name: str, progress: Progress, login: str) -> None:
+        """`login`: the values of a pull secret; empty: none."""
 
-    async def ensure(self, name: str, pull: Pull, progress: Progress) -> Any:
+    async def ensure(self, name: str, pull: Pull, progress: Progress, login: str = "") -> Any:
         """The image, which is there afterwards; many who want the same one wait for one pull.
 
         `NotFound`: it never will be as things stand; `Unavailable`: its registry cannot be asked now.
@@ -67,7 +69,7 @@ class Images(ABC):
                 progress(f"pulling {name}")
                 async with self._pulls:
                     with step("pull image", {"container.image.name": name}):
-                        await self._pull(name, progress)
+                        await self._pull(name, progress, login)
                 self.fetched.add(name)
             finally:
                 self._busy.pop(name, None)
@@ -87,6 +89,18 @@ class Images(ABC):
             await self._load(image, content)
         self.fetched.forget(*image.names)  # it cannot be fetched again
         return True
+
+    def digest_of(self, name: str, found: Any) -> str:
+        """The digest of an image that was pulled here; empty: it came otherwise, or its engine names none."""
+        if name not in self.fetched:
+            return ""
+        wanted = repository_of(name)
+        digests = [each.partition("@") for each in self._digests(found)]
+        return next((digest for repository, _, digest in digests if repository_of(repository) == wanted), "")
+
+    @abstractmethod
+    def _digests(self, found: Any) -> Sequence[str]:
+        """`REPOSITORY@DIGEST` of what `look` found."""
 
     async def clean(self, keep: Collection[str]) -> str:
         """Take away the one that was fetched here, is used by nothing, and was wanted longest ago: its name."""
@@ -120,7 +134,7 @@ class Images(ABC):
 def cannot_pull(name: str, message: str) -> NotFound | Unavailable:
     words = f"the image {name} is not on this node and cannot be pulled: {message}"
     if any(mark in message.lower() for mark in _NEVER):
-        return NotFound(words, hint="is its name right, and is the node logged in to its registry?")
+        return NotFound(words, hint="is its name right, and is the node logged in, or has the task a `pull_secret`?")
     return Unavailable(words, hint="is its registry reachable from this node?")
 
 

@@ -20,6 +20,8 @@ NAME = "io.mandor.name"
 NAMESPACE = "io.mandor.namespace"
 SIGNAL = "io.mandor.signal"
 """The stop signal, where the engine forgets it."""
+DIGEST = "io.mandor.digest"
+"""The digest of its image, if that was pulled."""
 MEMORY = "io.mandor.memory"
 """The memory limit, where the engine forgets it."""
 

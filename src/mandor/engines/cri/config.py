@@ -7,10 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from mandor.engines.base import Launch, Unit
-from mandor.engines.containers.launches import PERIOD_MICROSECONDS, check_mount, cpu_quota, hostname
+from mandor.engines.containers.launches import PERIOD_MICROSECONDS, check_mount, cpu_quota, hostname, user_of
 from mandor.engines.cri.options import CriOptions
 from mandor.engines.cri.wire import OF_THE_CONTAINER, OF_THE_NODE, TCP, UDP, make
 from mandor.errors import Invalid
+
+MASKED_PATHS = (
+    *("/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list"),
+    *("/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware"),
+)
+READ_ONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+"""Parts of the kernel that a container neither reads nor changes; as Docker has them."""
 
 
 def sandbox_config(
@@ -28,11 +35,9 @@ def sandbox_config(
         for name, host in launch.host_ports.items()
     ]
     spaces = make("NamespaceOption", pid=OF_THE_CONTAINER, network=OF_THE_NODE if options.network == "host" else 0)
-    security = make(
-        "SandboxSecurity",
-        namespace_options=spaces,
-        privileged=launch.security.privileged or options.privileged,
-    )
+    privileged = launch.security.privileged or options.privileged
+    walls = {} if privileged else {"seccomp": _runtime_default()}
+    security = make("SandboxSecurity", namespace_options=spaces, privileged=privileged, **walls)
     linux: dict[str, Any] = {"security_context": security}
     if options.cgroup_parent:
         linux["cgroup_parent"] = options.cgroup_parent
@@ -45,6 +50,11 @@ def sandbox_config(
         labels=dict(labels),
         linux=make("LinuxPodSandboxConfig", **linux),
     )
+
+
+def _runtime_default() -> Any:
+    """The runtime's own seccomp profile."""
+    return make("SecurityProfile", profile_type=0)
 
 
 def container_config(
@@ -93,7 +103,7 @@ def _security(launch: Launch, options: CriOptions) -> Any:
     security = launch.security
     parts: dict[str, Any] = {
         "privileged": security.privileged or options.privileged,
-        "readonly_rootfs": security.read_only_root or options.read_only,
+        "readonly_rootfs": bool(security.read_only_root or options.read_only),
         "no_new_privs": security.no_new_privileges,
         "namespace_options": make(
             "NamespaceOption", pid=OF_THE_CONTAINER, network=OF_THE_NODE if options.network == "host" else 0
@@ -104,7 +114,10 @@ def _security(launch: Launch, options: CriOptions) -> Any:
             drop_capabilities=[*security.cap_drop, *options.cap_drop],
         ),
     }
-    user, _, group = str("" if launch.user is None else launch.user).partition(":")
+    if not parts["privileged"]:
+        # What a runtime does not read here it leaves out: the kubelet gives these, too.
+        parts |= {"seccomp": _runtime_default(), "masked_paths": MASKED_PATHS, "readonly_paths": READ_ONLY_PATHS}
+    user, _, group = user_of(launch).partition(":")
     if user.isdecimal():
         parts["run_as_user"] = make("Int64Value", value=int(user))
     elif user:

@@ -11,13 +11,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
 from mandor.engines.containers import labels as marks
 from mandor.engines.containers import refused as containers
 from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEngine, taken_away
 from mandor.engines.containers.fetched import Fetched
 from mandor.engines.containers.files import write_files
-from mandor.engines.containers.launches import check_working_dir, image_of
+from mandor.engines.containers.launches import check_working_dir, image_of, with_writable_tmp
 from mandor.engines.containers.tracked import Tracked
 from mandor.engines.cri import wire
 from mandor.engines.cri.amend import amend, needs_amending
@@ -229,6 +231,8 @@ class CriEngine(ContainerEngine):
                 await self._take_away(listed.id)
             return None
         observed = None if status is None else observe(unit, status.status, address)
+        if observed is not None and (digest := listed.labels.get(marks.DIGEST)):
+            observed = replace(observed, digest=digest)
         if observed is not None and observed.phase is UnitPhase.EXITED:
             self._seen[listed.id] = observed
         return observed
@@ -249,9 +253,13 @@ class CriEngine(ContainerEngine):
             await self._discard(unit)
         check_working_dir(launch)
         options = read_options(self.name, launch.options, CriOptions)
-        image = await self._images.ensure(image_of(launch), options.pull, progress)
+        if (await self._version()).runtime_name == CONTAINERD:
+            launch = with_writable_tmp(launch)
+        image = await self._images.ensure(image_of(launch), options.pull, progress, launch.login)
         files = write_files(launch, self._files(unit), working_dir_of(image.info))
         labels = marks.labels_of(self.owner, unit, launch)
+        if digest := self._images.digest_of(image_of(launch), image):
+            labels[marks.DIGEST] = digest
         labels[_LOG_LIMITS] = f"{int(options.log_size)}.{options.log_files}"
         container = container_config(unit, launch, options, labels, files)
         async with self._starts:
@@ -298,7 +306,7 @@ class CriEngine(ContainerEngine):
     async def _ensure_sandbox(self, unit: Unit, launch: Launch, options: CriOptions) -> tuple[str, Any]:
         labels = {marks.OWNER: self.owner, marks.UID: unit.uid, marks.NAME: launch.name.partition("/")[0]}
         logs = self._logs(unit.uid)
-        logs.mkdir(mode=0o711, parents=True, exist_ok=True)
+        logs.mkdir(mode=0o700, parents=True, exist_ok=True)
 
         def config(attempt: int) -> Any:
             return sandbox_config(unit.uid, launch, options, labels, logs, attempt)

@@ -25,6 +25,9 @@ class CriImages(Images):
         super().__init__(fetched, credentials)
         self._api = api
 
+    def _digests(self, found: Any) -> Sequence[str]:
+        return tuple(found.image.repo_digests)
+
     async def look(self, name: str) -> Any | None:
         image = wire.make("ImageSpec", image=name)
         found = await self._api.call(wire.IMAGE_STATUS, image=image, verbose=True)
@@ -34,11 +37,11 @@ class CriImages(Images):
         found = await self._api.call(wire.LIST_IMAGES)
         return {tag: int(image.size) for image in found.images for tag in image.repo_tags}
 
-    async def _pull(self, name: str, progress: Progress) -> None:
+    async def _pull(self, name: str, progress: Progress, login: str) -> None:
         fields: dict[str, Any] = {"image": wire.make("ImageSpec", image=name)}
-        if login := login_for(split(name)[0], self._files):
+        if found := login_for(split(name)[0], self._files, login):
             names = {"identitytoken": "identity_token", "serveraddress": "server_address"}
-            fields["auth"] = wire.make("AuthConfig", **{names.get(key, key): value for key, value in login.items()})
+            fields["auth"] = wire.make("AuthConfig", **{names.get(key, key): value for key, value in found.items()})
         try:
             await self._api.call(wire.PULL, seconds=PULL_SECONDS, **fields)
         except Refused as error:

@@ -13,6 +13,7 @@ from mandor.engines.containers.launches import (
     cpu_quota,
     hostname,
     image_of,
+    user_of,
 )
 from mandor.engines.docker_api.options import ContainerOptions
 
@@ -35,8 +36,8 @@ def make_body(
         body["Cmd"] = list(launch.args)
     if launch.working_dir:
         body["WorkingDir"] = launch.working_dir
-    if launch.user is not None:
-        body["User"] = str(launch.user)
+    if user := user_of(launch):
+        body["User"] = user
     if options.stdin:
         body["OpenStdin"] = True
     if network_of is not None:

@@ -18,6 +18,7 @@ from mandor.engines.containers import labels as marks
 from mandor.engines.containers.engine import AT_ONCE, KILL_SECONDS, ContainerEngine, not_running, taken_away
 from mandor.engines.containers.fetched import Fetched
 from mandor.engines.containers.files import write_files
+from mandor.engines.containers.launches import with_mapped_user, with_writable_tmp
 from mandor.engines.containers.tracked import Tracked
 from mandor.engines.docker_api.body import make_body
 from mandor.engines.docker_api.client import GONE, NOT_NOW, START_SECONDS, ApiClient, Refused, filters
@@ -69,6 +70,8 @@ class DockerApiEngine(ContainerEngine):
 
     # What is peculiar to one of them.
 
+    _maps_users: bool | None = None
+
     program: ClassVar[str]
     """Where neither it nor the socket is on the machine, there is no such engine here."""
     cure: ClassVar[str]
@@ -90,6 +93,13 @@ class DockerApiEngine(ContainerEngine):
         info = await self._api.get("/info")
         known = {"cpu": "CpuCfsQuota", "memory": "MemoryLimit", "processes": "PidsLimit"}
         return frozenset(limit for limit, key in known.items() if info.get(key))
+
+    async def maps_users(self) -> bool:
+        """Whether users of its containers are mapped to few users of the node, as in rootless mode. Asked once."""
+        if self._maps_users is None:
+            told = (await self._api.get("/info")).get("SecurityOptions") or ()
+            self._maps_users = any(str(each).startswith(("name=rootless", "name=userns")) for each in told)
+        return self._maps_users
 
     def judge(self, observed: Observed, inspected: Mapping[str, Any], *, asked: bool) -> Observed:
         """Correct what the engine is known to tell wrong; `asked`: mandor told it to stop."""
@@ -254,8 +264,13 @@ class DockerApiEngine(ContainerEngine):
         if found is not None:
             await self._containers.discard(found["Id"])
         options = read_options(self.name, launch.options, ContainerOptions)
+        launch = with_writable_tmp(launch)
+        if await self.maps_users():
+            launch = with_mapped_user(launch)
         body = make_body(launch, options, marks.labels_of(self.owner, unit, launch))
-        await self._images.ensure(str(launch.image), options.pull, progress)
+        image = await self._images.ensure(str(launch.image), options.pull, progress, launch.login)
+        if digest := self._images.digest_of(str(launch.image), image):
+            body["Labels"][marks.DIGEST] = digest
         async with self._starts:
             await self._make(unit, launch, options, body)
 

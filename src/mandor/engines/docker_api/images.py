@@ -25,6 +25,9 @@ class ApiImages(Images):
         found = await self._api.get("/images/json")
         return {tag: int(each["Size"]) for each in found for tag in each.get("RepoTags") or () if "<none>" not in tag}
 
+    def _digests(self, found: Any) -> Sequence[str]:
+        return tuple(found.get("RepoDigests") or ())
+
     async def look(self, name: str) -> Any | None:
         try:
             return await self._api.get(f"/images/{name}/json")
@@ -33,14 +36,14 @@ class ApiImages(Images):
                 return None
             raise
 
-    async def _pull(self, name: str, progress: Progress) -> None:
+    async def _pull(self, name: str, progress: Progress, login: str) -> None:
         registry, repository, tag = split(name)
         pinned = tag.startswith("@")
         query = {"fromImage": repository + tag} if pinned else {"fromImage": repository, "tag": tag}
         layers: dict[str, tuple[int, int]] = {}
         try:
             async with self._api.stream(
-                "POST", "/images/create", query=query, headers=header_for(registry, self._files)
+                "POST", "/images/create", query=query, headers=header_for(registry, self._files, login)
             ) as stream:
                 while line := await stream.readline():
                     self._follow(name, line, layers, progress)

@@ -7,6 +7,7 @@ from typing import Any
 
 from mandor.engines.base import Observed, Unit, UnitPhase
 from mandor.engines.containers.ending import reason_of
+from mandor.engines.containers.labels import DIGEST
 from mandor.engines.docker_api.frames import parse_time
 
 RUNNING = {"running", "paused", "restarting", "stopping"}
@@ -23,6 +24,7 @@ def observe(unit: Unit, inspected: Mapping[str, Any]) -> Observed | None:
             phase=UnitPhase.RUNNING,
             started_at=parse_time(state.get("StartedAt", "")),
             address=address_of(inspected),
+            digest=((inspected.get("Config") or {}).get("Labels") or {}).get(DIGEST, ""),
         )
     if status not in OVER:
         return None

@@ -18,6 +18,8 @@ from mandor.engines.docker_api.options import ContainerOptions
 from mandor.errors import Conflict
 
 SANDBOX = "io.mandor.sandbox"
+IDLE_USER = "65534:65534"
+"""The container that holds a network needs no powers."""
 
 
 class Sandboxes:
@@ -52,7 +54,13 @@ class Sandboxes:
                 await self._ensure_image()
                 labels = {marks.OWNER: owner, marks.UID: uid, SANDBOX: "1", marks.NAME: launch.name.partition("/")[0]}
                 body: dict[str, Any] = {"Image": IDLE, "Entrypoint": ["/idle"], "Cmd": [], "Labels": labels}
-                body["HostConfig"] = {"RestartPolicy": {"Name": "no"}}
+                body["User"] = IDLE_USER
+                body["HostConfig"] = {
+                    "RestartPolicy": {"Name": "no"},
+                    "CapDrop": ["ALL"],
+                    "SecurityOpt": ["no-new-privileges"],
+                    "ReadonlyRootfs": True,
+                }
                 add_network(body, launch, options)
                 found = await self._api.post("/containers/create", body, seconds=START_SECONDS, name=name)
             if "Config" in found and (found["Config"]["Labels"] or {}).get(marks.OWNER) != owner:

@@ -45,6 +45,11 @@ def _config(launch: Launch, options: IncusOptions) -> dict[str, str]:
         config["limits.processes"] = str(launch.processes)
     if options.privileged:
         config["security.privileged"] = "true"
+    elif options.type == "container" and launch.level != "privileged":
+        # Over what a profile says. Only a list of its namespace can have allowed other values.
+        walls = {"security.privileged": "false", "security.nesting": "false"}
+        walls |= {"security.idmap.isolated": "true"} if launch.level == "restricted" else {}
+        config |= {key: value for key, value in walls.items() if key not in options.config}
     if options.user_data is not None:
         config["cloud-init.user-data"] = options.user_data
     return config

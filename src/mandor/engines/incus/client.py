@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from mandor.engines.containers import refused as containers
 from mandor.errors import EngineDown, Invalid
+from mandor.lib.egress import Egress
 
 ANSWER_SECONDS = 60.0
 LONG_SECONDS = 3600.0
@@ -69,6 +70,8 @@ class IncusClient:
         self.server = server
         self._answer_seconds = answer_seconds
         self._session: aiohttp.ClientSession | None = None
+        self.egress: Egress | None = None
+        """The policy for an address that an API object names; None: an administrator named it."""
 
     async def close(self) -> None:
         if self._session is not None:
@@ -160,7 +163,8 @@ class IncusClient:
             if not Path(self.server.socket).exists():
                 raise EngineDown(f"there is no incus at {self.server.socket}", hint="is incusd running?")
             return aiohttp.UnixConnector(self.server.socket, limit=CONNECTIONS_MOST)
-        return aiohttp.TCPConnector(limit=CONNECTIONS_MOST, ssl=tls_of(self.server))
+        allowed = self.egress.socket_factory(self.server.url) if self.egress is not None else None
+        return aiohttp.TCPConnector(limit=CONNECTIONS_MOST, ssl=tls_of(self.server), socket_factory=allowed)
 
 
 def tls_of(server: Server) -> ssl.SSLContext:

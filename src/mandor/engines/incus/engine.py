@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 from mandor.engines.base import Execution, Launch, LogLine, Observed, Unit, UnitPhase, Usage
 from mandor.engines.containers import refused as containers
 from mandor.engines.containers.engine import KILL_SECONDS, ContainerEngine, not_running, taken_away
-from mandor.engines.containers.launches import check_working_dir
+from mandor.engines.containers.launches import check_working_dir, with_mapped_user
 from mandor.engines.containers.tracked import Tracked
 from mandor.engines.incus import marks
 from mandor.engines.incus.body import make_body
@@ -36,7 +36,7 @@ from mandor.engines.stamped import read_logs
 from mandor.engines.ticks import Ticks
 from mandor.errors import EngineDown, Invalid, MandorError, NotFound, Unavailable
 from mandor.model.image import ImageFile
-from mandor.model.node import Capabilities
+from mandor.model.node import MAPPED_USERS, Capabilities
 
 SOCKETS = (Path("/var/lib/incus/unix.socket"), Path("/run/incus/unix.socket"))
 NEVER = "1970-01-01"
@@ -44,7 +44,7 @@ NEVER = "1970-01-01"
 ADDRESS_SECONDS = 2.0
 """So often a machine without an address is looked at again."""
 AT_ONCE = 8
-EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "mounts", "ports", "clean"})
+EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "user", "mounts", "ports", "clean", MAPPED_USERS})
 LIMITS = frozenset({"cpu", "memory", "processes"})
 ON = frozenset({"Running", "Frozen"})
 
@@ -261,7 +261,7 @@ class IncusEngine(ContainerEngine):
     async def _run(self, name: str, folder: UnitFolder, launch: Launch, command: Sequence[str]) -> None:
         wish: dict[str, Any] = {"record-output": False}
         if launch.user is not None:
-            user, _, group = str(launch.user).partition(":")
+            user, _, group = str(with_mapped_user(launch).user).partition(":")
             if not user.isdecimal() or (group and not group.isdecimal()):
                 raise Invalid(f"the user {launch.user} must be a number here, as must the group")
             wish |= {"user": int(user), "group": int(group or user)}

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from mandor.engines.base import Launch
+from mandor.engines.containers.launches import with_mapped_user
 from mandor.engines.incus.client import IncusClient, path_of
 from mandor.errors import Invalid
 
 
 async def put_files(api: IncusClient, name: str, launch: Launch) -> None:
-    user = str(0 if launch.user is None else launch.user).partition(":")[0]
+    user = str(0 if launch.user is None else with_mapped_user(launch).user).partition(":")[0]
     owner = {"X-Incus-uid": user, "X-Incus-gid": user} if user.isdecimal() else {}
     made: set[PurePosixPath] = set()
     for file in launch.files:

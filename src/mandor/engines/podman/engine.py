@@ -29,6 +29,7 @@ class PodmanEngine(DockerApiEngine):
     """Sent and answered; Docker's form of it waits for the end, as above."""
 
     _limits: frozenset[str] | None = None
+    _known_host: Mapping[str, Any] | None = None
     _counts = True
 
     def default_socket(self) -> Path:
@@ -40,12 +41,20 @@ class PodmanEngine(DockerApiEngine):
         Asked once: the answer takes podman seconds, and changes with the machine's boot only.
         """
         if self._limits is None:
-            host = (await self._api.get("/libpod/info"))["host"]
+            host = await self._host()
             found = {LIMITS[each] for each in host.get("cgroupControllers") or () if each in LIMITS}
             self._limits = frozenset(found)
             # Without a cgroup of its own there is nothing to count in.
             self._counts = host.get("cgroupVersion") == "v2" or not host["security"]["rootless"]
         return self._limits
+
+    async def maps_users(self) -> bool:
+        return bool((await self._host())["security"]["rootless"])
+
+    async def _host(self) -> Mapping[str, Any]:
+        if self._known_host is None:
+            self._known_host = (await self._api.get("/libpod/info"))["host"]
+        return self._known_host
 
     def logs(
         self, unit: Unit, *, follow: bool = False, tail: int | None = None, since: float | None = None

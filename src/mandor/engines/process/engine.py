@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -13,14 +14,16 @@ from typing import ClassVar
 
 from mandor import __version__
 from mandor.engines.base import Engine, Execution, Launch, LogLine, Observed, Unit, Usage
+from mandor.engines.process.confinement import Confinement, find_confinement
 from mandor.engines.process.execution import ProcessExecution
 from mandor.engines.process.folder import Exit, StopOrder
 from mandor.engines.process.hierarchy import Hierarchies
-from mandor.engines.process.launch import SUPERVISORS, make_record
+from mandor.engines.process.launch import SUPERVISORS, Ways, make_record
 from mandor.engines.process.leavings import kill_leavings
 from mandor.engines.process.logs import read_logs
+from mandor.engines.process.memory import find_memory
 from mandor.engines.process.options import ProcessOptions
-from mandor.engines.process.spawn import mounts_possible, spawn_supervisor
+from mandor.engines.process.spawn import mounts_possible, spawn_supervisor, view_possible
 from mandor.engines.process.tracked import Tracked
 from mandor.engines.process.trash import discard, empty
 from mandor.engines.process.usage import measure, measure_disk
@@ -41,17 +44,21 @@ class ProcessEngine(Engine):
     name: ClassVar[str] = "process"
     options = ProcessOptions
 
-    def __init__(self, directory: Path, *, limits: bool = True, mounts: bool = True) -> None:
+    def __init__(self, directory: Path, *, limits: bool = True, mounts: bool = True, visible: str = "") -> None:
         """`limits=False`: leave cgroups alone, as where there are none; `mounts=False`: make links instead, as where
-        nothing may be mounted."""
+        nothing may be mounted; `visible`: folders of the node that confined tasks see besides those of the system,
+        read-only, with colons between them."""
         self._directory = Path(directory).absolute()
         self._units_folder = self._directory / "units"
         self._trash_folder = self._directory / "trash"
         self._limits = limits
         self._mounts = mounts
+        self._visible = tuple(filter(None, visible.split(":")))
+        self._confinement = Confinement()
         self._trees = Hierarchies([], self._directory)
         self._units: dict[Unit, Tracked] = {}
         self._boot = ""
+        self._memory: Path | None = None
         self._ready = False
         self._ticks = Ticks()
         self._starts = asyncio.Semaphore(STARTS_AT_ONCE)
@@ -62,7 +69,8 @@ class ProcessEngine(Engine):
     async def probe(self) -> Capabilities:
         self._open()
         extras = {"logs", "exec", "stats", "events", "links"} | ({"user"} if os.geteuid() == 0 else set())
-        extras |= {"mounts", "tmpfs"} if self._mounts else set()
+        extras |= {"mounts", "tmpfs"} if self._mounts or self._confinement.view else set()
+        extras |= {"confined"} if self._confinement.view else set()
         return Capabilities(version=__version__, limits=self._trees.limits, extras=frozenset(extras))
 
     async def list(self) -> Sequence[Observed]:
@@ -161,13 +169,20 @@ class ProcessEngine(Engine):
     ) -> Execution:
         self._open()
         tracked = self._known(unit)
-        runs = tracked is not None and tracked.watch is not None and tracked.folder.read_running() is not None
+        watch = tracked.watch if tracked is not None else None
         # Its supervisor may live a moment longer than it does.
-        if tracked is None or not runs or tracked.folder.read_exit() is not None:
+        if (
+            tracked is None
+            or watch is None
+            or tracked.folder.read_running() is None
+            or tracked.folder.read_exit() is not None
+        ):
             raise NotFound(f"{unit} is not running", hint="exec needs a task that runs")
         if not command:
             raise Invalid("there is no command to run")
-        execution = ProcessExecution(tracked.folder.path, command, terminal=terminal, rows=rows, columns=columns)
+        execution = ProcessExecution(
+            tracked.folder.path, watch.pid, command, terminal=terminal, rows=rows, columns=columns
+        )
         tracked.executions.add(execution)
         execution.closed = lambda: tracked.executions.discard(execution)
         return execution
@@ -212,6 +227,7 @@ class ProcessEngine(Engine):
             return
         self._find_place()
         try:
+            self._confinement = find_confinement(view=self._mounts and view_possible(), visible=self._visible)
             self._mounts = self._mounts and mounts_possible()
             self._tidy()
         except OSError as error:
@@ -227,6 +243,7 @@ class ProcessEngine(Engine):
             self._directory.mkdir(mode=0o711, parents=True, exist_ok=True)
             self._units_folder.mkdir(mode=0o711, exist_ok=True)
             self._trash_folder.mkdir(mode=0o700, exist_ok=True)
+            self._memory = find_memory(self._directory)
             if self._limits:
                 self._trees = Hierarchies.detect(self._directory)
             self._boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -247,6 +264,9 @@ class ProcessEngine(Engine):
         for name in made.keys() - {*os.listdir(self._units_folder), SUPERVISORS}:
             groups.kill(made[name])
             groups.remove(made[name], seconds=1.0)
+        if self._memory is not None:
+            for left in {*os.listdir(self._memory)} - {*os.listdir(self._units_folder)}:
+                shutil.rmtree(self._memory / left, ignore_errors=True)
         if self._idle():
             self._leave_groups(0.0)
         if any(self._trash_folder.iterdir()):
@@ -255,7 +275,7 @@ class ProcessEngine(Engine):
     def _track(self, unit: Unit) -> Tracked:
         tracked = self._units.get(unit)
         if tracked is None:
-            tracked = self._units[unit] = Tracked(unit, self._units_folder / str(unit))
+            tracked = self._units[unit] = Tracked(unit, self._units_folder / str(unit), self._memory)
             self._refresh(tracked)
         return tracked
 
@@ -312,11 +332,10 @@ class ProcessEngine(Engine):
 
     def _write_launch(self, tracked: Tracked, launch: Launch) -> bool:
         """Whether there is something to begin; if not, the record says why."""
-        tracked.folder.make()
+        folder, ways = tracked.folder, Ways(self._trees, self._confinement, self._boot, self._mounts)
+        folder.make(open_to_pass=launch.level == "privileged" or not self._confinement.view)
         try:
-            tracked.folder.write_launch(
-                make_record(tracked.unit, launch, tracked.folder, self._trees, self._boot, mounts=self._mounts)
-            )
+            folder.write_launch(make_record(tracked.unit, launch, folder, ways))
         except (Invalid, UnicodeError) as error:
             tracked.folder.write_exit(
                 Exit(code=None, reason="StartFailed", message=str(error), finished_at=time.time())

@@ -24,7 +24,10 @@ END_OF_INPUT = b"\x04"
 class ProcessExecution:
     """Nothing is buffered here: what the caller does not read makes the command wait."""
 
-    def __init__(self, folder: Path, command: Sequence[str], *, terminal: bool, rows: int, columns: int) -> None:
+    def __init__(
+        self, folder: Path, supervisor: int, command: Sequence[str], *, terminal: bool, rows: int, columns: int
+    ) -> None:
+        self._supervisor = supervisor
         self.closed: Callable[[], None] = lambda: None
         """Called once it is over and let go."""
         self._terminal = terminal
@@ -48,7 +51,7 @@ class ProcessExecution:
         for end in (self._input, stdout, stderr):
             os.set_blocking(end, False)
         try:
-            return spawn_inside(folder, command, (stdin, out_end, err_end))
+            return spawn_inside(folder, self._supervisor, command, (stdin, out_end, err_end))
         except (OSError, ValueError):
             self._let_go()
             raise
@@ -64,7 +67,7 @@ class ProcessExecution:
             os.set_blocking(end, False)
         try:
             _set_size(ours, rows, columns)
-            return spawn_inside(folder, command, (theirs, theirs, theirs))
+            return spawn_inside(folder, self._supervisor, command, (theirs, theirs, theirs))
         except (OSError, ValueError):
             self._let_go()
             raise

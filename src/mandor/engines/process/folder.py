@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import struct
 from contextlib import suppress
@@ -57,28 +58,53 @@ class StopOrder(Struct, frozen=True):
     grace: float
 
 
-class _Stoppable(Struct, frozen=True):
-    """The one part of a launch that is read again."""
+class _Note(Struct, frozen=True, omit_defaults=True):
+    """What is kept of a launch on the disk: nothing secret."""
 
     stop_signal: int = int(signal.SIGTERM)
+    record: str = ""
+    """The file in memory with the launch itself; empty: the launch is in the same file as this."""
 
 
 class UnitFolder:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, memory: Path | None = None) -> None:
+        """`memory`: the engine's folder in memory; None: it has none."""
         self.path = path
+        self._memory = memory / path.name if memory is not None else None
         self.work = path / "work"
+        self.tmp = path / "tmp"
+        """What the task has as /tmp, if it has a view of its own."""
+        self.root = path / "root"
+        """Where the root of the task's view is mounted, in the view's own mount namespace."""
         self.log = path / "log"
         self.supervisor_log = path / "supervisor.log"
 
-    def make(self) -> None:
-        self.path.mkdir(mode=0o711, exist_ok=True)
+    def make(self, *, open_to_pass: bool) -> None:
+        """`open_to_pass`: the task is another user's and finds its working folder through this one."""
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        if open_to_pass:
+            self.path.chmod(0o711)
 
     @property
     def exists(self) -> bool:
         return self.path.is_dir()
 
     def write_launch(self, record: dict[str, Any]) -> None:
-        self._write("launch.json", record)
+        """It may hold secrets: it goes to memory, where there is such a folder, and the disk has a note of it."""
+        if self._memory is None:
+            self._write("launch.json", record)
+            return
+        self._memory.mkdir(mode=0o700, exist_ok=True)
+        place = self._memory / "launch.json"
+        replace(str(place), msgspec.json.encode(record))
+        self._write("launch.json", _Note(stop_signal=record["stop_signal"], record=str(place)))
+
+    def _forget_launch(self) -> None:
+        """Delete the note first: a supervisor that is on its way finds nothing to begin."""
+        note = self._read("launch.json", _Note, _Note())
+        (self.path / "launch.json").unlink(missing_ok=True)
+        if note is not None and note.record:
+            shutil.rmtree(Path(note.record).parent, ignore_errors=True)
 
     def write_stop(self, order: StopOrder) -> None:
         self._write("stop.json", order)
@@ -86,7 +112,7 @@ class UnitFolder:
     def write_exit(self, record: Exit) -> None:
         """And let go of the launch: it may hold secrets, and nobody needs it any more."""
         self._write("exit.json", record, durable=True)
-        (self.path / "launch.json").unlink(missing_ok=True)
+        self._forget_launch()
 
     def read_running(self) -> Running | None:
         return self._read("running.json", Running, Running(pid=0, started_at=0.0, boot=""))
@@ -97,7 +123,7 @@ class UnitFolder:
 
     def read_stop_signal(self) -> int | None:
         """What it is to be asked to stop with; None: there is no launch."""
-        launch = self._read("launch.json", _Stoppable, _Stoppable())
+        launch = self._read("launch.json", _Note, _Note())
         return None if launch is None else launch.stop_signal
 
     def read_supervisor_log(self) -> str:
@@ -131,7 +157,7 @@ class UnitFolder:
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # A supervisor may be on its way still, with this folder as its own: it must find nothing to begin.
-            (self.path / "launch.json").unlink(missing_ok=True)
+            self._forget_launch()
             os.rename(self.path, trash)
         except BlockingIOError:
             return False
@@ -145,7 +171,7 @@ class UnitFolder:
             file = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                (self.path / "launch.json").unlink(missing_ok=True)
+                self._forget_launch()
             finally:
                 os.close(file)
 

@@ -36,7 +36,7 @@ def read_hierarchies(mountinfo: str) -> list[Hierarchy]:
     found: dict[frozenset[str], Hierarchy] = {}
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
-        mount = before.split()[4].replace("\\040", " ")
+        mount = decode_mount(before.split()[4])
         kind, _, options = after.split(" ", 2)
         names = frozenset(options.split(" ")[-1].split(","))
         if kind == "cgroup2":
@@ -44,6 +44,11 @@ def read_hierarchies(mountinfo: str) -> list[Hierarchy]:
         elif kind == "cgroup" and (names & USEFUL or "name=systemd" in names):
             found.setdefault(names, Hierarchy(mount, 1, names & USEFUL))
     return sorted(found.values(), key=lambda each: (each.version, each.mount))
+
+
+def decode_mount(path: str) -> str:
+    """A mount point as /proc/self/mountinfo has it: blanks, tabs and backslashes are written as octal numbers."""
+    return path.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
 
 
 def _handed_down(mount: str) -> frozenset[str]:

@@ -5,26 +5,40 @@ from __future__ import annotations
 import os
 import pwd
 import signal
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
 from mandor.engines.base import Launch, Mount, Unit
 from mandor.engines.options import read_options
+from mandor.engines.process.confinement import NOBODY, Confinement
 from mandor.engines.process.folder import UnitFolder
 from mandor.engines.process.hierarchy import Hierarchies
 from mandor.engines.process.options import ProcessOptions
 from mandor.errors import Invalid
+from mandor.model.task import File
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 UNIT_VARIABLE = "MANDOR_UNIT"
 """In the environment of everything a unit runs, so that what a dead supervisor left behind is known for what it is."""
 SUPERVISORS = "supervisors"
+SECRET_MODE = "0400"  # noqa: S105 (a file mode)
+"""Of a secret file whose task names no mode."""
 
 
-def make_record(
-    unit: Unit, launch: Launch, folder: UnitFolder, trees: Hierarchies, boot: str, *, mounts: bool = False
-) -> dict[str, Any]:
-    """`Invalid` carries the reason in words. `mounts`: tasks can have mounts of their own, not just links."""
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """What the engine found on its node."""
+
+    trees: Hierarchies
+    confinement: Confinement
+    boot: str
+    mounts: bool
+    """Tasks on the node's own view can have mounts, not just links."""
+
+
+def make_record(unit: Unit, launch: Launch, folder: UnitFolder, ways: Ways) -> dict[str, Any]:
+    """`Invalid` carries the reason in words."""
     if launch.image:
         raise Invalid(f"the process engine runs programs of the node, not images ({launch.image})")
     argv = [*launch.command, *launch.args]
@@ -32,6 +46,12 @@ def make_record(
         raise Invalid("there is no command to run")
     options = read_options("process", launch.options, ProcessOptions)
     cwd, below = _folders(launch)
+    groups = ways.trees.groups(str(unit), launch)
+    confined = ways.confinement.plan(launch, folder, [group["path"] for group in groups])
+    mounts = ways.mounts or confined["view"] is not None
+    for mount in launch.mounts:
+        if mount.path.startswith("/") and mounts:
+            ways.confinement.check_target(mount.path, launch)
     places = {mount: str(folder.work / _place(mount, launch)) for mount in launch.mounts}
     located = {mount.variable: place for mount, place in places.items() if mount.name}
     return {
@@ -40,21 +60,40 @@ def make_record(
         "namespace": launch.namespace,
         "argv": argv,
         "env": {"PATH": PATH, **launch.env, **located, UNIT_VARIABLE: str(unit)},
-        "user": None if launch.user is None else str(launch.user),
+        "user": _user(launch),
         "runner": _runner(),
         "cwd": cwd,
         "work": str(folder.work),
         "below": below,
-        "files": [(_inside(file.path, launch), file.content, file.mode) for file in launch.files],
-        "mounts": [_mount(mount, place) for mount, place in places.items()] if mounts else [],
+        "files": [
+            (_inside(file.path, launch), file.content, _mode(file, launch), file.path in launch.secret_files)
+            for file in launch.files
+        ],
+        "mounts": [
+            _mount(mount, place if confined["view"] else os.path.realpath(place)) for mount, place in places.items()
+        ]
+        if mounts
+        else [],
+        **confined,
         "links": [] if mounts else [(place, _link(mount)) for mount, place in places.items()],
-        "groups": trees.groups(str(unit), launch),
-        "shims": trees.groups(SUPERVISORS),
+        "groups": groups,
+        "shims": ways.trees.groups(SUPERVISORS),
         "stop_signal": stop_signal(launch.stop_signal),
         "log_bytes": int(options.log_size),
         "log_files": options.log_files,
-        "boot": boot,
+        "boot": ways.boot,
     }
+
+
+def _mode(file: File, launch: Launch) -> str:
+    return SECRET_MODE if file.path in launch.secret_files and file.mode == File(path="x").mode else file.mode
+
+
+def _user(launch: Launch) -> str | None:
+    """A confined task of a root agent is never root: `NOBODY` where the agent names no user."""
+    if launch.user is None:
+        return NOBODY if launch.level != "privileged" and os.geteuid() == 0 else None
+    return str(launch.user)
 
 
 def stop_signal(name: str) -> int:

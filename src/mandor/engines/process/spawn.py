@@ -60,10 +60,10 @@ def spawn_supervisor(folder: UnitFolder) -> tuple[int, Ready]:
         os.close(ready)
 
 
-def spawn_inside(folder: Path, command: Sequence[str], ends: tuple[int, int, int]) -> int:
-    """A command beside the unit's task, with these standard input, output and error."""
+def spawn_inside(folder: Path, supervisor: int, command: Sequence[str], ends: tuple[int, int, int]) -> int:
+    """A command beside the task of that supervisor, with these standard input, output and error."""
     actions = [(os.POSIX_SPAWN_DUP2, end, number) for number, end in enumerate(ends)]
-    return _spawn([str(folder), *command], actions)
+    return _spawn([str(folder), str(supervisor), *command], actions)
 
 
 @cache
@@ -71,7 +71,18 @@ def mounts_possible() -> bool:
     """Whether tasks can have mounts of their own: root's can, unless something forbids it; tried once."""
     if os.geteuid() != 0:
         return False
-    pid = _spawn(["mounts"], [(os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_RDWR, 0)])
+    return _try("mounts")
+
+
+@cache
+def view_possible() -> bool:
+    """Whether tasks can have namespaces of their own: root's can, others' where user namespaces are allowed; tried
+    once."""
+    return _try("view")
+
+
+def _try(what: str) -> bool:
+    pid = _spawn([what], [(os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_RDWR, 0)])
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 

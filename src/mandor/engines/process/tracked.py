@@ -13,9 +13,9 @@ from mandor.engines.process.watch import ProcessWatch
 
 
 class Tracked:
-    def __init__(self, unit: Unit, path: Path) -> None:
+    def __init__(self, unit: Unit, path: Path, memory: Path | None) -> None:
         self.unit = unit
-        self.folder = UnitFolder(path)
+        self.folder = UnitFolder(path, memory)
         self.busy = asyncio.Lock()
         """Held while it is started or removed."""
         self.observed: Observed | None = None

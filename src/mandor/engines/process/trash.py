@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from mandor.engines.process.hierarchy import decode_mount
 from mandor.engines.shim import groups
 
 log = logging.getLogger(__name__)
@@ -37,9 +38,4 @@ def _mounted_below(folder: Path) -> bool:
         lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
-    return any(_decode(line.split()[4]).startswith(f"{folder}/") for line in lines)
-
-
-def _decode(path: str) -> str:
-    """Blanks in paths are written as `\\040`."""
-    return path.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\")
+    return any(decode_mount(line.split()[4]).startswith(f"{folder}/") for line in lines)

@@ -3,8 +3,10 @@
 import fcntl
 import os
 
-from mandor.engines.shim import groups, mounts
-from mandor.engines.shim.light import close_from, die_with_parent, gain_no_privileges, signal, try_tell
+from mandor.engines.shim import confine, groups, kernel, mounts
+from mandor.engines.shim.light import close_from, read, signal, try_tell
+from mandor.engines.shim.person import Person, Refused, find_person
+from mandor.engines.shim.view import Namespaces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,56 +15,15 @@ if TYPE_CHECKING:
 
 _TIOCSCTTY = 0x540E
 _SIGNALS = range(1, 65)
-ID_MAX = 2**32 - 1
-"""Users and groups have smaller numbers."""
 
 
-class Refused(Exception):
-    """It can never start like this; the text is for people."""
-
-
-class Person:
-    """A user to run as, looked up."""
-
-    def __init__(self, uid: int, gid: int, name: str, home: str) -> None:
-        self.uid = uid
-        self.gid = gid
-        self.name = name
-        self.home = home
-
-
-def find_person(wanted: "str | None") -> "Person | None":
-    """`NAME`, `NUMBER`, either with `:GROUP`; None: whoever runs this."""
-    import pwd
-
-    if wanted is None:
+def read_launch(folder: str) -> "dict[str, Any] | None":
+    """The launch of the unit in `folder`: what is not secret is there, and names the file in memory with the rest."""
+    note = read(f"{folder}/launch.json")
+    if note is None:
         return None
-    user, _, group = wanted.partition(":")
-    try:
-        entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
-        person = Person(entry.pw_uid, entry.pw_gid, entry.pw_name, entry.pw_dir)
-    except (KeyError, OverflowError):
-        if not _is_number(user):
-            raise Refused(f"there is no user `{user}` on this machine") from None
-        person = Person(int(user), int(user), user, "/")
-    if group:
-        person.gid = _find_group(group)
-    if os.geteuid() not in {0, person.uid}:
-        raise Refused(f"only root may run a task as `{user}`; this agent runs as uid {os.geteuid()}")
-    return person
-
-
-def _is_number(text: str) -> bool:
-    return text.isdecimal() and int(text) < ID_MAX
-
-
-def _find_group(wanted: str) -> int:
-    import grp
-
-    try:
-        return int(wanted) if _is_number(wanted) else grp.getgrnam(wanted).gr_gid
-    except KeyError:
-        raise Refused(f"there is no group `{wanted}` on this machine") from None
+    found: dict[str, Any] | None = read(note["record"]) if "record" in note else note
+    return found
 
 
 def find_folder(launch: "dict[str, Any]") -> str:
@@ -71,25 +32,33 @@ def find_folder(launch: "dict[str, Any]") -> str:
 
 
 def enter(
-    launch: "dict[str, Any]", person: "Person | None", argv: "Sequence[str]", parent: int, beside: int = 0
+    launch: "dict[str, Any]",
+    person: "Person | None",
+    argv: "Sequence[str]",
+    parent: int,
+    namespaces: "Namespaces | None" = None,
 ) -> "NoReturn":
     """Become `argv` in the unit's surroundings, for as long as `parent` lives; `Refused` if that cannot be.
 
-    `beside`: the task that made them; 0: this is the task."""
+    `namespaces`: those of the task, where they exist already. All that needs a file of the node, a name or a library
+    is done before they are entered: in the task's view, files are the tenant's."""
     groups.join([group["path"] for group in launch["groups"]])
-    if launch["mounts"]:
-        mounts.join(beside) if beside else mounts.make_own(launch["mounts"])
-        if person is not None and person.uid != 0:
-            # What it finds at a path may be its own: a program that runs as root must not be deceived by that.
-            gain_no_privileges()
     _reset()
     env = _environment(launch, person)
+    confined = launch.get("confined")
+    rules = confine.prepare(confined)
+    if namespaces is not None:
+        namespaces.join()
+    elif launch["mounts"]:
+        mounts.leave_node()
+        mounts.make_all(launch["mounts"], mounts.Places("/", [os.path.realpath(launch["work"])], person))
+    if launch["mounts"] and person is not None and person.uid != 0:
+        kernel.gain_no_privileges()  # a set-user-id program must not read files that the tenant mounted
     if not launch["cwd"]:
         # Entered before the user changes: the way there may lead through folders that are the agent's alone.
         _change_folder(find_folder(launch))
-    if person is not None:
-        _become(person)
-    die_with_parent()  # Not before: the kernel forgets it when the user changes.
+    confine.give_up(confined, person, rules)
+    kernel.die_with_parent()  # after the user changed: the kernel forgets it then
     if os.getppid() != parent:
         os._exit(0)
     if launch["cwd"]:
@@ -111,7 +80,9 @@ def _reset() -> None:
 
 
 def _environment(launch: "dict[str, Any]", person: "Person | None") -> dict[str, str]:
-    home = person.home if person is not None and os.path.isdir(person.home) else launch["work"]
+    home = launch["work"]
+    if person is not None and not launch.get("view") and os.path.isdir(person.home):
+        home = person.home
     name = person.name if person is not None else launch["runner"]
     return {"HOME": home, "USER": name, "LOGNAME": name, **launch["env"]}
 
@@ -123,16 +94,6 @@ def _change_folder(path: str) -> None:
         raise Refused(f"the working directory {path} does not exist") from None
     except OSError as error:
         raise Refused(f"the working directory {path} cannot be entered: {error.strerror}") from None
-
-
-def _become(person: Person) -> None:
-    if os.geteuid() == 0:
-        known = not person.name.isdecimal()
-        os.setgroups(os.getgrouplist(person.name, person.gid) if known else [person.gid])
-        os.setgid(person.gid)
-        os.setuid(person.uid)
-    elif os.getegid() != person.gid:
-        raise Refused(f"only root may run a task in another group than its own ({os.getegid()})")
 
 
 def _execute(argv: "Sequence[str]", env: "dict[str, str]") -> "NoReturn":
@@ -154,14 +115,56 @@ def _execute(argv: "Sequence[str]", env: "dict[str, str]") -> "NoReturn":
     raise Refused(f"there is no program `{program}`" + ("" if "/" in program else f" in {search}"))
 
 
-def run_inside(launch: "dict[str, Any]", task: int, argv: "Sequence[str]") -> "NoReturn":
-    """Run a command beside the task of that number; its troubles go to standard error, with a shell's exit codes."""
+def run_inside(folder: str, supervisor: int, argv: "Sequence[str]") -> "NoReturn":
+    """Run a command beside the task of that unit; its errors go to standard error, with a shell's exit codes."""
     parent = os.getppid()
     close_from(3)
     try:
-        if os.isatty(0):
-            fcntl.ioctl(0, _TIOCSCTTY, 0)
-        enter(launch, find_person(launch["user"]), argv, parent, beside=task)
+        launch, running = read_launch(folder), read(f"{folder}/running.json")
+        if launch is None or running is None:
+            raise Refused("the task does not run any more")
+        person = find_person(launch["user"])
+        if launch.get("view"):
+            _run_in_view(launch, person, argv, parent, _open_namespaces(running["init"], supervisor))
+        _take_terminal()
+        found = _open_namespaces(running["pid"], supervisor, ("mnt",)) if launch["mounts"] else None
+        enter(launch, person, argv, parent, found)
     except (Refused, OSError) as error:
         os.write(2, f"mandor: {error}\n".encode())
         os._exit(126 if "executed" in str(error) else 127)
+
+
+def _open_namespaces(pid: int, supervisor: int, names: "Sequence[str]" = ()) -> Namespaces:
+    """The namespaces of that child of the supervisor; another process that got its number is refused."""
+    found = Namespaces(pid, names)
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        parent = int(file.read().rpartition(b") ")[2].split()[1])
+    if parent != supervisor:
+        raise Refused("the task does not run any more")
+    return found
+
+
+def _run_in_view(
+    launch: "dict[str, Any]", person: "Person | None", argv: "Sequence[str]", parent: int, found: Namespaces
+) -> "NoReturn":
+    """Start the command as a child in the task's process namespace, wait for it and end with its exit code."""
+    kernel.die_with_parent()
+    if os.getppid() != parent:
+        os._exit(0)
+    found.join_users()
+    found.join_pids()
+    pid = os.fork()
+    if pid == 0:
+        if os.isatty(0):
+            os.setsid()
+            _take_terminal()
+        enter(launch, person, argv, 0, found)
+    for number in range(3):
+        os.close(number)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os._exit(code if code >= 0 else 128 - code)
+
+
+def _take_terminal() -> None:
+    if os.isatty(0):
+        fcntl.ioctl(0, _TIOCSCTTY, 0)

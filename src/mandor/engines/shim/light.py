@@ -1,16 +1,10 @@
-"""The few things a supervisor needs of json, signal and ctypes, without all that those modules import.
+"""The few things a supervisor needs of json and signal, without all that those modules import.
 
 They cost a supervisor half its start and a third of its own memory. The interpreter's C modules behind them do the work
 here; where an interpreter lacks one, the full module steps in.
 """
 
 import os
-
-try:
-    # Loaded here and not when needed: a task that has changed its user may not be able to read the interpreter's files.
-    from _ctypes import call_function, dlopen, dlsym
-except ImportError:
-    call_function = None  # type: ignore[assignment]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,11 +17,8 @@ else:
         import signal
 
 __all__ = [
-    "become_subreaper",
     "close_from",
-    "die_with_parent",
     "encode",
-    "gain_no_privileges",
     "parse",
     "read",
     "replace",
@@ -35,37 +26,6 @@ __all__ = [
     "tell",
     "try_tell",
 ]
-
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
-_PR_SET_NO_NEW_PRIVS = 38
-
-
-def _prctl(option: int, value: int) -> None:
-    arguments = (option, value, 0, 0, 0)
-    if call_function is not None:
-        result = call_function(dlsym(dlopen(None, 0), "prctl"), arguments)  # type: ignore[arg-type]
-    else:
-        import ctypes
-
-        result = ctypes.CDLL(None).prctl(*arguments)
-    if result != 0:
-        raise OSError(f"prctl({option}) failed")
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when the thread that started it ends."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def gain_no_privileges() -> None:
-    """From now on, a program that would run as its owner runs as whoever starts it."""
-    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-
-
-def become_subreaper() -> None:
-    """Descendants whose parents end become children of this process, not of init."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 class _Plain:

@@ -1,103 +1,166 @@
-"""A file system view of the task's own: folders of the node bound to other places, and memory, seen by it alone."""
+"""Mounts of a task, in a mount namespace of its own: folders of the node bound to other places, and memory.
+
+A path is walked one part at a time and a link in it is never followed: folders of a task and its volumes are written
+by tenants. Nothing is made on the node's own file systems.
+"""
 
 import os
 import stat
+
+from mandor.engines.shim import kernel
+from mandor.engines.shim.person import Refused
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-_NEW_MOUNTS = 0x00020000
-_READ_ONLY, _NO_SUID, _NO_DEVICES = 1, 2, 4
-_REMOUNT, _BIND, _RECURSIVE, _SLAVE = 32, 4096, 16384, 1 << 19
+    from mandor.engines.shim.person import Person
+
+_PATH = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_ELOOP = 40
 
 
-def make_own(mounts: "Sequence[dict[str, Any]]") -> None:
-    """Leave the machine's view of its file systems for a private one with these mounts in it."""
-    _call("unshare", _NEW_MOUNTS)
-    # What the machine mounts later is seen here, too; what is mounted here is seen by nobody else.
-    _call("mount", None, b"/", None, _RECURSIVE | _SLAVE, None)
+class Places:
+    """The places of one view where something is mounted: found, and made only where that changes nothing of the node.
+
+    `base`: the root of the view; `own`: paths of the task's own, below which missing folders are made for it;
+    `private`: the root is the task's alone, so that folders can be made anywhere in it."""
+
+    def __init__(self, base: str, own: "Sequence[str]", person: "Person | None", *, private: bool = False) -> None:
+        self._base = base
+        self._own = list(own)
+        self._person = person
+        self._private = private
+
+    def add_own(self, path: str) -> None:
+        self._own.append(path)
+
+    def open(self, target: str, *, folder: bool = True) -> int:
+        """The place at that path, made if it is missing, as an open file of kind O_PATH."""
+        here = os.open(self._base, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        parts = [part for part in target.split("/") if part]
+        way = ""
+        for number, part in enumerate(parts, start=1):
+            way += f"/{part}"
+            last = number == len(parts)
+            above = here
+            try:
+                here = self._step(above, part, way, folder=folder or not last, last=last)
+            finally:
+                os.close(above)
+        return here
+
+    def _step(self, above: int, part: str, way: str, *, folder: bool, last: bool) -> int:
+        kind = 0 if last else os.O_DIRECTORY
+        try:
+            found = os.open(part, _PATH | kind, dir_fd=above)
+        except FileNotFoundError:
+            self._make(above, part, way, folder=folder)
+            found = os.open(part, _PATH | kind, dir_fd=above)
+        except NotADirectoryError:
+            raise Refused(f"{way} is a link or a file: a mount needs folders on its way") from None
+        if stat.S_ISLNK(os.fstat(found).st_mode):
+            os.close(found)
+            raise Refused(f"{way} is a link: nothing is mounted through links")
+        return found
+
+    def _make(self, above: int, part: str, way: str, *, folder: bool) -> None:
+        own = any(way.startswith(f"{path.rstrip('/')}/") for path in self._own)
+        if not own and not self._private:
+            raise Refused(f"there is no {way} on this node: folders for mounts are made only in the task's own folder")
+        if folder:
+            os.mkdir(part, 0o755, dir_fd=above)
+        else:
+            os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o644, dir_fd=above))
+        if own and self._person is not None and os.geteuid() == 0:
+            os.chown(part, self._person.uid, self._person.gid, dir_fd=above, follow_symlinks=False)
+
+
+def leave_node() -> None:
+    """Enter a new mount namespace: later mounts of the node appear in it, its own mounts appear nowhere else."""
+    kernel.unshare(kernel.NEW_MOUNTS)
+    kernel.mount(None, b"/", None, kernel.RECURSIVE | kernel.SLAVE)
+
+
+def make_all(mounts: "Sequence[dict[str, Any]]", places: Places, flags: int = 0) -> None:
+    """Make the mounts of a launch, in their order; `flags` hold for each."""
     for each in mounts:
         try:
-            _make(each)
-        except OSError as error:
+            _make(each, places, flags)
+        except (OSError, Refused) as error:
             what = each["source"] or "memory"
-            raise OSError(error.errno, f"cannot mount {what} at {each['target']}: {error.strerror}") from None
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise Refused(f"cannot mount {what} at {each['target']}: {reason}") from None
+        places.add_own(each["target"])
 
 
-def join(pid: int) -> None:
-    """See what that process sees."""
-    file = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _call("setns", file, _NEW_MOUNTS)
-    finally:
-        os.close(file)
-
-
-def can_make() -> bool:
-    """Whether this process may do so; it is changed by asking."""
-    try:
-        make_own([{"source": None, "target": "/", "size": 4096, "read_only": False}])
-    except OSError:
-        return False
-    return True
-
-
-def _make(mount: "dict[str, Any]") -> None:
-    target = os.fsencode(mount["target"])
-    if mount["source"] is None:
-        os.makedirs(target, exist_ok=True)
-        size = "" if mount["size"] is None else f",size={mount['size']}"
-        flags = _NO_SUID | _NO_DEVICES | (_READ_ONLY if mount["read_only"] else 0)
-        _call("mount", b"tmpfs", target, b"tmpfs", flags, f"mode=1777{size}".encode())
+def _make(each: "dict[str, Any]", places: Places, flags: int) -> None:
+    flags |= kernel.READ_ONLY if each["read_only"] else 0
+    if each["source"] is None:
+        size = "" if each["size"] is None else f",size={each['size']}"
+        flags |= kernel.NO_SUID | kernel.NO_DEVICES
+        mount_new(b"tmpfs", places, each["target"], flags, f"mode=1777{size}")
         return
-    source = _open_without_links(mount["source"])
+    # What is mounted below the source is left out when nothing may be written: its flags are its own.
+    bind(each["source"], places, each["target"], flags, recursive=not each["read_only"])
+
+
+def mount_new(kind: bytes, places: Places, target: str, flags: int, data: str = "") -> None:
+    """Mount a new file system of that kind."""
+    place = places.open(target)
     try:
-        _make_place(target, folder=stat.S_ISDIR(os.fstat(source).st_mode))
-        # What is mounted below the source stays behind when nothing may be written: it could not be kept from it.
-        flags = _BIND | (0 if mount["read_only"] else _RECURSIVE)
-        _call("mount", f"/proc/self/fd/{source}".encode(), target, None, flags, None)
+        kernel.mount(kind, _name(place), kind, flags, data.encode() or None)
     finally:
-        os.close(source)
-    if mount["read_only"]:
-        _call("mount", None, target, None, _REMOUNT | _BIND | _READ_ONLY | _kept_flags(target), None)
+        os.close(place)
 
 
-def _open_without_links(path: str) -> int:
+def bind(source: str, places: Places, target: str, flags: int = 0, *, recursive: bool) -> None:
+    """Bind a path of the node, which has no link in it, to a place of the view."""
+    found = open_without_links(source)
+    try:
+        place = places.open(target, folder=stat.S_ISDIR(os.fstat(found).st_mode))
+        try:
+            kernel.mount(_name(found), _name(place), None, kernel.BIND | (kernel.RECURSIVE if recursive else 0))
+        finally:
+            os.close(place)
+    finally:
+        os.close(found)
+    if flags:
+        place = places.open(target)
+        try:
+            # Flags that the file system has already must be named again, or the kernel refuses.
+            kept = os.fstatvfs(place).f_flag & (kernel.READ_ONLY | kernel.NO_SUID | kernel.NO_DEVICES | kernel.NO_EXEC)
+            kernel.mount(None, _name(place), None, kernel.REMOUNT | kernel.BIND | flags | kept)
+        finally:
+            os.close(place)
+
+
+def open_without_links(path: str) -> int:
     """The agent has resolved and judged this very path: a link that appeared since then is not followed."""
-    here = os.open("/", os.O_PATH)
+    here = os.open("/", os.O_PATH | os.O_CLOEXEC)
     parts = [part for part in path.split("/") if part]
     for number, part in enumerate(parts, start=1):
         above = here
         try:
-            folder = os.O_DIRECTORY if number < len(parts) else 0
-            here = os.open(part, os.O_PATH | os.O_NOFOLLOW | folder, dir_fd=above)
+            here = os.open(part, _PATH | (os.O_DIRECTORY if number < len(parts) else 0), dir_fd=above)
         finally:
             os.close(above)
     if stat.S_ISLNK(os.fstat(here).st_mode):
         os.close(here)
-        raise OSError(40, os.strerror(40))
+        raise OSError(_ELOOP, os.strerror(_ELOOP))
     return here
 
 
-def _make_place(target: bytes, *, folder: bool) -> None:
-    """Something has to be there to be covered."""
-    if os.path.exists(target):
-        return
-    os.makedirs(target if folder else os.path.dirname(target), exist_ok=True)
-    if not folder:
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT, 0o644))
+def _name(file: int) -> bytes:
+    return b"/proc/self/fd/%d" % file
 
 
-def _kept_flags(target: bytes) -> int:
-    """Flags of the file system that a remount must not take away, or it is refused; they have the same numbers."""
-    return os.statvfs(target).f_flag & (_NO_SUID | _NO_DEVICES | 8)
-
-
-def _call(name: str, *arguments: "bytes | int | None") -> None:
-    import ctypes
-
-    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+def can_make() -> bool:
+    """Whether this process may mount; it is changed by the attempt."""
+    try:
+        leave_node()
+        kernel.mount(b"tmpfs", b"/", b"tmpfs", 0, b"size=4096")
+    except OSError:
+        return False
+    return True

@@ -1,6 +1,6 @@
-"""Started as `python -I -S run.py FOLDER`; with `COMMAND …` after it, to run something beside the task.
+"""Started as `python -I -S run.py FOLDER`; with `SUPERVISOR COMMAND …` after it, to run something beside the task.
 
-As `run.py mounts` it says with its exit code whether tasks can have mounts of their own here.
+As `run.py mounts` or `run.py view` it tries whether tasks can have mounts, or namespaces, of their own: exit code 0.
 """
 
 import os
@@ -15,14 +15,12 @@ def main() -> None:
     sys.path.append(root)
     if len(sys.argv) > 2:
         from mandor.engines.shim.entry import run_inside
-        from mandor.engines.shim.light import read
 
-        folder = sys.argv[1]
-        run_inside(read(f"{folder}/launch.json"), int(read(f"{folder}/running.json")["pid"]), sys.argv[2:])
-    if sys.argv[1] == "mounts":
-        from mandor.engines.shim.mounts import can_make
+        run_inside(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
+    if sys.argv[1] in {"mounts", "view"}:
+        from mandor.engines.shim import mounts, view
 
-        sys.exit(0 if can_make() else 1)
+        sys.exit(0 if (mounts.can_make() if sys.argv[1] == "mounts" else view.can_make()) else 1)
     from mandor.engines.shim.supervisor import supervise
 
     supervise(sys.argv[1])

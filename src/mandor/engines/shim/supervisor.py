@@ -10,10 +10,12 @@ import os
 import select
 import time
 
-from mandor.engines.shim import groups
-from mandor.engines.shim.entry import Person, Refused, enter, find_person
-from mandor.engines.shim.light import become_subreaper, close_from, encode, read, replace, signal, try_tell
+from mandor.engines.shim import groups, view
+from mandor.engines.shim.entry import enter, read_launch
+from mandor.engines.shim.kernel import become_subreaper
+from mandor.engines.shim.light import close_from, encode, read, replace, signal, try_tell
 from mandor.engines.shim.logfile import LogFile, Stream
+from mandor.engines.shim.person import Person, Refused, find_person
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ def supervise(folder: str) -> None:
     os.chdir(folder)
     close_from(READY + 1)
     os.set_inheritable(READY, False)
+    if not os.path.exists("launch.json"):
+        return  # The start was called off.
     lock = os.open("lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -37,7 +41,7 @@ def supervise(folder: str) -> None:
         return  # Another one is at it.
     if os.path.exists("running.json") or os.path.exists("exit.json"):
         return  # It had its one start.
-    launch = read("launch.json")
+    launch = read_launch(".")
     if launch is not None:
         Supervisor(launch).run()
 
@@ -48,6 +52,8 @@ class Supervisor:
         self._groups = [group["path"] for group in launch["groups"]]
         self._started_at = 0.0
         self._task = 0
+        self._init = 0
+        """The first process of the task's namespaces; 0: it has none."""
         self._over = False
         self._deadline: float | None = None
         self._killed = False
@@ -72,12 +78,16 @@ class Supervisor:
             person = find_person(self._launch["user"])
             for group in self._launch["groups"]:
                 groups.make(group)
+            self._check_user(person)
             self._furnish(person)
+            if self._launch.get("view"):
+                self._init = view.start(self._launch, person)
             streams = self._begin(person, log)
         except Exception as error:
             self._sweep()
             if self._task:
                 os.waitpid(self._task, 0)
+            self._wait_init()
             self._record(None, "StartFailed", str(error) or repr(error))
             return
         self._announce()
@@ -101,18 +111,33 @@ class Supervisor:
             groups.make_and_join(group)
         try_tell("/proc/self/oom_score_adj", "-900")
 
+    def _check_user(self, person: "Person | None") -> None:
+        """A confined task is never root: as root it owns the node's files, whatever else it lacks."""
+        confined = self._launch.get("confined")
+        if confined and (os.geteuid() if person is None else person.uid) == 0:
+            raise Refused(f"a namespace of level {confined['level']} runs no process as root: name another `user`")
+
     def _furnish(self, person: "Person | None") -> None:
         """Make the unit's own folder, with its files in it."""
         work = self._launch["work"]
         made = [work]
         os.makedirs(os.path.join(work, self._launch["below"]), exist_ok=True)
-        os.chmod(work, 0o755)  # noqa: S103 (a program's folder, as programs expect it)
-        for path, content, mode in self._launch["files"]:
+        os.chmod(work, 0o700)
+        if self._launch.get("view"):
+            os.makedirs(self._launch["view"]["root"], 0o700, exist_ok=True)
+            os.makedirs(self._launch["view"]["tmp"], 0o700, exist_ok=True)
+            made.append(self._launch["view"]["tmp"])
+        memory = self._memory_folder()
+        for number, (path, content, mode, secret) in enumerate(self._launch["files"]):
             target = os.path.join(work, path)
             os.makedirs(os.path.dirname(target), exist_ok=True)
-            with open(target, "w", encoding="utf-8", newline="") as file:
-                os.fchmod(file.fileno(), int(mode, 8))
-                file.write(content)
+            if secret and memory and self._launch.get("view"):
+                source = os.path.join(memory, str(number))
+                self._launch["view"]["steps"].append(("own", source, target))
+                made.append(source)
+                _write_file(target, "", 0o600)  # a place for it: its text is never on the disk
+                target = source
+            _write_file(target, content, int(mode, 8))
         if person is not None and os.geteuid() == 0:
             for folder, folders, files in os.walk(work):
                 made += [os.path.join(folder, name) for name in folders + files]
@@ -124,22 +149,30 @@ class Supervisor:
             os.makedirs(os.path.dirname(link), exist_ok=True)
             os.symlink(source, link)
 
+    @staticmethod
+    def _memory_folder() -> str:
+        """The unit's folder in memory; empty: this node has none."""
+        note = read("launch.json")
+        return os.path.dirname(note["record"]) if note is not None and "record" in note else ""
+
     def _begin(self, person: "Person | None", log: LogFile) -> list[Stream]:
         """Fork the task and let it go once the record of it is written: it can be begun only once."""
         out, out_end = os.pipe()
         err, err_end = os.pipe()
         gate, gate_end = os.pipe()
         trouble, trouble_end = os.pipe()
-        supervisor = os.getpid()
+        # A supervisor outside of the task's process namespace has the number 0 there.
+        supervisor = 0 if self._init else os.getpid()
+        found = view.Namespaces(self._init) if self._init else None
         self._task = os.fork()
         if self._task == 0:
-            self._become(person, supervisor, out_end, err_end, gate, gate_end, trouble_end)
+            self._become(person, supervisor, found, out_end, err_end, gate, gate_end, trouble_end)
         for end in (out_end, err_end, gate, trouble_end):
             os.close(end)
         self._started_at = time.time()
-        replace(
-            "running.json", encode({"pid": self._task, "started_at": self._started_at, "boot": self._launch["boot"]})
-        )
+        running: dict[str, str | float | None] = {"pid": self._task, "init": self._init}
+        running |= {"started_at": self._started_at, "boot": self._launch["boot"]}
+        replace("running.json", encode(running))
         os.write(gate_end, b".")
         os.close(gate_end)
         streams = [Stream(out, b"o", log), Stream(err, b"e", log)]
@@ -149,9 +182,17 @@ class Supervisor:
         return streams
 
     def _become(
-        self, person: "Person | None", supervisor: int, out: int, err: int, gate: int, gate_end: int, trouble: int
+        self,
+        person: "Person | None",
+        supervisor: int,
+        found: "view.Namespaces | None",
+        out: int,
+        err: int,
+        gate: int,
+        gate_end: int,
+        trouble: int,
     ) -> None:
-        """In the child: wait at the gate, then become the task; the parent hears what goes wrong."""
+        """In the child: wait at the gate, then become the task; errors are written to `trouble`."""
         try:
             os.setsid()
             os.close(gate_end)
@@ -161,7 +202,7 @@ class Supervisor:
             null = os.open("/dev/null", os.O_RDONLY)
             for number, end in enumerate((null, out, err)):
                 os.dup2(end, number)
-            enter(self._launch, person, self._launch["argv"], supervisor)
+            enter(self._launch, person, self._launch["argv"], supervisor, found)
         except BaseException as error:
             os.write(trouble, str(error).encode() or repr(error).encode())
         finally:
@@ -211,8 +252,10 @@ class Supervisor:
                 return
             if ended.si_pid == self._task:
                 self._over = True
-            else:
-                os.waitpid(ended.si_pid, os.WNOHANG)
+                return
+            os.waitpid(ended.si_pid, os.WNOHANG)
+            if ended.si_pid == self._init:
+                self._init = 0
 
     def _obey(self) -> None:
         order = read("stop.json")
@@ -238,10 +281,13 @@ class Supervisor:
         until = time.monotonic() + KILL_SECONDS_MAX
         if self._task:
             self._signal(signal.SIGKILL)
+        if self._init:
+            # With it, the kernel kills all in the process namespace. It ends when the task, too, has been reaped.
+            os.kill(self._init, signal.SIGKILL)
         while time.monotonic() < until:
             groups.kill(self._groups)
             # Descendants whose parents die become children of this process: there is no way out downwards.
-            others = [pid for pid in _children() if pid != self._task]
+            others = [pid for pid in _children() if pid not in {self._task, self._init}]
             for pid in others:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, os.WNOHANG)
@@ -250,13 +296,26 @@ class Supervisor:
                 return
             time.sleep(0.002)
 
+    def _wait_init(self) -> None:
+        """Reap the first process of the namespaces: then nothing is left in them."""
+        until = time.monotonic() + KILL_SECONDS_MAX
+        while self._init and time.monotonic() < until:
+            try:
+                if os.waitpid(self._init, os.WNOHANG)[0]:
+                    self._init = 0
+                else:
+                    time.sleep(0.002)
+            except ChildProcessError:
+                self._init = 0
+
     def _finish(self, streams: list[Stream]) -> None:
         self._sweep()
+        _, status = os.waitpid(self._task, 0)
+        self._wait_init()
         for stream in streams:
             while stream.open and stream.pump():
                 pass
             stream.close()
-        _, status = os.waitpid(self._task, 0)
         code = os.waitstatus_to_exitcode(status)
         starved = groups.oom_kills(self._groups) if code else 0
         cpu = groups.cpu_seconds(self._groups)
@@ -282,12 +341,27 @@ class Supervisor:
         for _ in range(RECORD_TRIES):
             try:
                 replace("exit.json", encode(record), durable=True)
-                os.unlink("launch.json")  # It may hold secrets, and nobody needs it any more.
+                self._forget_launch()
                 return
             except FileNotFoundError:
                 return  # The unit was removed meanwhile.
             except OSError:
                 time.sleep(0.5)  # A full disk may get room again.
+
+    def _forget_launch(self) -> None:
+        """Delete the record in memory, which may hold secrets, and the note that leads to it."""
+        memory = self._memory_folder()
+        os.unlink("launch.json")
+        if memory:
+            for name in os.listdir(memory):
+                os.unlink(os.path.join(memory, name))
+            os.rmdir(memory)
+
+
+def _write_file(path: str, content: str, mode: int) -> None:
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        os.fchmod(file.fileno(), mode)
+        file.write(content)
 
 
 def _name(number: int) -> str:

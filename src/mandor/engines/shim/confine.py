@@ -1,0 +1,49 @@
+"""Giving up rights before a program of a tenant begins: user, capabilities, new privileges, files, system calls."""
+
+import os
+import stat
+
+from mandor.engines.shim import kernel
+from mandor.engines.shim.person import Person, become
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_FILE_ACCESS = 0b111 | 1 << 14 | 1 << 15
+"""Execute, write, read, truncate, device control: the rights that a rule for a single file may have."""
+
+
+def prepare(confined: "dict[str, Any] | None") -> "int | None":
+    """The Landlock rule set of a launch, made while the folders it names can be opened; None: there is none."""
+    if confined is None or confined["landlock"] is None:
+        return None
+    attributes = b"".join(number.to_bytes(8, "little") for number in confined["landlock"]["attributes"])
+    rules = kernel.landlock_create(attributes)
+    for path, access in confined["landlock"]["rules"]:
+        try:
+            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            continue  # not on this node
+        folder = stat.S_ISDIR(os.fstat(place).st_mode)
+        kernel.landlock_allow(rules, access if folder else access & _FILE_ACCESS, place)
+        os.close(place)
+    return rules
+
+
+def give_up(confined: "dict[str, Any] | None", person: "Person | None", rules: "int | None") -> None:
+    """Become the task's user; where the launch is confined, without any capability and behind the filters."""
+    if confined is None:
+        if person is not None:
+            become(person)
+        return
+    kernel.drop_bounding_set()
+    if person is not None:
+        become(person)
+    kernel.drop_capabilities()
+    kernel.gain_no_privileges()
+    if rules is not None:
+        kernel.landlock_restrict(rules)
+        os.close(rules)
+    if confined["filter"]:
+        kernel.filter_calls(bytes.fromhex(confined["filter"]))

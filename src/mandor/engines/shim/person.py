@@ -1,0 +1,74 @@
+"""The user that a task runs as: resolved to numbers before the supervisor enters anything of the task's."""
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ID_MAX = 2**32 - 1
+"""Users and groups have smaller numbers."""
+
+
+class Refused(Exception):
+    """The task can never start like this; the text is for people."""
+
+
+class Person:
+    """A user, with all that is known of it from the node's own user database."""
+
+    def __init__(self, uid: int, gid: int, name: str, home: str, groups: "Sequence[int]" = ()) -> None:
+        self.uid = uid
+        self.gid = gid
+        self.name = name
+        self.home = home
+        self.groups = list(groups) or [gid]
+        """Supplementary groups."""
+
+
+def find_person(wanted: "str | None") -> "Person | None":
+    """Resolve `NAME` or `NUMBER`, either with `:GROUP`; None: the user of this process.
+
+    The name service may load libraries: this must be called before any mount or namespace of the task is made."""
+    import pwd
+
+    if wanted is None:
+        return None
+    user, _, group = wanted.partition(":")
+    known = True
+    try:
+        entry = pwd.getpwuid(int(user)) if user.isdecimal() else pwd.getpwnam(user)
+        person = Person(entry.pw_uid, entry.pw_gid, entry.pw_name, entry.pw_dir)
+    except (KeyError, OverflowError):
+        if not _is_number(user):
+            raise Refused(f"there is no user `{user}` on this machine") from None
+        person, known = Person(int(user), int(user), user, "/"), False
+    if group:
+        person.gid = _find_group(group)
+    if os.geteuid() not in {0, person.uid}:
+        raise Refused(f"only root may run a task as `{user}`; this agent runs as uid {os.geteuid()}")
+    person.groups = os.getgrouplist(person.name, person.gid) if known else [person.gid]
+    return person
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and int(text) < ID_MAX
+
+
+def _find_group(wanted: str) -> int:
+    import grp
+
+    try:
+        return int(wanted) if _is_number(wanted) else grp.getgrnam(wanted).gr_gid
+    except KeyError:
+        raise Refused(f"there is no group `{wanted}` on this machine") from None
+
+
+def become(person: Person) -> None:
+    """Change to that user, by numbers alone."""
+    if os.geteuid() == 0:
+        os.setgroups(person.groups)
+        os.setresgid(person.gid, person.gid, person.gid)
+        os.setresuid(person.uid, person.uid, person.uid)
+    elif os.getegid() != person.gid:
+        raise Refused(f"only root may run a task in another group than its own ({os.getegid()})")
