@@ -16,6 +16,7 @@ from mandor.placement.claims import CLAIM_RANK
 from mandor.placement.cycle import widest
 from mandor.placement.framework.ask import CPU, DISK, MEMORY, Ask, Shape
 from mandor.placement.framework.cycle_state import CycleState
+from mandor.placement.framework.identity import names_shown
 from mandor.placement.framework.ports import AnyPort
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import run_filters
@@ -49,7 +50,9 @@ class Candidate:
 def candidates(profile: Profile, ask: Ask, table: Table, stopping: tuple[Key, ...]) -> Iterator[Candidate]:
     """`stopping`: instances that are told to stop and still take their room."""
     if stopping:
-        which = stopping[0].name if len(stopping) == 1 else f"{len(stopping)} instances that stop now"
+        which = f"{len(stopping)} instances that stop now"
+        if len(stopping) == 1:
+            which = names_shown(stopping, ask.key.namespace)
         yield Candidate(
             "wait", f"wait until {which} has ended" if len(stopping) == 1 else f"wait for {which}", 0, ends=stopping
         )

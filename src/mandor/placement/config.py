@@ -13,7 +13,7 @@ from mandor.lib.yaml12 import List, Malformed, Map, load_all
 from mandor.model.claim import BAREMETAL
 from mandor.model.reading import FAILED, Mistake, Reader
 from mandor.placement.baremetal import baremetal_source
-from mandor.placement.built_in import DEFAULTS
+from mandor.placement.built_in import BUILT_IN, DEFAULTS
 from mandor.placement.framework.luck import Ties
 from mandor.placement.framework.points import POINTS, Plugin
 from mandor.placement.framework.profile import DEFAULT_BINDER
@@ -115,8 +115,15 @@ def _profile_without(profile: ProfileConfig, names: Set[str]) -> ProfileConfig:
     return replace(profile, points=points)
 
 
-def read_config(text: str | bytes, registry: Registry, *, filename: str = "") -> SchedulerConfig:
-    """`Invalid` tells the first mistake (facts `file`, `line`, `path`) and lists all of them (`errors`)."""
+def read_config(
+    text: str | bytes, registry: Registry, *, filename: str = "", server: SchedulerConfig | None = None
+) -> SchedulerConfig:
+    """`Invalid` tells the first mistake (facts `file`, `line`, `path`) and lists all of them (`errors`).
+
+    `server`: the text comes from a caller of the API, and this is the server's own configuration. Extenders and
+    arguments of plugins from outside the package may name URLs and files, so they are refused in the text and taken
+    from the server's configuration.
+    """
     try:
         documents = load_all(text)
     except Malformed as error:
@@ -125,7 +132,7 @@ def read_config(text: str | bytes, registry: Registry, *, filename: str = "") ->
     if len(documents) != 1:
         reader.wrong(1, "", f"{len(documents)} documents; a configuration is one")
         raise _invalid(reader.mistakes, filename)
-    config = _Reading(reader, registry).config(documents[0].value, documents[0].line)
+    config = _Reading(reader, registry, server).config(documents[0].value, documents[0].line)
     if reader.mistakes or config is None:
         raise _invalid(sorted(reader.mistakes, key=lambda each: each.line), filename)
     return config
@@ -153,6 +160,8 @@ def _invalid(mistakes: list[Mistake], filename: str) -> Invalid:
 class _Reading:
     reader: Reader
     registry: Registry
+    server: SchedulerConfig | None = None
+    """The server's own configuration, where the one that is read comes from a caller of the API."""
 
     def config(self, source: Any, line: int) -> SchedulerConfig | None:
         if not isinstance(source, Map):
@@ -171,6 +180,11 @@ class _Reading:
         )
 
     def _extenders(self, source: Map) -> tuple[Extender, ...]:
+        if self.server is not None:
+            if "extenders" in source:
+                text = "extenders are taken only from the server's own configuration"
+                self.reader.wrong(source.lines["extenders"], "extenders", text, "leave `extenders` out")
+            return self.server.extenders
         found: dict[str, Extender] = {}
         for value, line, path in self._items(source, "extenders"):
             extender = self.reader.read(value, Extender, path, line)
@@ -396,10 +410,25 @@ class _Reading:
                 if name not in ELSEWHERE:
                     self._no_such(Choice(name, at), where)
                 continue
+            if self.server is not None and name not in BUILT_IN:
+                text = f"arguments of {name}, which is not built in, are taken only from the server's own configuration"
+                self.reader.wrong(at, where, text, "leave them out")
+                continue
             args = self._plugin_args(registered.cls, value.get("args"), f"{where}.args", value.lines.get("args", line))
             if args is not None:
                 found[name] = args
-        return found
+        return {**self._server_args(source.get("schedulerName", "default")), **found}
+
+    def _server_args(self, profile: object) -> dict[str, Struct]:
+        """Arguments of plugins that are not built in, as the server's profile of this name has them."""
+        profiles = self.server.profiles if self.server is not None else ()
+        return {
+            name: args
+            for each in profiles
+            if each.name == NAMES.get(str(profile), profile)
+            for name, args in each.args.items()
+            if name not in BUILT_IN
+        }
 
     def _plugin_args(self, cls: type[Plugin], value: Any, path: str, line: int) -> Struct | None:
         own = Map(line)

@@ -15,7 +15,7 @@ from mandor.model.meta import Key
 from mandor.model.placement import PlacementRule
 from mandor.placement.framework.ask import Ask
 from mandor.placement.framework.cycle_state import CycleState, of_form
-from mandor.placement.framework.identity import NOBODY
+from mandor.placement.framework.identity import NOBODY, names_shown
 from mandor.placement.framework.lodging import Lodger, Lodging
 from mandor.placement.framework.points import ANYTHING, Happening, Nomination, Plugin, Reach
 from mandor.placement.framework.profile import Profile
@@ -348,7 +348,7 @@ class Cycle:
         if not isinstance(node, str):
             return None
         there = lodging.stopping(by=moment.now + moment.patience, among={node})
-        names = ", ".join(lodger.key.name for _, lodger in there)
+        names = names_shown((lodger.key for _, lodger in there), ask.key.namespace)
         because = f": {names} will be gone" if names else ""
         return Decision(
             ask.key,
@@ -392,7 +392,7 @@ class Cycle:
 
     def _nominate(self, tried: Sequence[_Offer], offer: _Offer, made: Nomination) -> Decision:
         refused = _refused(tried)
-        names = ", ".join(key.name for key in made.victims)
+        names = names_shown(made.victims, offer.ask.key.namespace)
         how = f"takes the place of {names} on {made.node}" if names else f"there will be room on {made.node}"
         return Decision(
             offer.ask.key,

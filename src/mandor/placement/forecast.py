@@ -21,6 +21,7 @@ from mandor.placement.board import Board, Waiting
 from mandor.placement.consult import Consult
 from mandor.placement.cycle import NOW, Decision, Moment, decide
 from mandor.placement.framework.ask import Ask
+from mandor.placement.framework.identity import names_shown
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault, blamed
 from mandor.placement.framework.snapshot import Snapshot
@@ -328,7 +329,8 @@ class Forecast:
         for key in decision.victims:
             victim = self.board.instances.get(key)
             if victim is not None:
-                self._end(victim.stopping(f"makes room for {decision.key.name}", at=self._now))
+                whom = names_shown((decision.key,), key.namespace)
+                self._end(victim.stopping(f"makes room for {whom}", at=self._now))
                 self._outcome.victims[key] = decision.key
 
     def _queue(self) -> list[Waiting]:

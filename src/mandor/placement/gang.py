@@ -13,6 +13,7 @@ from mandor.model.workload import Workload
 from mandor.placement.cycle import NOMINATED, NOW, Decision, Moment, broken_off
 from mandor.placement.framework.ask import Ask, Membership
 from mandor.placement.framework.eviction import by_budget, kept_budgets
+from mandor.placement.framework.identity import names_shown
 from mandor.placement.framework.lodging import Lodger
 from mandor.placement.framework.profile import Profile
 from mandor.placement.framework.runtime import PluginFault
@@ -215,11 +216,12 @@ class GangTrial:
 
 def _how(attempt: Attempt, victims: Mapping[str, Sequence[Key]]) -> str:
     nodes = sorted({each.node for each in attempt.placed})
+    namespace = attempt.placed[0].key.namespace if attempt.placed else ""
     if attempt.stage.kind is Kind.WAIT:
-        names = ", ".join(name for node in nodes for name in attempt.going.get(node, ()))
+        names = names_shown((key for node in nodes for key in attempt.going.get(node, ())), namespace)
         because = f": {names} will be gone" if names else ""
         return f"waits for room on {', '.join(nodes)} rather than give up `{attempt.stage.rung.next_up}`{because}"
     if not victims:
         return f"there will be room on {', '.join(nodes)}"
-    places = [f"{', '.join(key.name for key in sorted(victims[node]))} on {node}" for node in sorted(victims)]
+    places = [f"{names_shown(sorted(victims[node]), namespace)} on {node}" for node in sorted(victims)]
     return f"takes the place of {' and '.join(places)}"

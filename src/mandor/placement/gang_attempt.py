@@ -70,7 +70,7 @@ class Attempt:
         self.refused: Decision | None = None
         """The first that found nothing."""
         self.victims: dict[Key, Victim] = {}
-        self.going: dict[str, list[str]] = {}
+        self.going: dict[str, list[Key]] = {}
         """Those who are waited for, by node."""
         self._setting = setting
         self._table = setting.table
@@ -131,7 +131,7 @@ class Attempt:
 
     def _go(self, lodgers: Iterable[tuple[str, Lodger]]) -> None:
         for node, each in lodgers:
-            self.going.setdefault(node, []).append(each.key.name)
+            self.going.setdefault(node, []).append(each.key)
             self._scratch.do(partial(self._table.drop_charge, each.key))
 
     def _decide(self, ask: Ask) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from mandor.errors import Invalid
+from mandor.lib.owned_file import check_folder, read_owned
 from mandor.placement.built_in import BUILT_IN
 from mandor.placement.framework.making import Registered
 from mandor.placement.framework.points import POINTS
@@ -40,6 +41,7 @@ def find_plugins(folder: Path | None = None, points: Iterable[EntryPoint] | None
 def plugin_files(folder: Path) -> list[Path]:
     """Those that begin with an underscore are not plugins; others may import nothing from them either."""
     try:
+        check_folder(folder)
         return sorted(path for path in folder.iterdir() if path.suffix == ".py" and not path.name.startswith("_"))
     except OSError as error:
         raise Invalid(f"cannot read the plugin folder {folder}: {error.strerror}") from error
@@ -58,7 +60,7 @@ def _from_entry_point(point: EntryPoint) -> Registered:
 
 def _from_file(path: Path) -> list[Registered]:
     try:
-        source = path.read_bytes()
+        source = read_owned(path)
     except OSError as error:
         raise Invalid(f"cannot read the plugin file {path}: {error.strerror}", file=str(path)) from error
     if len(source) > FILE_MOST:

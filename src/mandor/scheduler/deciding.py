@@ -59,7 +59,9 @@ class Deciding:
         self._watchdog, self._measures = watchdog, measures
         self._nominations, self._tracing = nominations, tracing
         self._refusals: dict[Ask, Decision] = {}
+        """Cached refusals by class, without the instance's key; valid for one version of the table."""
         self._refused_at = -1
+        """The table's version that `_refusals` is valid for."""
 
     def forget(self) -> None:
         """What is known was said by plugins that are not asked any more."""
@@ -72,15 +74,15 @@ class Deciding:
     def begin(self, entry: Entry, profile: Profile) -> Decision | Begun:
         ask, table = entry.ask, self._view.table
         nominated = self._view.nominated(ask.key) if table.lodgings.lowest_held() is not None else ""
-        # What did not fit does not fit for its like either, as long as nothing changes.
-        if self._refusals and self._watchdog.trail is None:
-            if self._refused_at != table.version:
-                self._refusals.clear()
-            elif not nominated:
-                known = self._refusals.get(structs.replace(ask, key=_NOBODY))
-                if known is not None:
-                    return structs.replace(known, key=ask.key)
-        self._refused_at = table.version
+        # An instance that did not fit means that its replicas do not fit either, while the table is unchanged.
+        if self._refused_at != table.version:
+            self._refusals.clear()
+            self._refused_at = table.version
+        # A traced decision is made in full, so that its trace shows every plugin.
+        if self._refusals and not nominated and self._watchdog.trail is None:
+            known = self._refusals.get(structs.replace(ask, key=_NOBODY))
+            if known is not None:
+                return structs.replace(known, key=ask.key)
         began = perf_counter()
         made = self._watched(entry, lambda: self._placed(entry, profile, nominated))
         seconds, sampled = perf_counter() - began, self._watchdog.sampled and self._watchdog.trail is None

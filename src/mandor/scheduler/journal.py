@@ -74,7 +74,7 @@ class Journal:
             message=decision.message[:MESSAGE_MOST] or (before.message if before is not None else ""),
             relaxed=decision.relaxed,
             form=_form(decision),
-            victims=tuple(key.name for key in decision.victims),
+            victims=tuple(each.name for each in decision.victims if each.namespace == key.namespace),
             fault=decision.fault,
             attempts=entry.attempts + 1,
             best=self._best(profile, decision, table),

@@ -13,6 +13,7 @@ from mandor.model.instance import Instance
 from mandor.model.meta import Key
 from mandor.model.node import Node
 from mandor.model.phase import Phase
+from mandor.placement.framework.identity import names_shown
 from mandor.scheduler.measures import Measures
 from mandor.scheduler.patience import AFTER_OUTAGE, stored_now
 from mandor.store.base import WRITES_MOST, Check, Put, Store, Write
@@ -148,10 +149,10 @@ class Preempting:
             mine, gone = claim.instance, [each for each in victims if each.node == claim.node]
             if not gone:
                 continue
-            names = ", ".join(each.meta.name for each in gone)
+            names = names_shown((each.key for each in gone), mine.meta.namespace)
             self._recorder.note(mine, "Preempts", f"takes the place of {names} on {claim.node}", node=claim.node)
-            whom = f"{mine.meta.namespace}/{mine.meta.name}"
             for each in gone:
+                whom = names_shown((mine.key,), each.meta.namespace)
                 text = f"makes room on {claim.node} for {whom}, which has a higher priority"
                 self._recorder.note(each, PREEMPTED, text, type="warning", node=claim.node)
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from mandor.errors import Invalid
 from mandor.lib.backoff import Backoff
 from mandor.lib.clock import Clock
+from mandor.lib.owned_file import read_owned
 from mandor.placement.config import SchedulerConfig, default_config, read_config, without
 from mandor.placement.framework.handle import Handle
 from mandor.placement.framework.profile import Profile
@@ -68,7 +69,7 @@ class ConfigSource:
         if self._file is None:
             return default_config(registry)
         try:
-            text = self._file.read_bytes()
+            text = read_owned(self._file)
         except OSError as error:
             raise Invalid(f"cannot read the scheduler configuration {self._file}: {error.strerror}") from error
         return read_config(text, registry, filename=str(self._file))

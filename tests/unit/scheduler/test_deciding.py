@@ -58,7 +58,8 @@ class Scene:
         self.queue.add(self.ask, "u1", 0.0)
         view = SimpleNamespace(table=self.table, nominated=lambda _: "")
         nominations = SimpleNamespace(moment=lambda _: Moment())
-        parts: list[Any] = [view, self.queue, Watchdog(), Measures(), nominations, None]
+        self.watchdog = Watchdog()
+        parts: list[Any] = [view, self.queue, self.watchdog, Measures(), nominations, None]
         self.deciding = Deciding(*parts)
 
     def begin(self) -> tuple[Entry, Begun]:
@@ -153,3 +154,25 @@ async def test_one_that_is_not_what_it_was_is_queued_again(scene: Scene) -> None
     assert await scene.finish(begun, change) is None
     again = scene.queue.pop()
     assert cast("Entry", again).ask == other
+
+
+async def test_a_traced_decision_does_not_keep_an_outdated_refusal() -> None:
+    """Neither the first instance nor its replica fits; then a node comes, and a traced instance is decided first."""
+    scene = Scene()
+    huge = Shape.of(make_template(cpu=64))
+    asks = [Ask(key(f"huge-{number}"), huge, 0, who=Identity("default", "huge", "main")) for number in range(2)]
+    for ask in asks:
+        scene.queue.add(ask, ask.key.name, 0.0)
+    entries = {each.ask.key: each for each in iter(scene.queue.pop, None)}
+    first = scene.deciding.begin(entries[asks[0].key], PROFILE)
+    assert isinstance(first, Decision)
+    assert not first.node
+
+    scene.table.set_node(make_node("wide", cpu=64))
+    scene.watchdog.trail = []
+    traced = scene.deciding.begin(entries[key("high")], PROFILE)
+    assert isinstance(traced, Decision)
+    scene.watchdog.trail = None
+    found = scene.deciding.begin(entries[asks[1].key], PROFILE)
+    assert isinstance(found, Decision)
+    assert found.node == "wide"

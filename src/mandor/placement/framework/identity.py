@@ -1,8 +1,10 @@
 """Who an instance is to others: what rules about other instances can speak of."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Literal, NamedTuple
 
+from mandor.lib.words import counted
+from mandor.model.meta import Key
 from mandor.model.placement import EVERYWHERE, SELF, Apart, Near, Spread, Strength
 
 
@@ -102,3 +104,18 @@ def selector_of(rule: Near | Apart | Spread, who: Identity) -> Selector:
 def tie_of(rule: Near | Apart, who: Identity) -> Tie:
     kind: Literal["near", "apart"] = "near" if isinstance(rule, Near) else "apart"
     return Tie(kind, rule.strength, rule.weight or 1, selector_of(rule, who), rule.over)
+
+
+def names_shown(keys: Iterable[Key], namespace: str) -> str:
+    """Instances as a message in this namespace may list them: by name if they belong to it, else only as a number.
+
+    Messages of decisions and events are stored in the namespace of the instance that they are about, and are read by
+    users who see only that namespace.
+    """
+    own, others = list[str](), 0
+    for key in keys:
+        if key.namespace == namespace:
+            own.append(key.name)
+        else:
+            others += 1
+    return ", ".join([*own, *([counted(others, "instance") + " of other namespaces"] if others else [])])

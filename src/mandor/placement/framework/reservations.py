@@ -21,6 +21,10 @@ class Held:
     places: Mapping[str, int]
     """How many there are on each node."""
 
+    def shown_to(self, namespace: str) -> str:
+        """The owner as a message in this namespace may name it."""
+        return self.whom if self.selector.namespaces == frozenset({namespace}) else "work of another namespace"
+
     def is_for(self, who: Identity) -> bool:
         return self.selector.matches(who) and self.priority_class in {"", who.priority_class}
 

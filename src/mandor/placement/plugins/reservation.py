@@ -54,7 +54,7 @@ class Reservation(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
     def why(self, ask: Ask, nodes: Snapshot, refused: Mask) -> str:
         slots = {int(slot) for slot in refused.nonzero()[0]}
         said = [
-            f"reserved for {each.whom} until {each.until}"
+            f"reserved for {each.shown_to(ask.key.namespace)} until {each.until}"
             for each in nodes.reservations.not_for(ask.who)
             if any(nodes.slots.get(node) in slots for node in each.places)
         ]
