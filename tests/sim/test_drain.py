@@ -103,7 +103,7 @@ async def test_a_drain_that_is_cancelled_leaves_things_as_they_are(world: World)
     await drain(world, "n1")
     await world.run(1)
     await world.until(lambda: told(world, "n1").phase == "Waiting")
-    assert "no place for" in told(world, "n1").waiting[0]
+    assert "no node for the replacement" in told(world, "n1").waiting[0]
     assert "NodeUnschedulable" in told(world, "n1").waiting[0]
     assert world.events("DrainWaits")
     await world.change_node("n1", drain=None)
@@ -162,7 +162,7 @@ async def test_a_group_that_lacks_others_waits_for_its_budget(world: World) -> N
     await drain(world, "n1")
     await world.run(30)
     assert told(world, "n1").phase == "Waiting"
-    assert told(world, "n1").waiting == ("1 of default/web: its budget lets no more go now (max_unavailable 0)",)
+    assert told(world, "n1").waiting == ("1 of default/web: waiting for its disruption budget (max_unavailable 0)",)
     assert available(world, "web") == 3, "the one that leaves, the one in its place, and the other"
     world.nodes["n3"].behave = lambda each: (
         InstanceStatus(phase=Phase.RUNNING, ready=True, since=0.0) if not each.status.ready else None
@@ -182,7 +182,7 @@ async def test_a_replacement_that_fails_costs_nobody(world: World) -> None:
     await drain(world, "n1")
     await world.run(25)
     assert available(world, "web") == 1
-    assert "ended instead of taking its place" in told(world, "n1").waiting[0]
+    assert "the replacement web-1 ended" in told(world, "n1").waiting[0]
     assert len(world.instances("web")) == 2
     world.nodes["n2"].ready = True
     world.nodes["n2"].behave = lambda each: None
@@ -198,7 +198,7 @@ async def test_a_batch_runs_to_its_end(world: World) -> None:
     await world.change_node("n2", cordoned=False)
     await drain(world, "n1")
     await world.run(120)
-    assert told(world, "n1").waiting == ("1 of default/job: runs to its end",)
+    assert told(world, "n1").waiting == ("1 of default/job: batch runs to completion",)
     world.nodes["n1"].behave = lambda each: InstanceStatus(
         phase=Phase.SUCCEEDED, reason="Completed", since=world.clock.now()
     )
@@ -281,7 +281,7 @@ async def test_who_wants_to_stop_first_does_so_and_there_is_never_one_more(world
     await world.run(1)
     await world.until(lambda: bool(told(world, "n1").waiting))
     assert told(world, "n1").waiting == (
-        "6 of default/web: it stops first, and no more of it may be away now (max_unavailable 2)",
+        "6 of default/web: waiting for its update budget (order stop-first, max_unavailable 2)",
     )
     await world.until(lambda: empty(world, "n1") and world.serving_count("web") == 8)
     assert (min(least), max(most)) == (6, 8)
@@ -338,7 +338,7 @@ async def test_a_budget_that_forbids_every_drain_is_told_as_such(world: World) -
     await drain(world, "n1", "n2", deadline=Seconds(5))
     await world.run(15)
     (name,) = {each.node for each in world.instances("job")}
-    assert "its budget lets none go, ever (max_unavailable 0" in told(world, name).waiting[0]
+    assert "blocked by its disruption budget (max_unavailable 0" in told(world, name).waiting[0]
 
 
 @pytest.mark.parametrize("first", ["start", "stop"])

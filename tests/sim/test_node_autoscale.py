@@ -36,7 +36,7 @@ class Yard:
         """Machines are made, and never join."""
         self.asked: list[str] = []
 
-    async def join(self, machine: str, seconds: float) -> JoinInfo:
+    async def join(self, machine: str, pool: str, seconds: float) -> JoinInfo:
         self.asked.append(machine)
         return JoinInfo(servers=("http://server",), token="secret")
 

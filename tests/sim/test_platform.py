@@ -114,7 +114,7 @@ def test_gitops_has_service_levels_whose_error_budgets_the_answer_keeps_and_hard
         assert spent(run) == []
         # A failure is part of life: it costs a part of the budget, and is over before all of it is gone.
         assert phase(run, "both down").workloads["argocd-redis"].down_seconds > 0
-    assert ("argocd-server", "agent-0 down") in spent(others["must"])
+    assert ("argocd-server", "both down") in spent(others["must"])
 
 
 @pytest.mark.req("S3-6", "S3-14", "S3-20", "S3-44")

@@ -44,9 +44,7 @@ async def test_a_higher_priority_takes_the_place_of_a_lower_one(world: World) ->
     high = world.instance("high-0")
     assert (high.status.nominated, high.spec.relaxed) == ("", ())
     assert messages(world, "Preempts") == [f"takes the place of {lost.meta.name} on {high.node}"]
-    assert messages(world, "Preempted") == [
-        f"makes room on {high.node} for default/high-0, which has a higher priority"
-    ]
+    assert messages(world, "Preempted") == [f"makes room on {high.node} for high-0, which has a higher priority"]
 
 
 @pytest.mark.req("S3-27")

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from mandor.errors import Invalid
 from mandor.lib.clock import SystemClock
-from mandor.model.recording import Began
+from mandor.model.codec import KINDS as ALL_KINDS
+from mandor.model.recording import KINDS, NOT_RECORDED, Began
 from mandor.sim.agreement import agreement
 from mandor.sim.cluster import SimCluster
 from mandor.sim.compare import load_piece, run_all
@@ -144,6 +145,30 @@ def test_the_same_profile_gives_the_same_placements(
     assert homes(run_piece(load_replay(path), RECORDED, 0)) == homes(original)
 
 
+QUOTA = """\
+timeline:
+  - at: 2m
+    submit: [{kind: quota, name: few, memory: 1536Mi}]
+  - {at: 3m, scale: {workload: web, replicas: 6}}
+  - {at: 5m, delete: quota few}
+"""
+
+
+def test_a_quota_holds_instances_back_in_the_replay_until_it_is_deleted(tmp_path: Path) -> None:
+    path, original = record(tmp_path, QUOTA)
+    assert not any(each.instance == "web-5" and each.begin < 290 for each in original.stays), "the quota had no effect"
+    replayed = run_piece(load_replay(path), RECORDED, 0)
+    assert homes(replayed) == homes(original)
+    late = {each.instance for each in replayed.stays if each.begin > 290}
+    assert "web-5" in late
+
+
+def test_every_kind_of_the_model_is_recorded_or_left_out_with_a_reason() -> None:
+    assert KINDS | NOT_RECORDED.keys() == ALL_KINDS.keys()
+    assert not KINDS & NOT_RECORDED.keys()
+    assert all(NOT_RECORDED.values())
+
+
 def test_another_policy_is_shown_beside_the_recorded_one(tmp_path: Path) -> None:
     path, _ = record(tmp_path, "", base=SPREAD)
     profile = tmp_path / "packed.yaml"
@@ -167,7 +192,7 @@ def test_the_recorded_profile_is_the_one_that_is_replayed(tmp_path: Path) -> Non
 def test_a_recording_that_begins_in_mid_life_begins_with_what_was_there(tmp_path: Path) -> None:
     path, original = record(tmp_path, LOSS, after=60)
     piece = load_replay(path)
-    assert {each.meta.name for each in piece.first} == {"high", "web", "db", "job"}
+    assert {each.meta.name for each in piece.first} == {"default", "high", "web", "db", "job"}
     replayed = run_piece(piece, RECORDED, 0)
     late = {each for each in homes(original) if each[0].startswith("late")}
     assert late <= homes(replayed)

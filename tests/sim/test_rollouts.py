@@ -144,7 +144,7 @@ async def test_what_never_gets_healthy_goes_back_at_its_deadline(world: World) -
     status = world.workload("web").status
     assert (status.phase, status.release) == ("Running", "web.2")
     assert status.message == (
-        "web.2 failed, and all is back at web.1: no further instance became healthy within 1m; web-4 is not ready"
+        "web.2 failed, rolled back to web.1: no further instance became healthy within 1m; web-4 is not ready"
     )
     await world.run(300, step=2)
     assert len(world.events("RollingBack")) == len(world.events("RolledBack")) == 1
@@ -163,7 +163,7 @@ async def test_without_auto_rollback_it_stops_where_it_is_and_an_undo_goes_back(
     await world.until(lambda: rollout(world).phase == "Failed")
     await world.run(120, step=2)
     assert releases(world) == ["web.1"] * 4 + ["web.2"]
-    assert "`mandor rollout undo web` goes back" in world.workload("web").status.message
+    assert "`mandor rollout undo web` rolls back" in world.workload("web").status.message
     kept = {each.meta.uid for each in world.instances() if each.spec.release == "web.1"}
     await running(world, web("1", update=update))
     assert {each.meta.uid for each in world.instances()} == kept, "they are what is wanted again"
@@ -174,7 +174,7 @@ async def test_the_first_release_has_nothing_to_go_back_to_and_says_so(world: Wo
     break_new_ones(world)
     await world.apply(web("1"))
     await world.until(lambda: world.workload("web").status.rollout is not None and rollout(world).phase == "Failed")
-    assert "apply a better one" in world.workload("web").status.message
+    assert "apply a corrected manifest" in world.workload("web").status.message
     break_new_ones(world, broken=False)
     await running(world, web("2"))
     assert releases(world) == ["web.2"] * 4
@@ -187,7 +187,7 @@ async def test_canaries_wait_beside_the_others_until_somebody_promotes_them(worl
     await world.until(lambda: rollout(world).phase == "Waiting")
     await world.run(200, step=2)
     assert releases(world) == ["web.1"] * 4 + ["web.2"] * 2, "there is no deadline for a decision"
-    assert "`mandor rollout promote web` goes on" in world.workload("web").status.message
+    assert "`mandor rollout promote web` continues" in world.workload("web").status.message
     await order(world, promoted="web.2")
     await world.until(lambda: rollout(world).phase == "Done")
     assert releases(world) == ["web.2"] * 4

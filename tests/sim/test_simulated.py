@@ -284,3 +284,36 @@ def test_work_that_stands_in_two_files_is_refused(tmp_path: Path) -> None:
     base = "name: twice\nnodes: [{name: n0}]\nend: 3m\nworkloads: [{file: cache.nomad}, {name: cache, image: x}]\n"
     with pytest.raises(Invalid, match="a second time"):
         simulate(tmp_path, "", base=base)
+
+
+LABELS = """\
+name: labels
+nodes:
+  - {name: n0, cpu: 64, memory: 256Gi, labels: {zone: a}}
+  - {name: n1, cpu: 2, memory: 2Gi, labels: {zone: b}}
+workloads:
+  - &store
+    name: first
+    image: x
+    labels: {app: store}
+    resources: {cpu: 100m}
+    placement: {apart: [{match: {app: store}, strength: must}]}
+  - {<<: *store, name: second}
+  - &web
+    name: a
+    image: x
+    replicas: 3
+    labels: {tier: web}
+    resources: {cpu: 100m}
+    placement: {spread: [{over: zone, match: {tier: web}}]}
+  - {<<: *web, name: b}
+arrival: {within: 5s}
+end: 2m
+"""
+
+
+def test_rules_that_match_labels_hold_in_a_simulation_as_they_do_in_a_cluster(tmp_path: Path) -> None:
+    result = simulate(tmp_path, "", base=LABELS)
+    assert sorted(where(result, "first") + where(result, "second")) == ["n0", "n1"]
+    together = where(result, "a") + where(result, "b")
+    assert together.count("n0") == together.count("n1") == 3

@@ -18,7 +18,7 @@ from mandor.model.codec import encode
 from mandor.model.instance import Instance
 from mandor.model.meta import Meta
 from mandor.model.record import Cluster as ClusterObject
-from mandor.model.record import ClusterSpec, Namespace
+from mandor.model.record import ClusterSpec, Namespace, NamespaceSpec
 from mandor.model.resources import Resources
 from mandor.model.task import Task
 from mandor.model.workload import Release, Workload
@@ -100,7 +100,7 @@ class SimCluster(World):
 
     async def __aenter__(self) -> Self:
         await self.add(ClusterObject(meta=Meta(name="cluster"), spec=ClusterSpec("simulated")))
-        await self.add(Namespace(meta=Meta(name="default")))
+        await self.add(Namespace(meta=Meta(name="default"), spec=NamespaceSpec(level="privileged")))
         await super().__aenter__()
         self.start("heartbeats", self.heartbeats.run())
         self.start("garbage", collect_garbage())

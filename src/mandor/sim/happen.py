@@ -7,6 +7,7 @@ from functools import partial
 import msgspec
 
 from mandor.errors import Conflict
+from mandor.model.codec import KINDS
 from mandor.model.meta import Object
 from mandor.model.node import Drain
 from mandor.model.resources import Resources
@@ -94,13 +95,15 @@ class Director:
 
     # One kind of thing each.
 
-    async def _delete(self, name: str) -> None:
-        """`NAME`, or `NAMESPACE/NAME`; it may be gone by itself."""
-        namespace, _, bare = name.rpartition("/")
-        found = self._cluster.find(Workload, bare, namespace or NAMESPACE)
+    async def _delete(self, text: str) -> None:
+        """Delete the named object, if it exists still: `[KIND ][NAMESPACE/]NAME`."""
+        kind, _, path = text.rpartition(" ")
+        namespace, _, name = path.rpartition("/")
+        wanted = KINDS[kind or Workload.kind]
+        found = self._cluster.find(wanted, name, (namespace or NAMESPACE) if wanted.namespaced else "")
         if found is not None:
             await self._cluster.delete(found)
-            self._say("delete", name)
+            self._say("delete", text)
 
     def _disturb(self, what: Happening) -> None:
         """Everybody goes on, and they do not understand each other."""

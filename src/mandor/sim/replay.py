@@ -11,8 +11,7 @@ from mandor.errors import Invalid
 from mandor.lib.quantity import Seconds
 from mandor.model.meta import Meta, Object
 from mandor.model.node import Node, NodeSpec
-from mandor.model.priority import PriorityClass
-from mandor.model.reservation import Reservation
+from mandor.model.volume import Volume
 from mandor.model.workload import Workload
 from mandor.placement.config import SchedulerConfig, read_config
 from mandor.placement.plugin_source import Registry
@@ -147,8 +146,9 @@ def _replayed(value: Object, volumes: Collection[str]) -> Object | None:
         return Workload(meta=meta, spec=msgspec.structs.replace(value.spec, run_of="", groups=groups))
     if isinstance(value, Node):
         return Node(meta=meta, spec=value.spec) if value.spec != NodeSpec() else None
-    wanted = isinstance(value, PriorityClass | Reservation) or value.meta.name in volumes
-    return value.changed(meta=meta) if wanted else None
+    if isinstance(value, Volume) and value.meta.name not in volumes:
+        return None
+    return type(value)(meta=meta, spec=value.spec)  # type: ignore[call-arg]
 
 
 def _endings(found: Recorded) -> dict[str, tuple[Ending, ...]]:
@@ -226,8 +226,10 @@ class _Timeline:
     def _turn(self, turn: Turn) -> None:
         before, after = turn.before, turn.after
         if after is None:
-            if isinstance(before, Workload):
-                self._at(turn.at).delete.append(f"{before.meta.namespace}/{before.meta.name}")
+            if before is not None and _replayed(before, self._named) is not None and not isinstance(before, Node):
+                path = f"{before.meta.namespace}/{before.meta.name}".lstrip("/")
+                kind = "" if isinstance(before, Workload) else f"{before.kind} "
+                self._at(turn.at).delete.append(kind + path)
             return
         made = _replayed(after, self._named)
         if isinstance(after, Node):

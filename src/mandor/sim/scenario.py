@@ -12,6 +12,7 @@ from mandor.errors import Invalid
 from mandor.lib.quantity import Cpu, Seconds, Size
 from mandor.lib.words import did_you_mean
 from mandor.lib.yaml12 import List, Malformed, Map, load_all
+from mandor.model.codec import KINDS
 from mandor.model.meta import Misfit, check_labels, check_name
 from mandor.model.node import Taint
 from mandor.model.placement import Strength
@@ -185,7 +186,7 @@ class Happening(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     submit: tuple[dict[str, Any], ...] = ()
     """Manifests, or `file:` with one or several of them."""
     delete: tuple[str, ...] = ()
-    """These workloads go away."""
+    """Objects to delete: `NAME` or `NAMESPACE/NAME` of a workload, `KIND NAME` or `KIND NAMESPACE/NAME` of another."""
     down: tuple[str, ...] = ()
     """These machines lose power."""
     up: tuple[str, ...] = ()
@@ -221,6 +222,12 @@ class Happening(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
     drain: tuple[str, ...] = ()
     """These are emptied, and nothing new is placed there."""
 
+    def __post_init__(self) -> None:
+        for text in self.delete:
+            kind = text.rpartition(" ")[0]
+            if kind and kind not in KINDS:
+                raise ValueError(f"`delete: {text}`: there is no kind {kind!r}; {did_you_mean(kind, KINDS)}")
+
     @property
     def nodes(self) -> Iterator[tuple[str, str]]:
         """Which nodes it names, and under which key."""
@@ -231,7 +238,8 @@ class Happening(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=T
 
     @property
     def workloads(self) -> Iterator[tuple[str, str]]:
-        for key in ("delete", "crash", "usage"):
+        yield from (("delete", name) for name in self.delete if " " not in name)
+        for key in ("crash", "usage"):
             yield from ((key, name) for name in getattr(self, key))
         for key in ("spike", "scale", "rollout"):
             yield from ((key, each.workload) for each in getattr(self, key))

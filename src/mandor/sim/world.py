@@ -144,6 +144,7 @@ class World:
         while True:
             found = self.find(Workload, wanted.meta.name, wanted.meta.namespace)
             meta = found.meta if found else Meta(name=wanted.meta.name, namespace=wanted.meta.namespace)
+            meta = msgspec.structs.replace(meta, labels=wanted.meta.labels)
             value = wanted.changed(meta=meta, status=found.status if found else wanted.status)
             try:
                 await self.store.commit(Put(value))

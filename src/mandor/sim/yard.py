@@ -28,7 +28,7 @@ class Yard:
     def source(self) -> MachineSource:
         return MachineSource(lambda scaling: self._provisioner, self._join, lambda: str(next(self._numbers)))
 
-    async def _join(self, machine: str, seconds: float) -> JoinInfo:
+    async def _join(self, machine: str, pool: str, seconds: float) -> JoinInfo:
         return JoinInfo(servers=("simulated",), token="")  # there is nobody to show it to
 
     def _made(self, order: MachineOrder) -> None:
