@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from mandor.controllers.autoscale_plan import History, Measured, plan_count, told_apart
-from mandor.controllers.autoscale_story import shown_readings, step_story
+from mandor.controllers.autoscale_plan import History, Measured, differs, plan_count
+from mandor.controllers.autoscale_story import describe_step, shown_readings
 from mandor.controllers.base import Controller, Grouped
 from mandor.controllers.hearing import Servers
 from mandor.controllers.writer import Writer
@@ -29,36 +29,36 @@ from mandor.store.mirror import Mirror
 from mandor.store.recorder import Recorder
 
 LOOK_SECONDS = 5.0
-"""Each count is thought about so often."""
+"""Seconds between two evaluations of a group."""
 METRIC_SECONDS = 15.0
-"""A metric is asked for no more often than that."""
-TELL_SECONDS = 15.0
-"""What has only moved a little is written no more often than that."""
+"""Minimum seconds between two queries of one metric."""
+STATUS_SECONDS = 15.0
+"""Minimum seconds between two status writes that change only readings."""
 BLIND_SECONDS = 60.0
-"""Without any measure for so long, somebody is told."""
+"""Seconds without any measurement until a warning event is recorded."""
 
 _Form = tuple[str, int]
-"""A release, and which of its forms."""
+"""A release and the number of one of its forms."""
 
 Ask = Callable[[Metric], Awaitable[float]]
 """The number that a metric is now; a `MandorError` says why it is not known."""
 
 
-async def ask_nobody(metric: Metric) -> float:
-    raise Unavailable("nobody is asked for metrics here")
+async def no_metrics(metric: Metric) -> float:
+    raise Unavailable("this process queries no metrics")
 
 
 @dataclass(slots=True)
 class _Group:
-    """What is remembered of a group, in this process only."""
+    """Measurements and timestamps of one group; kept in memory only."""
 
     history: History = field(default_factory=History)
     answer: float | None = None
     problem: str = ""
     asked_at: float = -METRIC_SECONDS
-    told_at: float = -TELL_SECONDS
+    written_at: float = -STATUS_SECONDS
     blind_since: float | None = None
-    blind_told: bool = False
+    blind_recorded: bool = False
 
 
 class AutoscaleController(Controller[Key]):
@@ -69,10 +69,10 @@ class AutoscaleController(Controller[Key]):
         self._store, self._clock, self._recorder, self._ask = store, clock, recorder, ask
         self._scaled: set[Key] = set()
         self._uncounted: set[Key] = set()
-        """Workloads whose instances were not gathered yet."""
+        """Workloads whose instances are not counted yet."""
         self._counting = asyncio.Lock()
         self._instances: Grouped[Key, Instance] = Grouped(_workload)
-        """Of the workloads that are scaled."""
+        """Instances of autoscaled workloads, by workload."""
         self._groups: dict[tuple[Key, str], _Group] = {}
         self._servers = Servers()
         self._tallies: dict[str, Tally] = {}
@@ -138,7 +138,7 @@ class AutoscaleController(Controller[Key]):
             before = workload.status.autoscale.get(name)
             if count != group.replicas:
                 groups[name] = replace(group, replicas=count)
-            told[name] = _dated(before, status, step_story(seen.count, count, status), self._clock.now())
+            told[name] = _dated(before, status, describe_step(seen.count, count, status), self._clock.now())
             due = due or count != group.replicas or self._worth(known, before, told[name])
         if due or workload.status.autoscale.keys() != told.keys():
             spec = replace(workload.spec, groups=groups)
@@ -147,21 +147,23 @@ class AutoscaleController(Controller[Key]):
             )
         for name, history in histories.items():
             self._groups[(key, name)].history = history
-            self._tell(workload, name, told[name], due=due)
+            self._record_events(workload, name, told[name], due=due)
         return LOOK_SECONDS if told else None
 
     def _worth(self, known: _Group, before: AutoscaleStatus | None, after: AutoscaleStatus) -> bool:
-        """Whether a status is to be written: another reason at once, another number now and then."""
-        if not told_apart(before, after):
+        """Return whether to write the status: a new reason at once, new readings every `STATUS_SECONDS`."""
+        if not differs(before, after):
             return False
         return (
-            before is None or before.reason != after.reason or self._clock.monotonic() - known.told_at >= TELL_SECONDS
+            before is None
+            or before.reason != after.reason
+            or self._clock.monotonic() - known.written_at >= STATUS_SECONDS
         )
 
-    # What is so.
+    # Measurements.
 
     def _count(self) -> Steps[None]:
-        """In one pass for all workloads that were met since, however many those are; changes come in meanwhile."""
+        """Count the instances of all newly autoscaled workloads in one pass; changes may arrive between steps."""
         if not self._uncounted:
             return
         wanted, self._uncounted = self._uncounted, set()
@@ -185,7 +187,7 @@ class AutoscaleController(Controller[Key]):
     async def _measure(
         self, workload: Workload, name: str, scaling: Autoscale, used: Mapping[str, GroupUsage]
     ) -> Measured:
-        members, forms = await in_turns(_census(self._instances.of(workload.key), name))
+        members, forms = await in_turns(_count_ready(self._instances.of(workload.key), name))
         ready = forms.total()
         known = self._groups.setdefault((workload.key, name), _Group())
         if scaling.metric is not None:
@@ -210,7 +212,7 @@ class AutoscaleController(Controller[Key]):
         known.asked_at = self._clock.monotonic()
 
     def _request(self, namespace: str, group: str, forms: Counter[_Form]) -> Resources:
-        """What one that is ready asks for on average: releases and forms may differ."""
+        """Return the mean request of a ready instance; releases and forms may differ."""
         if not forms:
             return Resources()
         cpu = memory = 0
@@ -221,26 +223,26 @@ class AutoscaleController(Controller[Key]):
                 cpu, memory = cpu + count * asked.cpu_milli, memory + count * asked.memory_bytes
         return Resources(cpu // forms.total(), memory // forms.total())
 
-    # What people hear.
+    # Events.
 
-    def _tell(self, workload: Workload, name: str, status: AutoscaleStatus, *, due: bool) -> None:
+    def _record_events(self, workload: Workload, name: str, status: AutoscaleStatus, *, due: bool) -> None:
         known, now = self._groups[(workload.key, name)], self._clock.monotonic()
         before = workload.status.autoscale.get(name)
         if due:
-            known.told_at = now
+            known.written_at = now
         if status.last_at and (before is None or before.last_at != status.last_at):
             self._recorder.note(workload, "Autoscaled", f"group {name}: {status.last}")
         if status.reason == "AtMost" and (before is None or before.reason != "AtMost"):
             message = f"group {name}: {status.message} ({shown_readings(status.readings)})"
             self._recorder.note(workload, "AutoscaleAtMost", message, type="warning")
         if status.reason != "NoMetrics":
-            known.blind_since, known.blind_told = None, False
+            known.blind_since, known.blind_recorded = None, False
         elif known.blind_since is None:
             known.blind_since = now
-        elif not known.blind_told and now - known.blind_since >= BLIND_SECONDS:
-            known.blind_told = True
+        elif not known.blind_recorded and now - known.blind_since >= BLIND_SECONDS:
+            known.blind_recorded = True
             self._recorder.note(
-                workload, "AutoscaleBlind", f"group {name}: its count stays as it is: {status.message}", type="warning"
+                workload, "AutoscaleBlind", f"group {name}: count unchanged: {status.message}", type="warning"
             )
 
 
@@ -250,8 +252,8 @@ def _dated(before: AutoscaleStatus | None, status: AutoscaleStatus, step: str, n
     return replace(status, last=before.last, last_at=before.last_at) if before is not None else status
 
 
-def _census(instances: Sequence[Instance], group: str) -> Steps[tuple[int, Counter[_Form]]]:
-    """How many of a group stay, and how many of each form are ready."""
+def _count_ready(instances: Sequence[Instance], group: str) -> Steps[tuple[int, Counter[_Form]]]:
+    """Return the number of instances that stay in the group, and the ready ones by release and form."""
     members, forms = 0, Counter[_Form]()
     for piece in pieces(instances, FEW):
         staying = [each for each in piece if each.spec.group == group and not _leaves(each)]

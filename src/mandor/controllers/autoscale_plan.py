@@ -1,7 +1,7 @@
-"""Plan for the count of a group that follows its load: what each measure asks for, then windows, limits and bounds.
+"""Plan for the count of an autoscaled group: the count each measure asks for, then windows, rate limits and bounds.
 
-The arithmetic is that of Kubernetes' HorizontalPodAutoscaler: count = ceil(count * measured / target), nothing within
-the tolerance, those who cannot be measured counted against the direction of the change.
+The arithmetic is that of Kubernetes' HorizontalPodAutoscaler: count = ceil(count * measured / target), no change within
+the tolerance, and instances without measurements count against the direction of the change.
 """
 
 import math
@@ -16,37 +16,37 @@ from mandor.model.resources import Resources
 from mandor.model.usage import GroupUsage
 
 UNUSED, NOTHING = GroupUsage(), Resources()
-MISSING_ALL = "nothing of what its instances use has been measured yet"
+MISSING_ALL = "no usage of its instances was measured yet"
 ANSWERS_MOST = 720
-"""So many answers are kept for the windows: one each 5 seconds for an hour."""
+"""Computed counts kept for the stabilisation windows: one every 5 seconds for an hour."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What is known of a group now."""
+    """Current measurements of a group."""
 
     count: int
-    """So many are wanted."""
+    """The wanted number of instances."""
     ready: int
     waiting: int = 0
-    """So many are not ready, or have no place yet."""
+    """Instances that are not ready or not placed yet."""
     usage: GroupUsage = UNUSED
-    """Of those that are ready, as far as somebody has measured it."""
+    """Measured usage of the ready instances."""
     request: Resources = NOTHING
-    """What one of them asks for, on average."""
+    """Mean request of a ready instance."""
     metric: float | None = None
-    """What was answered."""
+    """Last value of the metric; None: unknown."""
     metric_problem: str = ""
 
 
 @dataclass(slots=True)
 class History:
-    """What the windows and the limits look back on, on a monotonic clock. Kept in memory: a successor begins with the
-    count it finds as the only answer, and so takes nothing away too early."""
+    """Past counts and steps on a monotonic clock, for windows and rate limits. Kept in memory only: a new leader starts
+    with the current count as the only entry, so it never scales down too early."""
 
     answers: list[tuple[float, int]] = field(default_factory=list)
     steps: list[tuple[float, int]] = field(default_factory=list)
-    """When the count was changed, and by how many."""
+    """Time and size of each change of the count."""
 
     def look(self, seconds: float, now: float) -> list[int]:
         return [count for at, count in self.answers if now - at < seconds]
@@ -63,21 +63,21 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one measure asks for."""
+    """The count that one measure asks for."""
 
     reading: Reading
     count: int | None
-    """None: it is not known."""
+    """None: unknown, because the measure has no value."""
 
 
 def plan_count(scaling: Autoscale, seen: Measured, history: History, now: float) -> tuple[int, AutoscaleStatus]:
-    """The count that is wanted from now on, and why; the history takes note of it."""
+    """Return the new count and a status that explains it; record both in the history."""
     asked = list(_ask_all(scaling, seen))
     readings = tuple(each.reading for each in asked)
     within = scaling.clamp(seen.count)
     if within != seen.count:
         _stepped(history, within - seen.count, now)
-        return within, _status("Scaled", f"{scaling.min} to {scaling.max} are allowed", readings)
+        return within, _status("Scaled", f"the count must be {scaling.min} to {scaling.max}", readings)
     answer, unknown = _most(asked, seen.count)
     if not history.answers:
         history.answers.append((now, seen.count))
@@ -102,7 +102,7 @@ def _stepped(history: History, by: int, now: float) -> None:
     history.steps.append((now, by))
 
 
-# What each measure asks for.
+# The count each measure asks for.
 
 
 def _ask_all(scaling: Autoscale, seen: Measured) -> Iterable[Asked]:
@@ -119,9 +119,9 @@ def _ask_usage(
 ) -> Asked:
     measured = min(seen.usage.count, seen.ready)
     if request <= 0 or measured <= 0:
-        why = f"its tasks ask for no {name}: there is nothing to compare with" if request <= 0 else MISSING_ALL
+        why = f"its tasks request no {name}, so there is no utilisation to compute" if request <= 0 else MISSING_ALL
         return Asked(Reading(name=name, target=float(target), problem=why), None)
-    part = used / seen.usage.count / request  # of what one asks for
+    part = used / seen.usage.count / request  # share of the mean request
     reading = Reading(name=name, current=round(100 * part, 1), target=float(target))
     goal = target / 100
     ratio = part / goal
@@ -132,8 +132,8 @@ def _ask_usage(
 
 
 def _with_unknown(seen: Measured, ratio: float, goal: float, measured: int, missing: int, tolerance: Percent) -> int:
-    """Against a shrinking count the unknown use all they ask for (or the target, if that is more), against a growing
-    one they use nothing; and what would turn the direction round is left alone."""
+    """Count instances without measurements conservatively: with full usage when scaling down (or the target, if that is
+    higher), with none when scaling up. If that would reverse the direction, the count stays unchanged."""
     total = ratio * measured
     if ratio < 1:
         total += missing * max(1.0, goal) / goal
@@ -147,7 +147,7 @@ def _with_unknown(seen: Measured, ratio: float, goal: float, measured: int, miss
 
 
 def _scaled(count: int, among: int, ratio: float, tolerance: Percent) -> int:
-    """Of those that it is about; never fewer because of too much load, nor more because of too little."""
+    """Return `among * ratio` rounded up; high load never lowers the count, low load never raises it."""
     if _near(ratio, tolerance):
         return count
     return max(count, _up(among * ratio)) if ratio > 1 else min(count, _up(among * ratio))
@@ -158,7 +158,7 @@ def _near(ratio: float, tolerance: Percent) -> bool:
 
 
 def _up(amount: float) -> int:
-    """A rounding error is no instance."""
+    """Round up, ignoring floating-point noise."""
     return min(ceil(amount - 1e-9), 1_000_000)
 
 
@@ -167,7 +167,7 @@ def _ask_metric(scaling: Autoscale, seen: Measured) -> Asked:
     assert metric is not None
     value = seen.metric
     if value is None or not math.isfinite(value) or value < 0:
-        why = seen.metric_problem or (f"it was answered with {value:g}" if value is not None else "it is not known yet")
+        why = seen.metric_problem or (f"invalid value {value:g}" if value is not None else "no value yet")
         return Asked(Reading(name="metric", target=metric.target, problem=why), None)
     if metric.average:
         reading = Reading(name="metric", current=_short(value), target=metric.target)
@@ -183,7 +183,7 @@ def _short(value: float) -> float:
 
 
 def _most(asked: Sequence[Asked], count: int) -> tuple[int | None, str]:
-    """What the measure says that asks for most. While one of them is unknown, nothing is taken away."""
+    """Return the highest count asked for, and the problem of an unknown measure; with one unknown, never scale down."""
     known = [each.count for each in asked if each.count is not None]
     unknown = next((f"{each.reading.name}: {each.reading.problem}" for each in asked if each.count is None), "")
     if not known or (unknown and max(known) < count):
@@ -191,11 +191,11 @@ def _most(asked: Sequence[Asked], count: int) -> tuple[int | None, str]:
     return max(known), unknown
 
 
-# How fast.
+# Windows and rate limits.
 
 
 def _stabilised(scaling: Autoscale, count: int, answer: int, history: History, now: float) -> int:
-    """Up to the least that was asked for within the window of growing, down to the most within that of shrinking."""
+    """Scale up to the lowest count of the scale-up window, down to the highest count of the scale-down window."""
     least = min([answer, *history.look(scaling.growing.window or 0, now)])
     most = max([answer, *history.look(scaling.shrinking.window or 0, now)])
     return min(max(count, least), most)
@@ -225,21 +225,24 @@ def _why(scaling: Autoscale, seen: Measured, answer: int, steady: int, count: in
         slower = count != scaling.clamp(answer)
         return (
             "Limited" if slower else "Scaled"
-        ), f"{answer} are needed, {count} is as fast as it may" if slower else ""
+        ), f"{answer} needed, limited to {count} by the scaling rate" if slower else ""
     if scaling.clamp(answer) != seen.count:
         if steady == seen.count:
             pace = scaling.growing if answer > seen.count else scaling.shrinking
-            return "Settling", f"{scaling.clamp(answer)} would do; it waits {Seconds(pace.window or 0)} to be sure"
-        return "Limited", f"{answer} are needed; it has grown or shrunk as fast as it may"
+            return (
+                "Settling",
+                f"{scaling.clamp(answer)} needed; waiting for the stabilisation window of {Seconds(pace.window or 0)}",
+            )
+        return "Limited", f"{answer} needed; waiting because of the scaling rate"
     if answer > scaling.max:
-        return "AtMost", f"{answer} are needed, and at most {scaling.max} are allowed"
+        return "AtMost", f"{answer} needed, limited to the maximum of {scaling.max}"
     if answer < scaling.min:
-        return "AtLeast", f"{answer} would do, and at least {scaling.min} are wanted"
+        return "AtLeast", f"{answer} needed, raised to the minimum of {scaling.min}"
     return "Steady", ""
 
 
-def told_apart(before: AutoscaleStatus | None, after: AutoscaleStatus) -> bool:
-    """Whether it is worth a write: something else is so, or a measure has moved by a twentieth of its target."""
+def differs(before: AutoscaleStatus | None, after: AutoscaleStatus) -> bool:
+    """Return whether the status is worth a write: a new reason, or a reading that moved by 5 % of its target."""
     if before is None or (before.reason, before.message, before.last_at) != (
         after.reason,
         after.message,

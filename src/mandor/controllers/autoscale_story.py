@@ -1,12 +1,12 @@
-"""What the autoscaler does, in words."""
+"""Texts of the autoscaler for events and statuses."""
 
 from collections.abc import Sequence
 
 from mandor.model.autoscale import AutoscaleStatus, Reading
 
 
-def step_story(before: int, after: int, status: AutoscaleStatus) -> str:
-    """Of a count that changes; empty: it does not."""
+def describe_step(before: int, after: int, status: AutoscaleStatus) -> str:
+    """Describe a change of the count; empty: the count is unchanged."""
     if before == after:
         return ""
     return f"from {before} to {after}: {'; '.join(filter(None, [shown_readings(status.readings), status.message]))}"
@@ -18,6 +18,6 @@ def shown_readings(readings: Sequence[Reading]) -> str:
 
 def _shown(reading: Reading) -> str:
     if reading.current is None:
-        return f"{reading.name} is not known"
+        return f"{reading.name} is unknown"
     unit = "" if reading.name == "metric" else "%"
-    return f"{reading.name} is {reading.current:g}{unit}, {reading.target:g}{unit} is wanted"
+    return f"{reading.name} {reading.current:g}{unit}, target {reading.target:g}{unit}"

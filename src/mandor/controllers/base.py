@@ -1,4 +1,4 @@
-"""What a controller is: it looks at changes and says whose they are; it reconciles one key at a time."""
+"""Controller: maps changes to keys, and reconciles one key at a time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
@@ -14,11 +14,11 @@ O = TypeVar("O", bound=Object)  # noqa: E741 - O for object
 
 
 class Controller(ABC, Generic[K]):
-    """Level-triggered: `reconcile` reads what is so now, from memory, and writes what is missing for what is wanted."""
+    """Level-triggered: `reconcile` compares wanted and current state, from memory, and writes the difference."""
 
     name: ClassVar[str]
     watches: ClassVar[tuple[str, ...]]
-    """Kinds it reads; each is mirrored, and every change of one goes through `observe`."""
+    """Kinds to mirror; every change of them is passed to `observe`."""
     workers: ClassVar[int] = 4
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
@@ -29,18 +29,18 @@ class Controller(ABC, Generic[K]):
         return ()
 
     def observe(self, change: Change) -> Iterable[K]:
-        """The keys that this change concerns."""
+        """Return the keys to reconcile because of this change."""
         return ()
 
     def observe_all(self, changes: Sequence[Change]) -> Iterable[K]:
-        """As `observe`, for some changes of one kind. Of instances, thousands may change in a second: whoever has
-        nothing to say about nearly all of them says so here, at once."""
+        """Return the keys for several changes of one kind. Override it to skip irrelevant changes cheaply: thousands of
+        instances can change in a second."""
         if len(changes) == 1:
             return in_order(self.observe(changes[0]))
         return {key: None for change in changes for key in in_order(self.observe(change))}
 
     def subject(self, key: K) -> Object | None:
-        """The object that a key is about, for traces: what is done because of it belongs to the trace that wrote it."""
+        """Return the object of a key; its reconciliation continues the trace that wrote the object."""
         return None
 
     def steady(self, key: K) -> bool:
@@ -49,18 +49,18 @@ class Controller(ABC, Generic[K]):
 
     @abstractmethod
     async def reconcile(self, key: K) -> float | None:
-        """Make it so. The result: look again after so many seconds, even if nothing changes."""
+        """Write what is missing; return the seconds until the next reconciliation, None: at the next change."""
 
 
 def in_order(keys: Iterable[K]) -> Iterable[K]:
-    """Of a set, too: the same changes lead to the same steps, in any process."""
+    """Return the keys in a deterministic order, also for a set."""
     if type(keys) is tuple:  # nearly always, and asking an abstract class takes longer
         return keys
     return sorted(keys, key=repr) if isinstance(keys, Set) and len(keys) > 1 else keys
 
 
 class Grouped(Generic[G, O]):
-    """Objects by a group they belong to, kept up to date by changes; `by` answers None for none."""
+    """Index of objects by group, updated on every change; `by` returns None for objects without a group."""
 
     def __init__(self, by: Callable[[O], G | None]) -> None:
         self._by = by

@@ -1,4 +1,4 @@
-"""Plan for one group of a batch: each index once to its end, so many at a time, each with some retries."""
+"""Plan for one group of a batch: run each index to completion, with limited parallelism and retries."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from mandor.model.workload import Release, Workload
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a batch ended; it stays so until its template changes or someone asks for a restart."""
+    """Final result of a batch; valid until the template changes or a restart is requested."""
 
     phase: str
     message: str = ""
 
 
 def batch_of(workload: Workload, group: str) -> Batch:
-    """Without numbers of its own, a batch runs all replicas of a group at once."""
+    """Return the batch settings; without them, all replicas of the group run once and in parallel."""
     count = workload.spec.groups[group].count
     return workload.spec.batch or Batch(completions=count, parallelism=max(count, 1))
 
@@ -58,7 +58,7 @@ def done(workload: Workload, group: str, members: Sequence[Instance], release: R
 
 
 def succeeded_indices(workload: Workload, group: str, members: Sequence[Instance], release: Release) -> Steps[set[int]]:
-    """Of those that are wanted. An indexed batch knows them by its status, too: an instance may be gone by now."""
+    """Return the completed indices, for an indexed batch including those in its status."""
     batch = batch_of(workload, group)
     indices = yield from chosen(members, lambda piece: [each.spec.index for each in piece if succeeded(each, release)])
     found = set(indices)
@@ -82,7 +82,7 @@ def failed_for_good(workload: Workload, group: str, instance: Instance, release:
 
 
 def plan_ended(draft: Draft, members: Sequence[Instance], reason: str, now: float) -> Steps[None]:
-    """What still runs stops; what is over is kept as history."""
+    """Stop the running instances; keep ended ones as history."""
     left = yield from chosen(members, lambda piece: [each for each in piece if not each.phase.over])
     yield from slot.lose_all(draft, left, reason, now)
 
@@ -100,7 +100,7 @@ def plan_batch(
         members = [each for each in members if each.spec.index < batch.completions]
     held = yield from chosen(members, lambda piece: [each for each in piece if not slot.ended(each)])
     current = yield from _stop_outdated(draft, held, release, world)
-    # Someone lowered the parallelism: the cheapest go, and have their turn later.
+    # When the parallelism was lowered, the instances that lost least work stop and run again later.
     by_worth = yield from ordered(current, lambda each: (-slot.worth(each), each.spec.index))
     for piece in pieces(by_worth[batch.parallelism :], FEW):
         for each in piece:
@@ -116,7 +116,7 @@ def plan_batch(
 
 
 def _stop_outdated(draft: Draft, held: Sequence[Instance], release: Release, world: World) -> Steps[list[Instance]]:
-    """The others, but for those that are told to stop."""
+    """Stop instances of other releases; return the current ones that are not stopping."""
     current = []
     for piece in pieces(held):
         for each in piece:
@@ -137,7 +137,7 @@ def _fill(
     release: Release,
     world: World,
 ) -> Steps[None]:
-    """The lowest indices first; one that waits after a failure lets the next one go before it."""
+    """Create instances, lowest index first; an index in back-off after a failure does not block the next one."""
     by_index = dict((yield from chosen(members, lambda piece: [(each.spec.index, each) for each in piece])))
     over = yield from succeeded_indices(workload, name, members, release)
     left = slot.at_once(len(members))
@@ -184,7 +184,7 @@ def _deadline(workload: Workload) -> Seconds | None:
 
 
 def _seconds_left(workload: Workload, release: Release, now: float) -> float | None:
-    """Until the deadline, which counts from the release: a restart gets the whole time again."""
+    """Return the seconds until the deadline, counted from the creation of the release; None without a deadline."""
     deadline = _deadline(workload)
     begun = release.meta.created_at or now
     return None if deadline is None else begun + deadline - now

@@ -1,4 +1,4 @@
-"""Plan for a workload with a schedule: which run begins now, which are over long enough to go."""
+"""Plan for a workload with a schedule: start the run that is due, delete old finished runs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from mandor.model.schedule import Schedule
 from mandor.model.workload import Workload, WorkloadStatus
 
 LATE_SECONDS = 60.0
-"""A run that could not begin within so long of its time is missed."""
+"""Seconds after its scheduled time when a run counts as missed."""
 AGAIN_SECONDS = 60.0
-"""The longest look away: the wall clock may be set."""
+"""Maximum seconds between two plans, because the wall clock can be changed."""
 ACTIVE_MOST = 100
-"""So many runs of one workload go on at the same time, however allowed."""
+"""Maximum concurrent runs of one workload with `overlap: allow`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     workload: Workload | None
-    """None: it is gone, and its runs go, too."""
+    """None: the workload was deleted, so its runs are deleted too."""
     runs: Sequence[Workload]
     taken: Callable[[str], bool] = lambda name: False
     """Whether another workload has this name."""
@@ -40,22 +40,22 @@ def plan(seen: Seen, now: float) -> Draft:
     last_at, asked = status.last_at, status.asked
     runs = list(seen.runs)
     if schedule.paused or status.schedule != str(schedule) or status.phase == "Paused":
-        last_at = now  # What lies before the schedule as it is now was never due.
+        last_at = now  # Times before the current schedule took effect were never due.
         if not status.schedule:
             asked = workload.spec.restarted
     due = schedule.times().latest(now)
     if due is not None and due > last_at:
         last_at = due
         if now - due > LATE_SECONDS and schedule.missed == "skip":
-            draft.note(workload, "RunMissed", f"the run of {_shown(due)} could not begin in time", warning=True)
+            draft.note(workload, "RunMissed", f"missed the run of {_shown(due)}", warning=True)
         else:
             runs = _begin(draft, workload, schedule, seen, runs, _run_name(workload, due))
     if asked != workload.spec.restarted:
         asked = workload.spec.restarted
         runs = _begin(draft, workload, schedule, seen, runs, _run_name(workload, now, seconds=True))
-    runs = _kept(draft, schedule, runs)
+    runs = _delete_old(draft, schedule, runs)
     following = None if schedule.paused else schedule.times().after(now)
-    _tell(draft, workload, runs, last_at, asked, following or 0.0)
+    _write_status(draft, workload, runs, last_at, asked, following or 0.0)
     if following is not None:
         draft.again(min(following - now, AGAIN_SECONDS))
     return draft
@@ -68,21 +68,21 @@ def active(run: Workload) -> bool:
 def _begin(
     draft: Draft, workload: Workload, schedule: Schedule, seen: Seen, runs: list[Workload], name: str
 ) -> list[Workload]:
-    """Begin one, if those that go on allow it; all runs that there are then."""
+    """Start a run if `overlap` allows it; return all existing runs."""
     going = [each for each in runs if active(each)]
     if going and schedule.overlap == "forbid":
-        draft.note(workload, "RunSkipped", f"{name} does not begin: {going[0].meta.name} goes on", warning=True)
+        draft.note(workload, "RunSkipped", f"skipped {name}: {going[0].meta.name} is still running", warning=True)
         return runs
     if len(going) >= ACTIVE_MOST and schedule.overlap == "allow":
-        draft.note(workload, "RunSkipped", f"{name} does not begin: {len(going)} runs go on already", warning=True)
+        draft.note(workload, "RunSkipped", f"skipped {name}: {len(going)} runs are active", warning=True)
         return runs
     if seen.taken(name):
-        draft.note(workload, "RunSkipped", f"another workload is called {name}", warning=True)
+        draft.note(workload, "RunSkipped", f"skipped {name}: another workload has this name", warning=True)
         return runs
     if schedule.overlap == "replace":
         for each in going:
             draft.delete(each)
-            draft.note(workload, "RunReplaced", f"{each.meta.name} ends, {name} takes its place")
+            draft.note(workload, "RunReplaced", f"stopped {each.meta.name}, replaced by {name}")
         runs = [each for each in runs if not active(each)]
     labels = workload.meta.labels
     spec = replace(workload.spec, schedule=None, run_of=workload.meta.name, restarted=0)
@@ -92,8 +92,8 @@ def _begin(
     return [*runs, made]
 
 
-def _kept(draft: Draft, schedule: Schedule, runs: list[Workload]) -> list[Workload]:
-    """Those that are left when older ones have gone."""
+def _delete_old(draft: Draft, schedule: Schedule, runs: list[Workload]) -> list[Workload]:
+    """Delete finished runs beyond `keep`; return the remaining runs."""
     kept = [each for each in runs if active(each)]
     for phase in ("Succeeded", "Failed"):
         over = sorted((each for each in runs if each.status.phase == phase), key=lambda each: -each.meta.created_at)
@@ -103,7 +103,9 @@ def _kept(draft: Draft, schedule: Schedule, runs: list[Workload]) -> list[Worklo
     return kept
 
 
-def _tell(draft: Draft, workload: Workload, runs: list[Workload], last_at: float, asked: int, next_at: float) -> None:
+def _write_status(
+    draft: Draft, workload: Workload, runs: list[Workload], last_at: float, asked: int, next_at: float
+) -> None:
     schedule = workload.spec.schedule
     paused = schedule is not None and schedule.paused
     going = [each for each in runs if active(each)]
@@ -111,7 +113,7 @@ def _tell(draft: Draft, workload: Workload, runs: list[Workload], last_at: float
     last = max(over, key=lambda each: each.meta.created_at, default=None)
     message = ""
     if last is not None and last.status.phase == "Failed":
-        message = f"the last run, {last.meta.name}, has failed: {last.status.message or 'no reason is known'}"
+        message = f"the last run, {last.meta.name}, failed: {last.status.message or 'unknown reason'}"
     status = WorkloadStatus(
         phase="Paused" if paused else "Running" if going else "Scheduled",
         running=len(going),

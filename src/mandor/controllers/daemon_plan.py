@@ -1,8 +1,8 @@
-"""Plan for one group of daemons: one on every node that is home to it, of the release that is wanted.
+"""Plan for one group of daemons: one instance of the target release on every matching node.
 
-An old one stops before a new one takes its place, and none that serves is stopped unless so many less those that may be
-away are available without it. What crashes meanwhile is made good with the release it had, so a new release that is
-not healthy gets no further than that.
+An old instance stops before its replacement starts. A serving instance is stopped only while at least
+(wanted - max_unavailable) others are available. An instance that crashes during a roll-out is replaced with its old
+release, so an unhealthy target release spreads no further.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,13 @@ from mandor.model.workload import Group, Release, Workload
 
 
 def at_home(release: Release, group: str, members: Sequence[Instance], world: World) -> tuple[int, list[Instance]]:
-    """How many of a group are wanted, and those of them that there are."""
+    """Return the number of matching nodes, and the instances on them."""
     homes = world.site(release, group).homes
     return len(homes), [each for each in members if each.spec.home in homes]
 
 
 def no_room(instance: Instance) -> bool:
-    """Its node was asked, and has none: that is nobody's fault, and holds up nobody else."""
+    """Return whether its node has no room; such an instance does not block the roll-out."""
     return not instance.spec.node and not slot.ended(instance) and instance.status.reason == UNSCHEDULABLE
 
 
@@ -46,34 +46,34 @@ def plan_daemon(
             elif slot.ended(each) and each.phase is not Phase.LOST:
                 draft.delete(each)
         yield WRITTEN * len(piece)
-    crew = _Crew(draft, workload.spec.groups[name], step, world, wanted=len(site.homes))
+    daemons = _Daemons(draft, workload.spec.groups[name], step, world, wanted=len(site.homes))
     for homes in pieces(sorted(here), FEW):
         for home in homes:
-            crew.sort(here[home])
+            daemons.sort(here[home])
         yield WRITTEN * len(homes)
-    crew.plan_old()
-    yield WRITTEN * len(crew.ended)
-    _fill(workload, name, sorted(site.homes - here.keys()), len(members), crew)
+    daemons.plan_old()
+    yield WRITTEN * len(daemons.ended)
+    _fill(workload, name, sorted(site.homes - here.keys()), len(members), daemons)
 
 
-def _fill(workload: Workload, name: str, nodes: Sequence[str], members: int, crew: "_Crew") -> None:
-    """Nodes that have none: they take nothing away from anybody, so all of them get one; of the target, if it may."""
+def _fill(workload: Workload, name: str, nodes: Sequence[str], members: int, daemons: "_Daemons") -> None:
+    """Create an instance on every node without one, of the target release while the roll-out may proceed."""
     left = slot.at_once(members)
     for node in nodes:
-        if crew.world.taken(daemon_name(workload.meta.name, name, node)):
+        if daemons.world.taken(daemon_name(workload.meta.name, name, node)):
             continue
         if not left:
-            crew.draft.again(0.0)
+            daemons.draft.again(0.0)
             return
-        release = crew.step.target if crew.quota > 0 else crew.step.base
-        slot.create_at(crew.draft, workload, name, node, release)
-        crew.turned += release is crew.step.target
+        release = daemons.step.target if daemons.quota > 0 else daemons.step.base
+        slot.create_at(daemons.draft, workload, name, node, release)
+        daemons.turned += release is daemons.step.target
         left -= 1
 
 
 @dataclass(slots=True)
-class _Crew:
-    """The daemons of a group that are at home, by what becomes of them."""
+class _Daemons:
+    """The daemons of a group on matching nodes, sorted by what the plan does with them."""
 
     draft: Draft
     group: Group
@@ -82,34 +82,35 @@ class _Crew:
     wanted: int
     healthy: int = 0
     turned: int = 0
-    """So many are of the target, or are stopping for it."""
+    """Instances of the target release, and old ones that are stopping for it."""
     turning: int = 0
-    """So many of them are not healthy yet."""
+    """Instances of `turned` that are not healthy yet."""
     ended: list[Instance] = field(default_factory=list)
-    """Old ones, as all of these."""
-    crowded_out: list[Instance] = field(default_factory=list)
-    """Their nodes have no room for them."""
+    """Ended instances of older releases; the lists below contain older releases too."""
+    unschedulable: list[Instance] = field(default_factory=list)
+    """Instances whose nodes have no room for them."""
     serving: list[Instance] = field(default_factory=list)
-    hoped_for: list[Instance] = field(default_factory=list)
-    """They do not serve now, and may again: their release was healthy."""
-    hopeless: list[Instance] = field(default_factory=list)
+    recovering: list[Instance] = field(default_factory=list)
+    """Instances that do not serve now, of a release that was healthy before."""
+    unproven: list[Instance] = field(default_factory=list)
+    """Instances that do not serve, of a release that was never healthy."""
 
     def sort(self, each: Instance) -> None:
         if each.spec.release == self.step.target.meta.name:
             self._sort_new(each)
         elif each.phase is Phase.LOST:
-            self.hoped_for.append(each)  # its node is heard again: so will be what it says about it
+            self.recovering.append(each)  # its node sends heartbeats again, and will report it soon
         elif slot.ended(each):
             self.ended.append(each)
         elif each.spec.stop is not None:
             self.turning += 1
             self.turned += slot.updated_away(each)
         elif no_room(each):
-            self.crowded_out.append(each)
+            self.unschedulable.append(each)
         elif slot.serving(each):
             self.serving.append(each)
         else:
-            (self.hoped_for if each.spec.release in self.step.proven else self.hopeless).append(each)
+            (self.recovering if each.spec.release in self.step.proven else self.unproven).append(each)
 
     def _sort_new(self, each: Instance) -> None:
         self.turned += 1
@@ -122,22 +123,22 @@ class _Crew:
 
     @property
     def quota(self) -> float:
-        """So many more may turn to the target."""
+        """Number of further instances that may be replaced with the target release."""
         if self.step.frozen:
             return 0
         return max(0, self.step.canaries - self.turned) if self.step.canaries else inf
 
     def plan_old(self) -> None:
         away = self.group.update.room(self.wanted, apart=True)[1]
-        least = self.wanted - len(self.crowded_out) - away
+        least = self.wanted - len(self.unschedulable) - away
         for each in self.ended:
             self._succeed(each, away)
-        for each in self.hopeless:
+        for each in self.unproven:
             if self.quota > 0:
                 self._turn(each)
         available = len(self.serving) + self.healthy
-        room = max(0, available + len(self.hoped_for) - least)
-        idle = [each for each in self.hoped_for if each.phase is not Phase.LOST][:room]
+        room = max(0, available + len(self.recovering) - least)
+        idle = [each for each in self.recovering if each.phase is not Phase.LOST][:room]
         for each in idle:
             if self.quota > 0:
                 self._turn(each)
@@ -145,13 +146,13 @@ class _Crew:
         for each in self.serving[: max(room, 0)]:
             if self.quota > 0:
                 self._turn(each)
-        if not self.serving and not self.hoped_for:
-            for each in self.crowded_out:
+        if not self.serving and not self.recovering:
+            for each in self.unschedulable:
                 if self.quota > 0:
                     self._turn(each)
 
     def _succeed(self, each: Instance, away: int) -> None:
-        """It has ended: the target takes its place, as far as it may go; else it comes back as it was."""
+        """Replace an ended instance with the target release if the roll-out may proceed, else with its own release."""
         own = self.step.releases.get(each.spec.release)
         by_itself = not slot.updated_away(each)
         spread = not by_itself or self.turning < away or each.spec.release not in self.step.proven or own is None

@@ -1,4 +1,4 @@
-"""Which workloads wait for which: kept by changes of workloads."""
+"""Index of `depends_on` between workloads, updated on every workload change."""
 
 from collections.abc import Collection
 
@@ -9,7 +9,7 @@ Named = tuple[str, str]
 
 
 class Dependencies:
-    """Only workloads that depend on others cost anything."""
+    """Stores entries only for workloads that depend on others."""
 
     def __init__(self) -> None:
         self._of: dict[Named, frozenset[str]] = {}
@@ -29,9 +29,9 @@ class Dependencies:
             self._of[key] = frozenset(named)
 
     def on(self, namespace: str, name: str) -> Collection[Named]:
-        """Those who wait for it, the first one first."""
+        """Return the workloads that depend on this one, in the order of registration."""
         return self._on.get((namespace, name), {})
 
     def of(self, namespace: str, name: str) -> Collection[Named]:
-        """Those it waits for."""
+        """Return the workloads that this one depends on."""
         return [(namespace, other) for other in sorted(self._of.get((namespace, name), ()))]

@@ -1,4 +1,4 @@
-"""What a plan comes to: writes, sentences for people, and when to look again."""
+"""Result of a plan: writes, events, and when to plan again."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from mandor.store.base import Delete, Put, Write
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """An event, told once the writes are done."""
+    """An event, recorded after the writes are committed."""
 
     about: Object
     reason: str
@@ -23,16 +23,15 @@ class Draft:
     writes: list[Write] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     again_seconds: float | None = None
-    """Look again after so long, even if nothing changes."""
+    """Seconds until the next plan even if nothing changes."""
     rest: Iterator[Write] = field(default_factory=lambda: iter(()))
-    """What the next plan would create if nothing else changes, made when it is asked for: whoever carries this one out
-    may go on with it, and saves plans."""
+    """Further writes of the next plan if nothing else changes, computed lazily; committing them saves a plan."""
     in_place: bool = False
-    """Of a workload: nobody comes, goes or is replaced."""
+    """For a workload: no instance is created, stopped or replaced."""
 
     @property
     def unfinished(self) -> bool:
-        """The next plan goes on with it at once."""
+        """The next plan continues immediately."""
         return self.again_seconds == 0.0
 
     def put(self, value: Object) -> None:
@@ -49,7 +48,7 @@ class Draft:
             self.again_seconds = seconds
 
     def go_on(self, more: Iterator[Write]) -> None:
-        """The next plan goes on at once; or this one's `rest` is taken first."""
+        """Continue immediately, with these writes appended to `rest`."""
         self.rest = chain(self.rest, more)
         self.again(0.0)
 

@@ -1,4 +1,4 @@
-"""The drain controller: has whatever is on a drained node leave it, and tells how far that is."""
+"""The drain controller: moves instances off drained nodes and reports the progress."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,8 +18,8 @@ from mandor.store.recorder import Recorder
 
 
 class DrainController(Overseer):
-    """It says who has to leave; the workload's controller carries that out. What it stops itself, it does at a
-    deadline or by force."""
+    """Marks instances that must leave; the workload controller moves them. It stops instances itself only at a deadline
+    or with `force`."""
 
     name = "drain"
     watches = (Node.kind, Volume.kind, Workload.kind, Instance.kind)

@@ -1,4 +1,4 @@
-"""Plan for a node that is drained: who leaves how, what the others wait for, and how far it is."""
+"""Plan for a drained node: which instances move or stop, what blocks the others, and the progress."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from mandor.placement.budgets import may_stop
 from mandor.placement.movable import stops_first
 
 REASONS_MOST = 5
-"""So many reasons to wait are told, the most frequent first."""
+"""Blocking reasons in the status, most frequent first."""
 REASON_MOST = 300
 
 
@@ -28,36 +28,36 @@ REASON_MOST = 300
 class DrainSeen:
     node: Node
     here: Sequence[Instance]
-    """Those on the node."""
+    """Instances on the node."""
     workload: Callable[[Instance], Workload | None]
     rooted: Callable[[Instance], bool] = slot.goes_anywhere
 
 
 @dataclass(slots=True)
 class Groups:
-    """What is known of the groups whose instances leave, for all nodes that are drained together."""
+    """State of the groups whose instances leave, shared by all nodes that are drained together."""
 
     members: Callable[[GroupName], Sequence[Instance]]
     taken: Counter[GroupName] = field(default_factory=Counter)
-    """What was taken of budgets just now."""
-    _heirs: dict[GroupName, dict[str, Instance]] = field(default_factory=dict)
+    """Disruptions of this plan, by group, counted against the budget."""
+    _replacements: dict[GroupName, dict[str, Instance]] = field(default_factory=dict)
     _serving: dict[GroupName, int] = field(default_factory=dict)
 
     def look(self, name: GroupName) -> Steps[None]:
-        """At all of a group, which may be very many, before it is asked about."""
-        if name in self._heirs:
+        """Index all instances of a group in small steps; call it before the other methods."""
+        if name in self._replacements:
             return
-        heirs, serving = dict[str, Instance](), 0
+        replacements, serving = dict[str, Instance](), 0
         for piece in pieces(self.members(name)):
-            heirs.update([(each.spec.instead_of, each) for each in piece if each.spec.instead_of])
+            replacements.update([(each.spec.instead_of, each) for each in piece if each.spec.instead_of])
             serving += sum(map(slot.serving, piece))
             yield 3 * len(piece)
-        self._heirs[name], self._serving[name] = heirs, serving
+        self._replacements[name], self._serving[name] = replacements, serving
 
-    def heir(self, name: GroupName, each: Instance) -> Instance | None:
-        """Who takes its place."""
+    def replacement(self, name: GroupName, each: Instance) -> Instance | None:
+        """Return the instance that was created to replace this one."""
         at_once(self.look(name))
-        return self._heirs[name].get(each.meta.uid)
+        return self._replacements[name].get(each.meta.uid)
 
     def may_go(self, name: GroupName, workload: Workload, each: Instance) -> bool:
         at_once(self.look(name))
@@ -76,7 +76,7 @@ def plan_drain(seen: DrainSeen, drain: Drain, groups: Groups, now: float) -> Dra
     draft = Draft()
     before = seen.node.status.drain
     if before is not None and drain.since and before.since != drain.since:
-        before = None  # that was another one
+        before = None  # the status is that of an earlier drain
     since = drain.since or (before.since if before is not None else now)
     ends = since + drain.deadline if drain.deadline is not None else None
     late = ends is not None and now >= ends
@@ -95,23 +95,27 @@ def plan_drain(seen: DrainSeen, drain: Drain, groups: Groups, now: float) -> Dra
     if status != seen.node.status.drain:
         draft.put(seen.node.changed(status=replace(seen.node.status, drain=status)))
     if before is None or before.phase != status.phase:
-        _tell(draft, seen.node, status, drain, now)
+        _record_event(draft, seen.node, status, drain, now)
     return draft
 
 
 def end_drain(draft: Draft, node: Node) -> None:
-    """Nobody wants it empty any more."""
+    """End the drain of a node."""
     draft.put(node.changed(status=replace(node.status, drain=None)))
-    draft.note(node, "DrainEnded", "it stays cordoned" if node.closed else "it takes new work again")
+    draft.note(
+        node,
+        "DrainEnded",
+        "drain ended; the node stays cordoned" if node.closed else "drain ended; the node accepts new instances",
+    )
 
 
 def stay(draft: Draft, instance: Instance) -> None:
-    """It need not leave its node any more."""
+    """Withdraw the order to leave the node."""
     draft.put(instance.changed(spec=replace(instance.spec, move=None)))
 
 
 def must_leave(instance: Instance) -> bool:
-    """It was told to leave its node, for wherever there is room."""
+    """Return whether the instance has an order to leave its node for any other."""
     return instance.spec.move is not None and not instance.spec.move.to
 
 
@@ -127,24 +131,24 @@ class _Leaving:
         now: float,
         last: bool,
     ) -> None:
-        """`last`: only daemons are left, and it is their turn."""
+        """`last`: only daemons are left, so they may stop now."""
         self._draft, self._seen, self._now, self._last = draft, seen, now, last
         self._late, self._groups = late, groups
         self._forced = drain.force and (late or drain.deadline is None)
         self._reason = f"{seen.node.meta.name} is drained"
 
     def send(self, each: Instance) -> str:
-        """Have it leave; what it waits for, empty if it is on its way."""
+        """Order the instance to leave; return what blocks it, empty if nothing does."""
         if each.spec.stop is not None:
             return ""
         if each.spec.home and not self._last:
-            return f"{group_of(each)}: daemons go when all others have"
+            return f"{group_of(each)}: daemons stop last"
         if self._forced or each.spec.home:
             self._stop(each)
             return ""
         workload = self._seen.workload(each)
         if workload is None or each.spec.group not in workload.spec.groups:
-            return ""  # whoever sees that it is gone stops them
+            return ""  # the workload controller stops instances of a deleted workload or group
         if self._seen.rooted(each):
             return f"{group_of(each)}: its data ({', '.join(each.spec.volumes)}) is on this node"
         if workload.spec.type == "batch":
@@ -157,7 +161,7 @@ class _Leaving:
     def _send_batch(self, each: Instance, workload: Workload) -> str:
         name = group_of(each)
         if not self._late:
-            return f"{name}: runs to its end"
+            return f"{name}: batch runs to completion"
         if not self._groups.may_go(name, workload, each):
             return _budget(name, workload)
         self._groups.taken[name] += slot.serving(each)
@@ -171,15 +175,15 @@ class _Leaving:
             return ""
         if move.to or not slot.serving(each):
             return ""
-        heir = self._groups.heir(name, each)
-        if (heir is None and move.first == "stop") or (heir is not None and slot.serving(heir)):
+        successor = self._groups.replacement(name, each)
+        if (successor is None and move.first == "stop") or (successor is not None and slot.serving(successor)):
             return "" if self._groups.may_go(name, workload, each) else _budget(name, workload)
-        if heir is None:
-            return f"{name}: others of it go first"
-        if heir.phase is Phase.PENDING and heir.status.message:
-            return f"{name}: there is no place for {heir.meta.name}: {heir.status.message}"
-        if heir.phase.over:
-            return f"{name}: {heir.meta.name} ended instead of taking its place: {slot.shown_end(heir)}"
+        if successor is None:
+            return f"{name}: waiting for other instances of the group to move first"
+        if successor.phase is Phase.PENDING and successor.status.message:
+            return f"{name}: no node for the replacement {successor.meta.name}: {successor.status.message}"
+        if successor.phase.over:
+            return f"{name}: the replacement {successor.meta.name} ended: {slot.shown_end(successor)}"
         return ""
 
     def _order(self, each: Instance, workload: Workload) -> None:
@@ -192,10 +196,10 @@ def _budget(name: GroupName, workload: Workload) -> str:
     spec, group = workload.spec, workload.spec.groups[name.group]
     disruption = group.disruption
     if (spec.type == "batch" or stops_first(group)) and disruption.most_unavailable(spec.together(name.group)) == 0:
-        return f"{name}: its budget lets none go, ever (max_unavailable 0, and it cannot start another one first)"
+        return f"{name}: blocked by its disruption budget (max_unavailable 0, and no replacement can start first)"
     if group.update.order == "stop-first":
-        return f"{name}: it stops first, and no more of it may be away now (max_unavailable {group.update_room()[1]})"
-    return f"{name}: its budget lets no more go now (max_unavailable {disruption.max_unavailable})"
+        return f"{name}: waiting for its update budget (order stop-first, max_unavailable {group.update_room()[1]})"
+    return f"{name}: waiting for its disruption budget (max_unavailable {disruption.max_unavailable})"
 
 
 def _status(before: DrainStatus | None, count: _Count, since: float, *, late: bool) -> DrainStatus:
@@ -211,17 +215,15 @@ def _status(before: DrainStatus | None, count: _Count, since: float, *, late: bo
     )
 
 
-def _tell(draft: Draft, node: Node, status: DrainStatus, drain: Drain, now: float) -> None:
-    gone = f"{status.total - status.left} of {status.total} have left"
+def _record_event(draft: Draft, node: Node, status: DrainStatus, drain: Drain, now: float) -> None:
+    gone = f"{status.total - status.left} of {status.total} instances left"
     why = f"; {'; '.join(status.waiting)}" if status.waiting else ""
     if status.phase == "Drained":
         took = Seconds(round(now - status.since))
-        draft.note(
-            node, "Drained", f"it is empty: {status.total} have left in {took}" if status.total else "it is empty"
-        )
+        draft.note(node, "Drained", f"drained: {status.total} instances left in {took}" if status.total else "drained")
     elif status.phase == "Draining":
         draft.note(node, "Draining", f"{gone}{why}")
     elif status.phase == "Late":
-        draft.note(node, "DrainLate", f"its deadline of {drain.deadline} has passed: {gone}{why}", warning=True)
+        draft.note(node, "DrainLate", f"the deadline of {drain.deadline} passed: {gone}{why}", warning=True)
     else:
         draft.note(node, "DrainWaits", f"{gone}{why}", warning=True)

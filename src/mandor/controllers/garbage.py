@@ -1,4 +1,4 @@
-"""The garbage controller: sweeps away what nobody needs any more, every half minute."""
+"""The garbage controller: deletes expired and orphaned objects every 30 seconds."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -15,7 +15,7 @@ from mandor.lib.steps import chosen, in_turns
 from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
-from mandor.model.record import Audit, Event, Hearing, Lease, Server, Session, Token
+from mandor.model.record import Event, Hearing, Lease, Server, Session, Token
 from mandor.model.usage import Tally
 from mandor.model.workload import Release, Workload
 from mandor.store.base import Delete, Store
@@ -28,7 +28,7 @@ SWEEP = "sweep"
 
 
 class GarbageController(Controller[str]):
-    """It lists instead of mirroring: what it looks at changes often and is looked at seldom."""
+    """Lists kinds instead of mirroring them: they change often and are read rarely."""
 
     name = "garbage"
     watches = ()
@@ -40,9 +40,9 @@ class GarbageController(Controller[str]):
         self._keep = keep or Keep()
         self._seen: dict[str, dict[tuple[str, int], float]] = {}
         self._listed: dict[str, tuple[Sequence[Object], list[Any]]] = {}
-        """By kind: the last listing, and what was made of it. A store that has nothing new gives the very same one."""
+        """Last listing and its filtered items by kind; a store without changes returns the same listing object."""
         self._nothing_of: tuple[object, ...] = ()
-        """Releases and workloads of which nothing can go, however long they stay as they are."""
+        """The listings of releases and workloads that were last found to contain no garbage."""
 
     def begin(self, mirrors: Mapping[str, Mirror]) -> None:
         self._writer = Writer(self._store, {})
@@ -54,7 +54,6 @@ class GarbageController(Controller[str]):
         rubbish = [
             *await in_turns(garbage_plan.old_events(await self._list(Event), self._keep, self._clock.now())),
             *await in_turns(garbage_plan.old_decisions(await self._list(KeptDecision), self._keep, self._clock.now())),
-            *await in_turns(garbage_plan.old_audits(await self._list(Audit), self._keep, self._clock.now())),
             *garbage_plan.expired_tokens(await self._list(Token), self._clock.now()),
             *await self._of_servers(),
             *await self._of_workloads(),
@@ -62,7 +61,7 @@ class GarbageController(Controller[str]):
         if rubbish:
             deleted = chosen(rubbish, lambda piece: [Delete(each.key, each.meta.version) for each in piece], each=3)
             await self._writer.commit_each(await in_turns(deleted))
-            log.info("%d objects were swept away", len(rubbish))
+            log.info("deleted %d expired or orphaned objects", len(rubbish))
         return self._keep.sweep_seconds
 
     async def _of_servers(self) -> list[Object]:
@@ -82,7 +81,7 @@ class GarbageController(Controller[str]):
         ]
 
     async def _of_workloads(self) -> list[Object]:
-        # In this order: whoever made a release or an instance had its workload before it.
+        # Releases first: a workload exists before its releases and instances.
         releases = await self._list(Release)
         listed = (releases, await self._list(Workload))
         if len(self._nothing_of) == len(listed) and all(map(is_, self._nothing_of, listed)):
@@ -100,7 +99,7 @@ class GarbageController(Controller[str]):
         ]
 
     def _unchanged(self, group: str, values: Iterable[Object]) -> dict[str, float]:
-        """For how long we have seen each of them stand still, on our own clock."""
+        """Return the seconds since each object last changed, on this process's clock."""
         now, known = self._clock.monotonic(), self._seen.get(group, {})
         seen = {
             (each.meta.name, each.meta.version): known.get((each.meta.name, each.meta.version), now) for each in values

@@ -1,4 +1,4 @@
-"""Plan for what nobody needs any more."""
+"""Plan for expired and orphaned objects."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from mandor.model.decision import KeptDecision
 from mandor.model.instance import Instance
 from mandor.model.meta import Object
 from mandor.model.phase import Phase
-from mandor.model.record import Audit, Event, Hearing, Lease, Server, Session, Token
+from mandor.model.record import Event, Hearing, Lease, Server, Session, Token
 from mandor.model.usage import Tally
 from mandor.model.workload import Release, Workload
 
@@ -19,14 +19,12 @@ _DAY = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How much of the past is kept; what is older, or more, goes."""
+    """Retention by age and by number; objects beyond either are deleted."""
 
     event_seconds: float = _DAY
     events_most: int = 20_000
     decision_seconds: float = _DAY
     decisions_most: int = 5_000
-    audit_seconds: float = 90 * _DAY
-    audits_most: int = 100_000
     finished_seconds: float = 7 * _DAY
     finished_most: int = 50
     """Instances of a batch that has ended; failed ones are kept longest."""
@@ -52,14 +50,10 @@ def old_decisions(decisions: Sequence[KeptDecision], keep: Keep, now: float) -> 
     )
 
 
-def old_audits(audits: Sequence[Audit], keep: Keep, now: float) -> Steps[list[Object]]:
-    return _old(audits, lambda piece: [each.spec.at for each in piece], now - keep.audit_seconds, keep.audits_most)
-
-
 def _old(
     values: Sequence[O], times_of: Callable[[Sequence[O]], list[float]], before: float, most: int
 ) -> Steps[list[Object]]:
-    """Older than that, and the oldest of what is too much."""
+    """Return the objects older than `before`, and the oldest ones beyond `most`."""
     times = yield from chosen(values, times_of)
     if len(values) <= most and min(times, default=before) >= before:
         return []
@@ -75,7 +69,7 @@ def expired_tokens(tokens: Iterable[Token], now: float) -> list[Object]:
 
 
 def stale_sessions(sessions: Iterable[Session], live_servers: Set[str], keep: Keep, now: float) -> list[Object]:
-    """A live server clears its own sessions away; those of a dead one are nobody's."""
+    """Return the sessions of dead servers; a live server deletes its own."""
     return [
         session
         for session in sessions
@@ -88,7 +82,7 @@ S = TypeVar("S", Lease, Server)
 
 
 def dead_servers(leases: Iterable[S], unchanged_seconds: Mapping[str, float], keep: Keep) -> list[S]:
-    """`unchanged_seconds`: for how long we have seen each lease stand still."""
+    """Return the leases that expired; `unchanged_seconds`: seconds since each lease was last renewed."""
     return [
         lease
         for lease in leases
@@ -99,7 +93,7 @@ def dead_servers(leases: Iterable[S], unchanged_seconds: Mapping[str, float], ke
 def orphaned_hearings(
     hearings: Iterable[Hearing | Tally], servers: Set[str], first_seen_seconds: Mapping[str, float], keep: Keep
 ) -> list[Object]:
-    """What servers said of their nodes that have no lease, and have had none for a while."""
+    """Return the heartbeat summaries and usage tallies of servers that have had no lease for a while."""
     return [
         each
         for each in hearings
@@ -109,7 +103,7 @@ def orphaned_hearings(
 
 
 def concerned(releases: Iterable[Release], workloads: Mapping[tuple[str, str], Workload]) -> set[tuple[str, str]]:
-    """The workloads whose instances there is a reason to look at: those that have ended, and those that are gone."""
+    """Return the workloads that ended or were deleted: only their instances can be garbage."""
     over = {owner for owner, each in workloads.items() if ended(each)}
     owners = {(each.meta.namespace, each.spec.workload) for each in releases}
     return over | (owners - workloads.keys())
@@ -118,7 +112,7 @@ def concerned(releases: Iterable[Release], workloads: Mapping[tuple[str, str], W
 def finished_instances(
     instances: Sequence[Instance], workloads: Mapping[tuple[str, str], Workload], keep: Keep, now: float
 ) -> Steps[list[Object]]:
-    """Those of a batch that has ended; while it runs, they are how it knows what is done."""
+    """Return the old instances of ended batches; a running batch needs its instances to know what is done."""
     over = {owner for owner, each in workloads.items() if ended(each)}
     if not over:
         return []

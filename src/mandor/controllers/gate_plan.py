@@ -1,7 +1,7 @@
-"""Plan for groups that depend on others: what their new instances wait for, until it has been so once.
+"""Plan for groups with `depends_on`: which conditions their new instances wait for.
 
-They are there, and say what they wait for; the scheduler leaves them alone meanwhile. What was met once for a release
-stays so: whoever falls back later stops nobody.
+Waiting instances exist and name the missing conditions; the scheduler skips them. A condition that was met once for a
+release stays met: a dependency that fails later stops no dependent.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,13 +29,13 @@ _BEGUN = frozenset({Phase.RUNNING, Phase.STOPPING, Phase.SUCCEEDED})
 
 
 class _Stand(NamedTuple):
-    """How far somebody is whom others wait for."""
+    """Which conditions a dependency meets."""
 
     started: bool = False
     healthy: bool = False
     completed: bool = False
     never: str = ""
-    """Why it stays so, whatever happens."""
+    """Why the condition can never be met; empty: it can."""
 
     def missing(self, name: str, condition: Condition) -> str:
         if getattr(self, condition):
@@ -44,7 +44,7 @@ class _Stand(NamedTuple):
 
 
 def find_waits(workload: Workload, members: Members, release: Release, world: World) -> Steps[Waits]:
-    """In a rehearsal everybody begins: it tells where all of them go."""
+    """Return the unmet conditions by group; none in a rehearsal, which shows where all instances would run."""
     found = {}
     for name, group in workload.spec.groups.items():
         if group.depends_on and name not in _opened(workload, release) and not world.rehearsed:
@@ -59,12 +59,12 @@ def find_waits(workload: Workload, members: Members, release: Release, world: Wo
 
 
 def opened(workload: Workload, waits: Waits) -> tuple[str, ...]:
-    """The groups that depend on others, and wait no more."""
+    """Return the groups with dependencies whose conditions are all met."""
     return tuple(name for name, group in workload.spec.groups.items() if group.depends_on and name not in waits)
 
 
 def all_open(workload: Workload, release: Release) -> bool:
-    """Nobody waits for others any more."""
+    """Return whether no group of the workload waits."""
     known = _opened(workload, release)
     return all(name in known for name, group in workload.spec.groups.items() if group.depends_on)
 
@@ -73,8 +73,8 @@ def _opened(workload: Workload, release: Release) -> Sequence[str]:
     return workload.status.opened if workload.status.release == release.meta.name else ()
 
 
-def tell(draft: Draft, workload: Workload, waits: Waits, release: Release) -> str:
-    """For the status of the workload; and an event when it begins, and when it is over."""
+def describe_waits(draft: Draft, workload: Workload, waits: Waits, release: Release) -> str:
+    """Return the status message; record an event when waiting starts and when it ends."""
     many = len(workload.spec.groups) > 1
     message = "; ".join(f"{f'{name} ' if many else ''}waits for {', '.join(waits[name])}" for name in waits)
     before = workload.status.message
@@ -82,12 +82,14 @@ def tell(draft: Draft, workload: Workload, waits: Waits, release: Release) -> st
         draft.note(workload, "Waits", message)
     news = [name for name in opened(workload, waits) if name not in _opened(workload, release)]
     if news and "waits for " in before:
-        draft.note(workload, "DependenciesMet", f"{', '.join(news) if many else 'it'} begins")
+        draft.note(
+            workload, "DependenciesMet", f"dependencies met: {', '.join(news) if many else 'the workload'} starts"
+        )
     return message
 
 
 def hold(draft: Draft, members: Members, waits: Waits, release: Release) -> Steps[None]:
-    """New instances are made so that they wait; those that do, and need not any more, are let go."""
+    """Make new instances wait for unmet conditions, and release instances whose conditions are met."""
     if waits:
         draft.writes = yield from chosen(draft.writes, lambda piece: [_held(write, waits, release) for write in piece])
         draft.rest = _all_held(draft.rest, waits, release)

@@ -1,4 +1,4 @@
-"""Which machines would help those who wait for room, and how many: tried out on a board, in small steps."""
+"""Which machines would let pending instances run, and how many: simulated on a board, in small steps."""
 
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,28 +20,28 @@ from mandor.placement.framework.watch import Unwatched
 from mandor.placement.together import decide_together
 
 ASKS_MOST = 200
-"""So many of those who wait are looked at together."""
+"""Pending instances that are evaluated together."""
 PORTIONS_MOST = 10
-"""So often in one go, if the first cannot be helped; whoever asks for what helps nobody is not counted."""
+"""Batches of pending instances per plan; instances that no machine helps are not counted."""
 ORDERS_MOST = 20
-"""So many machines are thought of in one go."""
+"""Machines that one plan may order."""
 Steps = Generator[None, None, None]
 _NOBODY = Key(Instance.kind, "", "")
 IMAGES = frozenset({"docker", "podman", "cri", "incus"})
 EXTRAS = frozenset({"logs", "exec", "stats", "events", "pull", "mounts", "links", "tmpfs", "ports", "user", "sandbox"})
-"""What an engine is taken to be able to do that nobody has seen yet."""
+"""Assumed capabilities of an engine that no node has reported yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A kind of machine that can be had."""
+    """A kind of machine that a pool can order."""
 
     pool: str
     kind: str
     node: Node
-    """What its node would be, but for its name."""
+    """The expected node; its name is a placeholder."""
     room: int
-    """So many of the pool may be ordered now."""
+    """Machines of the pool that may be ordered now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +49,11 @@ class Order:
     pool: str
     kind: str
     helps: tuple[Key, ...]
-    """Who would have a place there."""
+    """Pending instances that this machine would run."""
 
 
 def expected_node(pool: str, kind: MachineKind, known: Sequence[Node], name: str = "") -> Node:
-    """What a machine of this kind will be; one that is there says it better than any manifest."""
+    """Return the expected node of a machine kind, copied from an existing node of that kind where there is one."""
     for each in known:
         alike = each.spec.pool == pool and each.status.capacity.cpu_milli == kind.cpu
         if alike and all(each.labels.get(key) == value for key, value in kind.labels.items()):
@@ -84,17 +84,17 @@ def _capabilities(engine: str, known: Iterable[Node]) -> Capabilities:
 
 @dataclass(slots=True)
 class Growth:
-    """One go. In the end the board is as it was; in between others may have their turn, if they leave it alone."""
+    """One simulation of growth; it restores the board at the end. Other code must not change the board meanwhile."""
 
     board: Board
     profiles: Mapping[str, Profile]
     count: int = 0
     orders: list[Order] = field(default_factory=list)
-    hopeless: set[Ask] = field(default_factory=set)
-    """What no machine helps, whoever asks for it."""
+    unsatisfiable: set[Ask] = field(default_factory=set)
+    """Requests that no machine kind satisfies, without the key of the instance."""
     placed: list[Key] = field(default_factory=list)
     added: dict[str, Node | None] = field(default_factory=dict)
-    """Nodes that are not there, with those whose names they have."""
+    """Simulated nodes by name, each with the real node that it hides."""
 
     def plan(self, waiting: Sequence[Ask], offers: Sequence[Offer], underway: Iterable[Node]) -> list[Order]:
         for _ in self.steps(waiting, offers, underway):
@@ -102,15 +102,15 @@ class Growth:
         return self.orders
 
     def steps(self, waiting: Sequence[Ask], offers: Sequence[Offer], underway: Iterable[Node]) -> Steps:
-        """Fills `orders`. `underway`: nodes that were ordered and are not there yet."""
+        """Fill `orders`. `underway`: nodes that were ordered and have not joined yet."""
         try:
             for node in underway:
                 self._put(node)
             rooms = {offer.pool: offer.room for offer in offers}
-            calm = (replace(ask, preempts=False) for ask in waiting if not ask.pin and self._queued(ask))
-            hopeful = (ask for ask in calm if _alike(ask) not in self.hopeless)
+            queued = (replace(ask, preempts=False) for ask in waiting if not ask.pin and self._queued(ask))
+            candidates = (ask for ask in queued if _without_key(ask) not in self.unsatisfiable)
             for _ in range(PORTIONS_MOST):
-                portion = list(islice(hopeful, ASKS_MOST))
+                portion = list(islice(candidates, ASKS_MOST))
                 if not portion or not any(rooms.values()) or len(self.orders) >= ORDERS_MOST:
                     break
                 left = yield from self._settle(portion)
@@ -123,7 +123,7 @@ class Growth:
             open_ = [offer for offer in offers if rooms[offer.pool] > 0]
             best = yield from self._best(left, open_, rooms)
             if best is None:
-                self.hopeless.update(map(_alike, left))
+                self.unsatisfiable.update(map(_without_key, left))
                 return
             offer, many = best
             before = {ask.key for ask in left}
@@ -144,7 +144,7 @@ class Growth:
                 self.board.remove(Key(Node.kind, "", name))
 
     def _queued(self, ask: Ask) -> bool:
-        """Whom a gate or a quota keeps out of the queue no machine helps."""
+        """Return whether the instance is in the queue; a machine does not help one that a gate or quota holds back."""
         profile = self.profiles.get(ask.profile)
         try:
             return profile is not None and kept_out(profile, ask) is None and not self.board.held(ask.key)
@@ -154,8 +154,8 @@ class Growth:
     def _best(
         self, left: Sequence[Ask], offers: Sequence[Offer], rooms: Mapping[str, int]
     ) -> Generator[None, None, tuple[Offer, int] | None]:
-        """Whichever places most of them; of equals the one that they fill best, then the first. Several at once only
-        for a gang that no single one can hold."""
+        """Return the offer that places most instances; ties go to the smallest machine, then to the first
+        offer. Several machines at once only for a gang that no single machine holds."""
         best, most = None, (0, 0)
         for offer in offers:
             helped = yield from self._helped(left, offer, 1)
@@ -190,14 +190,14 @@ class Growth:
         self.board.put(node)
 
     def _settle(self, asks: Sequence[Ask]) -> Generator[None, None, list[Ask]]:
-        """Whoever fits gets a place; the answer: who does not. Of those who ask for the same, one refusal is enough."""
+        """Place every instance that fits; return the others. Equal requests are refused after the first refusal."""
         left: list[Ask] = []
         refused: set[Ask] = set()
         done: set[Key] = set()
         for ask in asks:
             if ask.key in done:
                 continue
-            like = _alike(ask)
+            like = _without_key(ask)
             decisions: tuple[Decision, ...] = ()
             if like not in refused:
                 decisions = place(self.board, self.profiles, ask)
@@ -210,12 +210,12 @@ class Growth:
         return [ask for ask in left if ask.key not in done]
 
 
-def _alike(ask: Ask) -> Ask:
+def _without_key(ask: Ask) -> Ask:
     return replace(ask, key=_NOBODY)
 
 
 def place(board: Board, profiles: Mapping[str, Profile], ask: Ask) -> tuple[Decision, ...]:
-    """It, or all of its gang, on the table of the board; nothing if there is no place without somebody giving way."""
+    """Place the instance, or its whole gang, on the board; empty if that is impossible without preemption."""
     profile = profiles.get(ask.profile)
     if profile is None:
         return ()

@@ -28,7 +28,7 @@ def in_place(
         return False
     found = Counter[str]()
     for piece in pieces(instances):
-        if slot.any_stirs(piece, rollout.target):
+        if slot.any_unsettled(piece, rollout.target):
             return False
         found.update([each.spec.group for each in piece])
         yield 5 * len(piece)
@@ -59,6 +59,6 @@ def stays_in_place(before: Instance, after: Instance, *, settled: bool) -> bool:
     return (
         before.meta.uid == after.meta.uid
         and (settled or not (before.status.ready or after.status.ready or new.home))
-        and not slot.any_stirs((after,), old.release)
+        and not slot.any_unsettled((after,), old.release)
         and (new is old or (new.group, new.home) == (old.group, old.home))
     )

@@ -1,4 +1,4 @@
-"""Plan for instances that move: another one first, then the old one stops, as far as the group's budget lets it."""
+"""Plan for moves: start a replacement first, then stop the old instance within the disruption budget."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,17 +16,17 @@ from mandor.model.workload import Release, Workload
 from mandor.placement.budgets import may_stop
 
 MOVE_SECONDS = 300.0
-"""Whoever was sent to a certain node and does not serve by then was sent in vain; `min_healthy` comes on top."""
+"""Seconds until a move to a given node is cancelled if the replacement does not serve; `min_healthy` is added."""
 AT_ONCE_PERCENT = 10
-"""So much of a group is on its way at the same time when it has to leave; at least one."""
+"""Share of a group that moves at the same time; at least one instance."""
 AT_ONCE_MOST = 50
 
 
 Leaving = Mapping[str, Instance]
-"""Those who are to leave their place, by uid."""
+"""Instances with an order to move, by uid."""
 
 
-def who_leave(members: Sequence[Instance]) -> Steps[Leaving]:
+def find_leaving(members: Sequence[Instance]) -> Steps[Leaving]:
     found = yield from chosen(
         members, lambda piece: [each for each in piece if each.spec.move is not None and not slot.ended(each)]
     )
@@ -34,13 +34,13 @@ def who_leave(members: Sequence[Instance]) -> Steps[Leaving]:
 
 
 def extra(leaving: Leaving, members: Sequence[Instance]) -> Steps[int]:
-    """So many more than wanted there may be: both ends of a move."""
+    """Return how many instances beyond the count are allowed: one for each replacement that exists."""
     pairs = yield from _pairs(leaving, members)
     return len(pairs)
 
 
 def _pairs(leaving: Leaving, members: Sequence[Instance]) -> Steps[list[tuple[Instance, Instance]]]:
-    """Who leaves, and who takes his place."""
+    """Return pairs of an instance that moves and its replacement."""
     if not leaving:
         return []
     heirs = yield from chosen(members, lambda piece: [each for each in piece if each.spec.instead_of in leaving])
@@ -57,8 +57,7 @@ def plan_moves(
     free: Iterator[int],
     world: World,
 ) -> Steps[set[str]]:
-    """The uids of those who are on the move: nobody else replaces or updates them meanwhile. `free`: indices for new
-    ones, from which each is taken once."""
+    """Return the uids of moving instances, which the update leaves alone. `free` yields indices for replacements."""
     if not leaving:
         return set()
     pairs = yield from _pairs(leaving, members)
@@ -69,7 +68,7 @@ def plan_moves(
         moves.follow(old, heir)
         busy.add(old.meta.uid)
         if _order(old).to or not (slot.ended(heir) or heir.phase is Phase.LOST):
-            busy.add(heir.meta.uid)  # else another one is made in its place, as in that of any other
+            busy.add(heir.meta.uid)  # otherwise the update replaces it like any other ended instance
     under_way = len(pairs)
     for each in _waiting(leaving, pairs):
         if moves.ends_first(each):
@@ -81,7 +80,7 @@ def plan_moves(
 
 
 def _waiting(leaving: Leaving, pairs: Sequence[tuple[Instance, Instance]]) -> list[Instance]:
-    """Those for whom there is nobody else yet: the oldest order first."""
+    """Return the instances without a replacement yet, oldest order first."""
     followed = {old.meta.uid for old, _ in pairs}
     found = [each for uid, each in leaving.items() if each.spec.stop is None and uid not in followed]
     return sorted(found, key=lambda each: (_order(each).at, each.spec.index))
@@ -94,22 +93,22 @@ def _order(instance: Instance) -> Move:
 
 @dataclass
 class _Moves:
-    """The moves of one group, in one plan: what one of them takes of the budget, the next one does not have."""
+    """The moves of one group in one plan; they share the disruption budget."""
 
     draft: Draft
     workload: Workload
     group: str
     members: int
-    """So many are of the group."""
+    """Number of instances of the group."""
     release: Release
     free: Iterator[int]
     world: World
     taken: int = 0
     serving: int = 0
     current: int = 0
-    """So many of those that serve are of the release."""
+    """Serving instances of the target release."""
     young: int = 0
-    """So many serve, and have not done so for long enough to be counted on."""
+    """Serving instances that are not healthy for `min_healthy` yet."""
 
     def look(self, members: Sequence[Instance]) -> Steps[None]:
         newest = self.release.meta.name
@@ -133,7 +132,8 @@ class _Moves:
         return MOVE_SECONDS + self.workload.spec.groups[self.group].update.min_healthy
 
     def stop(self, each: Instance, reason: str, *, young: int = 0) -> bool:
-        """If the budget lets it go; one that does not serve costs nothing. `young`: so many do not count for it."""
+        """Stop the instance if the budget allows it; return whether it did. An instance that does not serve costs no
+        budget; `young` serving instances are not counted as available."""
         if slot.serving(each):
             left = may_stop(self.workload.spec, self.group, self.serving)
             if left is not None and left - young <= self.taken:
@@ -143,25 +143,25 @@ class _Moves:
         return True
 
     def ends_first(self, each: Instance) -> bool:
-        """It has to go, and nobody can or need be there before."""
+        """Return whether the instance stops before its replacement starts."""
         return not _order(each).to and (_order(each).first == "stop" or not slot.serving(each))
 
     def begin(self, each: Instance) -> int:
-        """How many more there are for it: one, or none."""
+        """Create the replacement, or cancel the move; return the number of instances created."""
         order = _order(each)
         if order.to and not self._whole:
-            self._call_off(each, "its group is not whole")
+            self._call_off(each, "not all instances of the group serve")
             return 0
-        self._heir(each, pin=order.to)
+        self._create_replacement(each, pin=order.to)
         return 1
 
     @property
     def _whole(self) -> bool:
-        """Only then one leaves for a better place."""
+        """Whether all instances serve with the target release; only then an instance moves to a better node."""
         return self.current == self.members == self.workload.spec.groups[self.group].count
 
-    def _heir(self, each: Instance, *, pin: str) -> None:
-        """Of the same release: a move is no update."""
+    def _create_replacement(self, each: Instance, *, pin: str) -> None:
+        """Create an instance of the same release: a move is no update."""
         made = InstanceSpec(
             workload=each.spec.workload,
             group=each.spec.group,
@@ -179,7 +179,7 @@ class _Moves:
         order = _order(leaving)
         if self._healthy(heir) and not (order.to and _no_better(leaving, heir)):
             if self.stop(leaving, f"moved to {heir.spec.node}: {order.reason}"):
-                self.draft.note(leaving, "Moved", f"{heir.meta.name} has taken its place on {heir.spec.node}")
+                self.draft.note(leaving, "Moved", f"replaced by {heir.meta.name} on {heir.spec.node}")
         elif not order.to:
             if not slot.serving(leaving):
                 self.stop(leaving, order.reason)
@@ -193,7 +193,7 @@ class _Moves:
         if leaving.spec.release != self.release.meta.name:
             return f"{self.release.meta.name} is wanted now"
         if not slot.serving(leaving):
-            return "it does not serve any more itself"
+            return "it no longer serves"
         if slot.ended(heir) or heir.phase is Phase.LOST or heir.spec.stop is not None:
             return f"{heir.meta.name} ended on {heir.spec.node or order.to}"
         if heir.spec.node and (why := _no_better(leaving, heir)):
@@ -203,13 +203,13 @@ class _Moves:
         return ""
 
     def _call_off(self, each: Instance, why: str) -> None:
-        """There is one too many then, and the one that is worth least goes."""
+        """Cancel the move; the plan then stops the less valuable of the two instances."""
         self.draft.put(each.changed(spec=replace(each.spec, move=None)))
-        self.draft.note(each, "MoveCalledOff", f"it stays where it is: {why}", warning=True)
+        self.draft.note(each, "MoveCalledOff", f"move cancelled: {why}", warning=True)
 
 
 def _no_better(leaving: Instance, heir: Instance) -> str:
-    """Why nothing is won; empty: something is."""
+    """Return why the move would bring no improvement; empty: it would."""
     if heir.spec.relaxed:
         return f"{heir.meta.name} could not keep its rules either"
     same_form = heir.spec.variant and heir.spec.variant >= leaving.spec.variant

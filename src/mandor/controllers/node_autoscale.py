@@ -69,8 +69,8 @@ class MachineSource:
 
     provisioner: Callable[[NodeAutoscale], Provisioner]
     """One for each setting, kept by whoever made it."""
-    join: Callable[[str, float], Awaitable[JoinInfo]]
-    """For a machine, good for so many seconds."""
+    join: Callable[[str, str, float], Awaitable[JoinInfo]]
+    """Makes a join token: for a machine, in a pool, good for so many seconds."""
     new_id: Callable[[], str] = lambda: new_uid()[-8:]
     """What the names of two machines of a pool differ in."""
 
@@ -312,7 +312,7 @@ class NodeAutoscaleController(Controller[str]):
             return
         try:
             async with asyncio.timeout(CALL_SECONDS):
-                join = await self._source.join(machine.id, scaling.join_within)
+                join = await self._source.join(machine.id, pool.meta.name, scaling.join_within)
                 order = MachineOrder(
                     id=machine.id, cluster=cluster, pool=pool.meta.name, kind=machine.kind, what=kind, join=join
                 )

@@ -1,4 +1,4 @@
-"""Plan for a roll-out as a whole: where it leads, how far it is, when it has failed, and what people are told."""
+"""Plan for a roll-out: its target, progress, failure and status message."""
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from mandor.controllers import slot
 from mandor.controllers.daemon_plan import at_home, no_room
 from mandor.controllers.draft import Draft
-from mandor.controllers.rollout_story import told, trouble
+from mandor.controllers.rollout_story import describe, trouble
 from mandor.controllers.slot import World
 from mandor.controllers.update_plan import Step
 from mandor.lib.quantity import Seconds
@@ -23,37 +23,37 @@ Members = Mapping[str, Sequence[Instance]]
 
 @dataclass(slots=True)
 class _View:
-    """One group, as this plan sees it."""
+    """State of one group in this plan."""
 
     group: Group
     state: GroupRollout
     late: list[Instance]
-    """Of those of the target that are not healthy: the worst is among them."""
+    """Some unhealthy instances of the target; the worst one is among them."""
     mixed: bool
-    """Some are of another release."""
+    """Whether instances of another release exist."""
     canaries: int = 0
-    """So many wait to be promoted before anything else happens."""
+    """Number of canaries that wait for promotion."""
     held: bool = False
-    """It waits for others before it begins."""
+    """Whether the group waits for its dependencies."""
     daemons: bool = False
-    crowded_out: int = 0
-    """So many daemons wait for room on their nodes."""
+    unschedulable: int = 0
+    """Number of daemons whose nodes have no room."""
 
     @property
     def done(self) -> bool:
-        """Daemons, which nobody counts, have proved nothing before one of them has been healthy."""
+        """Whether all instances are updated and healthy; for daemons at least one must be healthy."""
         state = self.state
         unproven = self.daemons and not state.healthy
-        return not self.mixed and not unproven and state.updated == state.healthy + self.crowded_out == state.wanted
+        return not self.mixed and not unproven and state.updated == state.healthy + self.unschedulable == state.wanted
 
     @property
     def idle(self) -> bool:
-        """It waits for others, or for a node that is home to it: no time passes."""
+        """Whether the group waits for dependencies or matching nodes; its deadline does not run."""
         return self.held or (self.daemons and not self.state.wanted)
 
     @property
     def waits(self) -> bool:
-        """Its canaries are healthy, and somebody has to say so."""
+        """Whether its canaries are healthy and wait for promotion."""
         return bool(self.canaries) and self.state.healthy >= self.canaries
 
 
@@ -66,14 +66,14 @@ def plan_rollout(
     waiting: Set[str],
     world: World,
 ) -> Steps[tuple[Rollout, dict[str, Step]]]:
-    """The state of the roll-out, and how far each group may go, in steps. `current`: the release of the template as it
-    is; `waiting`: groups that wait for others before they begin with it."""
+    """Return the state of the roll-out and the limits of each group. `current`: the release of the current template;
+    `waiting`: groups that wait for their dependencies."""
     before = workload.status.rollout
     rollout = before if before is not None and before.release == current.meta.name else None
     if rollout is None:
         rollout = _begun(draft, workload, current, world.now)
     if workload.spec.rollout.aborted == rollout.release and rollout.phase in {"Progressing", "Waiting", "Paused"}:
-        rollout = _failed(draft, workload, rollout, releases, "it was given up by hand", back=True, now=world.now)
+        rollout = _failed(draft, workload, rollout, releases, "aborted by a user", back=True, now=world.now)
     if rollout.target not in releases:
         rollout = replace(rollout, target=rollout.release)
     views: dict[str, _View] = {}
@@ -85,7 +85,7 @@ def plan_rollout(
         states = {} if rollout.settled_on else {name: view.state for name, view in views.items()}
         rollout = replace(rollout, groups=states)
         late = list(chain.from_iterable([view.late for view in views.values()]))
-        rollout = replace(rollout, message=told(workload, rollout, late))
+        rollout = replace(rollout, message=describe(workload, rollout, late))
     return rollout, _steps(workload, rollout, releases, views)
 
 
@@ -99,7 +99,7 @@ def _steps(
             releases,
             rollout.proven,
             canaries=views[name].canaries if name in views else 0,
-            # Nobody who serves makes way for one that may not begin yet.
+            # A serving instance is not stopped for one that still waits for its dependencies.
             frozen=rollout.frozen or (name in views and views[name].held and views[name].mixed),
         )
         for name in workload.spec.groups
@@ -134,7 +134,7 @@ def _views(
     for name in workload.spec.groups:
         if name in target.spec.groups:
             view = found[name] = yield from _view(draft, workload, rollout, target, name, members[name], world)
-            # What was healthy before, and is gone back to, has nothing to prove.
+            # A template that was healthy before needs no canaries.
             if not tried and rollout.ongoing and view.mixed and not view.state.promoted:
                 _hold_canaries(draft, workload, rollout, name, view, world)
     return found
@@ -164,14 +164,14 @@ def _view(
         progress_at=before.progress_at if known and healthy <= before.best and before.progress_at else world.now,
         promoted=before.promoted,
     )
-    crowded_out = sum(map(no_room, late)) if daemons else 0
+    unschedulable = sum(map(no_room, late)) if daemons else 0
     mixed = len(new) < len(members)
     worst = yield from slot.worst_of_each(late)
-    return _View(group, state, worst, mixed, daemons=daemons, crowded_out=crowded_out)
+    return _View(group, state, worst, mixed, daemons=daemons, unschedulable=unschedulable)
 
 
 def _late(draft: Draft, new: Sequence[Instance], group: Group, world: World) -> Steps[list[Instance]]:
-    """Those that are not healthy."""
+    """Return the instances that are not healthy."""
     found: list[Instance] = []
     for piece in pieces(new, FEW):
         found += [each for each in piece if not (each.status.ready and slot.healthy(draft, each, group, world))]
@@ -210,19 +210,19 @@ def _followed(
     if workload.spec.rollout.paused and rollout.ongoing:
         if rollout.phase != "Paused":
             draft.note(workload, "RolloutPaused", f"{rollout.target}: {_progress(views)} updated")
-        return _still(replace(rollout, phase="Paused"), views.values()), views
+        return _stop_deadlines(replace(rollout, phase="Paused"), views.values()), views
     if rollout.phase == "Paused":
         draft.note(workload, "RolloutResumed", f"{rollout.target}: {_progress(views)} updated")
     if rollout.frozen and rollout.phase == "Failed":
         return rollout, views
     under_way = [view for view in views.values() if not (view.done or view.waits or view.idle)]
-    rollout = _still(rollout, [view for view in views.values() if view.waits or view.idle])
+    rollout = _stop_deadlines(rollout, [view for view in views.values() if view.waits or view.idle])
     if not under_way and rollout.phase != "Failed" and any(view.waits for view in views.values()):
         if rollout.phase != "Waiting":
-            draft.note(workload, "RolloutWaiting", f"{rollout.release} is healthy so far, and waits to be promoted")
+            draft.note(workload, "RolloutWaiting", f"{rollout.release} is healthy and waits for promotion")
         return replace(rollout, phase="Waiting"), views
     if workload.spec.gates or not under_way:
-        return _still(rollout, views.values()), views
+        return _stop_deadlines(rollout, views.values()), views
     late = [view for view in under_way if world.now >= view.state.progress_at + view.group.update.deadline]
     if late and rollout.phase != "Failed":
         rollout = _out_of_time(draft, workload, rollout, releases, late[0], world)
@@ -245,8 +245,8 @@ def _going_on(draft: Draft, rollout: Rollout, under_way: Sequence[_View], world:
     )
 
 
-def _still(rollout: Rollout, views: Iterable[_View]) -> Rollout:
-    """No time passes for them; when they go on, their clocks begin anew."""
+def _stop_deadlines(rollout: Rollout, views: Iterable[_View]) -> Rollout:
+    """Stop the deadlines of these groups; they start again when the groups continue."""
     for view in views:
         view.state = replace(view.state, progress_at=0.0)
     return replace(rollout, fails_at=0.0)
@@ -257,10 +257,10 @@ def _finished(draft: Draft, workload: Workload, rollout: Rollout, now: float) ->
     first = not rollout.proven
     done = replace(rollout, ended_at=now, proven=proven, fails_at=0.0)
     if rollout.target != rollout.release:
-        draft.note(workload, "RolledBack", f"all is back at {rollout.target}: {rollout.failure}", warning=True)
+        draft.note(workload, "RolledBack", f"rolled back to {rollout.target}: {rollout.failure}", warning=True)
         return replace(done, phase="RolledBack")
     if not first:
-        draft.note(workload, "RolloutDone", f"all instances are of {rollout.release}, and healthy")
+        draft.note(workload, "RolloutDone", f"all instances run {rollout.release} and are healthy")
     return replace(done, phase="Done", failure="")
 
 
@@ -290,17 +290,15 @@ def _failed(
     back: bool,
     now: float,
 ) -> Rollout:
-    """Back to the last release that was healthy, once: a way back that fails leads nowhere else."""
+    """Fail the roll-out, or roll back once to the last healthy release; a rollback that fails stays failed."""
     last = next((name for name in reversed(rollout.proven) if name in releases and name != rollout.release), "")
     if rollout.target == rollout.release and back and last:
-        draft.note(
-            workload, "RollingBack", f"{rollout.release} has failed, and goes back to {last}: {why}", warning=True
-        )
+        draft.note(workload, "RollingBack", f"{rollout.release} failed, rolling back to {last}: {why}", warning=True)
         return replace(rollout, phase="RollingBack", target=last, failure=why, groups={}, fails_at=0.0)
     if rollout.target == rollout.release:
         draft.note(workload, "RolloutFailed", f"{rollout.release}: {why}", warning=True)
         return replace(rollout, phase="Failed", failure=why, ended_at=now, fails_at=0.0)
-    draft.note(workload, "RolloutFailed", f"the way back to {rollout.target}: {why}", warning=True)
+    draft.note(workload, "RolloutFailed", f"rollback to {rollout.target} failed: {why}", warning=True)
     return replace(rollout, phase="Failed", ended_at=now, fails_at=0.0)
 
 

@@ -1,4 +1,4 @@
-"""How a roll-out is told: one sentence that says how far it is, what it waits for, and what can be done."""
+"""Status message of a roll-out: progress, what it waits for, and the commands that help."""
 
 from collections.abc import Sequence
 
@@ -9,33 +9,33 @@ from mandor.model.rollout import Rollout
 from mandor.model.workload import Workload
 
 
-def told(workload: Workload, rollout: Rollout, late: Sequence[Instance]) -> str:
-    """Nothing about times: a status is written only when it says something new."""
+def describe(workload: Workload, rollout: Rollout, late: Sequence[Instance]) -> str:
+    """Return the message without times, so that an unchanged state gives an unchanged message."""
     name, release = workload.meta.name, rollout.release
     if rollout.phase == "Done":
         return ""
     if rollout.phase == "RolledBack":
-        return f"{release} failed, and all is back at {rollout.target}: {rollout.failure}"
+        return f"{release} failed, rolled back to {rollout.target}: {rollout.failure}"
     if rollout.phase == "Failed":
         if rollout.target != release:
-            return f"{release} failed, and the way back to {rollout.target} does not work out either{trouble(late)}"
-        out = f"`mandor rollout undo {name}` goes back" if rollout.proven else "apply a better one"
-        return f"{release} failed, and stays where it is: {rollout.failure}; {out}"
+            return f"{release} failed, and so did the rollback to {rollout.target}{trouble(late)}"
+        out = f"`mandor rollout undo {name}` rolls back" if rollout.proven else "apply a corrected manifest"
+        return f"{release} failed: {rollout.failure}; {out}"
     far = _far(rollout)
     if rollout.phase == "RollingBack":
-        return f"{release} failed ({rollout.failure}); back to {rollout.target}: {far}{trouble(late)}"
+        return f"{release} failed ({rollout.failure}); rolling back to {rollout.target}: {far}{trouble(late)}"
     if rollout.phase == "Paused":
-        return f"paused: {far} updated to {rollout.target}; `mandor rollout resume {name}` goes on"
+        return f"paused: {far} updated to {rollout.target}; `mandor rollout resume {name}` continues"
     if rollout.phase == "Waiting":
         return (
-            f"{far} updated to {release}, and healthy; `mandor rollout promote {name}` goes on, "
-            f"`mandor rollout abort {name}` goes back"
+            f"{far} updated to {release} and healthy; `mandor rollout promote {name}` continues, "
+            f"`mandor rollout abort {name}` rolls back"
         )
     return f"{far} updated to {release}{trouble(late)}"
 
 
 def _far(rollout: Rollout) -> str:
-    """Of several groups each by its name, but for those that are through."""
+    """Describe the progress, with several groups by name and without finished ones."""
     groups = {name: each for name, each in rollout.groups.items() if each.healthy < each.wanted or each.updated}
     if len(rollout.groups) <= 1:
         return ", ".join(f"{each.healthy} of {each.wanted}" for each in groups.values()) or "nothing"
@@ -44,7 +44,7 @@ def _far(rollout: Rollout) -> str:
 
 
 def trouble(late: Sequence[Instance]) -> str:
-    """What the instance says of itself that is worst off; empty: nobody has anything to say."""
+    """Describe the worst of the unhealthy instances; empty: there is none."""
     if not late:
         return ""
     worst = slot.worst(late)
@@ -66,4 +66,4 @@ def _state(instance: Instance) -> str:
         return f"is {instance.phase.value}{more}"
     if not status.ready:
         return f"is not ready{more}"
-    return "has only just become ready"
+    return "became ready just now"

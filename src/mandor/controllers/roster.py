@@ -3,12 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
-from mandor.controllers.autoscale import Ask, AutoscaleController, ask_nobody
+from mandor.controllers.autoscale import Ask, AutoscaleController, no_metrics
 from mandor.controllers.base import Controller
 from mandor.controllers.cron import CronController
 from mandor.controllers.drain import DrainController
 from mandor.controllers.garbage import GarbageController
 from mandor.controllers.garbage_plan import Keep
+from mandor.controllers.image_pin import ImagePinController
 from mandor.controllers.maintenance import MaintenanceController
 from mandor.controllers.node import NodeController
 from mandor.controllers.node_autoscale import MachineSource, NodeAutoscaleController
@@ -17,6 +18,7 @@ from mandor.controllers.quota import QuotaController
 from mandor.controllers.rebalance import RebalanceController
 from mandor.controllers.reservation import ReservationController
 from mandor.controllers.restore import AFTER_SECONDS, Profiles, RestoreController
+from mandor.controllers.secret_change import SecretChangeController
 from mandor.controllers.taint import TaintController
 from mandor.controllers.volume import VolumeController
 from mandor.controllers.workload import WorkloadController
@@ -35,7 +37,7 @@ def make_controllers(
     profiles: Profiles | None = None,
     restore_seconds: float | None = AFTER_SECONDS,
     guard: Callable[[], Guard] = Unguarded,
-    ask: Ask = ask_nobody,
+    ask: Ask = no_metrics,
     machines: MachineSource | None = None,
     keep: Keep | None = None,
     watched: bool = True,
@@ -55,6 +57,8 @@ def make_controllers(
         QuotaController(store, clock),
         ReservationController(store, clock, recorder),
         VolumeController(store, recorder),
+        ImagePinController(store),
+        SecretChangeController(store, recorder),
         GarbageController(store, clock, keep),
     ]
     if profiles is not None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
-from mandor.controllers.move_plan import extra, plan_moves, who_leave
+from mandor.controllers.move_plan import extra, find_leaving, plan_moves
 from mandor.controllers.slot import World
 from mandor.controllers.update_plan import Step, plan_update
 from mandor.lib.steps import Steps, chosen, ordered
@@ -29,7 +29,7 @@ def _plan_one_release(
     group, release = workload.spec.groups[name], step.target
     kept: Sequence[Instance] = members
     surplus: Sequence[Instance] = ()
-    leaving = yield from who_leave(members)
+    leaving = yield from find_leaving(members)
     wanted = group.count + (yield from extra(leaving, members))
     if len(members) > wanted:
         by_worth = yield from ordered(members, key=slot.rank)

@@ -1,4 +1,4 @@
-"""One instance of a workload among others: what it is worth, when its name is free, what comes after it."""
+"""Instances of a workload: their value when one must go, when a name is free, and how ended ones are replaced."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence, Set
@@ -19,25 +19,25 @@ from mandor.placement.home import Site
 from mandor.store.base import Put
 
 AVOID_MOST = 5
-"""So many nodes where earlier copies failed are remembered."""
+"""Nodes where earlier copies failed that an instance avoids."""
 
 
-_CALM = frozenset({Phase.PENDING, Phase.RESERVED, Phase.STARTING, Phase.RUNNING})
+_ACTIVE = frozenset({Phase.PENDING, Phase.RESERVED, Phase.STARTING, Phase.RUNNING})
 _INDEX = attrgetter("spec.index")
 _ENDS = OVER | {Phase.LOST}
 CREATED_LEAST = 500
 RESTING_LEAST = 8_000
-"""So many more a plan may leave to be created after it, or as many as there are already: what plans cost grows with
-the group, and so they become fewer."""
+"""Instances that a plan may leave to be created after it, or as many as the group has: the cost of a plan grows with
+the group, so large groups need fewer plans."""
 REFUSED_SECONDS = 2.0
-"""So long after its node refused it, an instance is placed again."""
+"""Seconds until an instance is placed again after its node refused it."""
 SOON_SECONDS = 0.05
-"""Nobody is looked at again sooner, for a rest that rounding left."""
+"""Minimum seconds until the next plan, against rounding errors."""
 SCALED_DOWN = "scaled down"
 _UPDATED = "updated to "
 
 
-def nobody_has(name: str) -> bool:
+def name_is_free(name: str) -> bool:
     return False
 
 
@@ -50,14 +50,14 @@ def nowhere(release: Release, group: str) -> Site:
 
 
 class Other(NamedTuple):
-    """A workload that others wait for."""
+    """A workload that another one depends on."""
 
     workload: Workload
     current: bool
-    """Its status is about its template as it is now."""
+    """Its status describes the current template."""
 
 
-def nobody(name: str) -> Other | None:
+def no_other(name: str) -> Other | None:
     return None
 
 
@@ -67,53 +67,53 @@ def always_was(instance: Instance) -> float:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a plan knows of the rest of the cluster."""
+    """Facts about the cluster that a plan of one workload needs."""
 
     now: float
     """Wall time."""
     ready_nodes: Set[str] = frozenset()
-    taken: Callable[[str], bool] = nobody_has
+    taken: Callable[[str], bool] = name_is_free
     """Whether an instance name of the namespace belongs to another workload: `a-b` and group `b` of `a` can meet."""
     rooted: Callable[[Instance], bool] = goes_anywhere
-    """Whether its data is on its node: it is not begun elsewhere without it."""
+    """Whether its volumes bind an instance to its node."""
     ready_seconds: Callable[[Instance], float] = always_was
-    """For how long an instance that is ready has been seen so, without a break."""
+    """Seconds since a ready instance became ready."""
     site: Callable[[Release, str], Site] = nowhere
-    """Which nodes are home to a group of daemons of a release."""
-    other: Callable[[str], Other | None] = nobody
-    """Another workload of the namespace."""
+    """The nodes that match a group of daemons of a release."""
+    other: Callable[[str], Other | None] = no_other
+    """Looks up another workload of the namespace."""
     rehearsed: bool = False
-    """Nobody waits for anybody's approval."""
+    """The plan is a rehearsal: dependencies and promotions count as given."""
     heeded: bool = True
-    """Somebody reads what is told of the workload; else only what could change a plan is written."""
+    """Statuses are written for people; otherwise only statuses that can change a plan are written."""
 
 
 def ended(instance: Instance) -> bool:
-    """It runs nowhere, as far as anybody can know, and its name can be used again."""
+    """Return whether the instance runs nowhere, so that its name can be used again."""
     if instance.phase.over:
         return True
-    # Told to stop: without a node there is nobody else to end it, and a lost node will not.
+    # A stopping instance without a node, or on a lost one, has no agent that would report its end.
     return instance.spec.stop is not None and (not instance.spec.node or instance.phase is Phase.LOST)
 
 
 def unsettled(members: Sequence[Instance], release: str) -> Steps[list[Instance]]:
-    """But for those who wait or run, and nobody wants anything else of them: that is nearly all, nearly always, and
-    there may be a hundred thousand of them."""
-    calm = _CALM
+    """Return the instances that a plan must look at: stopping, ended, or of another release. Nearly always these are
+    few of up to a hundred thousand."""
+    active = _ACTIVE
     return chosen(
         members,
         lambda piece: [
             each
             for each in piece
-            if (spec := each.spec).stop is not None or spec.release != release or each.status.phase not in calm
+            if (spec := each.spec).stop is not None or spec.release != release or each.status.phase not in active
         ],
         each=3,
     )
 
 
-def any_stirs(members: Sequence[Instance], release: str) -> bool:
-    """As `unsettled`; one that is to go elsewhere, or waits for others, stirs as well."""
-    calm = _CALM
+def any_unsettled(members: Sequence[Instance], release: str) -> bool:
+    """Return whether a plan must look at an instance: as `unsettled`, or it moves or waits for a dependency."""
+    active = _ACTIVE
     return bool(
         [
             each
@@ -122,19 +122,19 @@ def any_stirs(members: Sequence[Instance], release: str) -> bool:
             or spec.release != release
             or spec.move is not None
             or spec.waits
-            or each.status.phase not in calm
+            or each.status.phase not in active
         ]
     )
 
 
 def at_once(members: int) -> int:
-    """How many of a batch are created by one plan, of a group that has so many already: the next plan goes on at once,
-    and others get their turn in between. With the group grows what a plan costs anyway, and so they become fewer."""
+    """Return how many instances of a batch one plan creates; the next plan continues immediately, and other workloads
+    run in between. The number grows with the group, because the cost of a plan does."""
     return max(CREATED_LEAST, members // 8)
 
 
 def replaceable(instance: Instance, group: Group, world: World) -> bool:
-    """Lost, and better replaced: its node is not back, and there is another one to go to."""
+    """Return whether a lost instance should be replaced: its node is not back, and another node is ready."""
     return (
         instance.phase is Phase.LOST
         and group.disconnect.replace
@@ -149,7 +149,7 @@ def serving(instance: Instance) -> bool:
 
 
 def healthy(draft: Draft, instance: Instance, group: Group, world: World) -> bool:
-    """It has served for long enough; one that will soon have done so is looked at again then."""
+    """Return whether the instance has been ready for `min_healthy`; plan again when that time is reached."""
     if not serving(instance):
         return False
     left = group.update.min_healthy - world.ready_seconds(instance)
@@ -159,17 +159,17 @@ def healthy(draft: Draft, instance: Instance, group: Group, world: World) -> boo
 
 
 def updated_to(release: Release) -> str:
-    """Why an old one is stopped."""
+    """Return the stop reason of an instance that an update replaces."""
     return f"{_UPDATED}{release.meta.name}"
 
 
 def updated_away(instance: Instance) -> bool:
-    """It was stopped to be replaced by another release: nothing happened to it."""
+    """Return whether the instance was stopped by an update, not by a failure."""
     return instance.spec.stop is not None and instance.spec.stop.reason.startswith(_UPDATED)
 
 
 def rank(instance: Instance, release: str = "") -> tuple[int, bool, bool, float, int]:
-    """Those most worth keeping come first; among equals who need not leave, those of the release, the older ones."""
+    """Sort key: most valuable first; ties by not moving, of the release, older."""
     return (
         -worth(instance),
         instance.spec.move is not None,
@@ -180,7 +180,7 @@ def rank(instance: Instance, release: str = "") -> tuple[int, bool, bool, float,
 
 
 def worth(instance: Instance) -> int:
-    """What losing it costs: the cheapest has the lowest number."""
+    """Return the cost of losing the instance; 0 for one that ended, 6 for one that serves."""
     if ended(instance):
         return 0
     if instance.phase is Phase.LOST:
@@ -195,13 +195,13 @@ def worth(instance: Instance) -> int:
 
 
 def worst_of_each(members: Sequence[Instance]) -> Steps[list[Instance]]:
-    """Of each piece of them: the worst of these is the worst of all."""
+    """Return the least valuable instance of each piece; the overall worst is among them."""
     return chosen(members, lambda piece: [worst(piece)], each=4)
 
 
 def worst(members: Sequence[Instance]) -> Instance:
-    """Of the lowest worth, then of the lowest index: there is at least one. To ask each what it is worth would say so,
-    too; but there may be very many of them, nearly all alike."""
+    """Return the instance with the lowest worth, then the lowest index; `members` is not empty. Equal to calling
+    `worth` on each, but faster for many similar instances."""
     ends, running = _ENDS, Phase.RUNNING
     if over := [each for each in members if each.spec.stop is not None or each.status.phase in ends]:
         return min(over, key=lambda each: (worth(each), each.spec.index))
@@ -214,7 +214,7 @@ def worst(members: Sequence[Instance]) -> Instance:
 
 
 def lose(draft: Draft, instance: Instance, reason: str, now: float) -> bool:
-    """Have it end; once it has, its object goes. True: it is gone at once."""
+    """Stop the instance, or delete its object if nothing runs; return whether it was deleted."""
     if ended(instance) or not instance.spec.node or instance.phase is Phase.LOST:
         draft.delete(instance)
         return True
@@ -246,7 +246,7 @@ def made(workload: Workload, group: str, index: int, release: Release) -> Instan
 
 
 def create_at(draft: Draft, workload: Workload, group: str, node: str, release: Release) -> None:
-    """A daemon: it belongs to its node, and is called after it."""
+    """Create a daemon, pinned to and named after its node."""
     name = daemon_name(workload.meta.name, group, node)
     draft.put(
         Instance(
@@ -259,7 +259,7 @@ def create_at(draft: Draft, workload: Workload, group: str, node: str, release: 
 def create_some(
     draft: Draft, workload: Workload, group: str, free: Iterator[int], count: int, members: int, release: Release
 ) -> None:
-    """No more than one plan should make, of a group that has so many members; the rest is left for later."""
+    """Create up to `count` instances; those beyond the limit of one plan are left to `draft.rest`."""
     now = min(count, CREATED_LEAST)
     for index in islice(free, now):
         create(draft, workload, group, index, release)
@@ -277,14 +277,14 @@ def used_indices(members: Sequence[Instance]) -> Steps[set[int]]:
 
 
 def free_indices(workload: str, group: str, used: Set[int], world: World) -> Iterator[int]:
-    """The lowest first, without end."""
+    """Yield unused indices in ascending order, without end."""
     for index in filterfalse(used.__contains__, numbers()):
         if not world.taken(instance_name(workload, group, index)):
             yield index
 
 
 def replace(draft: Draft, old: Instance, release: Release, *, attempt: int = 0, avoid: tuple[str, ...] = ()) -> None:
-    """Another one of the same name in its place, in one write: no uid, and the old one's version."""
+    """Replace an instance with a new one of the same name in one write: no uid, and the version of the old one."""
     spec = old.spec
     draft.put(
         Instance(
@@ -306,7 +306,7 @@ def replace(draft: Draft, old: Instance, release: Release, *, attempt: int = 0, 
 def renew_all(
     draft: Draft, members: Sequence[Instance], group: Group, release: Release, world: World, *, but: Set[str]
 ) -> Steps[None]:
-    """Whoever needs it; `but`: by their uids, those who are left alone."""
+    """Renew every instance that ended or is lost, except the uids in `but`."""
     troubled = yield from unsettled(members, release.meta.name)
     for piece in pieces(troubled, FEW):
         for each in piece:
@@ -316,7 +316,7 @@ def renew_all(
 
 
 def renew(draft: Draft, each: Instance, group: Group, release: Release, world: World) -> None:
-    """What ended or is lost makes place for another one of its name and release."""
+    """Replace an ended or lost instance with one of the same name and release, after its back-off."""
     if each.phase in {Phase.FAILED, Phase.SUCCEEDED} and each.spec.stop is None:
         _after_failure(draft, each, group, release, world)
     elif ended(each):
@@ -337,34 +337,34 @@ def _after_failure(draft: Draft, each: Instance, group: Group, release: Release,
 
 
 def _earlier_failures(each: Instance, group: Group) -> int:
-    """How many copies before it failed; none, if it ran so long that they say nothing any more."""
+    """Return how many copies before it failed; 0 if it ran longer than the maximum back-off."""
     status = each.status
     ran_long = status.started_at > 0 and status.since - status.started_at >= group.reschedule.max_delay
     return 0 if ran_long else each.spec.attempt
 
 
 def retry(draft: Draft, old: Instance, release: Release, earlier: int) -> None:
-    """A replacement after it ended by itself: that counts, and the node where it failed comes last."""
+    """Replace an instance that ended by itself: the attempt counts, and its node is avoided."""
     attempt = earlier if refused(old) else earlier + 1
     replace(draft, old, release, attempt=attempt, avoid=avoiding(old))
 
 
 def refused(instance: Instance) -> bool:
-    """Its node did not take it, and it never began: no failure of its own, only to be placed again."""
+    """Return whether its node refused the instance: it never started, so this is no failure of its own."""
     return instance.phase is Phase.FAILED and instance.status.reason in {REFUSED, PORT_TAKEN, EVICTED}
 
 
 def avoiding(old: Instance) -> tuple[str, ...]:
-    """The nodes its successor keeps away from, the latest last."""
+    """Return the nodes that its replacement avoids, the latest last."""
     if old.phase is not Phase.FAILED or not old.spec.node:
         return old.spec.avoid
     return (*(name for name in old.spec.avoid if name != old.spec.node), old.spec.node)[-AVOID_MOST:]
 
 
 def wait_seconds(instance: Instance, group: Group, now: float, earlier: int) -> float:
-    """How long one that failed, as so many before it, still waits for its replacement; 0 or less: no more.
+    """Return the remaining back-off of a failed instance after `earlier` failures; 0 or less: replace it now.
 
-    `since` is the agent's wall clock: where that runs ahead, nothing waits longer than the pause itself.
+    `since` is from the agent's wall clock; if that runs ahead, the wait is still at most the back-off itself.
     """
     times = group.reschedule
     pause = REFUSED_SECONDS if refused(instance) else Backoff(times.delay, times.max_delay).pause(earlier + 1)

@@ -1,8 +1,8 @@
-"""Plan for one group whose instances are of several releases: which new ones come, and which old ones go, now.
+"""Plan for one group during an update: which new instances to create and which old ones to stop.
 
-`count` are wanted. There are never more than `count` and the surge, those included that are stopping; and no old one is
-stopped unless `count` less those that may be away are available without it. So a new release that is not healthy
-gets no further than that, and whatever crashes meanwhile is made good with the release it had.
+There are never more than `count + max_surge` instances, stopping ones included, and an old instance is stopped only
+while at least `count - max_unavailable` others are available. So an unhealthy release spreads no further than that, and
+old instances that crash meanwhile are replaced with their own release.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from mandor.controllers import slot
 from mandor.controllers.draft import Draft
-from mandor.controllers.move_plan import Leaving, extra, plan_moves, who_leave
+from mandor.controllers.move_plan import Leaving, extra, find_leaving, plan_moves
 from mandor.controllers.slot import World
 from mandor.lib.steps import FEW, WRITTEN, Steps, chosen, ordered, pieces
 from mandor.model.instance import Instance
@@ -22,18 +22,17 @@ from mandor.store.base import Put, Write
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """How far a group may go now."""
+    """Limits of the update of one group at this moment."""
 
     target: Release
-    """What its instances become."""
+    """The release that its instances are updated to."""
     releases: Mapping[str, Release] = field(default_factory=dict)
     proven: Sequence[str] = ()
     """Releases that were healthy, the latest last."""
     canaries: int = 0
-    """So many new ones there may be beside all old ones, and nothing more happens before they are promoted; 0: no
-    such limit."""
+    """Number of canaries beside the old instances until the update is promoted; 0: no canaries."""
     frozen: bool = False
-    """None comes, and none goes."""
+    """No instance is created or stopped for the update."""
 
     @property
     def held(self) -> bool:
@@ -41,25 +40,25 @@ class Step:
 
     @property
     def base(self) -> Release:
-        """What there are more of while nothing is updated."""
+        """Return the release that replacements have while the update is held: the last healthy one."""
         return next((self.releases[name] for name in reversed(self.proven) if name in self.releases), self.target)
 
 
 @dataclass(slots=True)
 class _Sides:
-    """The instances of a group: those of the target, and the others."""
+    """The instances of a group, sorted into new, old and ended ones."""
 
     new: list[Instance] = field(default_factory=list)
     old: list[Instance] = field(default_factory=list)
-    """That have not ended."""
+    """Instances of other releases that have not ended."""
     over: list[Instance] = field(default_factory=list)
-    """Old ones that have ended, or are lost: their names are free."""
+    """Ended or lost instances of other releases; their names are free."""
     free: Iterator[int] = field(default_factory=lambda: iter(()))
-    """Numbers that are not used."""
+    """Unused indices."""
     coming: int = 0
-    """Made by this plan."""
+    """Instances created by this plan."""
     back: int = 0
-    """Old ones that were over, and come back as they were."""
+    """Ended old instances that this plan replaces with their own release."""
 
     @property
     def used(self) -> int:
@@ -75,7 +74,7 @@ def plan_update(
 ) -> Steps[None]:
     group = workload.spec.groups[name]
     surge, away = group.update_room()
-    leaving = yield from who_leave(members)
+    leaving = yield from find_leaving(members)
     both = yield from extra(leaving, members)
     most = group.count + both + (step.canaries or surge)
     sides = yield from _sorted(members, group, step, world)
@@ -86,9 +85,9 @@ def plan_update(
     moving: set[str] = set()
     if leaving:
         moving = yield from _move(draft, workload, name, sides, leaving, step, world)
-        # A move that was just called off makes no room any more.
+        # A move that was just cancelled no longer allows an extra instance.
         left = [*sides.new, *sides.old]
-        still = yield from who_leave(left)
+        still = yield from find_leaving(left)
         most -= both - (yield from extra(still, left))
     yield from slot.renew_all(draft, sides.new, group, step.target, world, but=moving)
     healthy = yield from _healthy(draft, sides.new, group, moving, world)
@@ -97,7 +96,7 @@ def plan_update(
     yield from _make_good(draft, sides, group, healthy, group.count - away, most, step, world)
     wanted = len(sides.new) if step.frozen else step.canaries or group.count
     yield from _fill(draft, workload, name, sides, min(wanted - len(sides.new), most - sides.used), step.target)
-    if step.held and not (step.canaries and step.base is step.target):  # of canaries there are enough
+    if step.held and not (step.canaries and step.base is step.target):  # canaries of the target exist already
         lacking = group.count - (sides.staying if step.canaries else sides.used)
         yield from _fill(draft, workload, name, sides, min(lacking, most - sides.used), step.base)
     for piece in pieces(sides.over, FEW):
@@ -129,7 +128,7 @@ def _healthy(draft: Draft, members: Sequence[Instance], group: Group, moving: Se
 
 
 def _trim(draft: Draft, sides: _Sides, count: int, most: int, group: Group, step: Step, world: World) -> Steps[None]:
-    """Some are too many since somebody wants fewer, or has promoted the canaries; whoever is worth least goes."""
+    """Stop the least valuable instances beyond the limits, after a scale-down or a promotion."""
     young: set[str] = set()
     for piece in pieces(sides.new, FEW):
         young.update([each.meta.uid for each in piece if not slot.healthy(draft, each, group, world)])
@@ -156,7 +155,7 @@ def _trim(draft: Draft, sides: _Sides, count: int, most: int, group: Group, step
 def _without(
     draft: Draft, side: Sequence[Instance], ends: Set[str], reason: str, world: World
 ) -> Steps[list[Instance]]:
-    """Some of them go: at once, or when their agents have stopped them."""
+    """Stop the instances with these uids; return the others and the stopping ones."""
     left = []
     for piece in pieces(side, FEW):
         for each in piece:
@@ -171,7 +170,7 @@ def _without(
 def _worst(
     members: Sequence[Instance], most: int, rank: Callable[[Instance], tuple[object, ...]]
 ) -> Steps[list[Instance]]:
-    """Those beyond the `most` that are worth most."""
+    """Return the instances beyond the `most` most valuable ones."""
     if len(members) <= most:
         return []
     by_worth = yield from ordered(members, rank)
@@ -181,8 +180,8 @@ def _worst(
 def _move(
     draft: Draft, workload: Workload, name: str, sides: _Sides, leaving: Leaving, step: Step, world: World
 ) -> Steps[set[str]]:
-    """Those who are on the move are left alone. An old one that has to leave, and is to be replaced anyway, needs no
-    other one of its release: the update does without the move."""
+    """Plan the moves of the group; return the uids that the update leaves alone. An old instance that must leave its
+    node is not moved if the update replaces it anyway."""
     members = [*sides.new, *sides.old]
     followed = {each.spec.instead_of for each in members}
     rest = {uid: each for uid, each in leaving.items() if uid in followed or not _updated_instead(each, step)}
@@ -220,29 +219,30 @@ def _stop_old(
     step: Step,
     world: World,
 ) -> Steps[None]:
-    """Those that serve nobody first. What was never healthy as a whole, and is not now, has no claim to stay."""
-    serving, hoped_for, going = list[Instance](), list[Instance](), list[Instance]()
+    """Stop old instances within the budget, not serving ones first. Old instances that do not serve, of a release
+    that was never healthy, are stopped regardless of the budget."""
+    serving, recovering, going = list[Instance](), list[Instance](), list[Instance]()
     for piece in pieces(sides.old):
         for each in piece:
             if each.spec.stop is not None or each.meta.uid in moving:
                 continue
             if each.phase is Phase.LOST:
-                # Nobody knows whether it still runs: it is given up when it is not missed any more, and not before.
+                # A lost instance may still run: it is given up only when enough new ones are healthy.
                 going += [each] if healthy >= group.count else []
             elif slot.serving(each):
                 serving.append(each)
             else:
-                (hoped_for if each.spec.release in step.proven else going).append(each)
+                (recovering if each.spec.release in step.proven else going).append(each)
         yield 5 * len(piece)
-    room = max(0, len(serving) + len(hoped_for) + healthy - least)
-    idle = yield from ordered(hoped_for, slot.rank)
+    room = max(0, len(serving) + len(recovering) + healthy - least)
+    idle = yield from ordered(recovering, slot.rank)
     idle = idle[: -room - 1 : -1]  # the last first
     room = min(room - len(idle), len(serving) + healthy - least)
     going += idle
     if room > 0:
         first = yield from ordered(serving, lambda each: (each.spec.move is None, each.spec.index))
         going += first[:room]
-    sides.over += [each for each in going if not each.spec.node]  # their names are taken over at once
+    sides.over += [each for each in going if not each.spec.node]  # their names can be used immediately
     unplaced = {each.meta.uid for each in going if not each.spec.node}
     placed = {each.meta.uid for each in going if each.spec.node}
     left = yield from chosen(sides.old, lambda piece: [each for each in piece if each.meta.uid not in unplaced])
@@ -252,7 +252,7 @@ def _stop_old(
 def _make_good(
     draft: Draft, sides: _Sides, group: Group, healthy: int, least: int, most: int, step: Step, world: World
 ) -> Steps[None]:
-    """Old ones that ended by themselves come back as they were, while they are needed."""
+    """Replace old instances that ended by themselves with their own release, while they are needed."""
     lacking = least - healthy - sides.staying
     if step.held:
         lacking = max(lacking, group.count - (sides.staying if step.canaries else sides.used))
@@ -283,7 +283,7 @@ def _fill(
     count: int,
     release: Release,
 ) -> Steps[None]:
-    """So many of a release, in the place of those that are over, then under numbers of their own."""
+    """Create `count` instances of a release, first under the names of ended ones, then under new indices."""
     if count <= 0:
         return
     sides.coming += count

@@ -12,6 +12,8 @@ from mandor.controllers.homes import Homes
 from mandor.controllers.in_place_plan import stays_in_place
 from mandor.controllers.release_plan import current_release
 from mandor.controllers.residents import rooted
+from mandor.controllers.secret_change import content_ids
+from mandor.controllers.secret_change_plan import with_content_ids
 from mandor.controllers.slot import Other, World
 from mandor.controllers.workload_plan import Seen, only_tells, plan_in_steps
 from mandor.controllers.writer import Writer
@@ -22,6 +24,7 @@ from mandor.model.meta import Key, Object
 from mandor.model.node import Node, NodePhase
 from mandor.model.phase import Phase
 from mandor.model.release import is_release_of
+from mandor.model.secret_change import restart_secrets
 from mandor.model.volume import Volume
 from mandor.model.workload import Release, Workload, WorkloadStatus
 from mandor.store.base import Change, Put, Store
@@ -215,12 +218,23 @@ class WorkloadController(Controller[Name]):
         if draft.in_place and not draft.writes and not world.heeded and workload is not None:
             self._in_place[key] = _settled(workload)
         if draft.writes:
+            await self._note_secrets(seen.releases, draft)
             self._note_told(key, workload, draft)
             await self._writer.commit(draft.writes)
         await self._go_on(workload, draft)
         for note in draft.notes:
             self._tell(note)
         return draft.again_seconds
+
+    async def _note_secrets(self, releases: Sequence[Release], draft: Draft) -> None:
+        """A new release has the content ids of its secrets from before its first instance: what an instance reads is as
+        new or newer."""
+        for place, write in enumerate(draft.writes):
+            release = write.value if isinstance(write, Put) else None
+            if isinstance(release, Release) and (names := restart_secrets(release.spec.groups.values())):
+                current = await content_ids(self._store, release.meta.namespace, names)
+                before = max(releases, key=lambda each: each.spec.sequence, default=None)
+                draft.writes[place] = Put(with_content_ids(release, before, current))
 
     def _note_told(self, key: Name, planned: Workload | None, draft: Draft) -> None:
         self._told.pop(key, None)

@@ -9,7 +9,7 @@ from mandor.controllers import slot
 from mandor.controllers.batch_plan import Ending, batch_of, ending, plan_batch, plan_ended, succeeded_indices
 from mandor.controllers.daemon_plan import at_home, plan_daemon
 from mandor.controllers.draft import Draft
-from mandor.controllers.gate_plan import Waits, find_waits, hold, opened, tell
+from mandor.controllers.gate_plan import Waits, describe_waits, find_waits, hold, opened
 from mandor.controllers.in_place_plan import in_place
 from mandor.controllers.release_plan import current_release, forget_releases
 from mandor.controllers.rollout_plan import plan_rollout
@@ -64,7 +64,7 @@ def plan_in_steps(seen: Seen, world: World) -> Steps[Draft]:
         status = yield from _service_status(draft, seen, workload, members, release, rollout, world)
         end = None
     yield from hold(draft, members, waits, release)
-    message = tell(draft, workload, waits, release) or status.message
+    message = describe_waits(draft, workload, waits, release) or status.message
     status = replace(status, opened=opened(workload, waits), message=message)
     yield from forget_releases(draft, workload, seen.releases, seen.instances)
     if not draft.unfinished or _turned(workload.status.rollout, status.rollout):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mandor.controllers.autoscale_plan import History, Measured, plan_count, told_apart
+from mandor.controllers.autoscale_plan import History, Measured, differs, plan_count
 from mandor.model.autoscale import Autoscale, AutoscaleStatus
 from mandor.model.codec import from_plain, to_plain
 from mandor.model.resources import Resources
@@ -145,7 +145,7 @@ def test_it_shrinks_no_faster_than_it_may() -> None:
 
 def test_at_its_bounds_it_says_what_would_be_needed() -> None:
     _, most = decide(autoscale(max=4, cpu="50%"), count=4, usage=used(4, cpu=1.0))
-    assert (most.reason, most.message) == ("AtMost", "8 are needed, and at most 4 are allowed")
+    assert (most.reason, most.message) == ("AtMost", "8 needed, limited to the maximum of 4")
     _, least = decide(autoscale(min=4, cpu="50%"), count=4, usage=used(4, cpu=0.1))
     assert least.reason == "AtLeast"
 
@@ -153,7 +153,7 @@ def test_at_its_bounds_it_says_what_would_be_needed() -> None:
 def test_without_a_request_there_is_nothing_to_compare_with() -> None:
     count, status = decide(autoscale(memory="50%"), count=2, usage=used(2, memory=1.0), request=Resources(1000, 0))
     assert (count, status.reason) == (2, "NoMetrics")
-    assert "ask for no memory" in status.message
+    assert "request no memory" in status.message
 
 
 def test_a_measure_that_hardly_moves_is_not_worth_a_write() -> None:
@@ -161,6 +161,6 @@ def test_a_measure_that_hardly_moves_is_not_worth_a_write() -> None:
     _, before = decide(scaling, count=4, usage=used(4, cpu=0.70))
     _, little = decide(scaling, count=4, usage=used(4, cpu=0.72))
     _, more = decide(scaling, count=4, usage=used(4, cpu=0.75))
-    assert not told_apart(before, little)
-    assert told_apart(before, more)
-    assert told_apart(None, before)
+    assert not differs(before, little)
+    assert differs(before, more)
+    assert differs(None, before)

@@ -11,8 +11,6 @@ from mandor.model.decision import DecisionSpec, KeptDecision
 from mandor.model.meta import Meta, Object
 from mandor.model.phase import Phase
 from mandor.model.record import (
-    Audit,
-    AuditSpec,
     Event,
     EventSpec,
     Hearing,
@@ -58,14 +56,6 @@ def test_decisions_go_by_age_and_by_number() -> None:
     ]
     assert names(at_once(garbage_plan.old_decisions(decisions, KEEP, NOW))) == ["old"]
     assert names(at_once(garbage_plan.old_decisions(decisions, Keep(decisions_most=1), NOW))) == ["new", "old"]
-
-
-def test_audits_are_kept_for_ninety_days() -> None:
-    audits = [
-        Audit(meta=Meta(name=name), spec=AuditSpec(at=NOW - age, identity="user:ani", verb="put", about="x"))
-        for name, age in (("a", 89 * DAY), ("b", 91 * DAY))
-    ]
-    assert names(at_once(garbage_plan.old_audits(audits, KEEP, NOW))) == ["b"]
 
 
 def test_expired_tokens_go_and_those_that_never_expire_stay() -> None:
