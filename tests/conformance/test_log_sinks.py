@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -13,7 +14,9 @@ from mandor.agent.shipping.line import Line
 from mandor.agent.shipping.sink import Sink
 from mandor.agent.shipping.sinks import open_sink
 from mandor.errors import Invalid, TooLarge, Unavailable
+from mandor.lib.egress import LOOPBACK, Egress
 from mandor.lib.quantity import Seconds, Size
+from mandor.lib.secret_files import SecretFiles
 from mandor.model.log_sink import LogSinkSpec
 from mandor.testing.log_sink import LogSinkSuite, line
 from tests.components import log_receivers as receivers
@@ -31,7 +34,8 @@ def spec_of(url: str, **fields: object) -> LogSinkSpec:
 
 
 def opened(url: str, **fields: object) -> Sink:
-    return open_sink(spec_of(url, **fields), [], secret)
+    socket = urlsplit(url).path if url.startswith("syslog+unix:") else "/dev/log"
+    return open_sink(spec_of(url, **fields), [], secret, Egress([*LOOPBACK, f"unix:{socket}"]), SecretFiles("/"))
 
 
 class Received(LogSinkSuite):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
+from mandor.lib.egress import LOOPBACK, Egress
 from mandor.model.codec import from_plain
 from mandor.model.machine import MachineKind
 from mandor.provision.base import Provisioner
@@ -39,6 +40,7 @@ class TestPipeline(ProvisionerSuite):
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         (tmp_path / "secret").write_bytes(b"0123456789abcdef")
         made = PipelineProvisioner(f"http://127.0.0.1:{runner.addresses[0][1]}/", str(tmp_path / "secret"))
+        made.restrict(Egress(LOOPBACK))
         yield made
         await made.close()
         await runner.cleanup()

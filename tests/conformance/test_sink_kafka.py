@@ -7,7 +7,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from mandor.errors import Unavailable
+from mandor.lib.egress import LOOPBACK, Egress
 from mandor.lib.quantity import Seconds
+from mandor.lib.secret_files import SecretFiles
 from mandor.model.receiver import EventBusSpec
 from mandor.notify.kafka import KafkaSink
 from mandor.notify.sink import Sink
@@ -28,6 +30,7 @@ async def password(reference: str, namespace: str) -> bytes:
     return b"of no use to whom needs none"
 
 
+HERE, NAMED = Egress(LOOPBACK), Egress(["b"])
 _topics = iter(range(1000))
 
 
@@ -36,7 +39,9 @@ class TestKafkaSink(SinkSuite):
     @pytest.fixture
     async def sink(self, brokers: str) -> AsyncIterator[Sink]:
         self.brokers, self.topic = brokers, f"events-{next(_topics)}"
-        sink = KafkaSink(EventBusSpec(url=f"kafka://{brokers}", topic=self.topic, timeout=Seconds(60)), password)
+        sink = KafkaSink(
+            EventBusSpec(url=f"kafka://{brokers}", topic=self.topic, timeout=Seconds(60)), password, egress=HERE
+        )
         yield sink
         await sink.close()
 
@@ -68,7 +73,9 @@ class TestKafkaSink(SinkSuite):
 
     async def test_who_is_away_takes_nothing_and_takes_everything_again_when_he_is_back(self, sink: Sink) -> None:
         """Brokers that the client plays cannot come back at the same ports: this one is never there."""
-        away = KafkaSink(EventBusSpec(url=f"kafka://127.0.0.1:{free_port()}", timeout=Seconds(0.5)), password)
+        away = KafkaSink(
+            EventBusSpec(url=f"kafka://127.0.0.1:{free_port()}", timeout=Seconds(0.5)), password, egress=HERE
+        )
         try:
             with pytest.raises(Unavailable):
                 await away.send(message())
@@ -82,12 +89,11 @@ class TestKafkaSink(SinkSuite):
 
 def test_a_password_and_an_authority_are_handed_on() -> None:
     spec = EventBusSpec(url="kafkas://b:9093", user="mandor", password="bus/key", ca="/etc/ca.pem")
-    found = asyncio.run(KafkaSink(spec, password)._settings())
+    found = asyncio.run(KafkaSink(spec, password, egress=NAMED, files=SecretFiles("/etc"))._settings())
     assert (found["security.protocol"], found["sasl.username"], found["ssl.ca.location"]) == (
         "sasl_ssl",
         "mandor",
         "/etc/ca.pem",
     )
-    assert (
-        asyncio.run(KafkaSink(EventBusSpec(url="kafka://b"), password)._settings())["security.protocol"] == "plaintext"
-    )
+    plain = asyncio.run(KafkaSink(EventBusSpec(url="kafka://b"), password, egress=NAMED)._settings())
+    assert plain["security.protocol"] == "plaintext"

@@ -10,6 +10,7 @@ import pytest
 from nats.aio.client import Client
 
 from mandor.lib.clock import SystemClock, settle
+from mandor.lib.egress import LOOPBACK, Egress
 from mandor.lib.quantity import Seconds
 from mandor.lib.tasks import Background
 from mandor.model.meta import Key, Meta
@@ -52,7 +53,7 @@ class TestNatsSink(SinkSuite):
     @pytest.fixture
     async def sink(self, server: Nats) -> AsyncIterator[Sink]:
         self.server = server
-        sink = NatsSink(spec_of(server), no_secret)
+        sink = NatsSink(spec_of(server), no_secret, egress=Egress(LOOPBACK))
         yield sink
         await sink.close()
 
@@ -84,7 +85,7 @@ class TestNatsSink(SinkSuite):
         store = MemoryStore(clock=clock)
         await store.commit(Put(EventBus(meta=Meta(name="main"), spec=spec_of(server, events=("task.*",)))))
         recorder = Recorder(store, "tasks", clock)
-        courier = Courier(store, clock, recorder, "c1", lambda each: open_sink(each, no_secret))
+        courier = Courier(store, clock, recorder, "c1", lambda each: open_sink(each, no_secret, Egress(LOOPBACK)))
         async with Background() as tasks:
             tasks.start(courier.run())
             for kind, reason in (("node", "NodeLost"), ("task", "TaskFailed")):

@@ -10,7 +10,9 @@ import pytest
 import trustme
 
 from mandor.errors import Invalid, Unavailable
+from mandor.lib.egress import LOOPBACK, Egress
 from mandor.lib.quantity import Seconds
+from mandor.lib.secret_files import SecretFiles
 from mandor.model.receiver import WebhookSpec
 from mandor.notify import verify
 from mandor.notify.sink import Sink
@@ -18,6 +20,7 @@ from mandor.notify.webhook import WebhookSink
 from mandor.testing.sink import SinkSuite, message
 from tests.unit.notify.receiver import Hook, listening
 
+HERE = Egress(LOOPBACK)
 SECRETS = {"hook": b"a-secret-of-some-length", "old": b"the-secret-before-this-one", "short": b"abc"}
 
 
@@ -29,7 +32,9 @@ class TestWebhookSink(SinkSuite):
     @pytest.fixture
     async def sink(self) -> AsyncIterator[Sink]:
         async with listening() as self.hook:
-            sink = WebhookSink(WebhookSpec(url=self.hook.url, secret="hook", timeout=Seconds(20)), read_secret)
+            sink = WebhookSink(
+                WebhookSpec(url=self.hook.url, secret="hook", timeout=Seconds(20)), read_secret, egress=HERE
+            )
             yield sink
             await sink.close()
 
@@ -58,7 +63,7 @@ async def hook() -> AsyncIterator[Hook]:
 
 async def sent(hook: Hook, **fields: object) -> str:
     spec = WebhookSpec(url=hook.url, **({"secret": "hook"} | fields))  # type: ignore[arg-type]
-    sink = WebhookSink(spec, read_secret)
+    sink = WebhookSink(spec, read_secret, egress=HERE, files=SecretFiles(str(Path(spec.ca).parent)))
     try:
         return await sink.send(message())
     finally:

@@ -14,6 +14,7 @@ from mandor.baremetal.incus import IncusPipeline
 from mandor.baremetal.pipeline import Pipeline
 from mandor.baremetal.ready import AtOnce, KubernetesNode, OwnNode, Ready
 from mandor.errors import Invalid
+from mandor.lib.owned_file import read_owned
 from mandor.lib.quantity import Seconds
 from mandor.lib.yaml12 import Malformed, load_all
 from mandor.model.codec import from_plain
@@ -96,7 +97,7 @@ def read_targets(file: str) -> dict[str, TargetSpec]:
     if not file:
         return {}
     try:
-        documents = load_all(Path(file).read_text())
+        documents = load_all(read_owned(Path(file)).decode())
         plain = documents[0].value if documents else {}
         return from_plain(plain, dict[str, TargetSpec])
     except OSError as error:

@@ -6,11 +6,14 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Sent
 
 from mandor.errors import Invalid, Unavailable
+from mandor.lib.egress import STRICT, Egress, host_of
+from mandor.lib.secret_files import NO_FILES, SecretFiles
 from mandor.model.receiver import EventBusSpec
 from mandor.notify.message import CONTENT_TYPE, Message
 from mandor.notify.secrets import ReadSecret
 from mandor.notify.sink import Sink
 
+KAFKA_PORT = 9092
 _NOT_NOW = frozenset(
     {
         KafkaError._MSG_TIMED_OUT,
@@ -31,8 +34,15 @@ _NOT_NOW = frozenset(
 class KafkaSink(Sink):
     """The key is the object that a message is about, so that what happens to it stays in order in a partition."""
 
-    def __init__(self, spec: EventBusSpec, read_secret: ReadSecret) -> None:
-        self._spec, self._read_secret = spec, read_secret
+    def __init__(
+        self,
+        spec: EventBusSpec,
+        read_secret: ReadSecret,
+        *,
+        egress: Egress = STRICT,
+        files: SecretFiles = NO_FILES,
+    ) -> None:
+        self._spec, self._read_secret, self._egress, self._files = spec, read_secret, egress, files
         self._producer: Producer | None = None
 
     async def send(self, message: Message) -> str:
@@ -68,9 +78,20 @@ class KafkaSink(Sink):
             return f"partition {sent.partition()} offset {sent.offset()}"
         raise (Unavailable if error.retriable() or error.code() in _NOT_NOW else Invalid)(error.str())
 
+    def _check(self, hosts: list[str]) -> None:
+        """Kafka's library resolves names by itself, and goes on to the brokers that the first one names. So `*` is not
+        enough: the administrator has to name every host that an object says."""
+        for each in hosts:
+            host, port = host_of(f"kafka://{each}", KAFKA_PORT)
+            if not self._egress.lists(host, port):
+                raise Unavailable(
+                    f"{host} is not named in `egress_allow`", hint="`*` is not enough for Kafka: add the brokers"
+                )
+
     async def _settings(self) -> dict[str, str | int | bool]:
         spec = self._spec
         scheme, _, hosts = spec.url.partition("://")
+        self._check(hosts.split(","))
         found: dict[str, str | int | bool] = {
             "bootstrap.servers": hosts,
             "client.id": "mandor",
@@ -82,7 +103,10 @@ class KafkaSink(Sink):
         }
         secure = scheme == "kafkas"
         if secure and spec.ca:
-            found["ssl.ca.location"] = spec.ca
+            try:
+                found["ssl.ca.location"] = str(self._files.path(spec.ca))
+            except ValueError as error:
+                raise Unavailable(str(error)) from error
         if spec.password is not None:
             password = (await self._read_secret(spec.password, spec.secret_namespace)).decode().strip()
             found |= {"sasl.mechanisms": "PLAIN", "sasl.username": spec.user, "sasl.password": password}

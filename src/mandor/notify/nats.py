@@ -2,7 +2,7 @@
 
 import logging
 import re
-import ssl
+from typing import Any
 
 from nats.aio.client import Client
 from nats.errors import Error
@@ -10,13 +10,16 @@ from nats.js.client import JetStreamContext
 from nats.js.errors import APIError, NotFoundError
 
 from mandor.errors import Invalid, Unavailable
+from mandor.lib.egress import STRICT, Egress, host_of
+from mandor.lib.secret_files import NO_FILES, SecretFiles
 from mandor.model.receiver import EventBusSpec
 from mandor.notify.message import CONTENT_TYPE, Message
-from mandor.notify.secrets import ReadSecret
+from mandor.notify.secrets import ReadSecret, certificates
 from mandor.notify.sink import Sink
 
 log = logging.getLogger(__name__)
 
+NATS_PORT = 4222
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]")
 """What has a meaning in a subject, or none at all."""
 
@@ -24,8 +27,15 @@ _UNFIT = re.compile(r"[^A-Za-z0-9_-]")
 class NatsSink(Sink):
     """The connection is made when it is needed, and made anew after any failure."""
 
-    def __init__(self, spec: EventBusSpec, read_secret: ReadSecret) -> None:
-        self._spec, self._read_secret = spec, read_secret
+    def __init__(
+        self,
+        spec: EventBusSpec,
+        read_secret: ReadSecret,
+        *,
+        egress: Egress = STRICT,
+        files: SecretFiles = NO_FILES,
+    ) -> None:
+        self._spec, self._read_secret, self._egress, self._files = spec, read_secret, egress, files
         self._client: Client | None = None
         self._stream: JetStreamContext | None = None
 
@@ -64,12 +74,36 @@ class NatsSink(Sink):
         password = None
         if spec.password is not None:
             password = (await self._read_secret(spec.password, spec.secret_namespace)).decode().strip()
-        self._client = Client()
-        await self._client.connect(
-            [f"{scheme}://{host}" for host in hosts.split(",")],
+        self._client = await self._connect(scheme, hosts.split(","), password)
+        self._stream = self._client.jetstream(timeout=float(spec.timeout))
+        try:
+            await self._stream.stream_info(spec.stream)
+        except NotFoundError:
+            await self._stream.add_stream(name=spec.stream, subjects=[f"{spec.topic}.>"])
+        return self._stream
+
+    async def _connect(self, scheme: str, hosts: list[str], password: str | None) -> Client:
+        """To the first host that answers, at an address that the policy allows."""
+        last: Exception | None = None
+        for each in hosts:
+            host, port = host_of(f"{scheme}://{each}", NATS_PORT)
+            try:
+                target = await self._egress.target(host, port)
+                address = target.addresses[0] if target.addresses else host
+                return await self._dial(scheme, address, port, host, password)
+            except (Error, OSError, TimeoutError) as error:
+                last = error
+        assert last is not None
+        raise last
+
+    async def _dial(self, scheme: str, address: str, port: int, host: str, password: str | None) -> Client:
+        spec, client = self._spec, _Client()
+        connecting = client.connect(
+            [f"{scheme}://{f'[{address}]' if ':' in address else address}:{port}"],
             user=spec.user or None,
             password=password,
-            tls=_trusting(spec) if scheme == "tls" else None,
+            tls=certificates(self._files, spec.ca) if scheme == "tls" else None,
+            tls_hostname=host if scheme == "tls" else None,
             name="mandor",
             connect_timeout=max(1, round(float(spec.timeout))),
             allow_reconnect=False,
@@ -78,12 +112,12 @@ class NatsSink(Sink):
             reconnect_time_wait=0,
             error_cb=_tell,
         )
-        self._stream = self._client.jetstream(timeout=float(spec.timeout))
         try:
-            await self._stream.stream_info(spec.stream)
-        except NotFoundError:
-            await self._stream.add_stream(name=spec.stream, subjects=[f"{spec.topic}.>"])
-        return self._stream
+            await connecting
+        except BaseException:
+            await client.close()
+            raise
+        return client
 
 
 def subject_of(topic: str, message: Message) -> str:
@@ -95,11 +129,12 @@ async def _tell(error: Exception) -> None:
     log.debug("nats: %s", error)
 
 
-def _trusting(spec: EventBusSpec) -> ssl.SSLContext:
-    try:
-        return ssl.create_default_context(cafile=spec.ca or None)
-    except (OSError, ssl.SSLError) as error:
-        raise Unavailable(f"the certificates in {spec.ca} cannot be read: {error}") from error
+class _Client(Client):
+    """Ignores the addresses of other servers that a server announces: nobody has allowed them."""
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        info.pop("connect_urls", None)
+        await super()._process_info(info, initial_connection)
 
 
 def _story(error: Exception) -> str:

@@ -1,17 +1,17 @@
-"""What receivers' secrets are: values of `kind: secret`, or files on the server, read whenever they are used."""
+"""Secrets of receivers: values of `kind: secret`, or files of one folder, read whenever they are used."""
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from mandor.errors import Unavailable
+from mandor.lib.secret_files import NO_FILES, SecretFiles
 from mandor.model.meta import Key
 from mandor.model.receiver import FILE
 from mandor.model.secret import Secret, pick, secret_of
 from mandor.store.base import Store
 
 LEAST = 16
-MOST = 64 * 1024
 
 OpenSecret = Callable[[Secret], Secret]
 """With its values."""
@@ -20,12 +20,12 @@ ReadSecret = Callable[[str, str], Awaitable[bytes]]
 
 
 class Secrets:
-    def __init__(self, store: Store, open_secret: OpenSecret) -> None:
-        self._store, self._open = store, open_secret
+    def __init__(self, store: Store, open_secret: OpenSecret, files: SecretFiles = NO_FILES) -> None:
+        self._store, self._open, self._files = store, open_secret, files
 
     async def read(self, reference: str, namespace: str) -> bytes:
         if reference.startswith(FILE):
-            return await asyncio.to_thread(_from_file, Path(reference.removeprefix(FILE)))
+            return await asyncio.to_thread(_from_file, self._files, reference.removeprefix(FILE))
         found = await self._store.get(Key(Secret.kind, namespace, secret_of(reference)))
         if not isinstance(found, Secret):
             raise Unavailable(
@@ -45,12 +45,18 @@ def signing_key(value: bytes, what: str) -> bytes:
     return key
 
 
-def _from_file(path: Path) -> bytes:
+def _from_file(files: SecretFiles, name: str) -> bytes:
     try:
-        with path.open("rb") as file:
-            found = file.read(MOST + 1)
+        return files.read(name)
     except OSError as error:
-        raise Unavailable(f"the secret in {path} cannot be read: {error.strerror}") from error
-    if len(found) > MOST:
-        raise Unavailable(f"{path} has more than {MOST} bytes: no secret")
-    return found
+        raise Unavailable(f"the secret in the file {name} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise Unavailable(str(error)) from error
+
+
+def certificates(files: SecretFiles, name: str) -> ssl.SSLContext:
+    """Trusts the certificates in a file of the folder; those of the machine where none is named."""
+    try:
+        return ssl.create_default_context(cafile=str(files.path(name)) if name else None)
+    except (ValueError, OSError) as error:  # of which ssl.SSLError is one
+        raise Unavailable(f"the certificates in {name} cannot be read: {error}") from error

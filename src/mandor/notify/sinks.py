@@ -3,6 +3,8 @@
 from importlib import import_module
 
 from mandor.errors import Invalid
+from mandor.lib.egress import STRICT, Egress
+from mandor.lib.secret_files import NO_FILES, SecretFiles
 from mandor.model.receiver import Receiver, Webhook
 from mandor.notify.secrets import ReadSecret
 from mandor.notify.sink import Sink
@@ -15,15 +17,17 @@ _BUSES = {
 }
 
 
-def open_sink(receiver: Receiver, read_secret: ReadSecret) -> Sink:
+def open_sink(
+    receiver: Receiver, read_secret: ReadSecret, egress: Egress = STRICT, files: SecretFiles = NO_FILES
+) -> Sink:
     """`Invalid` when this server cannot speak with it."""
     if isinstance(receiver, Webhook):
         from mandor.notify.webhook import WebhookSink
 
-        return WebhookSink(receiver.spec, read_secret)
+        return WebhookSink(receiver.spec, read_secret, egress=egress, files=files)
     module, name, extra = _BUSES[receiver.spec.url.partition("://")[0]]
     try:
-        made = getattr(import_module(module), name)(receiver.spec, read_secret)
+        made = getattr(import_module(module), name)(receiver.spec, read_secret, egress=egress, files=files)
     except ImportError as error:
         raise Invalid(
             f"this server cannot speak with {extra}: {error}", hint=f"pip install 'mandor[{extra}]' on the servers"

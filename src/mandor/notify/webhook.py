@@ -1,18 +1,18 @@
 """Signed webhooks: one POST a message, with a time and an HMAC over it and the body."""
 
-import ssl
 import time
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 import aiohttp
 
 from mandor import __version__
 from mandor.errors import Invalid, Unavailable
+from mandor.lib.egress import STRICT, Egress
+from mandor.lib.secret_files import NO_FILES, SecretFiles
 from mandor.lib.signing import SIGNATURE, sign
 from mandor.model.receiver import WebhookSpec
 from mandor.notify.message import CONTENT_TYPE, Message
-from mandor.notify.secrets import ReadSecret, signing_key
+from mandor.notify.secrets import ReadSecret, certificates, signing_key
 from mandor.notify.sink import Sink
 
 ANSWER_MOST = 4096
@@ -24,8 +24,16 @@ DELIVERY = "X-Mandor-Delivery"
 class WebhookSink(Sink):
     """Redirects are not followed: the address is the one that an admin wrote."""
 
-    def __init__(self, spec: WebhookSpec, read_secret: ReadSecret, now: Callable[[], float] = time.time) -> None:
-        self._spec, self._read_secret, self._now = spec, read_secret, now
+    def __init__(
+        self,
+        spec: WebhookSpec,
+        read_secret: ReadSecret,
+        now: Callable[[], float] = time.time,
+        *,
+        egress: Egress = STRICT,
+        files: SecretFiles = NO_FILES,
+    ) -> None:
+        self._spec, self._read_secret, self._now, self._egress, self._files = spec, read_secret, now, egress, files
         self._session: aiohttp.ClientSession | None = None
 
     async def send(self, message: Message) -> str:
@@ -56,7 +64,10 @@ class WebhookSink(Sink):
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=2, ssl=_trusting(self._spec) or True)
+            spec = self._spec
+            trusted = certificates(self._files, spec.ca) if spec.ca and spec.url.startswith("https:") else True
+            allowed = self._egress.socket_factory(spec.url)
+            connector = aiohttp.TCPConnector(limit=2, ssl=trusted, socket_factory=allowed)
             timeout = aiohttp.ClientTimeout(total=float(self._spec.timeout))
             self._session = aiohttp.ClientSession(
                 connector=connector, timeout=timeout, cookie_jar=aiohttp.DummyCookieJar()
@@ -70,15 +81,6 @@ class WebhookSink(Sink):
         keys = [signing_key(await self._read_secret(each, spec.secret_namespace), each) for each in references]
         signed = [sign(key, body, now) for key in keys]
         return signed[0] | {SIGNATURE: " ".join(each[SIGNATURE] for each in signed)}
-
-
-def _trusting(spec: WebhookSpec) -> ssl.SSLContext | None:
-    if not spec.ca or urlsplit(spec.url).scheme != "https":
-        return None
-    try:
-        return ssl.create_default_context(cafile=spec.ca)
-    except (OSError, ssl.SSLError) as error:
-        raise Unavailable(f"the certificates in {spec.ca} cannot be read: {error}") from error
 
 
 def _story(error: Exception) -> str:

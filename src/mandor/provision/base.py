@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 
 from msgspec import Struct
 
+from mandor.lib.egress import STRICT, Egress
 from mandor.model.machine import MachineKind
 
 
@@ -47,6 +48,16 @@ class Provisioner(ABC):
     name: ClassVar[str]
     options: ClassVar[type[Struct]]
     """What `kinds.NAME.options` may say."""
+    file_settings: ClassVar[tuple[str, ...]] = ()
+    """Settings that name files: of the folder `secret_files`, and of no other."""
+    url_settings: ClassVar[tuple[str, ...]] = ()
+    """Settings that name hosts: those that `egress_allow` allows."""
+    egress: Egress = STRICT
+    """Which hosts it may call."""
+
+    def restrict(self, egress: Egress) -> None:
+        """Called once, before it is used."""
+        self.egress = egress
 
     @abstractmethod
     async def create(self, order: MachineOrder) -> None:

@@ -19,6 +19,7 @@ from mandor.engines.incus.engine import find_url
 from mandor.engines.incus.options import IncusOptions, source_of
 from mandor.engines.options import read_options
 from mandor.errors import Invalid, Unavailable
+from mandor.lib.egress import Egress
 from mandor.provision.base import MachineOrder, Made, Provisioner
 
 MACHINE, CLUSTER, BEGUN = "user.mandor.machine", "user.mandor.cluster", "user.mandor.begun"
@@ -55,6 +56,8 @@ class IncusMachineOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class IncusProvisioner(Provisioner):
     name: ClassVar[str] = "incus"
     options: ClassVar[type[Struct]] = IncusMachineOptions
+    file_settings: ClassVar[tuple[str, ...]] = ("certificate", "key", "server_certificate")
+    url_settings: ClassVar[tuple[str, ...]] = ("url",)
 
     def __init__(
         self,
@@ -67,6 +70,10 @@ class IncusProvisioner(Provisioner):
         """`url` empty: the socket of the server's own incus."""
         own, secret, its = (Path(each) if each else None for each in (certificate, key, server_certificate))
         self._api = IncusClient(Server(url or find_url(), own, secret, its, project))
+
+    def restrict(self, egress: Egress) -> None:
+        super().restrict(egress)
+        self._api.egress = egress
 
     async def create(self, order: MachineOrder) -> None:
         options = read_options(self.name, order.what.options, IncusMachineOptions)

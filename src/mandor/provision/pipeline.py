@@ -29,6 +29,8 @@ class PipelineProvisioner(Provisioner):
 
     name: ClassVar[str] = "pipeline"
     options: ClassVar[type[Struct]] = PipelineOptions
+    file_settings: ClassVar[tuple[str, ...]] = ("secret_file",)
+    url_settings: ClassVar[tuple[str, ...]] = ("url",)
 
     def __init__(self, url: str, secret_file: str) -> None:
         """`secret_file`: on the server; what requests are signed with."""
@@ -70,7 +72,10 @@ class PipelineProvisioner(Provisioner):
         headers = {"Content-Type": "application/json", "Idempotency-Key": f"{body['id']}.{body['action']}"}
         headers |= sign(self._secret(), content, time.time())
         if self._session is None:
-            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=SECONDS))
+            connector = aiohttp.TCPConnector(socket_factory=self.egress.socket_factory(self._url))
+            self._session = aiohttp.ClientSession(
+                connector=connector, timeout=aiohttp.ClientTimeout(total=SECONDS), cookie_jar=aiohttp.DummyCookieJar()
+            )
         try:
             async with self._session.post(self._url, data=content, headers=headers, allow_redirects=False) as answer:
                 said = (await answer.content.read(ANSWER_MOST)).decode(errors="replace").strip()

@@ -8,6 +8,8 @@ from typing import Any
 from mandor.engines.options import read_options
 from mandor.errors import Invalid
 from mandor.lib import registry
+from mandor.lib.egress import STRICT, Egress, Refused
+from mandor.lib.secret_files import NO_FILES, SecretFiles
 from mandor.lib.words import did_you_mean
 from mandor.model.machine import NodeAutoscale
 from mandor.provision.base import Provisioner
@@ -24,13 +26,45 @@ def known_provisioners() -> list[str]:
     return sorted({*BUILT_IN, *registry.names(GROUP)})
 
 
-def make_provisioner(name: str, settings: Mapping[str, str]) -> Provisioner:
+def make_provisioner(
+    name: str, settings: Mapping[str, str], egress: Egress = STRICT, files: SecretFiles = NO_FILES
+) -> Provisioner:
     factory = _load(name)
     _check_settings(name, factory, settings)
-    made = factory(**settings)
+    made = factory(**resolved_settings(factory, settings, egress, files))
     if not isinstance(made, Provisioner):
         raise Invalid(f"what is registered as the provisioner {name} is not one: {type(made).__name__}")
+    made.restrict(egress)
     return made
+
+
+def resolved_settings(
+    factory: type[Provisioner], settings: Mapping[str, str], egress: Egress, files: SecretFiles
+) -> dict[str, str]:
+    """The settings of a pool with the paths of their files; `Invalid` for files and hosts that it may not name."""
+    found = dict(settings)
+    try:
+        for name in factory.file_settings:
+            if found.get(name):
+                found[name] = str(files.path(found[name]))
+        for name in factory.url_settings:
+            url = found.get(name, "")
+            if url.startswith("unix:"):
+                egress.check_socket("/" + url.removeprefix("unix:").lstrip("/"))
+            elif url:
+                egress.check_url(url)
+    except (ValueError, Refused) as error:
+        raise Invalid(f"the setting `{name}` of the provisioner: {error}", path=f"settings.{name}") from error
+    return found
+
+
+def check_outward(scaling: NodeAutoscale, path: str, egress: Egress, files: SecretFiles) -> None:
+    """`Invalid`, with the path, for hosts and files that the settings of a pool may not name."""
+    try:
+        resolved_settings(_load(scaling.provisioner), scaling.settings, egress, files)
+    except Invalid as error:
+        error.facts["path"] = f"{path}.{error.facts.get('path', 'settings')}"
+        raise
 
 
 def check_scaling(scaling: NodeAutoscale, path: str) -> None:

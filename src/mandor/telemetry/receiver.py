@@ -8,6 +8,7 @@ import aiohttp
 
 from mandor import __version__
 from mandor.errors import Unavailable
+from mandor.lib.egress import Egress
 
 ANSWER_MOST = 64 * 1024
 
@@ -26,9 +27,10 @@ class Answer:
 
 
 class HttpReceiver:
-    def __init__(self, url: str, *, ca: str = "", seconds: float) -> None:
-        """`ca`: a file with the certificates to trust; empty: the machine's. `seconds`: so long an answer may take."""
-        self.url, self._ca, self._seconds = url, ca, seconds
+    def __init__(self, url: str, *, ca: str = "", seconds: float, egress: Egress | None = None) -> None:
+        """`ca`: a file with the certificates to trust; empty: the machine's. `seconds`: so long an answer may take.
+        `egress`: the policy for an address that an API object names; None: an administrator named it."""
+        self.url, self._ca, self._seconds, self._egress = url, ca, seconds, egress
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, body: bytes, headers: Mapping[str, str]) -> Answer:
@@ -55,8 +57,9 @@ class HttpReceiver:
                     trusted = ssl.create_default_context(cafile=self._ca)
                 except (OSError, ssl.SSLError) as error:
                     raise Unavailable(f"the certificates in {self._ca} cannot be read: {error}") from error
+            allowed = self._egress.socket_factory(self.url) if self._egress is not None else None
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=1, ssl=trusted),
+                connector=aiohttp.TCPConnector(limit=1, ssl=trusted, socket_factory=allowed),
                 timeout=aiohttp.ClientTimeout(total=self._seconds),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
